@@ -13,11 +13,10 @@ import numpy as np
 
 from bars import Table
 from cap_noise import searched, share
-from wattloop.characterize.cap_belief import Reading, believe
-from wattloop.characterize.cap_evaluate import CLOSE, replays, share_within, true_values
-from wattloop.characterize.cap_finder import CapFinder
-from wattloop.characterize.cap_prior import physical_curves
-from wattloop.characterize.cap_table import MeasuredCurve
+from wattloop.cap.evaluation import CLOSE, MeasuredCurve, replays, share_within, true_values
+from wattloop.cap.finder import CapFinder
+from wattloop.cap.prior import physical_curves
+from wattloop.cap.surrogate import CapReading, fit_curves
 
 __all__ = ["Bound", "EveryCap", "KnowsTheCurves", "bounds_table", "family_curves"]
 
@@ -139,8 +138,8 @@ def family_curves(like: Sequence[MeasuredCurve], each: int) -> list[MeasuredCurv
     family, found = physical_curves(seed=DRAW), []
     for number, curve in enumerate(like):
         last = len(curve.caps_w) - 1
-        reading = Reading(last, 0.0, math.log(curve.power_w[last]), 1e-3)
-        belief = believe(family, np.array(curve.caps_w), [reading], seed=DRAW + number)
+        reading = CapReading(last, 0.0, math.log(curve.power_w[last]), 1e-3)
+        belief = fit_curves(family, np.array(curve.caps_w), [reading], seed=DRAW + number)
         drawn = (
             MeasuredCurve(curve.key, curve.caps_w, tuple(np.exp(time)), tuple(np.exp(power)))
             for time, power in zip(belief.sampled_time, belief.sampled_power, strict=True)

@@ -18,9 +18,8 @@ from cap_bounds import bounds_table
 from cap_noise import probes_table, searched
 from cap_noise import share as share_of
 from cap_rivals import GaussianProcess, GoldenSection, LearnedElsewhere, RandomCaps
-from wattloop.characterize.cap_evaluate import replays, share_within
-from wattloop.characterize.cap_finder import CapFinder
-from wattloop.characterize.cap_table import MeasuredCurve, read_curves
+from wattloop.cap.evaluation import MeasuredCurve, read_curves, replays, share_within
+from wattloop.cap.finder import CapFinder
 
 ROOT = Path(__file__).resolve().parent.parent
 GPUS = ("v100", "a40")

@@ -5,9 +5,8 @@ from functools import cache
 from statistics import fmean, median
 
 from bars import Table
-from wattloop.characterize.cap_evaluate import Replayed, replays, share_within
-from wattloop.characterize.cap_finder import CapFinder
-from wattloop.characterize.cap_table import MeasuredCurve
+from wattloop.cap.evaluation import MeasuredCurve, Replayed, replays, share_within
+from wattloop.cap.finder import CapFinder
 
 __all__ = ["probes_table", "searched", "share"]
 

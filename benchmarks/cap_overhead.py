@@ -20,8 +20,8 @@ from statistics import median
 from typing import NamedTuple
 
 from bars import Bar, Page, Table, arguments, publish
-from wattloop.characterize.cap_callback import CapTuner
-from wattloop.characterize.cap_pilot import PilotRules, State
+from wattloop.cap.callback import CapTuner
+from wattloop.cap.online import OnlineRules, OnlineState
 from wattloop.core.settings import Settings
 from wattloop.measure.session import Session
 from wattloop.testing.nvml_stub import StubNvml
@@ -126,12 +126,12 @@ def _machine(folder: Path) -> Iterator[Settings]:
 @contextmanager
 def _watching(settings: Settings, *, quick: bool) -> Iterator[CapTuner]:
     """A tuner that has found its cap, and whose session has come to rest."""
-    rules = PilotRules(precision=0.5)
+    rules = OnlineRules(precision=0.5)
     if quick:
-        rules = PilotRules(precision=0.5, settle_s=0.1, least_s=0.5, most_s=0.5)
+        rules = OnlineRules(precision=0.5, settle_s=0.1, least_s=0.5, most_s=0.5)
     with CapTuner("edp", settings=settings, rules=rules, caps="50%,60%,80%,100%") as tuner:
         while tuner.fault is None and tuner.pilot is not None:
-            if tuner.pilot.state is not State.PROBING:
+            if tuner.pilot.state is not OnlineState.PROBING:
                 break
             time.sleep(STEP_S)
             tuner.step()

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattloop.analyze.metrics import Point, objective
-from wattloop.characterize.cap_finder import CapFinder
-from wattloop.characterize.cap_prior import LOG_CAPS, CurveFamily
-from wattloop.characterize.cap_table import MeasuredCurve
+from wattloop.accounting.metrics import Point, objective
+from wattloop.cap.evaluation import MeasuredCurve
+from wattloop.cap.finder import CapFinder
+from wattloop.cap.prior import LOG_CAPS, CurveFamily
 
 __all__ = ["GaussianProcess", "GoldenSection", "LearnedElsewhere", "RandomCaps"]
 

@@ -24,9 +24,8 @@ from document_004_fit import (
     shipped_values,
     simulated,
 )
-from wattloop.analyze.metrics import Point, gain_minus_loss_pct, objective
-from wattloop.virtual.node import NodeModel
-from wattloop.virtual.nodes import node_named
+from wattloop.accounting.metrics import Point, gain_minus_loss_pct, objective
+from wattloop.virtual.node import NodeModel, node_named
 from wattloop.virtual.physics import Activity
 
 STEP_W = 10

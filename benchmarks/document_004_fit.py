@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattloop.virtual.node import NodeModel, Outcome, Setting, steady_outcome
-from wattloop.virtual.nodes import node_named
+from wattloop.virtual.node import NodeModel, NodeOutcome, Setting, node_named, steady_outcome
 from wattloop.virtual.physics import Activity
 
 __all__ = [
@@ -119,7 +118,7 @@ def fitted_node(values: Mapping[str, float], base: NodeModel | None = None) -> N
     return replace(node, card=card, job=job, host_w=values["host_w"], fan_w=values["fan_w"])
 
 
-def outcomes(node: NodeModel, gpus: int) -> dict[int, Outcome]:
+def outcomes(node: NodeModel, gpus: int) -> dict[int, NodeOutcome]:
     """Cap -> time and energy of the node's job."""
     return {cap: steady_outcome(node, node.job, gpus, Setting(cap)) for cap in CAPS_W}
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from wattloop.virtual.machine import shared_gpus
-from wattloop.virtual.owner import this_process
+from wattloop.virtual.timeline import this_process
 
 
 def main(name: str, seconds: float, load: float, folder: Path) -> None:

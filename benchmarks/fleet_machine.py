@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from wattloop.core.beside import Beside
 from wattloop.core.clock import RealClock
+from wattloop.core.threads import BackgroundThread
 from wattloop.fleet.agent.hooks import install_hooks
 from wattloop.fleet.tokens import Role, add_token
 from wattloop.testing.free_ports import PortBlock
@@ -109,7 +109,7 @@ class Part:
             )
 
 
-class Keeping(Beside):
+class Keeping(BackgroundThread):
     """Has every part that ended come back, while a block runs."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:

@@ -97,7 +97,7 @@ def wattloop(args: argparse.Namespace, *words: str) -> None:
         raise ConfigError(f"'wattloop {' '.join(words)}' ended with {done.returncode}")
 
 
-def page_of(rows: table.Table, args: argparse.Namespace) -> Page:
+def page_of(rows: table.RunTable, args: argparse.Namespace) -> Page:
     top = top_runs(rows, count=5)
     found: list[Findings] = [top, *top.others]
     said = [f"{(rows.source or 'energy').capitalize()}."]
@@ -127,7 +127,7 @@ def page_of(rows: table.Table, args: argparse.Namespace) -> Page:
                 packages=("wattloop", "keras", "torch", "scipy", "scikit-learn"))  # fmt: skip
 
 
-def quality_bars(rows: table.Table) -> list[Bar]:
+def quality_bars(rows: table.RunTable) -> list[Bar]:
     accuracy = rows.numbers("val_accuracy")
     pair = correlations(rows, "energy_j")
     r = next((row["r"] for row in pair.rows if "val_accuracy" in row.values()), None)
@@ -190,7 +190,7 @@ def turned(found: Findings) -> Table:
     return Table("Means of clusters", header, cells, facts)
 
 
-def drawn(rows: table.Table, folder: Path) -> None:
+def drawn(rows: table.RunTable, folder: Path) -> None:
     from wattloop.report.figures.clusters import cluster_figures
     from wattloop.report.figures.matrix import matrix_figures
     from wattloop.report.figures.regression import regression_figures

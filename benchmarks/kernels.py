@@ -29,18 +29,17 @@ from pathlib import Path
 from typing import Any
 
 from bars import Bar, Page, Table, arguments, machine, publish
-from wattloop.characterize.bench.bench import Bench
-from wattloop.characterize.bench.choice import Choice
-from wattloop.characterize.bench.idle_power import idle_line
-from wattloop.characterize.bench.plan import planned
-from wattloop.characterize.bench.result import KernelResult
-from wattloop.characterize.bench.roofline import peaks_of
-from wattloop.characterize.bench.session_record import BenchRecord
-from wattloop.characterize.bench.tables import frameworks_table, kernels_table, speedups_table
+from wattloop.bench.idle import idle_line
+from wattloop.bench.plan import BenchRequest, make_plan
+from wattloop.bench.record import BenchRecord
+from wattloop.bench.result import KernelResult
+from wattloop.bench.roofline import peaks_of
+from wattloop.bench.runner import KernelBench
+from wattloop.bench.tables import frameworks_table, kernels_table, speedups_table
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import settings_from
 from wattloop.hardware.host import Host
-from wattloop.kernels.place import gpu_count
+from wattloop.kernels.device import gpu_count
 from wattloop.measure.session import Session
 
 GEMM_BAR_TFLOPS, TRIAD_BAR_TB_S, RATIO_BAR = 700.0, 4.0, 0.9
@@ -104,12 +103,12 @@ def bench_record(*, chosen: argparse.Namespace, device: str = "gpu", **words: st
     """What `wattloop bench` does, without its printing."""
     settings = settings_from(os.environ)
     seconds = chosen.seconds if device == "gpu" else min(chosen.seconds, 1.0)
-    choice = Choice.of(device=device, seconds=seconds, **words)
+    choice = BenchRequest.of(device=device, seconds=seconds, **words)
     session = Session.open(settings, name="bench", in_process=False, keep=False)
     try:
-        plan = planned(choice, session.host)
+        plan = make_plan(choice, session.host)
         idle = idle_line(session, "auto", choice.device.kind, lambda: None)
-        bench = Bench(plan, session, idle, _progress)
+        bench = KernelBench(plan, session, idle, _progress)
         bench.run()
         missing = [{"name": m.name, "reason": m.reason} for m in session.missing]
     finally:

@@ -29,7 +29,7 @@ from predict_caps_judge import (
     percent,
     static_table,
 )
-from wattloop.characterize.cap_table import read_curves
+from wattloop.cap.evaluation import read_curves
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.cap_curve import SHIPPED, CurveConstants, VoltageCurve
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bars import Table
-from wattloop.characterize.cap_table import MeasuredCurve
+from wattloop.cap.evaluation import MeasuredCurve
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.cap_curve import SHIPPED, CurveConstants, cap_curve, static_power
 

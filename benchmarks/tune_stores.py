@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from sqlalchemy import insert
 
+from wattloop.core.text import json_text
 from wattloop.store.database import Store
 from wattloop.store.experiments import TrialRecord, set_experiment_status
 from wattloop.store.schema import trials as trials_table
-from wattloop.store.text import json_text
 from wattloop.tune.progress import EpochPoint, Progress, Status
 from wattloop.tune.search_setup import fingerprint
 from wattloop.tune.search_store import open_search

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from wattloop.characterize.cap_table import MeasuredCurve
+from wattloop.cap.evaluation import MeasuredCurve
 from wattloop.tune.problem import Quality
 from wattloop.tune.replay.tables import METRIC, RecordedTraining, RecordedWorkload
 

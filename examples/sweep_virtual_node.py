@@ -7,9 +7,8 @@ once; `wattloop sweep examples/virtual_node.yaml` does the same as real processe
     python examples/sweep_virtual_node.py
 """
 
-from wattloop.analyze.metrics import Point, gain_minus_loss_pct, objective
-from wattloop.virtual.node import Setting, steady_outcome
-from wattloop.virtual.nodes import node_named
+from wattloop.accounting.metrics import Point, gain_minus_loss_pct, objective
+from wattloop.virtual.node import Setting, node_named, steady_outcome
 
 NODE = node_named("node004")
 CAPS_W = range(100, 261, 10)

@@ -19,8 +19,7 @@ import pytest
 
 from tests.cli.conftest import Machine, machine_in
 from tests.cli.test_bad_machine import bound_by_permissions
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host

@@ -35,7 +35,7 @@ The house, ground floor first; each room uses only what stands above it in this 
 from typing import TYPE_CHECKING
 
 from wattloop.core.errors import ConfigError, MeterUnavailable, StoreError, WattloopError
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 from wattloop.core.results import DomainEnergy, Missing, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.version import __version__

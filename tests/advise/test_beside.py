@@ -8,7 +8,7 @@ from tests.advise.conftest import Written, busy
 from wattloop.accounting.energy_slope import Line
 from wattloop.accounting.idle import IdleLine, IdleRecord, idle_path, save_idle
 from wattloop.advise.advisor import advice_on
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 

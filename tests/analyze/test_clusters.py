@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from tests.analyze.made import cali3_runs
-from wattloop.analyze.clusters import clusters
-from wattloop.analyze.features import features_of
-from wattloop.analyze.reading import table_of
+from wattloop.analyze.clusters import clusters, features_of
+from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
 pytest.importorskip("sklearn", reason="the extra 'analyze' is not installed")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wattloop.analyze.correlation import correlations, ranks
-from wattloop.analyze.reading import table_of
+from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
 stats = pytest.importorskip("scipy.stats", reason="the extra 'analyze' is not installed")

@@ -2,9 +2,8 @@
 
 import pytest
 
-from wattloop.analyze.epoch_rows import fold_epochs
 from wattloop.analyze.quotient import quotient, quotients
-from wattloop.analyze.reading import table_of
+from wattloop.analyze.table_reader import fold_epochs, table_of
 
 POWERS = {"a": [200.0, 180.0, 190.0], "b": [100.0, 110.0]}
 TIMES = {"a": [10.0, 11.0, 12.0], "b": [30.0, 31.0]}

@@ -7,7 +7,7 @@ import pytest
 
 from tests.analyze.made import greenscreen_runs
 from wattloop.analyze.importance import groups_of, importances, share_between
-from wattloop.analyze.reading import table_of
+from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
 

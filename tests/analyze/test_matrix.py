@@ -5,8 +5,8 @@ import pytest
 
 from tests.analyze.made import GREENSCREEN, greenscreen_runs
 from wattloop.analyze.matrix import configuration_matrix
-from wattloop.analyze.reading import table_of
 from wattloop.analyze.table import label_of
+from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wattloop.analyze.metrics import (
+from wattloop.accounting.metrics import (
     METRICS,
     Point,
     ed2p,

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from tests.analyze.made import GREENSCREEN, greenscreen_runs
-from wattloop.analyze.design import design_of
-from wattloop.analyze.ols import regression
-from wattloop.analyze.reading import table_of
+from wattloop.analyze.ols import design_of, regression
 from wattloop.analyze.table import label_of
+from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
 pytest.importorskip("scipy", reason="the extra 'analyze' is not installed")
@@ -242,7 +241,7 @@ def test_it_loads_nothing_heavy():
     program = (
         "import sys\n"
         "from wattloop.analyze.ols import regression\n"
-        "from wattloop.analyze.reading import table_of\n"
+        "from wattloop.analyze.table_reader import table_of\n"
         "rows = [{'p': n % 3, 'energy_j': 1.0 + n % 5} for n in range(12)]\n"
         "regression(table_of(rows, name='t'))\n"
         "print(sorted({'pandas', 'scipy.stats', 'statsmodels', 'sklearn'} & set(sys.modules)))\n"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.analyze.made import cali3_runs
 from wattloop.analyze.pareto import knee_of, on_front, pareto_front, usual_objectives
-from wattloop.analyze.reading import table_of
+from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.analyze.made import greenscreen_runs
 from wattloop.analyze.quotient import quotient, quotient_of_totals, quotients
-from wattloop.analyze.reading import table_of
+from wattloop.analyze.table_reader import table_of
 from wattloop.analyze.top import top_runs
 from wattloop.core.errors import ConfigError
 

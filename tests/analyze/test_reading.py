@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.analyze.made import GREENSCREEN, cali3_runs, greenscreen_runs
-from wattloop.analyze.columns import unit_of
-from wattloop.analyze.reading import read_csv, table_of
+from wattloop.analyze.table import unit_of
+from wattloop.analyze.table_reader import read_csv, table_of
 from wattloop.core.errors import ConfigError
 
 

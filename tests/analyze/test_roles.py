@@ -3,7 +3,6 @@
 import pytest
 
 from tests.analyze.made import cali3_runs, greenscreen_runs
-from wattloop.analyze.reading import table_of
 from wattloop.analyze.roles import (
     energy_of,
     power_of,
@@ -12,6 +11,7 @@ from wattloop.analyze.roles import (
     usual_target,
     with_energy,
 )
+from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
 

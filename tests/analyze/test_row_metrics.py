@@ -2,9 +2,9 @@
 
 import pytest
 
-from wattloop.analyze.metrics import Point, ed2p, eds
-from wattloop.analyze.reading import table_of
+from wattloop.accounting.metrics import Point, ed2p, eds
 from wattloop.analyze.row_metrics import row_metrics
+from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
 ROWS = [

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from wattloop.analyze.reading import table_of
 from wattloop.analyze.table import label_of
+from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
 ROWS = [

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.characterize.cap_evaluate import replays
-from wattloop.characterize.cap_table import MeasuredCurve
+from wattloop.cap.evaluation import MeasuredCurve, replays
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CAPS_W = (100.0, 150.0, 200.0, 250.0)

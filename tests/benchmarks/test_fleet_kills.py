@@ -12,8 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import fleet_kills
 from wattloop.core.clock import RealClock
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.store.database import open_store
 from wattloop.store.runs import RunRecord, insert_run

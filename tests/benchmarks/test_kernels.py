@@ -8,7 +8,7 @@ import pytest
 from tests.benchmarks.running import run_benchmark
 from tests.characterize.bench.made import energy, made
 
-from wattloop.characterize.bench.session_record import BenchRecord
+from wattloop.bench.record import BenchRecord
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.benchmarks.running import run_benchmark
 
-from wattloop.characterize.cap_table import COLUMNS
+from wattloop.cap.evaluation import COLUMNS
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.cap_curve import cap_curve
 

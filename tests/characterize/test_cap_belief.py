@@ -5,21 +5,21 @@ import math
 import numpy as np
 import pytest
 
-from wattloop.characterize.cap_belief import OWN, Reading, believe
-from wattloop.characterize.cap_prior import physical_curves
+from wattloop.cap.prior import physical_curves
+from wattloop.cap.surrogate import OWN, CapReading, fit_curves
 
 CAPS_W = np.array([100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0])
-REFERENCE = Reading(6, 0.0, math.log(230.0), 0.05)
+REFERENCE = CapReading(6, 0.0, math.log(230.0), 0.05)
 
 
-def low(noise: float, log_time: float = 0.2, log_power: float = math.log(148.0)) -> Reading:
-    return Reading(2, log_time, log_power, noise)
+def low(noise: float, log_time: float = 0.2, log_power: float = math.log(148.0)) -> CapReading:
+    return CapReading(2, log_time, log_power, noise)
 
 
 def test_two_readings_of_a_cap_are_one_of_less_noise():
     """Promise: their mean, with the noise over the square root of two."""
-    two = believe(physical_curves(), CAPS_W, [REFERENCE, low(0.05, 0.18), low(0.05, 0.22)])
-    one = believe(physical_curves(), CAPS_W, [REFERENCE, low(0.05 / math.sqrt(2), 0.2)])
+    two = fit_curves(physical_curves(), CAPS_W, [REFERENCE, low(0.05, 0.18), low(0.05, 0.22)])
+    one = fit_curves(physical_curves(), CAPS_W, [REFERENCE, low(0.05 / math.sqrt(2), 0.2)])
     assert two.sampled_time == pytest.approx(one.sampled_time)
     assert two.sampled_power == pytest.approx(one.sampled_power)
 
@@ -27,7 +27,7 @@ def test_two_readings_of_a_cap_are_one_of_less_noise():
 def test_each_reading_more_leaves_less_doubt_of_its_cap():
     """Promise: power of a cap is the better known the more often it was read."""
     doubts = [
-        believe(physical_curves(), CAPS_W, [REFERENCE, *([low(0.05)] * times)])
+        fit_curves(physical_curves(), CAPS_W, [REFERENCE, *([low(0.05)] * times)])
         .sampled_power[:, 2]
         .std()
         for times in (1, 2, 4, 16)
@@ -38,7 +38,7 @@ def test_each_reading_more_leaves_less_doubt_of_its_cap():
 
 def test_no_number_of_readings_tells_how_another_cap_deviates():
     """Promise: a cap's own deviation is shared by all readings of it and by no other cap."""
-    belief = believe(physical_curves(), CAPS_W, [REFERENCE, *([low(0.05)] * 10_000)])
+    belief = fit_curves(physical_curves(), CAPS_W, [REFERENCE, *([low(0.05)] * 10_000)])
     around = belief.sampled_power - belief.log_power
     assert around[:, 2].std() < 0.1 * OWN
     assert around[:, 3].std() > 0.9 * OWN

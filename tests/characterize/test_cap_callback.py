@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 
 from tests.characterize.virtual_caps import settle
-from wattloop.characterize.cap_callback import CapTuner
-from wattloop.characterize.cap_pilot import PilotRules, State
-from wattloop.characterize.cap_visible import job_gpus
+from wattloop.cap.callback import CapTuner
+from wattloop.cap.levers import job_gpus
+from wattloop.cap.online import OnlineRules, OnlineState
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.control.restore import restore
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
-from wattloop.integrations.hook import TrainingMeter
-from wattloop.virtual.faults import Fault
+from wattloop.integrations.training_meter import TrainingMeter
+from wattloop.virtual.gpu import Fault
 from wattloop.virtual.machine import shared_gpus
 
 SETTINGS = Settings(virtual_gpus=2, meters=("virtual",), interval_s=0.02)
-QUICK = PilotRules(
+QUICK = OnlineRules(
     settle_s=0.05, least_s=0.3, most_s=0.4, precision=0.5, lag_s=0.15, watch_s=0.5, least_steps=3
 )
 
@@ -55,7 +55,7 @@ def test_it_finds_a_cap_for_all_gpus_and_puts_them_back():
 
     def found():
         seen.add(tuple(limits()))
-        return tuner.pilot is not None and tuner.pilot.state is State.HOLDING
+        return tuner.pilot is not None and tuner.pilot.state is OnlineState.HOLDING
 
     with CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200:700:100") as tuner:
         assert tuner.fault is None

@@ -5,12 +5,12 @@ import time
 import pytest
 
 from tests.characterize.virtual_caps import settle
-from wattloop.characterize.cap_energy import check_metered, devices_energy, job_energy_j, metered
+from wattloop.cap.energy import check_metered, devices_energy, job_energy_j, metered
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.measure.session import Session
-from wattloop.trials.outcome import Outcome, TrialStatus
-from wattloop.virtual.faults import Fault
+from wattloop.trials.outcome import TrialOutcome, TrialStatus
+from wattloop.virtual.gpu import Fault
 from wattloop.virtual.machine import shared_gpus
 
 SETTINGS = Settings(virtual_gpus=2, meters=("virtual",), interval_s=0.02)
@@ -47,18 +47,18 @@ def test_a_gpu_that_is_lost_half_way_has_no_energy():
 
 def test_the_outcome_of_a_trial_counts_only_when_it_is_whole():
     """Promise: sums of what was read, filled up over short gaps; what is missing is named."""
-    whole = Outcome(
+    whole = TrialOutcome(
         status=TrialStatus.OK, domains=(domain("gpu:0", 96.0, 0.96), domain("gpu:1", 50.0))
     )
     energy_j, noise = job_energy_j(whole, ("gpu:0", "gpu:1"))
     assert energy_j == pytest.approx(150)
     assert noise == pytest.approx(8**0.5 / 150 / 2)
-    half = Outcome(status=TrialStatus.OK, domains=(domain("gpu:0", 50.0, 0.5),))
+    half = TrialOutcome(status=TrialStatus.OK, domains=(domain("gpu:0", 50.0, 0.5),))
     with pytest.raises(ConfigError, match="gpu:0 was not read for the whole run"):
         job_energy_j(half, ("gpu:0",))
     with pytest.raises(ConfigError, match="gpu:1 was not read"):
         job_energy_j(half, ("gpu:1",))
-    none = Outcome(status=TrialStatus.OK, domains=(domain("gpu:0", 0.0),))
+    none = TrialOutcome(status=TrialStatus.OK, domains=(domain("gpu:0", 0.0),))
     with pytest.raises(ConfigError, match="no energy at all"):
         job_energy_j(none, ("gpu:0",))
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.characterize.cap_evaluate import evaluate, exhaustive_choice, replays
-from wattloop.characterize.cap_finder import CapFinder
-from wattloop.characterize.cap_table import MeasuredCurve, read_curves
+from wattloop.cap.evaluation import MeasuredCurve, evaluate, exhaustive_choice, read_curves, replays
+from wattloop.cap.finder import CapFinder
 
 SHARED = Path(
     os.environ.get("WATTLOOP_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data"

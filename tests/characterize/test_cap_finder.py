@@ -6,9 +6,8 @@ import math
 import pytest
 
 from tests.characterize.virtual_caps import virtual_curve
-from wattloop.characterize.cap_evaluate import evaluate, replays
-from wattloop.characterize.cap_finder import CapFinder
-from wattloop.characterize.cap_table import MeasuredCurve
+from wattloop.cap.evaluation import MeasuredCurve, evaluate, replays
+from wattloop.cap.finder import CapFinder
 from wattloop.core.errors import ConfigError
 
 V100_CAPS = [100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0]

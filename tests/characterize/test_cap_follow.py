@@ -3,8 +3,8 @@
 import pytest
 
 from tests.characterize.virtual_caps import settle
-from wattloop.characterize.cap_follow import follow
-from wattloop.integrations.hook import TrainingMeter
+from wattloop.cap.callback import follow
+from wattloop.integrations.training_meter import TrainingMeter
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from wattloop.characterize.cap_finder import CapFinder
-from wattloop.characterize.cap_pilot import CapPilot, PilotRules, State
-from wattloop.characterize.cap_slices import Slice, Step
+from wattloop.cap.finder import CapFinder
+from wattloop.cap.online import CapSlice, OnlineCapFinder, OnlineRules, OnlineState, ProgressStep
 from wattloop.core.errors import MeterUnavailable
 
 CAPS = [100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0]
@@ -24,10 +23,10 @@ class Training:
         self.work, self.now_s, self.cap_w, self.step_s = work, 0.0, None, 0.1
         self.powers: list[tuple[float, float, float]] = []
         self.set: list[float | None] = []
-        rules = PilotRules(**{"least_s": 3.0, "watch_s": 4.0, "settle_s": 0.5} | options)
+        rules = OnlineRules(**{"least_s": 3.0, "watch_s": 4.0, "settle_s": 0.5} | options)
         self.messages: list[str] = []
         self.energy_noise = 0.001
-        self.pilot = CapPilot(
+        self.pilot = OnlineCapFinder(
             lambda: CapFinder(CAPS, "edp", noise=0.001),
             self.change,
             self.energy,
@@ -49,14 +48,14 @@ class Training:
             length_s = self.step_s * slowdown + extra_s(number)
             self.powers.append((self.now_s, self.now_s + length_s, power_w))
             self.now_s += length_s
-            self.pilot.advance([Step(self.now_s)], self.now_s)
+            self.pilot.advance([ProgressStep(self.now_s)], self.now_s)
         return self
 
 
 def test_it_probes_finds_and_stays():
     """Promise: the reference first, few probes, then the best cap and nothing else."""
     training = Training(HEAVY).train(1_000)
-    assert training.pilot.state is State.HOLDING
+    assert training.pilot.state is OnlineState.HOLDING
     assert training.set[0] == 250
     assert training.cap_w == training.pilot.choice.cap_w in (150, 175)
     assert len(training.set) <= 5
@@ -70,7 +69,7 @@ def test_noisy_energy_makes_it_probe_on_and_say_so():
     training = Training(HEAVY, most_s=3.0)
     training.energy_noise = 0.05
     training.train(2_000)
-    assert training.pilot.state is State.HOLDING
+    assert training.pilot.state is OnlineState.HOLDING
     assert 4 < len(training.pilot.finder.probes) <= len(CAPS)
     assert any("readings are 5% apart" in message for message in training.messages)
 
@@ -82,13 +81,13 @@ def test_who_gives_up_while_probing_on_keeps_what_the_usual_probes_found(probes)
     training.energy_noise = 0.05
     while len(training.pilot.finder.probes) < probes:
         training.train(1)
-    assert training.pilot.state is State.PROBING
+    assert training.pilot.state is OnlineState.PROBING
     training.pilot.give_up("no cap was found in time", training.now_s)
     if probes < 4:
-        assert training.pilot.state is State.LEFT and training.set[-1] is None
+        assert training.pilot.state is OnlineState.LEFT and training.set[-1] is None
         assert training.pilot.choice is None
     else:
-        assert training.pilot.state is State.HOLDING
+        assert training.pilot.state is OnlineState.HOLDING
         assert training.set[-1] == training.pilot.choice.cap_w
     assert ("no cap was found in time" in training.messages) is (probes < 4)
 
@@ -100,7 +99,7 @@ def test_work_that_ends_while_its_change_is_looked_at_keeps_the_cap_found():
     training.pilot.work_ended()
     assert training.pilot.unfinished == ""
     training.work = SHORT
-    while training.pilot.state is not State.PROBING:
+    while training.pilot.state is not OnlineState.PROBING:
         training.train(1)
     training.pilot.work_ended()
     assert training.pilot.choice == found
@@ -214,7 +213,7 @@ def test_a_probe_without_energy_is_tried_again():
     assert training.pilot.finder.probes == []
     training.pilot._energy = real
     training.train(1_000)
-    assert training.pilot.state is State.HOLDING
+    assert training.pilot.state is OnlineState.HOLDING
 
 
 def test_a_change_during_the_search_begins_it_anew():
@@ -237,21 +236,21 @@ def test_work_that_never_agrees_is_not_searched_for_ever():
     for _ in range(60):
         probes = len(training.pilot.finder.probes)
         searches = len([m for m in training.messages if "during the search" in m])
-        while training.pilot.state is State.PROBING and (
+        while training.pilot.state is OnlineState.PROBING and (
             probes == len(training.pilot.finder.probes)
             and searches == len([m for m in training.messages if "during the search" in m])
         ):
             training.train(1)
         works.reverse()
         training.work = works[0]
-    assert training.pilot.state is State.HOLDING
+    assert training.pilot.state is OnlineState.HOLDING
     assert len([m for m in training.messages if "during the search" in m]) <= 2
 
 
 def test_a_change_right_after_the_search_is_noticed():
     """Promise: what the probe of the chosen cap has shown is what the watch compares with."""
     training = Training(HEAVY)
-    while training.pilot.state is State.PROBING:
+    while training.pilot.state is OnlineState.PROBING:
         training.train(1)
     assert training.pilot.choice.cap_w in {p.cap_w for p in training.pilot.finder.probes}
     training.work = SHORT
@@ -279,10 +278,10 @@ def test_leaving_puts_the_caps_back():
 
 def test_an_interruption_splits_a_slice():
     """Promise: what lies between an interruption and the next step belongs to nothing."""
-    steps = [Step(0.1 * n) for n in range(11)]
+    steps = [ProgressStep(0.1 * n) for n in range(11)]
     for pause_s in (0.2, 4.0):  # also one that is too short to be noticed without
-        later = [Step(1 + pause_s + 0.1 * n) for n in range(11)]
-        part = Slice([*steps, Step(1.0, None), *later])
+        later = [ProgressStep(1 + pause_s + 0.1 * n) for n in range(11)]
+        part = CapSlice([*steps, ProgressStep(1.0, None), *later])
         assert abs(part.clean_s - 2.0) < 1e-9
 
 
@@ -296,8 +295,8 @@ def test_steps_in_bursts_have_the_pace_of_the_gpu():
     at_s, steps = 0.0, []
     for number in range(1_000):
         at_s += 0.093 if number % 10 == 9 else 0.003
-        steps.append(Step(at_s))
-    taken = Slice(steps).taken(constant)
+        steps.append(ProgressStep(at_s))
+    taken = CapSlice(steps).taken(constant)
     assert abs(taken.time_s / 0.012 - 1) < 0.02
     assert abs(taken.energy_j / 1.2 - 1) < 0.02
     assert taken.noise < 0.02
@@ -309,8 +308,8 @@ def test_steps_of_different_size_are_no_gaps():
     for number in range(100):
         units = 20.0 if number % 5 == 4 else 1.0
         at_s += 0.1 * units
-        steps.append(Step(at_s, units))
-    part = Slice(steps)
+        steps.append(ProgressStep(at_s, units))
+    part = CapSlice(steps)
     assert len(part.stretches()) == 1
     assert abs(part.taken(constant).time_s / 0.1 - 1) < 0.01
 
@@ -320,6 +319,6 @@ def test_short_epochs_between_long_evaluations_are_what_counts():
     at_s, steps = 0.0, []
     for number in range(200):
         at_s += 3.0 if number % 20 == 19 else 0.012
-        steps.append(Step(at_s))
-    taken = Slice(steps).taken(constant)
+        steps.append(ProgressStep(at_s))
+    taken = CapSlice(steps).taken(constant)
     assert abs(taken.time_s / 0.012 - 1) < 0.01

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from tests.characterize.virtual_caps import virtual_curve
-from wattloop.characterize.cap_belief import Reading, believe
-from wattloop.characterize.cap_evaluate import Replayed, replays
-from wattloop.characterize.cap_finder import CapFinder
-from wattloop.characterize.cap_prior import physical_curves
-from wattloop.characterize.cap_stop import enough, most_allowed, why_on
-from wattloop.characterize.cap_table import MeasuredCurve
+from wattloop.cap.evaluation import MeasuredCurve, Replayed, replays
+from wattloop.cap.finder import CapFinder, enough, most_allowed, why_on
+from wattloop.cap.prior import physical_curves
+from wattloop.cap.surrogate import CapReading, fit_curves
 
 V100_CAPS = [100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0]
 CURVES = [virtual_curve("v100", intensity, V100_CAPS) for intensity in (150.0, 250.0, 600.0)]
@@ -43,8 +41,8 @@ def test_going_on_pays():
     """Promise: at 5% noise the choice is nearer to the best cap than with four probes, for fewer
     probes than there are caps, on curves of the kind that is believed in.
     """
-    reading = Reading(6, 0.0, math.log(225.0), 1e-3)
-    belief = believe(physical_curves(seed=7), np.array(V100_CAPS), [reading])
+    reading = CapReading(6, 0.0, math.log(225.0), 1e-3)
+    belief = fit_curves(physical_curves(seed=7), np.array(V100_CAPS), [reading])
     drawn = [
         MeasuredCurve(("drawn",), tuple(V100_CAPS), tuple(np.exp(time)), tuple(np.exp(power)))
         for time, power in zip(belief.sampled_time[:40], belief.sampled_power[:40], strict=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wattloop.characterize.cap_table import COLUMNS, read_curves
+from wattloop.cap.evaluation import COLUMNS, read_curves
 from wattloop.core.errors import ConfigError
 
 HEADER = ",".join(COLUMNS)

@@ -1,8 +1,8 @@
 """Promises of `cooling`: wait for warmth to go, never longer than allowed."""
 
-from wattloop.characterize.cooling import cool_down
-from wattloop.characterize.sweep_spec import CoolDown
 from wattloop.core.clock import VirtualClock
+from wattloop.sweep.runner import cool_down
+from wattloop.sweep.spec import CoolDown
 
 
 def rule(**fields: float) -> CoolDown:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from wattloop.characterize.repeats import repeated
-from wattloop.characterize.sweep_spec import Repeats
-from wattloop.trials.outcome import Outcome, ScopeEnergy, TrialStatus
+from wattloop.sweep.result import repeated
+from wattloop.sweep.spec import Repeats
+from wattloop.trials.outcome import ScopeEnergy, TrialOutcome, TrialStatus
 
 
-def ran(*times_s: float, power_w: float = 100.0) -> list[Outcome]:
+def ran(*times_s: float, power_w: float = 100.0) -> list[TrialOutcome]:
     return [
-        Outcome(
+        TrialOutcome(
             status=TrialStatus.OK,
             time_s=t,
             scopes={
@@ -66,14 +66,14 @@ def test_an_outlier_in_energy_alone_counts_too() -> None:
 
 def test_a_point_that_fails_twice_is_given_up() -> None:
     """Some settings hang on some machines; the others go on."""
-    failed = Outcome(status=TrialStatus.TIMEOUT)
+    failed = TrialOutcome(status=TrialStatus.TIMEOUT)
     assert repeated([failed], "gpu").missing(rule(3, 3)) == 3
     assert repeated([failed, failed], "gpu").missing(rule(3, 3)) == 0
 
 
 def test_a_point_that_works_as_often_as_it_fails_is_tried_on() -> None:
     """Twice failed is given up only where it fails more often than it works."""
-    fault = Outcome(status=TrialStatus.FAILED)
+    fault = TrialOutcome(status=TrialStatus.FAILED)
     assert repeated([fault, fault], "gpu").missing(rule(4, 4)) == 0
     assert repeated([*ran(1.0), fault, fault], "gpu").missing(rule(4, 4)) == 0
     assert repeated([*ran(1.0, 1.1), fault, fault], "gpu").missing(rule(4, 4)) == 2

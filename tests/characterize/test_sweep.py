@@ -7,20 +7,18 @@ from typing import Any
 
 import pytest
 
-from wattloop.characterize.quantities import expanded
-from wattloop.characterize.sweep import Sweep, open_experiment
-from wattloop.characterize.sweep_axes import axis_of
-from wattloop.characterize.sweep_plan import Plan, plan_of
-from wattloop.characterize.sweep_progress import Progress
-from wattloop.characterize.sweep_spec import spec_from
 from wattloop.control.registry import find_levers
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
+from wattloop.core.quantities import expanded
 from wattloop.core.settings import Settings, settings_from
 from wattloop.meters.base import Context
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import begin_trial, find_experiment, read_trials
-from wattloop.trials.outcome import Outcome
+from wattloop.sweep.plan import SweepPlan, axis_of, make_plan
+from wattloop.sweep.runner import Sweep, SweepProgress, open_experiment
+from wattloop.sweep.spec import spec_from
+from wattloop.trials.outcome import TrialOutcome
 from wattloop.trials.trial import Trial
 from wattloop.virtual.machine import shared_machine
 
@@ -37,17 +35,17 @@ class Heard:
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.begun: list[str] = []
-        self.progress: list[Progress] = []
-        self.outcomes: list[Outcome] = []
+        self.progress: list[SweepProgress] = []
+        self.outcomes: list[TrialOutcome] = []
         self._stop_at = stop_at
 
-    def begins(self, trial: Trial, progress: Progress) -> None:
+    def begins(self, trial: Trial, progress: SweepProgress) -> None:
         if len(self.begun) == self._stop_at:
             raise KeyboardInterrupt
         self.begun.append(trial.key)
         self.progress.append(progress)
 
-    def ended(self, trial: Trial, outcome: Outcome) -> None:
+    def ended(self, trial: Trial, outcome: TrialOutcome) -> None:
         self.outcomes.append(outcome)
 
     def cooled(self, waited_s: float) -> None:
@@ -65,14 +63,16 @@ def store(settings: Settings) -> Iterator[Store]:
         yield store
 
 
-def planned(settings: Settings, command: Any = ("true",), caps: str = "", **fields: Any) -> Plan:
+def planned(
+    settings: Settings, command: Any = ("true",), caps: str = "", **fields: Any
+) -> SweepPlan:
     levers = find_levers(Context(settings=settings), settings)
     axes = [axis_of("gpu/power_limit", expanded(caps), levers)] if caps else []
-    return plan_of(spec_from({"command": list(command), "warmup": 0, **fields}), axes, 2)
+    return make_plan(spec_from({"command": list(command), "warmup": 0, **fields}), axes, 2)
 
 
 def swept(
-    plan: Plan, store: Store, settings: Settings, heard: Heard | None = None, **options: Any
+    plan: SweepPlan, store: Store, settings: Settings, heard: Heard | None = None, **options: Any
 ) -> Any:
     experiment, _ = open_experiment(store, plan, RealClock())
     sweep = Sweep(plan, experiment, store, settings, listener=heard or Heard())

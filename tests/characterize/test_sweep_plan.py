@@ -2,24 +2,23 @@
 
 import pytest
 
-from wattloop.characterize.quantities import expanded
-from wattloop.characterize.sweep_axes import Axis, axis_of, technique_of
-from wattloop.characterize.sweep_plan import Plan, fingerprint, plan_of
-from wattloop.characterize.sweep_spec import spec_from
 from wattloop.control.registry import find_levers
 from wattloop.core.errors import ConfigError
+from wattloop.core.quantities import expanded
 from wattloop.core.settings import Settings
 from wattloop.meters.base import Context
+from wattloop.sweep.plan import SweepAxis, SweepPlan, axis_of, fingerprint, make_plan, technique_of
+from wattloop.sweep.spec import spec_from
 
 
-def axis(name: str, written: object) -> Axis:
+def axis(name: str, written: object) -> SweepAxis:
     settings = Settings(virtual_gpus=2)
     levers = find_levers(Context(settings=settings), settings)
     return axis_of(name, expanded(written), levers, "caps.yaml:3")
 
 
-def plan(axes: list[Axis], gpus_here: int | None = 2, **fields: object) -> Plan:
-    return plan_of(spec_from({"command": "true", **fields}), axes, gpus_here)
+def plan(axes: list[SweepAxis], gpus_here: int | None = 2, **fields: object) -> SweepPlan:
+    return make_plan(spec_from({"command": "true", **fields}), axes, gpus_here)
 
 
 def test_the_default_is_always_a_level(virtual: dict[str, str]) -> None:
@@ -112,7 +111,7 @@ def test_a_number_of_gpus_that_is_not_given_is_an_error(sign: str) -> None:
 def test_nothing_to_run_is_an_error() -> None:
     """With the way to write it."""
     with pytest.raises(ConfigError, match="no command to sweep"):
-        plan_of(spec_from({}), [], None)
+        make_plan(spec_from({}), [], None)
     with pytest.raises(ConfigError, match="not both"):
         plan([], workloads={"a": "true"})
 

@@ -2,17 +2,17 @@
 
 import pytest
 
-from wattloop.characterize.repeats import repeated
-from wattloop.characterize.sweep_progress import progress_of
-from wattloop.characterize.sweep_spec import Repeats
-from wattloop.trials.outcome import Outcome, TrialStatus
+from wattloop.sweep.result import repeated
+from wattloop.sweep.runner import progress_of
+from wattloop.sweep.spec import Repeats
+from wattloop.trials.outcome import TrialOutcome, TrialStatus
 
 RULE = Repeats.model_validate({"min": 3, "max": 3})
 
 
 def test_what_is_left_is_whole_programs_and_what_lies_between_them() -> None:
     """Two runs of 10 s of one point, three of another like it, 3 s beside each."""
-    known = Outcome(status=TrialStatus.OK, time_s=1.0, lasted_s=10.0)
+    known = TrialOutcome(status=TrialStatus.OK, time_s=1.0, lasted_s=10.0)
     found = progress_of([repeated([known], None), repeated([], None)], RULE, None, [2.0, 4.0])
     assert (found.done, found.left) == (1, 5)
     assert found.time_left_s == pytest.approx(5 * 10.0 + 5 * 3.0)

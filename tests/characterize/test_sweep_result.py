@@ -5,13 +5,22 @@ from dataclasses import replace
 import pytest
 
 from tests.characterize.made import energy_j, made_sweep, time_s
-from wattloop.analyze.metrics import Point as Cost
-from wattloop.analyze.metrics import eds
-from wattloop.characterize.gains import COMPARED, EDP, ENERGY, TIME, Compared, gain_of
-from wattloop.characterize.point_result import Group, PointResult
-from wattloop.characterize.repeats import repeated
-from wattloop.characterize.sweep_result import chosen_scope, result_of
-from wattloop.characterize.sweep_tables import (
+from wattloop.accounting.metrics import Point as Cost
+from wattloop.accounting.metrics import eds
+from wattloop.sweep.result import (
+    COMPARED,
+    EDP,
+    ENERGY,
+    TIME,
+    Compared,
+    Group,
+    PointResult,
+    chosen_scope,
+    gain_of,
+    repeated,
+    result_of,
+)
+from wattloop.sweep.tables import (
     best_rows,
     point_rows,
     power_rows,
@@ -19,7 +28,7 @@ from wattloop.characterize.sweep_tables import (
     synthesis_rows,
     technique_rows,
 )
-from wattloop.trials.outcome import Outcome
+from wattloop.trials.outcome import TrialOutcome
 
 
 def group_of(gpus: int, **options: object) -> Group:
@@ -108,7 +117,7 @@ def test_the_summary_has_means_and_standard_deviations() -> None:
 def test_the_scope_is_the_widest_that_is_read() -> None:
     """A whole node where it has a meter; a modelled node only when there is nothing else."""
     _, trials = made_sweep()
-    outcome = Outcome.from_dict(trials[0].outcome)
+    outcome = TrialOutcome.from_dict(trials[0].outcome)
     node = replace(outcome.scopes["node"], modelled=True)
     assert chosen_scope([outcome]) == "node"
     assert chosen_scope([replace(outcome, scopes={**outcome.scopes, "node": node})]) == "gpu"

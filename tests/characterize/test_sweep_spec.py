@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from wattloop.characterize.quantities import expanded, seconds
-from wattloop.characterize.sweep_spec import SweepSpec, spec_from
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.lined_yaml import read_lined
+from wattloop.core.quantities import expanded, seconds
+from wattloop.core.yaml_spec import read_yaml
+from wattloop.sweep.spec import SweepSpec, spec_from
 
 WHOLE = """\
 name: caps
@@ -32,7 +32,7 @@ k: 1.5
 def read(tmp_path: Path, text: str) -> SweepSpec:
     path = tmp_path / "caps.yaml"
     path.write_text(text)
-    source = read_lined(str(path))
+    source = read_yaml(str(path))
     return spec_from(source.data, source)
 
 
@@ -82,7 +82,7 @@ def test_all_faults_are_said_at_once(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
     """With its name."""
     with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read: No such file"):
-        read_lined(str(tmp_path / "none.yaml"))
+        read_yaml(str(tmp_path / "none.yaml"))
 
 
 @pytest.mark.parametrize(

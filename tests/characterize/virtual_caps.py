@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.characterize.cap_table import MeasuredCurve
+from wattloop.cap.evaluation import MeasuredCurve
 from wattloop.virtual.cards import CARDS
 from wattloop.virtual.physics import Work
 

@@ -13,8 +13,7 @@ from wattloop.check.figures import (
 )
 from wattloop.check.limits import limit, share
 from wattloop.core.errors import ConfigError
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 
 

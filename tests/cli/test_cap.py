@@ -10,8 +10,8 @@ import time
 import pytest
 
 from tests.characterize.virtual_caps import SRC, machine, settle, virtual_curve
-from wattloop.characterize.cap_run import ProgressLines
-from wattloop.characterize.cap_table import COLUMNS
+from wattloop.cap.command import ProgressLines
+from wattloop.cap.evaluation import COLUMNS
 from wattloop.cli.main import main
 from wattloop.control.registry import find_levers, levers_named
 from wattloop.control.session import lever_session
@@ -19,8 +19,8 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings, settings_from
 from wattloop.store.database import open_store
 from wattloop.store.experiments import find_experiment
-from wattloop.trials.claim import claimed
-from wattloop.virtual.faults import Fault
+from wattloop.trials.lock import lock_experiment
+from wattloop.virtual.gpu import Fault
 from wattloop.virtual.machine import shared_gpus
 
 TRAIN = [sys.executable, "-m", "wattloop.virtual.train", "--gpus", "2"]
@@ -193,7 +193,7 @@ def test_a_search_that_another_process_runs_is_only_refused(capsys):
     capsys.readouterr()
     with open_store(settings_from(os.environ).store_location) as store:
         unfinished = find_experiment(store, "last", "cap").experiment_id
-        with claimed(store, unfinished):
+        with lock_experiment(store, unfinished):
             assert main(["cap", "find", "--", "false"]) == 2
     said = capsys.readouterr().err
     assert f"{unfinished} is being run by process {os.getpid()}" in said
@@ -212,7 +212,7 @@ def test_a_gpu_lost_in_mid_run_is_no_saving(tmp_path, capsys):
     """Promise: energy that was read for a part of a run only is refused, with the reason."""
     (tmp_path / "job.py").write_text(
         "import time\n"
-        "from wattloop.virtual.faults import Fault\n"
+        "from wattloop.virtual.gpu import Fault\n"
         "from wattloop.virtual.machine import shared_gpus\n"
         "gpus = shared_gpus(2)\n"
         "for gpu in gpus: gpu.load(1.0, memory=0.3)\n"

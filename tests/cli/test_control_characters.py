@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 
 from tests.store.test_job_list import record
 from wattloop.cli.output import TerminalText, print_table, say
-from wattloop.core.control_characters import escaped, replaced, replaced_in_json
+from wattloop.core.text import escaped, replaced, replaced_in_json
 from wattloop.store.database import open_store
 from wattloop.store.formats.csv_file import csv_text
 from wattloop.store.runs import find_run, insert_run

@@ -5,8 +5,7 @@ import pytest
 from wattloop.accounting.summary import account
 from wattloop.cli.runs_meaning import meaning_lines
 from wattloop.cli.runs_slope import slopes_of
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.store.runs import RunRecord

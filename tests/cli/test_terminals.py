@@ -16,7 +16,7 @@ from tests.cli.pseudo_terminal import Shown, in_terminal
 from tests.predict.small import small_workload
 from tests.schedule.campaigns.worlds import TINY
 from tests.tune.replay.small_tables import write_tables
-from wattloop.characterize.cap_table import COLUMNS
+from wattloop.cap.evaluation import COLUMNS
 from wattloop.predict.workload.files import save_workload
 from wattloop.store.database import open_store
 from wattloop.store.experiments import find_experiment, set_experiment_status

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from wattloop.core.beside import Beside
+from wattloop.core.threads import BackgroundThread
 
 
-class Counting(Beside):
+class Counting(BackgroundThread):
     """Looks again and again."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Counting(Beside):
             self.has_looked.set()
 
 
-class Deaf(Beside):
+class Deaf(BackgroundThread):
     """Does not hear that it is over."""
 
     def __init__(self, release: threading.Event) -> None:

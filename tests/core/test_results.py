@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, WindowResult, non_overlapping
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 
 def test_home_is_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.core.user_code import load_user_code
-from wattloop.core.user_sources import user_sources
+from wattloop.core.user_code import load_user_code, user_sources
 
 
 def test_imports_are_followed_within_the_folder(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from wattloop.store.database import open_store
 from wattloop.tune.results import search_table
 from wattloop.tune.spec import read_spec
-from wattloop.virtual.file_timeline import FileTimeline
+from wattloop.virtual.timeline import FileTimeline
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "denergium"

@@ -6,8 +6,7 @@ import pytest
 
 from wattloop.hardware import cpus
 from wattloop.hardware.cpu_power import core_activity, estimate_error, even_load, package_power_w
-from wattloop.hardware.cpuinfo import read_packages
-from wattloop.hardware.cpus import Processor, guess_processor, processor_named
+from wattloop.hardware.cpus import Processor, guess_processor, processor_named, read_packages
 from wattloop.hardware.host import Host
 
 

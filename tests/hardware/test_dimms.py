@@ -13,8 +13,8 @@ from wattloop.hardware.dimms import (
     dimms_from_setting,
     dimms_from_smbios,
     parse_smbios,
+    run_dmidecode,
 )
-from wattloop.hardware.dmidecode import run_dmidecode
 from wattloop.hardware.host import Host
 from wattloop.testing.smbios import memory_device, other_structure, write_table
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integrations.conftest import Machine
 from wattloop.integrations.distributed import measured_together
-from wattloop.integrations.hook import TrainingMeter
+from wattloop.integrations.training_meter import TrainingMeter
 
 SCRIPT = Path(__file__).with_name("rank_script.py")
 RANKS = 2

@@ -8,8 +8,8 @@ import pytest
 import wattloop
 from tests.integrations.conftest import Machine
 from wattloop.core.errors import ConfigError
-from wattloop.integrations.hook import TrainingMeter
-from wattloop.integrations.timelines import Edge
+from wattloop.integrations.timeline import Edge
+from wattloop.integrations.training_meter import TrainingMeter
 from wattloop.measure.api import active_session
 
 STEP_S = 0.01
@@ -152,7 +152,7 @@ def test_trainings_inside_a_long_run_leave_no_thread_behind(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise: a run with thousands of small fits has as many threads at its end as with one."""
-    monkeypatch.setattr("wattloop.integrations.resolver.PASS_EVERY_S", 0.02)
+    monkeypatch.setattr("wattloop.integrations.step_resolver.PASS_EVERY_S", 0.02)
     with wattloop.measure("outer"):
         meters = []
         for _ in range(5):

@@ -1,6 +1,6 @@
 from typing import Any
 
-from wattloop.integrations.job_table import JobTable
+from wattloop.integrations.distributed import JobTable
 
 
 def report(node: str, counted: bool = True, **energies: float) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.integrations.conftest import Machine
-from wattloop.integrations.hook import TrainingMeter
 from wattloop.integrations.loggers import TensorBoardLogger, active_loggers
 from wattloop.integrations.torch_loop import EnergyMeter
+from wattloop.integrations.training_meter import TrainingMeter
 
 
 def train(meter: TrainingMeter) -> None:

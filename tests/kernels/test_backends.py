@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from wattloop.kernels.backend import Backend, Unsupported
-from wattloop.kernels.dtypes import DTYPES
-from wattloop.kernels.kernel import Kernel
-from wattloop.kernels.loading import LoadedKernel
+from wattloop.kernels.kernel import DTYPES, Kernel
+from wattloop.kernels.loaded_kernel import LoadedKernel
 from wattloop.kernels.registry import BACKENDS, KERNELS, backend_named
 
 SIZES = {"gemm": 33, "spmv": 200, "triad": 1_001, "stencil": 11, "montecarlo": 30_001, "dist": 777}

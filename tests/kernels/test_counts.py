@@ -3,7 +3,7 @@
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.kernels.dtypes import DTYPES
+from wattloop.kernels.kernel import DTYPES
 from wattloop.kernels.registry import KERNELS, kernel_named, size_of
 
 BY_HAND = [

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.kernels.dtypes import DTYPES, dtype_named, rounded
-from wattloop.kernels.operand import PERIOD, Operand
+from wattloop.kernels.kernel import DTYPES, PERIOD, Operand, dtype_named, rounded
 
 
 def test_bf16_is_rounded_as_torch_rounds() -> None:

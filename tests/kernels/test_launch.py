@@ -9,17 +9,17 @@ import time
 
 import pytest
 
-from wattloop.kernels.launch import Case, Job, Worker, worker_environment
+from wattloop.kernels.worker_process import Case, KernelJob, KernelWorker, worker_environment
 
 TRIAD = Case("triad", 2_000, "fp32")
 
 
-def job(**changes: object) -> Job:
+def job(**changes: object) -> KernelJob:
     facts = {
         "backend": "numpy", "style": "library", "threads": 1, "device": "cpu",
         "cases": (TRIAD,), "seconds": 0.05, "warmup_s": 0.0,
     }  # fmt: skip
-    return Job(**{**facts, **changes})  # type: ignore[arg-type]  # facts are as wide as Job's
+    return KernelJob(**{**facts, **changes})  # type: ignore[arg-type]  # facts are as wide as Job's
 
 
 def test_environment_decides_threads_vectors_and_devices() -> None:
@@ -42,7 +42,7 @@ def test_environment_decides_threads_vectors_and_devices() -> None:
 def test_a_worker_tells_what_it_measured() -> None:
     """Ready, begin, measuring, measured, on the monotonic clock of this machine."""
     begin_s = time.monotonic()
-    with Worker.of(job(cases=(TRIAD, Case("triad", 2**40, "fp32"), TRIAD))) as worker:
+    with KernelWorker.of(job(cases=(TRIAD, Case("triad", 2**40, "fp32"), TRIAD))) as worker:
         told = list(worker.messages(60))
     kinds = [m["type"] for m in told]
     assert kinds == [
@@ -60,7 +60,7 @@ def test_a_worker_tells_what_it_measured() -> None:
 def test_threads_are_pinned() -> None:
     """The worker stays on the CPUs it was given."""
     cpu = min(os.sched_getaffinity(0))
-    with Worker.of(job(cpus=(cpu,), seconds=30.0)) as worker:
+    with KernelWorker.of(job(cpus=(cpu,), seconds=30.0)) as worker:
         for message in worker.messages(60):
             if message["type"] == "measuring":
                 assert os.sched_getaffinity(worker.pid) == {cpu}
@@ -69,14 +69,14 @@ def test_threads_are_pinned() -> None:
 
 def test_a_missing_framework_is_a_message() -> None:
     """Not a traceback."""
-    with Worker.of(job(backend="cupy", device="cpu")) as worker:
+    with KernelWorker.of(job(backend="cupy", device="cpu")) as worker:
         (told,) = worker.messages(60)
     assert told == {"type": "unavailable", "reason": "cupy runs on gpu, not on cpu"}
 
 
 def test_a_killed_worker_says_so() -> None:
     """The kernel's answer to too little memory is SIGKILL: the message thinks of it."""
-    with Worker.of(job(seconds=30.0)) as worker:
+    with KernelWorker.of(job(seconds=30.0)) as worker:
         for message in worker.messages(60):
             if message["type"] == "measuring":
                 os.kill(worker.pid, signal.SIGKILL)
@@ -85,7 +85,7 @@ def test_a_killed_worker_says_so() -> None:
 
 def test_a_silent_worker_is_given_up() -> None:
     """Nothing heard for too long ends the waiting, and leaving ends the worker."""
-    with Worker.of(job(seconds=30.0)) as worker:
+    with KernelWorker.of(job(seconds=30.0)) as worker:
         with pytest.raises(TimeoutError):
             for _ in worker.messages(0.3):
                 pass
@@ -98,7 +98,7 @@ def test_a_worker_never_outlives_its_parent() -> None:
     """kill -9 of whoever started it ends the worker too."""
     program = (
         "import json, os, sys, time\n"
-        "from wattloop.kernels.launch import Case, Job, Worker\n"
+        "from wattloop.kernels.worker_process import Case, Job, Worker\n"
         "job = Job('numpy', 'library', 1, 'cpu', (Case('triad', 2000, 'fp32'),), 60.0, 0.0)\n"
         "worker = Worker.of(job)\n"
         "for message in worker.messages(60):\n"

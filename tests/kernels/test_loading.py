@@ -8,10 +8,9 @@ from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host
 from wattloop.kernels import load
 from wattloop.kernels.backend import BackendUnavailable, Unsupported
-from wattloop.kernels.dtypes import DTYPES
-from wattloop.kernels.loading import refuse_if_too_large
-from wattloop.kernels.memory import available_b, forget_peak, peak_b
-from wattloop.kernels.place import Device, chosen_device
+from wattloop.kernels.device import Device, chosen_device
+from wattloop.kernels.kernel import DTYPES
+from wattloop.kernels.loaded_kernel import available_b, forget_peak, peak_b, refuse_if_too_large
 from wattloop.kernels.registry import KERNELS
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from wattloop.kernels.launch import Case, Job, worker_environment
+from wattloop.kernels.worker_process import Case, KernelJob, worker_environment
 
 pytest.importorskip("numba", reason="pip install 'wattloop[numba]'")
 if platform.machine() not in ("x86_64", "aarch64"):
@@ -21,8 +21,8 @@ SIZES = {"gemm": 40, "triad": 500, "stencil": 12, "montecarlo": 2_000, "dist": 5
 PROGRAM = """
 import json, sys
 from wattloop.kernels.backends.numba_backend import NumbaBackend, packed_instructions
-from wattloop.kernels.dtypes import DTYPES
-from wattloop.kernels.loading import LoadedKernel
+from wattloop.kernels.kernel import DTYPES
+from wattloop.kernels.loaded_kernel import LoadedKernel
 from wattloop.kernels.registry import KERNELS
 style, sizes = sys.argv[1], json.loads(sys.argv[2])
 backend = NumbaBackend("cpu", style)
@@ -38,7 +38,7 @@ print(json.dumps(found))
 
 def packed(style: str) -> dict[str, list[str]]:
     """Packed floating-point instructions of every kernel, compiled as `bench` compiles them."""
-    job = Job("numba", style, 1, "cpu", (Case("triad", 500, "fp32"),), 0.1, 0.0)
+    job = KernelJob("numba", style, 1, "cpu", (Case("triad", 500, "fp32"),), 0.1, 0.0)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, style, json.dumps(SIZES)],
         env=worker_environment(job, os.environ), capture_output=True, text=True, check=False,

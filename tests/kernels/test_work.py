@@ -8,9 +8,9 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.kernels.__main__ import main
-from wattloop.kernels.dtypes import DTYPES
+from wattloop.kernels.fixed_work import nominal_runs, work_command
+from wattloop.kernels.kernel import DTYPES
 from wattloop.kernels.registry import KERNELS
-from wattloop.kernels.work import nominal_runs, work_command
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
 from wattloop.store.details import read_windows

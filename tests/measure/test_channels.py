@@ -3,7 +3,7 @@
 import pytest
 
 from wattloop.core.clock import VirtualClock
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 from wattloop.measure.domain_source import FusedCurve, domain_sources
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.testing.scripted_meter import ScriptedMeter, counter, gauge

@@ -3,8 +3,7 @@
 import pytest
 
 from wattloop.core.clock import VirtualClock
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Domain, Gap
+from wattloop.core.records import Domain, Gap, Provenance
 from wattloop.core.results import Missing, WindowResult
 from wattloop.measure.domain_source import domain_sources
 from wattloop.measure.meter_stream import MeterStream

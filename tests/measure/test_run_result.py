@@ -2,8 +2,7 @@
 
 import json
 
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, RunStatus, WindowResult
 from wattloop.measure.run_result import RunResult
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Domain, DomainKind, Scope
+from wattloop.core.records import Domain, DomainKind, Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.measure.shared_node import (
     CountingRun,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 from wattloop.core.settings import Settings
 from wattloop.hardware.cpus import processor_named
 from wattloop.hardware.dimms import dimms_from_setting

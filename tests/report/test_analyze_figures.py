@@ -12,8 +12,8 @@ from wattloop.analyze.matrix import configuration_matrix
 from wattloop.analyze.ols import regression
 from wattloop.analyze.pareto import pareto_front
 from wattloop.analyze.quotient import quotients
-from wattloop.analyze.reading import table_of
 from wattloop.analyze.row_metrics import row_metrics
+from wattloop.analyze.table_reader import table_of
 from wattloop.analyze.top import top_runs
 from wattloop.core.errors import ConfigError
 from wattloop.report.figures.clusters import cluster_figures

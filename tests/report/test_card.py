@@ -7,8 +7,7 @@ import pytest
 
 from wattloop.accounting.carbon import Intensity, IntensityKind, IntensitySearch
 from wattloop.core.errors import ConfigError
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, RunStatus, WindowResult
 from wattloop.measure.run_result import RunResult
 from wattloop.report import card_inference

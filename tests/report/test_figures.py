@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.characterize.made import CAPS_W, energy_j, made_sweep
-from wattloop.characterize.sweep_result import SweepResult, result_of
 from wattloop.core.errors import ConfigError
 from wattloop.report.figures.power import power_figure
 from wattloop.report.figures.render import page_of, save, writable_folder
@@ -20,6 +19,7 @@ from wattloop.report.figures.techniques import technique_figures
 from wattloop.store.database import open_store
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import find_run
+from wattloop.sweep.result import SweepResult, result_of
 from wattloop.testing.journals import close_journal, ended, write_journal
 
 pytest.importorskip("altair", reason="the extra 'figures' is not installed")

@@ -10,7 +10,7 @@ from tests.serve.conftest import NASTY
 from tests.serve.filled import LIVE, filled
 from tests.store.test_job_list import record
 from wattloop.core.errors import ConfigError
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store

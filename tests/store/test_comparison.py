@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, RunStatus
 from wattloop.store.comparison import Cell, compare
 from wattloop.store.runs import RunRecord

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.store.database import Store, open_store
 from wattloop.store.job_queries import JobFilter, fill_run_facts, job_page, job_totals, known_values

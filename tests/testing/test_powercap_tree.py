@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.hardware.number_file import NumberFile
+from wattloop.hardware.sysfs_file import NumberFile
 from wattloop.testing.power_curves import (
     Constant,
     PowerCurve,

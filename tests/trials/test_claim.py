@@ -8,14 +8,14 @@ import pytest
 
 from wattloop.core.errors import DeviceBusy
 from wattloop.store.database import Store, open_store
-from wattloop.trials.claim import claimed
+from wattloop.trials.lock import lock_experiment
 
 
 def test_claim_of_a_lock_that_its_owner_removes_is_a_claim(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner ends while we open its lock: a third one still finds the experiment taken."""
-    owner = claimed(store, "e")
+    owner = lock_experiment(store, "e")
     owner.__enter__()
     lock = fcntl.flock
 
@@ -25,7 +25,7 @@ def test_claim_of_a_lock_that_its_owner_removes_is_a_claim(
         return lock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", owner_ends_first)
-    with claimed(store, "e"), pytest.raises(DeviceBusy), claimed(store, "e"):
+    with lock_experiment(store, "e"), pytest.raises(DeviceBusy), lock_experiment(store, "e"):
         pass
 
 
@@ -34,5 +34,5 @@ def test_claim_in_memory_leaves_no_file_behind(
 ) -> None:
     """A store that nobody else can see needs no lock in the working directory."""
     monkeypatch.chdir(tmp_path)
-    with open_store(":memory:") as store, claimed(store, "e"):
+    with open_store(":memory:") as store, lock_experiment(store, "e"):
         assert list(tmp_path.iterdir()) == []

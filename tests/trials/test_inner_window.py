@@ -7,7 +7,7 @@ import pytest
 
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
-from wattloop.trials.outcome import Outcome, TrialStatus
+from wattloop.trials.outcome import TrialOutcome, TrialStatus
 from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial
 
@@ -78,6 +78,6 @@ def test_the_program_keeps_its_window_in_our_store(
     assert _run(store, settings, "whole", [sys.executable, "-c", program]).ok
 
 
-def _run(store: Store, settings: Settings, window: str, command: list[str]) -> Outcome:
+def _run(store: Store, settings: Settings, window: str, command: list[str]) -> TrialOutcome:
     with TrialRunner(store, "e", settings) as runner:
         return runner.run(Trial(key=f"{window} {command}", command=command, window=window))

@@ -16,7 +16,7 @@ from wattloop.core.settings import Settings
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import read_trials
 from wattloop.store.runs import find_run, list_runs
-from wattloop.trials.outcome import Outcome, TrialStatus
+from wattloop.trials.outcome import TrialOutcome, TrialStatus
 from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial
 from wattloop.virtual.gpu import VirtualGpu
@@ -37,7 +37,7 @@ def test_a_trial_is_a_measured_run(store: Store, settings: Settings) -> None:
     assert "gpu" not in outcome.scopes
     run = find_run(store, outcome.run_id or "")
     assert (run.name, run.tags) == ("short", {"experiment": "e", "trial": "k"})
-    assert Outcome.from_dict(outcome.to_dict()) == outcome
+    assert TrialOutcome.from_dict(outcome.to_dict()) == outcome
 
 
 def test_failing_hanging_and_killed_programs_are_outcomes(
@@ -176,7 +176,7 @@ def test_stop_after_a_program_ended_does_not_lose_what_it_gave(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trial that was paid for is written down before the stop acts."""
-    from wattloop.trials import measured as module
+    from wattloop.trials import measurement as module
 
     def stopped(*arguments: object) -> tuple[TrialStatus, dict[str, object]]:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.characterize.virtual_caps import settle
 from tests.tune.small import small_problem
-from wattloop.characterize.cap_pilot import PilotRules
-from wattloop.characterize.cap_prior import physical_curves
+from wattloop.cap.online import OnlineRules
+from wattloop.cap.prior import physical_curves
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.core.settings import Settings
 from wattloop.tune.executors.command import CommandExecutor
@@ -22,7 +22,7 @@ from wattloop.tune.space import Choice, Space
 from wattloop.virtual.machine import shared_gpus
 
 SETTINGS = Settings(virtual_gpus=2, meters=("virtual",), interval_s=0.02)
-QUICK = PilotRules(
+QUICK = OnlineRules(
     settle_s=0.05, least_s=0.3, most_s=0.4, precision=0.5, lag_s=0.15, watch_s=0.5, least_steps=3
 )
 CAPS = CapSearch(metric="edp", caps_w=(200.0, 300.0, 400.0, 500.0, 600.0, 700.0))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from wattloop.analyze.metrics import Point
+from wattloop.accounting.metrics import Point
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.tune.objective import OBJECTIVES, Objective, Trained, rescaled, sm2_scores

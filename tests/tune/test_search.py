@@ -13,7 +13,7 @@ from tests.tune.small import Halving, Trainings, small_problem
 from wattloop.core.errors import ConfigError, DeviceBusy, StoreUnwritable
 from wattloop.store import experiments
 from wattloop.store.experiments import list_experiments, read_trials
-from wattloop.trials.claim import claimed
+from wattloop.trials.lock import lock_experiment
 from wattloop.tune import search_store
 from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.problem import Limits
@@ -129,7 +129,7 @@ def test_two_processes_cannot_run_one_search(begun):
     """Promise: the second one is refused, and says who has it."""
     search, _, record = begun(Trainings())
     with (
-        claimed(record.store, record.search_id),
+        lock_experiment(record.store, record.search_id),
         pytest.raises(DeviceBusy, match=rf"{record.search_id} is being run by process \d+"),
     ):
         search.run()

@@ -4,7 +4,7 @@ import pytest
 
 from wattloop.core.clock import VirtualClock
 from wattloop.virtual.gpu import VirtualGpu
-from wattloop.virtual.nodes import node_named
+from wattloop.virtual.node import node_named
 from wattloop.virtual.timeline import MemoryTimeline
 
 

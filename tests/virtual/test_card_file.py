@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.virtual.card_file import read_card, write_card
-from wattloop.virtual.cards import CARDS
+from wattloop.virtual.cards import CARDS, read_card, write_card
 from wattloop.virtual.machine import MODEL_VARIABLE, STATE_VARIABLE, shared_machine
 
 

@@ -13,11 +13,10 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import ConfigError
 from wattloop.virtual import work
 from wattloop.virtual.cards import card_named
-from wattloop.virtual.faults import Fault
-from wattloop.virtual.file_timeline import FileTimeline
-from wattloop.virtual.gpu import VirtualGpu
+from wattloop.virtual.gpu import Fault, VirtualGpu
 from wattloop.virtual.machine import shared_gpus
 from wattloop.virtual.physics import Work
+from wattloop.virtual.timeline import FileTimeline
 
 CARD = card_named("h200")
 TEN_SECONDS = Work(flops=10 * CARD.flops_per_s)

@@ -13,7 +13,7 @@ from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context
 from wattloop.testing.lever_contract import check_lever
-from wattloop.virtual.faults import Fault
+from wattloop.virtual.gpu import Fault
 from wattloop.virtual.lever import detect
 from wattloop.virtual.meter import detect as detect_meters
 

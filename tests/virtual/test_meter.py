@@ -6,14 +6,12 @@ import sys
 import pytest
 
 from wattloop.core.errors import MeterUnavailable
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainKind, Gap
+from wattloop.core.records import DomainKind, Gap, Provenance
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context
 from wattloop.testing.meter_contract import check_meter
-from wattloop.virtual.faults import Fault
-from wattloop.virtual.gpu import VirtualGpu
+from wattloop.virtual.gpu import Fault, VirtualGpu
 from wattloop.virtual.meter import VirtualEnergy, VirtualPower, detect
 
 

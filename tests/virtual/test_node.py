@@ -3,17 +3,14 @@
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainKind, Scope
+from wattloop.core.records import DomainKind, Provenance, Scope
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context
 from wattloop.testing.meter_contract import check_meter
 from wattloop.virtual.job import JOBS, job_named
-from wattloop.virtual.meter import detect
-from wattloop.virtual.node import GOLD, Setting, steady_outcome
-from wattloop.virtual.node_meter import NodeEnergy, NodePower, node_energy_j
-from wattloop.virtual.nodes import NODES, node_named
+from wattloop.virtual.meter import VirtualNodeEnergy, VirtualNodePower, detect, node_energy_j
+from wattloop.virtual.node import GOLD, NODES, Setting, node_named, steady_outcome
 from wattloop.virtual.physics import Activity
 
 NODE = node_named("node004")
@@ -94,7 +91,7 @@ def test_an_unknown_model_lists_cards_and_nodes(context, monkeypatch):
 
 def test_counter_and_gauge_agree_with_the_truth(gpus, clock):
     """Joules over ten seconds with changing load: integrated, averaged and true."""
-    counter, gauge = NodeEnergy(NODE, gpus, clock), NodePower(NODE, gpus, clock)
+    counter, gauge = VirtualNodeEnergy(NODE, gpus, clock), VirtualNodePower(NODE, gpus, clock)
     (begin_j,) = counter.read()
     summed_j = 0.0
     for step in range(100):
@@ -110,7 +107,7 @@ def test_counter_and_gauge_agree_with_the_truth(gpus, clock):
 
 def test_work_that_began_with_its_process_is_counted_from_there(gpus, clock):
     """A job tells of itself when it has loaded its modules; its first moments are not lost."""
-    counter = NodeEnergy(NODE, gpus, clock)
+    counter = VirtualNodeEnergy(NODE, gpus, clock)
     counter.read()
     begin_s = clock.now_s()
     for _ in range(3):
@@ -125,7 +122,7 @@ def test_work_that_began_with_its_process_is_counted_from_there(gpus, clock):
 
 def test_a_long_pause_between_readings_is_cheap_and_right(gpus, clock):
     """An hour idle is integrated in a few steps."""
-    counter = NodeEnergy(NODE, gpus, clock)
+    counter = VirtualNodeEnergy(NODE, gpus, clock)
     counter.read()
     clock.advance(3_600)
     (energy_j,) = counter.read()
@@ -134,7 +131,7 @@ def test_a_long_pause_between_readings_is_cheap_and_right(gpus, clock):
 
 def test_fans_follow_the_temperature_not_the_moment(gpus, clock):
     """Right after the load begins the node draws less than when it is warm."""
-    gauge = NodePower(NODE, gpus, clock)
+    gauge = VirtualNodePower(NODE, gpus, clock)
     for gpu in gpus:
         gpu.load(1.0)
     clock.advance(0.5)

@@ -7,7 +7,7 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.virtual.cards import CARDS, card_named
-from wattloop.virtual.noise import normal
+from wattloop.virtual.gpu import normal
 from wattloop.virtual.physics import IDLE, Activity, Work
 
 GEMM = {name: Work(c.flops_per_s, 0.3 * c.bytes_per_s) for name, c in CARDS.items()}

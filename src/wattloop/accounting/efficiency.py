@@ -5,8 +5,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from wattloop.core.labels import HIGH, LOW, Label, below_peers, label_of
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 
 __all__ = [

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from wattloop.core.model_error import EnergyError, ModelError, energy_error
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_power

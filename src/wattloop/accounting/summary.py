@@ -8,8 +8,7 @@ from wattloop.accounting.cost import Cost, Equivalent, cost_of, equivalents
 from wattloop.accounting.efficiency import Efficiency, Insight, efficiencies, insights
 from wattloop.accounting.idle import ApplicationEnergy, IdleLine, application_energy
 from wattloop.accounting.node import FacilityEnergy, NodeEnergy, facility_energy, node_energy
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy, format_mass

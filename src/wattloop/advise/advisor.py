@@ -14,8 +14,7 @@ from wattloop.advise.rules.idle_tail import idle_tail
 from wattloop.advise.rules.launch_bound import launch_bound
 from wattloop.advise.rules.starved_loader import starved_loader
 from wattloop.advise.rules.unbalanced_gpus import unbalanced_gpus
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord

@@ -1,11 +1,6 @@
-"""Families of runs: standardise, K-Means, PCA, in the three strategies of Denergium's study.
+"""Clusters of runs: standardise, K-Means, PCA, in the three strategies of Denergium's study."""
 
-- `results`  runs with like outcomes; then look which parameters they have
-- `all`      runs with like parameters and outcomes; parameters of little influence are left out
-             and the rest is clustered again
-- `hybrid`   clusters of outcomes first; then again with the parameters that differ between them
-"""
-
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,16 +8,286 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.analyze.features import Features, features_of
-from wattloop.analyze.findings import Findings
-from wattloop.analyze.grouping import Grouping, grouped
-from wattloop.analyze.influence import influence_table, little_influence
-from wattloop.analyze.libraries import needs_libraries
+from wattloop.analyze.findings import Findings, needs_libraries
+from wattloop.analyze.importance import groups_of, share_between
 from wattloop.analyze.roles import usual_target
-from wattloop.analyze.table import Floats, Table
+from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 
-__all__ = ["STRATEGIES", "Clusters", "clusters"]
+# Rows as points: every column scaled to mean 0 and variance 1, levels as shares.
+#
+# - numbers: as they are, standardised (scikit-learn's StandardScaler)
+# - text with two levels: 0 and 1; its mean in a group is the share of the second level
+# - text with more levels: one column per level, standardised and divided by the root of their
+# number,
+#   so that a parameter with many levels does not weigh more than one with few
+
+MOST_LEVELS = 50
+
+
+"""Text with more levels than this names rows instead of describing them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Points and what their coordinates are.
+
+    Attributes:
+        names: of the coordinates, such as `batch_size` or `precision=fp32`.
+        owners: the column each belongs to.
+        plain: in original units, shares of levels as 0 and 1.
+        scaled: the points.
+        notes: how text was made into numbers, and what was left out.
+    """
+
+    names: tuple[str, ...]
+    owners: tuple[str, ...]
+    plain: Floats
+    scaled: Floats
+    notes: tuple[str, ...]
+
+    def only(self, columns: Sequence[str]) -> Floats:
+        """The points in some of the columns."""
+        return self.scaled[:, [owner in columns for owner in self.owners]]
+
+
+def features_of(table: RunTable, columns: Sequence[str]) -> Features:
+    """Coordinates for these columns, of rows that miss none of them.
+
+    Raises:
+        ConfigError: none of them varies.
+    """
+    from sklearn.preprocessing import StandardScaler
+
+    names: list[str] = []
+    owners: list[str] = []
+    plain: list[Floats] = []
+    weights: list[float] = []
+    shares: list[str] = []
+    one_hot: list[str] = []
+    constant: list[str] = []
+    too_many: list[str] = []
+    for column in columns:
+        if not table.varies(column):
+            constant.append(column)
+        elif table.is_numeric(column):
+            names.append(column)
+            owners.append(column)
+            plain.append(table.numbers(column))
+            weights.append(1.0)
+        elif len(levels := table.levels(column)) > MOST_LEVELS:
+            too_many.append(column)
+        else:
+            (shares if len(levels) == 2 else one_hot).append(column)
+            labels = np.array([label or "" for label in table.labels(column)])
+            kept = levels[1:] if len(levels) == 2 else levels
+            for level in kept:
+                names.append(f"{column}={level}")
+                owners.append(column)
+                plain.append((labels == level).astype(np.float64))
+                weights.append(1 / math.sqrt(len(kept)))
+    if not names:
+        raise ConfigError(f"{table.name}: none of {', '.join(columns) or 'its columns'} varies")
+    values = np.column_stack(plain)
+    notes = []
+    if shares:
+        notes.append(f"two levels as 0 and 1: {', '.join(shares)}")
+    if one_hot:
+        notes.append(f"one column per level, together weighing as one: {', '.join(one_hot)}")
+    if constant:
+        notes.append(f"left out, the same in every row: {', '.join(constant)}")
+    if too_many:
+        notes.append(f"left out, more than {MOST_LEVELS} levels: {', '.join(too_many)}")
+    return Features(
+        names=tuple(names),
+        owners=tuple(owners),
+        plain=values,
+        scaled=np.asarray(StandardScaler().fit_transform(values)) * np.array(weights),
+        notes=tuple(notes),
+    )
+
+
+MOST_CLUSTERS = 10
+
+
+SAMPLE = 1_000
+
+
+"""Rows that the silhouette is taken over: it looks at every pair."""
+
+
+STARTS, TRIAL_STARTS = 10, 4
+
+
+"""Of the grouping itself, and of those by which the number of clusters is chosen."""
+
+
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Which cluster each row is in.
+
+    Attributes:
+        labels: from 0.
+        k: how many.
+        silhouette: how much nearer rows are to their own cluster than to the next: -1 to 1.
+        tried: silhouettes by number of clusters; one entry where the number was given.
+        sampled: rows the silhouette was taken over.
+    """
+
+    labels: NDArray[np.intp]
+    k: int
+    silhouette: float
+    tried: dict[int, float]
+    sampled: int
+
+
+def grouped(points: Floats, k: int | None, where: str) -> Grouping:
+    """Cluster the points; `k` None takes the number with the highest silhouette.
+
+    Raises:
+        ConfigError: more clusters than different rows, or fewer than two.
+    """
+    different = len(np.unique(points.round(12), axis=0))
+    if k is not None and k < 2:
+        raise ConfigError(f"{k} clusters: it takes two or more")
+    if k is not None and k > len(points):
+        raise ConfigError(f"{where}: {k} clusters of {len(points)} rows; give fewer")
+    if different < max(k or 2, 2):
+        raise ConfigError(
+            f"{where}: {different} different rows among {len(points)} make no {k or 2} clusters"
+        )
+    from threadpoolctl import threadpool_limits
+
+    # threads cost more than they save with so few rows, and wait for each other on a busy machine
+    with threadpool_limits(1):
+        return _chosen(points, k)
+
+
+def _chosen(points: Floats, k: int | None) -> Grouping:
+    from sklearn.metrics import pairwise_distances
+
+    rng = np.random.default_rng(SEED)
+    sample = np.arange(len(points))
+    if len(sample) > SAMPLE:
+        sample = np.sort(rng.choice(sample, SAMPLE, replace=False))
+    distances = pairwise_distances(points[sample])
+    most = min(MOST_CLUSTERS, len(np.unique(points[sample].round(12), axis=0)) - 1)
+    tried = {}
+    if k is None:
+        for count in range(2, max(most, 2) + 1):
+            labels = _labels(points[sample], count, TRIAL_STARTS)
+            tried[count] = _silhouette(distances, labels)
+        k = max(tried, key=lambda count: tried[count])
+    labels = _labels(points, k, STARTS)
+    best = _silhouette(distances, labels[sample])
+    tried[k] = best
+    return Grouping(labels, k, best, dict(sorted(tried.items())), len(sample))
+
+
+def _labels(points: Floats, k: int, starts: int) -> NDArray[np.intp]:
+    from sklearn.cluster import KMeans
+
+    found = KMeans(k, n_init=starts, random_state=SEED).fit(points)
+    return np.asarray(found.labels_, dtype=np.intp)
+
+
+def _silhouette(distances: Floats, labels: NDArray[np.intp]) -> float:
+    from sklearn.metrics import silhouette_score
+
+    if not 1 < len(np.unique(labels)) < len(labels):
+        return 0.0  # by definition where every row is its own cluster
+    return float(silhouette_score(distances, labels, metric="precomputed"))
+
+
+# Which parameters matter: those that differ between clusters, and that results depend on.
+#
+# Two shares of variance, both epsilon2 (0 for what means nothing, 1 for what decides):
+#
+# - *between clusters*: of the parameter, between the clusters; small where its mean is about the
+# same
+#   in all of them, which is how Denergium's study tells
+# - *of results*: of the result that depends on the parameter most, between the parameter's levels
+#
+# A parameter has little influence when the second is below 1%, or both are below 5%. The second is
+# needed because K-Means may split along a parameter that nothing depends on, just because it has
+# few
+# levels far apart.
+
+LITTLE = 0.05
+
+
+NOTHING = 0.01
+
+
+def influence_table(
+    table: RunTable,
+    features: Features,
+    labels: NDArray[np.intp],
+    parameters: Sequence[str],
+    results: Sequence[str],
+) -> Findings:
+    """A row per parameter, the most influential first."""
+    outcomes = {name: table.numbers(name) for name in results}
+    rows: list[dict[str, Any]] = []
+    for parameter in parameters:
+        between = _between(features, labels, parameter)
+        groups = groups_of(table, parameter)
+        shares = {name: share_between(values, groups) for name, values in outcomes.items()}
+        most = max(shares, key=lambda name: np.nan_to_num(shares[name]))
+        # a parameter with a level per row explains everything and nothing
+        of_results = float(np.nan_to_num(shares[most]))
+        little = of_results < NOTHING or (of_results < LITTLE and between < LITTLE)
+        rows.append(
+            {
+                "parameter": parameter,
+                "between_clusters": between,
+                "of_results": of_results,
+                "most": most,
+                "influence": "little" if little else "yes",
+            }
+        )
+    rows.sort(key=lambda row: -(row["between_clusters"] + row["of_results"]))
+    return Findings(
+        title=f"{table.name}: influence of parameters",
+        name="influence",
+        columns={
+            "parameter": "parameter",
+            "between_clusters": "between clusters",
+            "of_results": "of results",
+            "most": "most of",
+            "influence": "influence",
+        },
+        rows=tuple(rows),
+        formats={"between_clusters": ".3f", "of_results": ".3f"},
+        notes=(
+            "shares of variance; little influence: 'of results' below "
+            f"{NOTHING:.0%}, or both below {LITTLE:.0%}",
+        ),
+    )
+
+
+def little_influence(influence: Findings) -> tuple[str, ...]:
+    """The parameters that may be left out."""
+    return tuple(str(r["parameter"]) for r in influence.rows if r["influence"] == "little")
+
+
+def _between(features: Features, labels: NDArray[np.intp], parameter: str) -> float:
+    """Over all coordinates of the parameter, weighed by their variance."""
+    columns = [n for n, owner in enumerate(features.owners) if owner == parameter]
+    variances = np.array([features.plain[:, n].var() for n in columns])
+    shares = np.array([share_between(features.plain[:, n], labels) for n in columns])
+    return float(np.sum(variances * shares) / np.sum(variances))
+
+
+# Families of runs: standardise, K-Means, PCA, in the three strategies of Denergium's study.
+#
+# - `results`  runs with like outcomes; then look which parameters they have
+# - `all`      runs with like parameters and outcomes; parameters of little influence are left out
+#              and the rest is clustered again
+# - `hybrid`   clusters of outcomes first; then again with the parameters that differ between them
 
 STRATEGIES = {
     "results": "results only",
@@ -30,7 +295,10 @@ STRATEGIES = {
     "hybrid": "results first, then again with the parameters that differ between those clusters",
 }
 
+
 MOST_GAPS = 0.1
+
+
 """A result that more rows miss is left out, not the rows: few of a search reach their target."""
 
 
@@ -49,7 +317,7 @@ class Clusters(Findings):
         explained: share of the variance of each component.
     """
 
-    table: Table
+    table: RunTable
     strategy: str
     labels: NDArray[np.intp]
     ordered_by: str
@@ -61,7 +329,7 @@ class Clusters(Findings):
 
 
 def clusters(
-    table: Table,
+    table: RunTable,
     strategy: str = "hybrid",
     *,
     k: int | None = None,
@@ -111,7 +379,7 @@ def clusters(
     return _described(table, strategy, features, (first, last), (first_used, used), influence)
 
 
-def _without_gaps(table: Table) -> tuple[list[str], list[str]]:
+def _without_gaps(table: RunTable) -> tuple[list[str], list[str]]:
     """Numeric results, and those that are left out because too many rows would have to be."""
     numeric = [name for name in table.results if table.is_numeric(name)]
     missing = {name: np.isnan(table.numbers(name)).mean() for name in numeric}
@@ -122,7 +390,7 @@ def _without_gaps(table: Table) -> tuple[list[str], list[str]]:
 
 
 def _described(
-    table: Table,
+    table: RunTable,
     strategy: str,
     features: Features,
     passes: tuple[Grouping, Grouping],
@@ -199,7 +467,7 @@ def _numbered(labels: NDArray[np.intp], features: Features, column: str) -> NDAr
 
 
 def _means(
-    table: Table, features: Features, labels: NDArray[np.intp], name: str, title: str
+    table: RunTable, features: Features, labels: NDArray[np.intp], name: str, title: str
 ) -> Findings:
     """In original units; of two levels the share of the second, of more the share of each."""
     rows: list[dict[str, Any]] = []
@@ -216,7 +484,7 @@ def _means(
     )
 
 
-def _silhouettes(table: Table, found: Grouping) -> Findings:
+def _silhouettes(table: RunTable, found: Grouping) -> Findings:
     return Findings(
         title=f"{table.name}: silhouette by number of clusters",
         name="silhouettes",
@@ -230,7 +498,7 @@ def _silhouettes(table: Table, found: Grouping) -> Findings:
 
 
 def _projected(
-    table: Table, features: Features, points: Floats, columns: Sequence[str]
+    table: RunTable, features: Features, points: Floats, columns: Sequence[str]
 ) -> tuple[Floats, tuple[float, ...], Findings]:
     """Main components, their shares of the variance, and what they are made of."""
     from sklearn.decomposition import PCA

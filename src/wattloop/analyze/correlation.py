@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from wattloop.analyze.findings import Findings
-from wattloop.analyze.libraries import needs_libraries
-from wattloop.analyze.table import Floats, Table
+from wattloop.analyze.findings import Findings, needs_libraries
+from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 
 __all__ = ["Correlations", "correlations", "pearson", "ranks"]
@@ -30,7 +29,7 @@ class Correlations(Findings):
 
 
 def correlations(
-    table: Table, target: str | None = None, *, columns: Sequence[str] | None = None
+    table: RunTable, target: str | None = None, *, columns: Sequence[str] | None = None
 ) -> Correlations:
     """Of every pair of columns, or of each with the target.
 
@@ -120,7 +119,7 @@ def _chance(r: float | None, n: int) -> float | None:
 
 
 def _usable(
-    table: Table, columns: Sequence[str] | None
+    table: RunTable, columns: Sequence[str] | None
 ) -> tuple[dict[str, Floats], list[str], dict[str, str]]:
     """Numbers by column, what was made into numbers, and what was left out and why."""
     usable: dict[str, Floats] = {}

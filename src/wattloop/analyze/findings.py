@@ -1,13 +1,34 @@
-"""What every analysis returns: a table with what has to be known about it."""
+"""The return value of every analysis: a table with its notes."""
 
+import importlib.util
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_number
 
-__all__ = ["Findings", "cell"]
+PACKAGES = {"sklearn": "scikit-learn"}
+
+
+"""Module -> what pip calls it."""
+
+
+def has_library(module: str) -> bool:
+    """Whether it is installed; does not load it."""
+    return importlib.util.find_spec(module) is not None
+
+
+def needs_libraries(what: str, *modules: str) -> None:
+    """Raise ConfigError with the command that installs what is missing."""
+    for module in modules:
+        if not has_library(module):
+            package = PACKAGES.get(module, module)
+            raise ConfigError(
+                f"{what} needs {package}, which is not installed: pip install 'wattloop[analyze]'"
+            )
+
 
 Row = Mapping[str, Any]
 

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.analyze.design import MANY_LEVELS
-from wattloop.analyze.findings import Findings
-from wattloop.analyze.libraries import has_library
+from wattloop.analyze.findings import Findings, has_library
+from wattloop.analyze.ols import MANY_LEVELS
 from wattloop.analyze.roles import usual_target
-from wattloop.analyze.table import Floats, Table
+from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 
 __all__ = ["METHODS", "Importances", "groups_of", "importances", "share_between"]
@@ -44,7 +43,7 @@ class Importances(Findings):
 
 
 def importances(
-    table: Table,
+    table: RunTable,
     target: str | None = None,
     *,
     method: str | None = None,
@@ -118,7 +117,7 @@ def importances(
     )
 
 
-def groups_of(table: Table, name: str) -> NDArray[np.intp]:
+def groups_of(table: RunTable, name: str) -> NDArray[np.intp]:
     """A number per row: its level, or its tenth where a number has very many values."""
     levels = table.levels(name)
     if len(levels) > MANY_LEVELS and table.is_numeric(name):
@@ -148,7 +147,7 @@ def share_between(values: Floats, groups: NDArray[np.intp]) -> float:
     return max(0.0, 1 - within / (n - g) / (total / (n - 1)))
 
 
-def _fanova(table: Table, values: Floats, names: Sequence[str]) -> tuple[dict[str, float], int]:
+def _fanova(table: RunTable, values: Floats, names: Sequence[str]) -> tuple[dict[str, float], int]:
     """Optuna's evaluator over a study in memory; a sample where there are very many rows."""
     import optuna
     from optuna.distributions import CategoricalDistribution, FloatDistribution

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.analyze.columns import nearest
 from wattloop.analyze.correlation import ranks
-from wattloop.analyze.design import MANY_LEVELS
 from wattloop.analyze.findings import Findings
-from wattloop.analyze.table import Floats, Table
+from wattloop.analyze.ols import MANY_LEVELS
+from wattloop.analyze.table import Floats, RunTable, nearest
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_number
 
@@ -43,7 +42,7 @@ class Matrix(Findings):
 
 
 def configuration_matrix(
-    table: Table,
+    table: RunTable,
     metric: str,
     *,
     more_is_better: bool | None = None,
@@ -124,7 +123,7 @@ def _beyond_chance(standing: Floats, on: NDArray[np.bool_]) -> float | None:
 
 
 def _columns(
-    table: Table, parameters: Sequence[str] | None, metric: str
+    table: RunTable, parameters: Sequence[str] | None, metric: str
 ) -> tuple[list[tuple[str, str]], list[NDArray[np.bool_]], list[str]]:
     """Levels and which rows have them; numbers with very many values in four equal groups."""
     levels: list[tuple[str, str]] = []

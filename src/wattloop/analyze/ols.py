@@ -1,31 +1,248 @@
-"""Ordinary least squares over levels: figure 10 of GreenScreen, with every level identifiable."""
+"""Ordinary least squares over levels (GreenScreen, figure 10), with every level identifiable."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from wattloop.analyze.design import Design, design_of
-from wattloop.analyze.findings import Findings
-from wattloop.analyze.fit_quality import (
-    FOLDS,
-    TOLERANCE,
-    cross_validated_r2,
-    f_test,
-    rank_of,
-    residual_sum,
-)
-from wattloop.analyze.libraries import needs_libraries
+from wattloop.analyze.findings import Findings, needs_libraries
 from wattloop.analyze.roles import usual_target
-from wattloop.analyze.table import Floats, Table
+from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 
-__all__ = ["Regression", "regression"]
+# The design of a regression over levels: sum coding, so that every level has its row.
+#
+# A parameter with L levels gets L - 1 columns; the coefficient of level j is its distance from the
+# mean over the levels of that parameter, and that of the last level is minus the sum of the
+# others.
+# One-hot columns of all levels of two or more parameters are not identifiable together.
+
+MANY_LEVELS = 12
+
+
+"""A numeric parameter with more different values than this is a number, not a set of levels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A row of the coefficient table: which mixture of columns it is."""
+
+    name: str
+    parameter: str
+    level: str | None
+    rows: int
+    contrast: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """Columns, what they belong to, and what cannot be told apart.
+
+    Attributes:
+        matrix: a row per run; the first column is the intercept.
+        owners: the parameter of each column; empty for the intercept.
+        terms: one per level or number.
+        numeric: parameters that are kept as numbers.
+        constant: parameters with one level, which explain nothing.
+        rank: of the matrix.
+        aliased: groups of parameters that determine each other.
+    """
+
+    matrix: Floats
+    owners: tuple[str, ...]
+    terms: tuple[Term, ...]
+    numeric: tuple[str, ...]
+    constant: tuple[str, ...]
+    rank: int
+    aliased: tuple[tuple[str, ...], ...]
+    null: Floats = field(repr=False)
+
+    def estimable(self, contrast: Floats) -> bool:
+        """Whether the data determine it: nothing in the null space may change it."""
+        if not self.null.size:
+            return True
+        # per unit of a parameter in the millions, a contrast is as small as rounding
+        size = np.linalg.norm(contrast)
+        return bool(np.abs(self.null @ contrast).max() < 1e-6 * size)
+
+    def without(self, parameter: str) -> Floats:
+        """The matrix with one parameter left out."""
+        return self.matrix[:, [owner != parameter for owner in self.owners]]
+
+
+def design_of(table: RunTable, parameters: Sequence[str], numeric: Sequence[str] = ()) -> Design:
+    """Columns for these parameters; those in `numeric`, or with very many values, as numbers.
+
+    Raises:
+        ConfigError: a parameter is asked to be a number and is none, or all have one level.
+    """
+    blocks: list[Floats] = [np.ones((len(table), 1))]
+    owners = [""]
+    described: list[tuple[str, str, str | None, int, NDArray[np.float64]]] = []
+    as_numbers, constant = [], []
+    for name in parameters:
+        levels = table.levels(name)
+        if len(levels) < 2:
+            constant.append(name)
+            continue
+        if name in numeric or (len(levels) > MANY_LEVELS and table.is_numeric(name)):
+            values = table.numbers(name)
+            # centred and scaled, or a learning rate next to a year looks like a dependency
+            blocks.append((values[:, None] - values.mean()) / values.std())
+            described.append((name, name, None, len(table), np.full(1, 1 / values.std())))
+            as_numbers.append(name)
+        else:
+            block, counts = _sum_coded(table, name, levels)
+            blocks.append(block)
+            for number, level in enumerate(levels):
+                own = np.zeros(len(levels) - 1)
+                own[:] = -1.0 if number == len(levels) - 1 else 0.0
+                if number < len(levels) - 1:
+                    own[number] = 1.0
+                described.append((f"{name}_{level}", name, level, counts[number], own))
+        owners += [name] * blocks[-1].shape[1]
+    if len(blocks) == 1:
+        raise ConfigError(f"{table.name}: no parameter has two levels; there is nothing to compare")
+    matrix = np.hstack(blocks)
+    rank, null = _rank_and_null(matrix)
+    starts = {name: owners.index(name) for name in dict.fromkeys(owners)}
+    terms = []
+    for label, parameter, own_level, rows, own in described:
+        contrast = np.zeros(len(owners))
+        contrast[starts[parameter] : starts[parameter] + len(own)] = own
+        terms.append(Term(label, parameter, own_level, rows, contrast))
+    return Design(
+        matrix=matrix,
+        owners=tuple(owners),
+        terms=tuple(terms),
+        numeric=tuple(as_numbers),
+        constant=tuple(constant),
+        rank=rank,
+        aliased=_groups(null, owners),
+        null=null,
+    )
+
+
+def _sum_coded(table: RunTable, name: str, levels: Sequence[str]) -> tuple[Floats, list[int]]:
+    place = {level: number for number, level in enumerate(levels)}
+    codes = np.array([place[label] for label in table.labels(name) if label is not None])
+    last = len(levels) - 1
+    block = (codes[:, None] == np.arange(last)).astype(np.float64)
+    block[codes == last] = -1.0
+    return block, [int(count) for count in np.bincount(codes, minlength=len(levels))]
+
+
+def _rank_and_null(matrix: Floats) -> tuple[int, Floats]:
+    """Rank, and a basis of what the columns cannot tell apart, a row each."""
+    values, vectors = np.linalg.eigh(matrix.T @ matrix / len(matrix))
+    zero = values < TOLERANCE * values[-1]
+    return int((~zero).sum()), _reduced(vectors[:, zero].T)
+
+
+def _reduced(basis: Floats) -> Floats:
+    """The same space with as few entries in each row as elimination gives."""
+    rows = basis.copy()
+    done = 0
+    for column in range(rows.shape[1]):
+        if done == len(rows):
+            break
+        best = done + int(np.argmax(np.abs(rows[done:, column])))
+        if abs(rows[best, column]) < 1e-6:
+            continue
+        rows[[done, best]] = rows[[best, done]]
+        rows[done] /= rows[done, column]
+        for other in range(len(rows)):
+            if other != done:
+                rows[other] -= rows[other, column] * rows[done]
+        done += 1
+    rows[np.abs(rows) < 1e-6] = 0.0
+    return rows
+
+
+def _groups(null: Floats, owners: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Parameters that stand in one dependency, joined where dependencies share one."""
+    groups: list[set[str]] = []
+    for row in null:
+        own = {owner for owner, entry in zip(owners, row, strict=True) if owner and entry}
+        touching = [group for group in groups if group & own]
+        groups = [group for group in groups if not group & own]
+        groups.append(own.union(*touching))
+    order = list(dict.fromkeys(owners))
+    return tuple(tuple(sorted(group, key=order.index)) for group in groups if group)
+
+
+FOLDS = 10
+
+
+TOLERANCE = 1e-10
+
+
+"""Of eigenvalues of X'X, so 1e-5 of the columns themselves."""
+
+
+def f_test(
+    explained: float, df: int, residual: float, freedom: int
+) -> tuple[float | None, float | None]:
+    """F = (explained / df) / (residual / freedom), and how likely chance is; None without df."""
+    from scipy import special
+
+    if df < 1:
+        return None, None
+    if residual <= 1e-24 * max(explained, 1e-300):
+        return math.inf, 0.0
+    f = explained / df / (residual / freedom)
+    return f, float(special.fdtrc(df, freedom, f))
+
+
+def solved(gram: Floats, moments: Floats) -> Floats:
+    """Coefficients from X'X and X'y; the smallest ones where the design is rank deficient.
+
+    Columns are of size 1 (sum coding, standardised numbers), so squaring the condition is no harm,
+    and ten thousand rows cost as much as ten.
+    """
+    return np.asarray(np.linalg.lstsq(gram, moments, rcond=TOLERANCE)[0], dtype=np.float64)
+
+
+def rank_of(gram: Floats) -> int:
+    """Of X, from X'X."""
+    values = np.linalg.eigvalsh(gram)
+    return int((values > TOLERANCE * values[-1]).sum())
+
+
+def cross_validated_r2(matrix: Floats, values: Floats) -> float | None:
+    """R2 of rows that were left out, in folds drawn with a fixed seed.
+
+    Each left-out row is compared with the mean of the others, which is what one would say without
+    the regression.
+    """
+    rows = len(values)
+    order = np.random.default_rng(0).permutation(rows)
+    gram, moments = matrix.T @ matrix, matrix.T @ values
+    missed = by_mean = 0.0
+    for fold in np.array_split(order, min(FOLDS, rows)):
+        own, left = matrix[fold], values[fold]
+        found = solved(gram - own.T @ own, moments - own.T @ left)
+        mean = (values.sum() - left.sum()) / (rows - len(fold))
+        missed += float(np.sum((left - own @ found) ** 2))
+        by_mean += float(np.sum((left - mean) ** 2))
+    return 1 - missed / by_mean if by_mean > 0 else None
+
+
+def residual_sum(matrix: Floats, values: Floats) -> float:
+    """Squares that a fit leaves."""
+    found = solved(matrix.T @ matrix, matrix.T @ values)
+    return float(np.sum((values - matrix @ found) ** 2))
+
 
 FEW_ROWS = 10
+
+
 """Fewer rows than this per coefficient fit noise: the usual rule of thumb."""
+
+
 COLUMNS = {
     "term": "parameter_value",
     "coef": "coef",
@@ -36,6 +253,8 @@ COLUMNS = {
     "high": "0.975]",
     "rows": "rows",
 }
+
+
 FORMATS = {"t": ".3f", "p": ".3f", "f": ".2f", "partial_eta2": ".3f"}
 
 
@@ -59,7 +278,7 @@ class Regression(Findings):
 
 
 def regression(
-    table: Table,
+    table: RunTable,
     target: str | None = None,
     *,
     parameters: Sequence[str] | None = None,
@@ -108,7 +327,9 @@ def regression(
     return _fitted(table, target, design, values, before - len(table))
 
 
-def _fitted(table: Table, target: str, design: Design, values: Floats, missing: int) -> Regression:
+def _fitted(
+    table: RunTable, target: str, design: Design, values: Floats, missing: int
+) -> Regression:
     from scipy import special
 
     # b = X+ y, cov(b) = s^2 X+ X+', with the pseudo-inverse X+; statsmodels does the same, and the
@@ -178,7 +399,7 @@ def _fitted(table: Table, target: str, design: Design, values: Floats, missing: 
 
 
 def _by_parameter(
-    table: Table, target: str, design: Design, values: Floats, residual: float, freedom: int
+    table: RunTable, target: str, design: Design, values: Floats, residual: float, freedom: int
 ) -> Findings:
     """What the fit loses when a parameter is left out (type III)."""
     rows: list[dict[str, Any]] = []

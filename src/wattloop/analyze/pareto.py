@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wattloop.analyze.findings import Findings
 from wattloop.analyze.roles import energy_of, quality_of, time_of
-from wattloop.analyze.table import Floats, Table
+from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 
 __all__ = ["KNEES", "Front", "knee_of", "on_front", "pareto_front", "usual_objectives"]
@@ -37,14 +37,14 @@ class Front(Findings):
         knee: its name; None when the front has none.
     """
 
-    table: Table
+    table: RunTable
     objectives: Mapping[str, bool]
     is_on_front: tuple[bool, ...]
     knee: str | None
 
 
 def pareto_front(
-    table: Table, objectives: Mapping[str, bool] | None = None, *, knee: str | None = None
+    table: RunTable, objectives: Mapping[str, bool] | None = None, *, knee: str | None = None
 ) -> Front:
     """The front over columns.
 
@@ -142,7 +142,7 @@ def knee_of(costs: Floats, rule: str) -> int | None:
     return best if inside[best] > 1e-9 else None
 
 
-def usual_objectives(table: Table) -> dict[str, bool]:
+def usual_objectives(table: RunTable) -> dict[str, bool]:
     """Less energy and more quality; less energy and less time without a quality."""
     energy = energy_of(table).column
     try:

@@ -23,7 +23,7 @@ from wattloop.analyze.roles import (
     power_of,
     quality_of,
 )
-from wattloop.analyze.table import Floats, Table
+from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import J_PER_WH
 
@@ -90,7 +90,7 @@ class Quotients(Findings):
 
 
 def quotients(
-    table: Table,
+    table: RunTable,
     variant: str = "epoch",
     *,
     quality: str | None = None,
@@ -166,7 +166,7 @@ def quotients(
 
 
 def _epoch_energy(
-    table: Table, energy: str | None, epochs: str | float | None, *, whole: bool
+    table: RunTable, energy: str | None, epochs: str | float | None, *, whole: bool
 ) -> tuple[Quantity, str]:
     """Joules of a mean epoch (or of the run), and how they were come by."""
     of_epoch = find(table, lambda _, words: {"energy", "epoch"} <= words)

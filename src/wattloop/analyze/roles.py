@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wattloop.analyze.columns import UNITS, unit_of, unit_word, words_of
-from wattloop.analyze.table import Floats, Table
+from wattloop.analyze.table import UNITS, Floats, RunTable, unit_of, unit_word, words_of
 from wattloop.core.errors import ConfigError
 
 __all__ = [
@@ -57,7 +56,7 @@ class Quantity:
     note: str = ""
 
 
-def energy_of(table: Table, column: str | None = None) -> Quantity:
+def energy_of(table: RunTable, column: str | None = None) -> Quantity:
     """Joules.
 
     Raises:
@@ -74,12 +73,12 @@ def energy_of(table: Table, column: str | None = None) -> Quantity:
     return found
 
 
-def time_of(table: Table, column: str | None = None) -> Quantity:
+def time_of(table: RunTable, column: str | None = None) -> Quantity:
     """Seconds of a whole run."""
     return _quantity(table, column, "s", TIME, "time", "time_s", without=("epoch", "per"))
 
 
-def power_of(table: Table, column: str | None = None) -> Quantity | None:
+def power_of(table: RunTable, column: str | None = None) -> Quantity | None:
     """Watts; None without such a column."""
     found = (
         column
@@ -89,7 +88,7 @@ def power_of(table: Table, column: str | None = None) -> Quantity | None:
     return None if found is None else _scaled(table, found, "W")
 
 
-def with_energy(table: Table) -> Table:
+def with_energy(table: RunTable) -> RunTable:
     """With a column of energy made of power and time, where there are those and no energy."""
     if find(table, _is_energy) is not None:
         return table
@@ -109,13 +108,13 @@ def with_energy(table: Table) -> Table:
     return replace(table.with_column(name, plain), notes=notes)
 
 
-def epoch_time_of(table: Table) -> Quantity | None:
+def epoch_time_of(table: RunTable) -> Quantity | None:
     """Seconds of one epoch; None without such a column."""
     found = find(table, lambda c, words: "epoch" in words and bool(set(TIME) & words))
     return None if found is None else _scaled(table, found, "s")
 
 
-def epochs_of(table: Table, column: str | None = None) -> Floats | None:
+def epochs_of(table: RunTable, column: str | None = None) -> Floats | None:
     """Epochs of each row; None without such a column."""
     if column is not None:
         return table.numbers(column)
@@ -125,7 +124,7 @@ def epochs_of(table: Table, column: str | None = None) -> Floats | None:
     return table.numbers(known[0]) if known else None
 
 
-def quality_of(table: Table, column: str | None = None, *, held_out: bool = False) -> Quantity:
+def quality_of(table: RunTable, column: str | None = None, *, held_out: bool = False) -> Quantity:
     """How good a run is; per cent become shares.
 
     Args:
@@ -153,7 +152,7 @@ def quality_of(table: Table, column: str | None = None, *, held_out: bool = Fals
     return Quantity(column, values)
 
 
-def usual_target(table: Table) -> str:
+def usual_target(table: RunTable) -> str:
     """What one asks for first: energy, else power, else the first result.
 
     Where rows were trained for different numbers of epochs, energy per epoch, if there is such a
@@ -177,7 +176,7 @@ def usual_target(table: Table) -> str:
 Test = Callable[[str, set[str]], bool]
 
 
-def find(table: Table, test: Test, without: tuple[str, ...] = ()) -> str | None:
+def find(table: RunTable, test: Test, without: tuple[str, ...] = ()) -> str | None:
     """The first numeric result that passes, those with other words in them last."""
     passed = []
     for column in table.results:
@@ -197,7 +196,7 @@ def _has(words: tuple[str, ...]) -> Test:
 
 
 def _quantity(
-    table: Table,
+    table: RunTable,
     column: str | None,
     unit: str,
     words: tuple[str, ...],
@@ -217,7 +216,7 @@ def _quantity(
     return _scaled(table, found, unit)
 
 
-def _scaled(table: Table, column: str, unit: str) -> Quantity:
+def _scaled(table: RunTable, column: str, unit: str) -> Quantity:
     known = unit_of(column)
     if known is None:
         last = unit_word(column)

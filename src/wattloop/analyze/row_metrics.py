@@ -5,9 +5,7 @@ from statistics import fmean
 
 import numpy as np
 
-from wattloop.analyze.columns import nearest
-from wattloop.analyze.findings import Findings
-from wattloop.analyze.metrics import (
+from wattloop.accounting.metrics import (
     Point,
     ed2p,
     edp,
@@ -16,15 +14,16 @@ from wattloop.analyze.metrics import (
     gain_minus_loss_pct,
     time_loss_pct,
 )
+from wattloop.analyze.findings import Findings
 from wattloop.analyze.roles import Quantity, energy_of, epochs_of, time_of
-from wattloop.analyze.table import Table, label_of
+from wattloop.analyze.table import RunTable, label_of, nearest
 from wattloop.core.errors import ConfigError
 
 __all__ = ["row_metrics"]
 
 
 def row_metrics(
-    table: Table,
+    table: RunTable,
     reference: str | None = None,
     *,
     k: tuple[float, ...] = (1.5, 2.0),
@@ -144,7 +143,7 @@ STOPPED = "paused"
 """The status of a training that was stopped before its end."""
 
 
-def _same_work(table: Table, chosen: list[int]) -> tuple[Quantity, Quantity, list[str]]:
+def _same_work(table: RunTable, chosen: list[int]) -> tuple[Quantity, Quantity, list[str]]:
     """Energy and time that can be compared, and what they are of."""
     if {"to_target_j", "to_target_s"} <= table.columns.keys() and table.is_numeric("to_target_j"):
         there = np.isfinite(table.numbers("to_target_j"))
@@ -171,7 +170,7 @@ def _same_work(table: Table, chosen: list[int]) -> tuple[Quantity, Quantity, lis
     )
 
 
-def _reference(table: Table, wanted: str | None) -> list[int]:
+def _reference(table: RunTable, wanted: str | None) -> list[int]:
     """The rows that others are compared with: one that is named, or all at the default."""
     if wanted is None:
         defaults = table.columns.get("is_default", ())

@@ -1,9 +1,6 @@
-"""The one input of all analyses: rows of parameters and results.
+"""The input of all analyses: rows of parameters and results, with the meaning of each column."""
 
-table = read_csv("runs.csv")
-table = table_of(rows, name="search-...", parameters=["lr", "batch_size"])
-"""
-
+import difflib
 import math
 import operator
 import re
@@ -17,13 +14,144 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.analyze.columns import larger_is_better, nearest
 from wattloop.core.errors import ConfigError
 
-__all__ = ["Floats", "Table", "Value", "label_of"]
+# What a column is: its unit, whether it was chosen or came out, and which way is better.
+#
+# Names decide, because that is all a CSV has. Whatever is inferred is said, and may be declared
+# instead.
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+UNITS: dict[str, tuple[str, float]] = {
+    "j": ("J", 1.0),
+    "kj": ("J", 1e3),
+    "wh": ("J", 3_600.0),
+    "kwh": ("J", 3_600_000.0),
+    "s": ("s", 1.0),
+    "sec": ("s", 1.0),
+    "seconds": ("s", 1.0),
+    "ms": ("s", 1e-3),
+    "minutes": ("s", 60.0),
+    "hours": ("s", 3_600.0),
+    "w": ("W", 1.0),
+    "kw": ("W", 1e3),
+    "pct": ("1", 0.01),
+    "%": ("1", 0.01),
+}
+
+
+"""Last word of a name -> SI unit and factor."""
+
+
+IDENTIFIERS = _words(
+    "id run run_id trial candidate number key name status state message index row started "
+    "ended created begun host segments provenance reason is_default warm_up outlier best_at"
+)
+
+
+RESULT_WORDS = _words(
+    "accuracy acc loss error f1 auc auroc score quality bleu rouge perplexity ppl r2 rmse mae mse "
+    "energy joules runtime duration elapsed time power watts efficiency quotient edp ed2p eds "
+    "throughput utilisation utilization temperature carbon co2 cost gain reached epochs "
+    "speedup peak average emissions"
+)
+
+
+PARAMETER_WORDS = _words(
+    "batch batchsize lr rate optimizer momentum decay dropout precision fp16 bf16 workers cores "
+    "seed layers depth width size steps accumulation schedule warmup cap limit clock frequency "
+    "governor gpus gpu_count partitioning augmentation preprocessing quantization compile"
+)
+
+
+LARGER_IS_BETTER = _words(
+    "accuracy acc f1 auc auroc score quality bleu rouge r2 efficiency quotient throughput gain "
+    "speedup"
+)
+
+
+PARAMETER_PREFIX = re.compile(r"^(param|params|parameter|config|hp)[_./]", re.IGNORECASE)
+
+
+UNIT = r"(?<![a-zA-Z])[kmunKMGT](?:Wh|J|W)(?![a-zA-Z])"
+
+
+"""A unit with its prefix, which is one word."""
+
+
+SPREADS = ("_sd", "_half_width", "_uncertainty", "_uncertainty_j")
+
+
+def words_of(name: str) -> list[str]:
+    """`Eval loss (Wh)` and `evalLoss_wh` as eval, loss, wh."""
+    split = re.sub(rf"(?!{UNIT})([a-z])([A-Z])", r"\1 \2", name)
+    return [word for word in re.split(r"[^0-9a-zA-Z%]+", split.lower()) if word]
+
+
+def unit_of(name: str) -> tuple[str, float] | None:
+    """SI unit and factor: `energy_wh` is 3,600 J each; None when the name has no unit.
+
+    A unit alone is none, and `_mean` after one is taken off.
+    """
+    return UNITS.get(unit_word(name))
+
+
+def unit_word(name: str) -> str:
+    """The word that would be its unit, before a `_mean`; empty where there is no other."""
+    words = words_of(name)
+    if words and words[-1] == "mean":
+        words.pop()
+    return words[-1] if len(words) > 1 else ""
+
+
+def is_identifier(name: str) -> bool:
+    """Whether it names a row instead of describing it."""
+    plain = name.lower()
+    return plain in IDENTIFIERS or plain.endswith(("_id", "_provenance", *SPREADS))
+
+
+def is_parameter_name(name: str) -> bool:
+    """Whether the name says that somebody chose the value."""
+    return bool(PARAMETER_PREFIX.match(name)) or bool(PARAMETER_WORDS & set(words_of(name)))
+
+
+def is_result_name(name: str) -> bool:
+    """Whether the name says that the value came out."""
+    if PARAMETER_PREFIX.match(name):
+        return False
+    words = set(words_of(name))
+    if {"power", "clock"} & words and {"limit", "cap", "capping"} & words:
+        return False
+    return bool(RESULT_WORDS & words) or unit_of(name) is not None
+
+
+def larger_is_better(name: str) -> bool:
+    """By its name: more accuracy is better, less of everything else."""
+    words = set(words_of(name))
+    return bool(LARGER_IS_BETTER & words) and not {"loss", "error"} & words
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """What to say of a word that is not known."""
+    lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), list(lower), n=1, cutoff=0.5)
+    return f"did you mean '{lower[near[0]]}'?" if near else f"known are {', '.join(known)}"
+
+
+# The one input of all analyses: rows of parameters and results.
+#
+# table = read_csv("runs.csv")
+# table = table_of(rows, name="search-...", parameters=["lr", "batch_size"])
 
 Value = str | float | int | bool | None
+
+
 Floats = NDArray[np.float64]
+
 
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
@@ -36,7 +164,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class RunTable:
     """Columns of equal length; a value that is missing is None.
 
     Attributes:
@@ -126,7 +254,7 @@ class Table:
         """As declared, else by the column's name."""
         return self.directions.get(name, larger_is_better(name))
 
-    def keep(self, wanted: Sequence[bool] | NDArray[np.bool_], reason: str) -> "Table":
+    def keep(self, wanted: Sequence[bool] | NDArray[np.bool_], reason: str) -> "RunTable":
         """Only some of the rows; the others are counted under `reason`."""
         chosen = [bool(want) for want in wanted]
         if all(chosen):
@@ -139,7 +267,7 @@ class Table:
             left_out=dict(gone),
         )
 
-    def complete(self, names: Iterable[str]) -> "Table":
+    def complete(self, names: Iterable[str]) -> "RunTable":
         """Only the rows that have all of these; others count under the first that they miss."""
         table = self
         for name in names:
@@ -150,7 +278,7 @@ class Table:
             table = table.keep(there, f"no {name}")
         return table
 
-    def where(self, condition: str) -> "Table":
+    def where(self, condition: str) -> "RunTable":
         """Only the rows for which `COLUMN>=VALUE` (also =, !=, <=, <, >) holds.
 
         Raises:
@@ -177,7 +305,7 @@ class Table:
             raise ConfigError(f"{self.name}: no row with {condition}; it has {self._range(name)}")
         return table
 
-    def with_column(self, name: str, values: Sequence[Value], *, result: bool = True) -> "Table":
+    def with_column(self, name: str, values: Sequence[Value], *, result: bool = True) -> "RunTable":
         """With one more column."""
         results = self.results if not result or name in self.results else (*self.results, name)
         return replace(self, columns={**self.columns, name: tuple(values)}, results=results)

@@ -7,7 +7,7 @@ import numpy as np
 
 from wattloop.analyze.findings import Findings
 from wattloop.analyze.quotient import Quotients, quotients
-from wattloop.analyze.table import Table
+from wattloop.analyze.table import RunTable
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import J_PER_WH
 
@@ -23,7 +23,7 @@ ORDERS: dict[str, tuple[str, Key]] = {
 
 
 def top_runs(
-    table: Table,
+    table: RunTable,
     by: str | None = None,
     *,
     count: int = 5,
@@ -78,7 +78,7 @@ def top_runs(
 
 
 def _ranked(
-    table: Table, found: Quotients, name: str, whole: bool, numbers: list[int], count: int
+    table: RunTable, found: Quotients, name: str, whole: bool, numbers: list[int], count: int
 ) -> Findings:
     says, key = ORDERS[name]
     if whole:

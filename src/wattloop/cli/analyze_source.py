@@ -1,20 +1,19 @@
 """Tables for `wattloop analyze`: from a CSV file, a stored sweep or a stored search."""
 
-from wattloop.analyze.epoch_rows import fold_epochs
-from wattloop.analyze.reading import read_csv
 from wattloop.analyze.roles import with_energy
-from wattloop.analyze.table import Table
+from wattloop.analyze.table import RunTable
+from wattloop.analyze.table_reader import fold_epochs, read_csv
 from wattloop.cli.analyze_request import Request, listed
 from wattloop.cli.experiment_list import say_which
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 __all__ = ["read_source"]
 
 SWEEP, SEARCH = "sweep", "search"
 
 
-def read_source(request: Request) -> Table:
+def read_source(request: Request) -> RunTable:
     """The rows that were asked for."""
     place = user_path(request.source)
     if place.suffix.lower() in (".csv", ".tsv", ".txt") or place.is_file():
@@ -28,7 +27,7 @@ def read_source(request: Request) -> Table:
     return table
 
 
-def _stored(request: Request) -> Table:
+def _stored(request: Request) -> RunTable:
     from wattloop.cli.runs_store import opened_if_any
     from wattloop.store.experiments import find_experiment
 

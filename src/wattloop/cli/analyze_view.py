@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wattloop.analyze.findings import Findings, cell
-from wattloop.analyze.table import Table
+from wattloop.analyze.table import RunTable
 from wattloop.cli.analyze_request import Request
 from wattloop.cli.output import check_target, print_table, say, write_json, write_text
 from wattloop.cli.progress import spinner
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.store.formats.csv_file import csv_text
 
 __all__ = ["check_targets", "show"]
@@ -35,7 +35,7 @@ def check_targets(request: Request) -> None:
 
 
 def show(
-    request: Request, table: Table, found: Findings, figures: Callable[[], Mapping[str, Any]]
+    request: Request, table: RunTable, found: Findings, figures: Callable[[], Mapping[str, Any]]
 ) -> None:
     """Tables on standard output, remarks on standard error, files as asked for."""
     if request.json_file is not None:
@@ -66,7 +66,7 @@ def _print(found: Findings, most: int, parameters: tuple[str, ...]) -> None:
             sys.stdout.write(facts + "\n")
 
 
-def _remarks(table: Table, found: Findings) -> list[str]:
+def _remarks(table: RunTable, found: Findings) -> list[str]:
     """Where it comes from and how it was done, then what to beware of."""
     lines = [table.source] if table.source else []
     lines += table.notes
@@ -84,7 +84,7 @@ def _csv(found: Findings) -> str:
     return csv_text(columns, found.rows)
 
 
-def _draw(target: str, table: Table, found: Findings, charts: Mapping[str, Any]) -> None:
+def _draw(target: str, table: RunTable, found: Findings, charts: Mapping[str, Any]) -> None:
     from wattloop.report.figures.render import save_one
     from wattloop.report.figures.style import with_source
 

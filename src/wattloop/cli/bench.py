@@ -4,10 +4,10 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from wattloop.characterize.bench.bench import TIMEOUT_S
-from wattloop.characterize.bench.choice import Choice, words
-from wattloop.characterize.bench.session_record import BenchRecord
-from wattloop.characterize.bench.tables import csv_table
+from wattloop.bench.plan import BenchRequest, words
+from wattloop.bench.record import BenchRecord
+from wattloop.bench.runner import TIMEOUT_S
+from wattloop.bench.tables import csv_table
 from wattloop.cli.bench_run import Manner, measured
 from wattloop.cli.bench_view import TABLES, list_kernels, show
 from wattloop.cli.chosen import settings_of
@@ -15,7 +15,7 @@ from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, St
 from wattloop.cli.output import check_target, say, write_json
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.store.formats.csv_file import write as write_csv
 from wattloop.store.formats.target import Target
 
@@ -100,7 +100,7 @@ def bench(  # noqa: PLR0913 - one parameter per option
         return
     if idle not in IDLE:
         raise ConfigError(f"--idle {idle}: use {', '.join(IDLE)}")
-    choice = Choice.of(
+    choice = BenchRequest.of(
         kernels=kernels,
         backends=backends,
         styles=styles,
@@ -117,7 +117,7 @@ def bench(  # noqa: PLR0913 - one parameter per option
 
 
 def _kept(settings: Settings, reference: str) -> BenchRecord:
-    from wattloop.characterize.bench.keeping import kept_record
+    from wattloop.bench.record import kept_record
     from wattloop.store.database import open_store
 
     with open_store(settings.store_location) as store:

@@ -4,14 +4,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from wattloop.characterize.bench.bench import Bench
-from wattloop.characterize.bench.choice import Choice
-from wattloop.characterize.bench.idle_power import Idle, IdleByThreads, idle_by_threads, idle_line
-from wattloop.characterize.bench.keeping import Keeper
-from wattloop.characterize.bench.plan import Plan, planned
-from wattloop.characterize.bench.processors import usable_cpus
-from wattloop.characterize.bench.result import KernelResult
-from wattloop.characterize.bench.session_record import BenchRecord
+from wattloop.bench.idle import IdleByThreads, IdlePower, idle_by_threads, idle_line
+from wattloop.bench.plan import BenchPlan, BenchRequest, make_plan, usable_cpus
+from wattloop.bench.record import BenchRecord, BenchRecorder
+from wattloop.bench.result import KernelResult
+from wattloop.bench.runner import KernelBench
 from wattloop.cli.bench_view import machine_facts
 from wattloop.cli.busy import warn_if_busy
 from wattloop.cli.output import say
@@ -36,19 +33,19 @@ class Manner(NamedTuple):
     timeout_s: float
 
 
-def measured(choice: Choice, settings: Settings, manner: Manner) -> BenchRecord:
+def measured(choice: BenchRequest, settings: Settings, manner: Manner) -> BenchRecord:
     """Everything that was chosen, in one stored run whose curve shows kernel after kernel."""
     session = Session.open(settings, name="bench", in_process=False)
     status = RunStatus.FAILED
     try:
-        record = _watched(planned(choice, session.host), session, manner)
+        record = _watched(make_plan(choice, session.host), session, manner)
         status = RunStatus.FINISHED
     finally:
         session.close(status)
     return record
 
 
-def _watched(plan: Plan, session: Session, manner: Manner) -> BenchRecord:
+def _watched(plan: BenchPlan, session: Session, manner: Manner) -> BenchRecord:
     for item in plan.left_out:
         say(f"wattloop: left out: {item.what}: {item.reason}")
     warn_if_busy(
@@ -62,7 +59,7 @@ def _watched(plan: Plan, session: Session, manner: Manner) -> BenchRecord:
             if result is not None and keeper is not None:
                 keeper.add(result)
 
-        bench = Bench(plan, session, idle, listen, manner.timeout_s)
+        bench = KernelBench(plan, session, idle, listen, manner.timeout_s)
         bench.run()
         record = BenchRecord(
             results=bench.results,
@@ -79,7 +76,9 @@ def _watched(plan: Plan, session: Session, manner: Manner) -> BenchRecord:
     return record
 
 
-def _idle(plan: Plan, session: Session, how: str, tell: Tell) -> tuple[list[IdleByThreads], Idle]:
+def _idle(
+    plan: BenchPlan, session: Session, how: str, tell: Tell
+) -> tuple[list[IdleByThreads], IdlePower]:
     if how != "threads":
         tell("what this machine draws when idle", None)
         return [], idle_line(session, how, plan.choice.device.kind, lambda: None)
@@ -88,11 +87,11 @@ def _idle(plan: Plan, session: Session, how: str, tell: Tell) -> tuple[list[Idle
     counts = plan.choice.threads or tuple(doubling)
     tell(f"idle with {', '.join(map(str, counts))} sleeping threads", None)
     rows, lines = idle_by_threads(session, counts, lambda: None)
-    return rows, Idle(lines, "idle line fitted over windows of sleeping threads")
+    return rows, IdlePower(lines, "idle line fitted over windows of sleeping threads")
 
 
 @contextmanager
-def _keeper(plan: Plan, session: Session) -> Iterator[Keeper | None]:
+def _keeper(plan: BenchPlan, session: Session) -> Iterator[BenchRecorder | None]:
     try:
         store = open_store(session.settings.store_location)
     except StoreError as error:
@@ -100,7 +99,7 @@ def _keeper(plan: Plan, session: Session) -> Iterator[Keeper | None]:
         yield None
         return
     with store:
-        keeper = Keeper(store, plan, session.clock.wall_s())
+        keeper = BenchRecorder(store, plan, session.clock.wall_s())
         try:
             yield keeper
         except BaseException:
@@ -109,7 +108,7 @@ def _keeper(plan: Plan, session: Session) -> Iterator[Keeper | None]:
 
 
 @contextmanager
-def _progress(plan: Plan) -> Iterator[Tell]:
+def _progress(plan: BenchPlan) -> Iterator[Tell]:
     """A bar on a terminal; elsewhere a line at the beginning and one for each framework."""
     about = f"{plan.measurements} measurements, about {format_duration(plan.expected_s)}"
     if not is_redrawable():

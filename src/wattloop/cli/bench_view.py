@@ -5,11 +5,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from wattloop.characterize.bench.roofline import roofline
-from wattloop.characterize.bench.session_record import BenchRecord
-from wattloop.characterize.bench.speedups import threads_stop_paying
-from wattloop.characterize.bench.tables import (
-    Table,
+from wattloop.bench.record import BenchRecord
+from wattloop.bench.roofline import roofline
+from wattloop.bench.speedups import threads_stop_paying
+from wattloop.bench.tables import (
+    BenchTable,
     frameworks_table,
     idle_table,
     kernels_table,
@@ -127,7 +127,7 @@ def _usual(record: BenchRecord) -> list[str]:
     return [*names, "idle"] if record.idle_by_threads else names
 
 
-def _table(name: str, record: BenchRecord) -> Table:
+def _table(name: str, record: BenchRecord) -> BenchTable:
     if name == "idle":
         return idle_table(record.idle_by_threads)
     makers = {

@@ -14,9 +14,8 @@ def evaluate_table(
     table: str, metric: str, k: float, noise: float, seeds: int, json_file: str | None
 ) -> None:
     """Replay, print and write."""
-    from wattloop.characterize.cap_evaluate import Evaluation, evaluate
-    from wattloop.characterize.cap_finder import CapFinder
-    from wattloop.characterize.cap_table import read_curves
+    from wattloop.cap.evaluation import Evaluation, evaluate, read_curves
+    from wattloop.cap.finder import CapFinder
 
     if not (math.isfinite(noise) and 0 <= noise <= 0.3):
         raise ConfigError(f"--noise {100 * noise:g}: give per cent between 0 and 30")

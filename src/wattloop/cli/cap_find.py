@@ -14,11 +14,11 @@ from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.measure.command import find_program
 
 if TYPE_CHECKING:
-    from wattloop.characterize.cap_finder import CapFinder
-    from wattloop.characterize.cap_levers import CapPlan
-    from wattloop.characterize.cap_search import CapJob, CapResult
+    from wattloop.cap.finder import CapFinder
+    from wattloop.cap.levers import CapPlan
+    from wattloop.cap.search import CapJob, CapResult
     from wattloop.store.database import Store
-    from wattloop.trials.outcome import Outcome
+    from wattloop.trials.outcome import TrialOutcome
 
 __all__ = ["FindRequest", "find"]
 
@@ -51,14 +51,13 @@ class FindRequest:
 
 def find(request: FindRequest) -> None:
     """Check everything, search, print."""
-    from wattloop.characterize.cap_energy import check_metered
-    from wattloop.characterize.cap_finder import CapFinder
-    from wattloop.characterize.cap_levers import cap_plan
-    from wattloop.characterize.cap_search import CapJob, open_search
-    from wattloop.characterize.cap_visible import job_gpus
+    from wattloop.cap.energy import check_metered
+    from wattloop.cap.finder import CapFinder
+    from wattloop.cap.levers import cap_plan, job_gpus
+    from wattloop.cap.search import CapJob, open_search
     from wattloop.control.registry import find_levers
     from wattloop.store.database import open_store
-    from wattloop.trials.claim import refuse_claimed
+    from wattloop.trials.lock import refuse_locked
 
     _check(request)
     levers = find_levers(settings=request.settings)
@@ -81,7 +80,7 @@ def find(request: FindRequest) -> None:
         experiment, resumed = open_search(
             store, plan, finder, request.command, RealClock(), mode=_mode(request), new=request.new
         )
-        refuse_claimed(store, experiment.experiment_id)
+        refuse_locked(store, experiment.experiment_id)
         if resumed:
             say(f"wattloop: going on with {experiment.experiment_id}")
         job = CapJob(
@@ -139,7 +138,7 @@ def _mode(request: FindRequest) -> str:
 
 def _searched(request: FindRequest, job: "CapJob") -> "CapResult":
     if request.progress is not None:
-        from wattloop.characterize.cap_run import CapRun
+        from wattloop.cap.command import CapRun
 
         return CapRun(
             job,
@@ -150,7 +149,7 @@ def _searched(request: FindRequest, job: "CapJob") -> "CapResult":
             echo=request.json_file != "-",
             report=say,
         ).run()
-    from wattloop.characterize.cap_search import CapSearch
+    from wattloop.cap.search import CapSearch
 
     return CapSearch(
         job,
@@ -167,7 +166,7 @@ def _say_begin(cap_w: float, number: int, finder: "CapFinder") -> None:
     say(f"wattloop: {what} {number + 1} of at most {finder.limit}: {cap_w:g} W ...")
 
 
-def _say_end(cap_w: float, outcome: "Outcome") -> None:
+def _say_end(cap_w: float, outcome: "TrialOutcome") -> None:
     if outcome.ok and outcome.time_s is not None:
         energy = outcome.energy_j("gpu")
         text = "" if energy is None else f", GPUs {format_energy(energy)}"

@@ -9,7 +9,7 @@ import typer
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
 from wattloop.cli.output import check_target, write_json, write_text
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.version import __version__
 
 if TYPE_CHECKING:

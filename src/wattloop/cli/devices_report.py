@@ -7,8 +7,7 @@ from typing import Any
 
 from wattloop.cli.output import print_table
 from wattloop.control.lever import LeverState, shown
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Domain
+from wattloop.core.records import Domain, Provenance
 from wattloop.measure.verify import Check
 from wattloop.meters.base import Meter
 from wattloop.meters.registry import Inventory

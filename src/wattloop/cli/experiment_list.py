@@ -50,7 +50,7 @@ def list_stored(
     """All experiments of a kind, newest first."""
     from wattloop.cli.runs_store import opened_if_any
     from wattloop.store.experiments import list_experiments
-    from wattloop.trials.status_now import with_status_now
+    from wattloop.trials.runner import with_status_now
 
     check_target(json_file, "--json")
     rows: list[Any] = []
@@ -75,7 +75,7 @@ def stored(
     """The experiment that is meant, with its status as it is now; says so where names are equal."""
     from wattloop.cli.runs_store import opened
     from wattloop.store.experiments import find_experiment
-    from wattloop.trials.status_now import with_status_now
+    from wattloop.trials.runner import with_status_now
 
     with opened(store, config) as place:
         experiment = find_experiment(place, reference, kind)

@@ -17,9 +17,9 @@ from wattloop.cli.table_layout import (
     folded_blocks,
     padded_line,
 )
-from wattloop.core.control_characters import escaped
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.text import escaped
+from wattloop.core.user_code import user_path
 
 __all__ = [
     "PLAIN_TERMINALS",

@@ -10,7 +10,7 @@ from wattloop.cli.predict_table import print_points
 from wattloop.cli.predict_view import print_forecast
 from wattloop.cli.progress import counted, spinner
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.predict.comparison import Axis, Point, axis_of, points_data
 from wattloop.predict.forecast import Forecast, RunLength
 from wattloop.predict.forecaster import Forecaster

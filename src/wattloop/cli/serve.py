@@ -15,8 +15,7 @@ from wattloop.cli.output import check_target, say, write_json
 from wattloop.core.errors import ConfigError
 from wattloop.core.secret import read_secret
 from wattloop.core.settings import STORE
-from wattloop.core.user_code import forbid_user_code
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import forbid_user_code, user_path
 from wattloop.version import __version__
 
 __all__ = ["app", "listening"]

@@ -8,7 +8,7 @@ import typer
 from wattloop.cli.output import say, write_json
 from wattloop.cli.simulate_request import SimulateRequest, choices_of, scenario_of, seeds_of
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 if TYPE_CHECKING:
     from wattloop.schedule.campaigns.campaign import Campaign, Outcomes

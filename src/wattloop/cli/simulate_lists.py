@@ -8,7 +8,7 @@ from wattloop.cli.options import JsonFile
 from wattloop.cli.output import check_target, print_table, say, write_json, write_text
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_number
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 __all__ = ["init_command", "policies_command", "scenarios_command"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 if TYPE_CHECKING:
     from wattloop.schedule.campaigns.cell import PolicyChoice
@@ -66,7 +66,7 @@ def scenario_of(request: SimulateRequest) -> "Scenario":
     if request.variant is None:
         return scenario
     if request.variant not in scenario.variants:
-        from wattloop.hardware.lined_yaml import nearest
+        from wattloop.core.yaml_spec import nearest
         from wattloop.schedule.campaigns.campaign import AS_WRITTEN
 
         if request.variant == AS_WRITTEN:

@@ -14,7 +14,7 @@ from wattloop.cli.simulate_request import SimulateRequest, scenario_of
 from wattloop.core.errors import ConfigError, SlurmError
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_power
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import STORE
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.event_log import EventLog
 from wattloop.schedule.slurm.looking import Readings, no_readings

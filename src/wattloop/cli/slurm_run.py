@@ -16,7 +16,7 @@ from wattloop.cli.output import say, write_json
 from wattloop.cli.slurm_request import RunRequest, annotating_of, readings_of, store_of
 from wattloop.cli.slurm_view import Console, would_have_rows
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.slurm.assembly import SiteRequest, site_from, site_of_nodes
 from wattloop.schedule.slurm.client import SlurmClient

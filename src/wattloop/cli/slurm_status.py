@@ -9,7 +9,7 @@ import typer
 from wattloop.cli.options import JsonFile
 from wattloop.cli.output import check_target, say, write_json
 from wattloop.core.units import format_duration, format_power
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 __all__ = ["release_command", "status_command"]
 

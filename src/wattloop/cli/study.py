@@ -10,7 +10,7 @@ import typer
 from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, say, write_json, write_text
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 if TYPE_CHECKING:
     from wattloop.study.steps import Studying

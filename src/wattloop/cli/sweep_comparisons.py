@@ -4,11 +4,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from wattloop.characterize import sweep_tables as tables
-from wattloop.characterize.point_result import gpu_count
-from wattloop.characterize.sweep_result import SweepResult
 from wattloop.cli.output import print_table
 from wattloop.report.sweep_cells import kinds_of, setting_text, title_of, with_interval, with_sd
+from wattloop.sweep import tables
+from wattloop.sweep.result import SweepResult, gpu_count
 
 __all__ = ["print_powers", "print_scaling", "print_synthesis", "print_techniques"]
 

@@ -3,14 +3,14 @@
 import shlex
 from typing import Any
 
-from wattloop.characterize.sweep_plan import Plan, Point
 from wattloop.cli.output import write_json
 from wattloop.core.units import format_duration
+from wattloop.sweep.plan import SweepPlan, SweepPoint
 
 __all__ = ["print_plan"]
 
 
-def print_plan(plan: Plan, json_file: str | None) -> None:
+def print_plan(plan: SweepPlan, json_file: str | None) -> None:
     """List what would happen; nothing is set and nothing is run."""
     if json_file is not None:
         write_json(_as_dict(plan), json_file)
@@ -36,13 +36,13 @@ def print_plan(plan: Plan, json_file: str | None) -> None:
     out("\nat the end every lever is put back to what it was before\n")
 
 
-def _writes(plan: Plan, point: Point) -> list[str]:
+def _writes(plan: SweepPlan, point: SweepPoint) -> list[str]:
     levers = {lever.name: lever for axis in plan.axes for lever in axis.levers}
     texts = (levers[name].write_text(value) for name, value in point.settings.items())
     return [line for text in texts for line in text.splitlines()]
 
 
-def _as_dict(plan: Plan) -> dict[str, Any]:
+def _as_dict(plan: SweepPlan) -> dict[str, Any]:
     return {
         "points": [
             {

@@ -10,17 +10,17 @@ from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError, ExperimentNotFound
 
 if TYPE_CHECKING:
-    from wattloop.characterize.sweep_plan import Plan
     from wattloop.store.database import Store
     from wattloop.store.experiments import Experiment
+    from wattloop.sweep.plan import SweepPlan
 
 __all__ = ["execute", "execute_stored"]
 
 
 def execute(request: SweepRequest) -> None:
     """Plan, and run or list."""
-    from wattloop.characterize.sweep import open_experiment
     from wattloop.store.database import open_store
+    from wattloop.sweep.runner import open_experiment
 
     spec, source = spec_of(request)
     plan = plan_here(spec, source, request.settings)
@@ -41,10 +41,10 @@ def execute(request: SweepRequest) -> None:
 
 def execute_stored(reference: str | None, request: SweepRequest) -> None:
     """Go on with a stored sweep; unless one is named, with the last that is unfinished."""
-    from wattloop.characterize.sweep_plan import fingerprint
-    from wattloop.characterize.sweep_spec import spec_from
     from wattloop.store.database import open_store
     from wattloop.store.experiments import find_experiment
+    from wattloop.sweep.plan import fingerprint
+    from wattloop.sweep.spec import spec_from
 
     _check_drawable(request)
     with open_store(request.settings.store_location) as store:
@@ -75,15 +75,20 @@ def _last_unfinished(store: "Store", *, retry_failed: bool) -> "Experiment":
 
 
 def _run(
-    plan: "Plan", experiment: "Experiment", store: "Store", request: SweepRequest, *, resumed: bool
+    plan: "SweepPlan",
+    experiment: "Experiment",
+    store: "Store",
+    request: SweepRequest,
+    *,
+    resumed: bool,
 ) -> None:
-    from wattloop.characterize.sweep import Sweep
     from wattloop.cli import sweep_view
     from wattloop.cli.sweep_progress import progress
-    from wattloop.trials.claim import refuse_claimed
+    from wattloop.sweep.runner import Sweep
+    from wattloop.trials.lock import refuse_locked
 
     identity = experiment.experiment_id
-    refuse_claimed(store, identity)
+    refuse_locked(store, identity)
     with progress(plan, identity, resumed=resumed) as listener:
         sweep = Sweep(
             plan,
@@ -114,7 +119,7 @@ def _run(
 def _check_drawable(request: SweepRequest) -> None:
     """A library that is missing, or a folder that cannot be, is said before hours are spent."""
     if request.figures is not None:
-        from wattloop.core.user_path import user_path
+        from wattloop.core.user_code import user_path
         from wattloop.report.figures.render import needs_libraries, writable_folder
 
         needs_libraries()

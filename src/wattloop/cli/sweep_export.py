@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from wattloop.characterize.sweep_result import SweepResult
 from wattloop.cli.output import write_json, write_text
 from wattloop.core.errors import ConfigError
 from wattloop.store.experiments import read_trials
 from wattloop.store.formats.csv_file import csv_text
+from wattloop.sweep.result import SweepResult
 from wattloop.trials.outcome import SCOPES
 
 if TYPE_CHECKING:

@@ -3,18 +3,16 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from wattloop.characterize.gains import EDP
-from wattloop.characterize.point_result import Group
-from wattloop.characterize.sweep_result import SweepResult
 from wattloop.cli.output import say
 from wattloop.core.errors import RunNotFound
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.report.figures.power import power_figure
 from wattloop.report.figures.render import needs_libraries, save
 from wattloop.report.figures.style import said_of
 from wattloop.report.figures.sweep import sweep_figures
 from wattloop.report.figures.techniques import technique_figures
 from wattloop.store.runs import RunRecord, find_run
+from wattloop.sweep.result import EDP, Group, SweepResult
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store

@@ -4,22 +4,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wattloop.characterize.sweep_progress import Listener, Progress
 from wattloop.cli.output import say
 from wattloop.cli.progress import counted_trials, is_redrawable
 from wattloop.cli.result_view import short_energy
 from wattloop.core.units import format_duration
-from wattloop.trials.outcome import Outcome
+from wattloop.sweep.runner import SweepListener, SweepProgress
+from wattloop.trials.outcome import TrialOutcome
 from wattloop.trials.trial import Trial
 
 if TYPE_CHECKING:
-    from wattloop.characterize.sweep_plan import Plan
+    from wattloop.sweep.plan import SweepPlan
 
 __all__ = ["progress"]
 
 
 @contextmanager
-def progress(plan: "Plan", identity: str, *, resumed: bool) -> Iterator[Listener]:
+def progress(plan: "SweepPlan", identity: str, *, resumed: bool) -> Iterator[SweepListener]:
     """A bar on a terminal; elsewhere a line at the beginning, and one per failure."""
     rule = plan.spec.repeats
     times = str(rule.least) if rule.least == rule.most else f"{rule.least} to {rule.most}"
@@ -37,10 +37,10 @@ def progress(plan: "Plan", identity: str, *, resumed: bool) -> Iterator[Listener
 class _Lines:
     """Says only what went wrong."""
 
-    def begins(self, trial: Trial, progress: Progress) -> None:
+    def begins(self, trial: Trial, progress: SweepProgress) -> None:
         """Nothing to say."""
 
-    def ended(self, trial: Trial, outcome: Outcome) -> None:
+    def ended(self, trial: Trial, outcome: TrialOutcome) -> None:
         """Failures."""
         if not outcome.ok:
             say(f"wattloop: {trial.key}: {outcome.status.value}: {outcome.message}")
@@ -54,7 +54,7 @@ class _OnTerminal(_Lines):
         self._bar = bar
         self._task = task
 
-    def begins(self, trial: Trial, progress: Progress) -> None:
+    def begins(self, trial: Trial, progress: SweepProgress) -> None:
         """What runs now, and what is left."""
         self._bar.update(
             self._task,
@@ -65,7 +65,7 @@ class _OnTerminal(_Lines):
         )
 
 
-def _left(progress: Progress) -> str:
+def _left(progress: SweepProgress) -> str:
     parts = []
     if progress.time_left_s is not None:
         parts.append(format_duration(progress.time_left_s))

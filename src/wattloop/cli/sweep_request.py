@@ -8,9 +8,9 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 
 if TYPE_CHECKING:
-    from wattloop.characterize.sweep_plan import Plan
-    from wattloop.characterize.sweep_spec import SweepSpec
-    from wattloop.hardware.lined_yaml import LinedData
+    from wattloop.core.yaml_spec import YamlWithLines
+    from wattloop.sweep.plan import SweepPlan
+    from wattloop.sweep.spec import SweepSpec
 
 __all__ = ["SweepRequest", "plan_here", "spec_of"]
 
@@ -42,12 +42,12 @@ class SweepRequest:
     json_file: str | None = None
 
 
-def spec_of(request: SweepRequest) -> tuple["SweepSpec", "LinedData | None"]:
+def spec_of(request: SweepRequest) -> tuple["SweepSpec", "YamlWithLines | None"]:
     """The specification that file and options make, and the file, for messages with lines."""
-    from wattloop.characterize.sweep_spec import spec_from
-    from wattloop.hardware.lined_yaml import read_lined
+    from wattloop.core.yaml_spec import read_yaml
+    from wattloop.sweep.spec import spec_from
 
-    source = None if request.spec_file is None else read_lined(request.spec_file)
+    source = None if request.spec_file is None else read_yaml(request.spec_file)
     data: dict[str, Any] = {} if source is None else dict(source.data)
     levers = _levers(request)
     if levers:
@@ -107,20 +107,19 @@ def _repeats(request: SweepRequest, data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kernel_command(name: str, window: str) -> list[str]:
     """A fixed amount of work of a kernel of `wattloop bench`, as a program of its own."""
-    from wattloop.kernels.work import work_command
+    from wattloop.kernels.fixed_work import work_command
 
     kernel, _, backend = name.partition("/")
     return [*work_command(kernel, backend), "--window", window]
 
 
-def plan_here(spec: "SweepSpec", source: "LinedData | None", settings: Settings) -> "Plan":
+def plan_here(spec: "SweepSpec", source: "YamlWithLines | None", settings: Settings) -> "SweepPlan":
     """The specification on this machine."""
-    from wattloop.characterize.cooling import Thermometer
-    from wattloop.characterize.sweep_axes import axis_of
-    from wattloop.characterize.sweep_plan import plan_of
     from wattloop.control.registry import find_levers
     from wattloop.hardware.host import Host
     from wattloop.meters.base import Context
+    from wattloop.sweep.plan import axis_of, make_plan
+    from wattloop.sweep.runner import Thermometer
 
     if not spec.levers and len(spec.gpus) < 2 and len(spec.workloads) < 2:
         raise ConfigError(
@@ -140,7 +139,7 @@ def plan_here(spec: "SweepSpec", source: "LinedData | None", settings: Settings)
         numbered = {n.partition("/")[0] for n in (lever.name for lever in levers)}
         gpus_here = max(gpus_here, sum(name.startswith("gpu:") for name in numbered))
     try:
-        return plan_of(spec, axes, gpus_here)
+        return make_plan(spec, axes, gpus_here)
     except ConfigError as error:
         where = "" if source is None or "gpus" not in str(error) else source.where(("gpus",)) + ": "
         raise ConfigError(f"{where}{error}") from None

@@ -4,8 +4,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from wattloop.characterize import sweep_tables as tables
-from wattloop.characterize.sweep_result import SweepResult
 from wattloop.cli.output import print_table, say
 from wattloop.cli.sweep_comparisons import (
     print_powers,
@@ -14,7 +12,7 @@ from wattloop.cli.sweep_comparisons import (
     print_techniques,
 )
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.lined_yaml import nearest
+from wattloop.core.yaml_spec import nearest
 from wattloop.report.sweep_cells import (
     gain_text,
     mean_only,
@@ -26,6 +24,8 @@ from wattloop.report.sweep_cells import (
 )
 from wattloop.store.experiments import Experiment, TrialRecord
 from wattloop.store.tables import iso_time
+from wattloop.sweep import tables
+from wattloop.sweep.result import SweepResult
 from wattloop.trials.outcome import SCOPES
 
 if TYPE_CHECKING:

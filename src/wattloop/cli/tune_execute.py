@@ -79,11 +79,11 @@ def execute_stored(reference: str | None, request: TuneRequest) -> None:
 
 def spec_of(request: TuneRequest) -> "SearchSpec":
     """The specification that file and options make."""
-    from wattloop.hardware.lined_yaml import read_lined
+    from wattloop.core.yaml_spec import read_yaml
     from wattloop.tune.spec import spec_from
 
     assert request.spec_file is not None
-    source = read_lined(request.spec_file)
+    source = read_yaml(request.spec_file)
     data = dict(source.data)
     data |= {name: value for name, value in request.fields.items() if value is not None}
     if request.fields.get("strategy") is not None:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from wattloop.cli.output import say
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store

@@ -14,7 +14,7 @@ from wattloop.control.file_lever import (
 from wattloop.control.lever import Lever, LeverState, Setting, shown
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.hardware.host import Host
-from wattloop.hardware.text_file import read_text
+from wattloop.hardware.sysfs_file import read_text
 from wattloop.meters.amd_gpu import AmdCard, find_cards
 from wattloop.meters.base import Context
 

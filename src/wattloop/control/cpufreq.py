@@ -10,7 +10,7 @@ from wattloop.control.file_lever import read_number, writable_or_why, write_file
 from wattloop.control.lever import Lever, LeverState, Setting, WriteOrderError, shown
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.hardware.host import Host
-from wattloop.hardware.text_file import read_text
+from wattloop.hardware.sysfs_file import read_text
 from wattloop.meters.base import Context
 
 # cpufreq's policies: groups of cores that share a clock, and levers that set all of them.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wattloop.control.lever import Lever, LeverState, Setting, shown
 from wattloop.core.errors import ConfigError, LeverError
-from wattloop.hardware.text_file import read_text, read_whole
+from wattloop.hardware.sysfs_file import read_text, read_whole
 
 __all__ = [
     "LimitFiles",

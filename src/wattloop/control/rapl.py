@@ -7,7 +7,7 @@ from wattloop.control.file_lever import LimitFiles, NumberLever
 from wattloop.control.lever import Lever
 from wattloop.hardware.host import Host
 from wattloop.hardware.powercap import Zone, all_zones
-from wattloop.hardware.text_file import read_text
+from wattloop.hardware.sysfs_file import read_text
 from wattloop.meters.base import Context
 
 MICROWATTS_PER_W = 1e6

@@ -8,8 +8,8 @@ from wattloop.control.daemon.client import daemon_levers
 from wattloop.control.inventory import FoundLevers, LeverInventory, lever_named, levers_named
 from wattloop.control.lever import Lever, LeverState
 from wattloop.core.config_file import load_settings
-from wattloop.core.entry_points import entry_points, loaded
 from wattloop.core.errors import ConfigError, MeterUnavailable
+from wattloop.core.plugins import entry_points, loaded
 from wattloop.core.settings import SENSORS, Settings
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context

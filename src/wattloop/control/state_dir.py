@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from wattloop.core.errors import LeverError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 STATE_VARIABLE = "WATTLOOP_STATE_DIR"
 

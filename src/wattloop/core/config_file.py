@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from wattloop.core.errors import ConfigError
 from wattloop.core.ownership import distrust, is_trusted
 from wattloop.core.settings import Settings, settings_from
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 FILE_NAME = "wattloop.yaml"
 

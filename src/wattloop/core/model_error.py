@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 from wattloop.core.results import DomainEnergy
 
 __all__ = ["MODELS", "EnergyError", "ModelError", "energy_error", "ratio_error"]

@@ -1,17 +1,39 @@
-"""What can be read of a node, and what a reading is, as plain data.
+"""Domains, signals, gaps and provenance as plain data."""
 
-Nothing here reads hardware or files. The meaning of every field is part of the contract between
-meters (who produce readings) and windows (who turn them into energy, `core.results`).
-"""
-
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from wattloop.core.provenance import Provenance
 
-__all__ = ["SLOW_SENSOR_S", "Domain", "DomainKind", "Gap", "Scope", "Signal"]
+class Provenance(StrEnum):
+    """How a reported quantity was obtained, strongest first."""
+
+    MEASURED = "measured"
+    """Read from a sensor of this machine."""
+    MODELLED = "modelled"
+    """Computed by a validated model from facts of this machine (DIMMs, capacity in use)."""
+    ESTIMATED = "estimated"
+    """A last resort, such as utilisation x TDP; its stated error is large."""
+    REPLAYED = "replayed"
+    """Read back from a recorded file."""
+    SIMULATED = "simulated"
+    """Produced by the virtual GPU: no hardware was involved."""
+
+    @classmethod
+    def weakest(cls, parts: Iterable["Provenance"]) -> "Provenance":
+        """The provenance of a sum: it is only as good as its weakest part."""
+        order = list(cls)
+        return max(parts, key=order.index)
+
+
+# What can be read of a node, and what a reading is, as plain data.
+#
+# Nothing here reads hardware or files. The meaning of every field is part of the contract between
+# meters (who produce readings) and windows (who turn them into energy, `core.results`).
 
 SLOW_SENSOR_S = 0.02
+
+
 """A sensor that changes less often than this gains nothing from a read at an edge; where it counts,
 a gauge of the same device gives it its shape."""
 

@@ -1,17 +1,17 @@
-"""What was found: energies of a window and how a run ended, as plain data.
+"""Energies of a window and the end of a run, as plain data."""
 
-The meaning of every field is part of the contract between windows (who turn readings into energy)
-and the store (who keeps it).
-"""
-
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 
-__all__ = ["DomainEnergy", "Missing", "RunStatus", "WindowResult", "non_overlapping"]
+# What was found: energies of a window and how a run ended, as plain data.
+#
+# The meaning of every field is part of the contract between windows (who turn readings into
+# energy)
+# and the store (who keeps it).
 
 
 class Missing(NamedTuple):
@@ -251,3 +251,34 @@ def _inside_name(name: str) -> str | None:
 def _sum_j(parts: Iterable[DomainEnergy] | Sequence[DomainEnergy]) -> float | None:
     values = [part.energy_j for part in parts if part.energy_j is not None]
     return sum(values) if values else None
+
+
+class EnergyProperties(ABC):
+    """The figures of its result, within reach."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def result(self) -> WindowResult:
+        """Energies, times, what is missing; so far, while it is open."""
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of everything that could be read, each device once; None when nothing could."""
+        return self.result.energy_j
+
+    @property
+    def uncertainty_j(self) -> float:
+        """Half-width of the 95% interval of `energy_j`."""
+        return self.result.uncertainty_j
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from beginning to end (or to now)."""
+        return self.result.duration_s
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean power in watts."""
+        return self.result.power_w

@@ -4,7 +4,7 @@ import stat
 import sys
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 __all__ = ["read_secret"]
 

@@ -1,44 +1,63 @@
-"""Installed memory modules: from SMBIOS, from dmidecode's text, or from what the user says."""
+"""Installed memory modules: from SMBIOS, from dmidecode, or as the user states."""
 
 import re
 import struct
+import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from wattloop.core.errors import ConfigError
+from wattloop.core.errors import CommandError, ConfigError
 from wattloop.hardware.host import Host
-from wattloop.hardware.text_file import whole_number
-
-__all__ = [
-    "DMIDECODE",
-    "Dimm",
-    "describe",
-    "dimms_from_dmidecode",
-    "dimms_from_setting",
-    "dimms_from_smbios",
-    "parse_smbios",
-]
+from wattloop.hardware.sysfs_file import whole_number
 
 DMIDECODE = "dmidecode"
+
+
 """What users write for their modules to ask that program for them."""
+
+
 TABLE = "firmware/dmi/tables/DMI"
+
+
 ENTRIES = "firmware/dmi/entries"
+
+
 MIB_PER_GIB = 1024
+
+
 MEMORY_DEVICE = 17
+
+
 """SMBIOS structure type (DMTF DSP0134, section 7.18)."""
+
+
 TYPES = {
     0x07: "RAM", 0x0F: "SDRAM", 0x12: "DDR", 0x13: "DDR2", 0x18: "DDR3", 0x1A: "DDR4",
     0x1B: "LPDDR", 0x1C: "LPDDR2", 0x1D: "LPDDR3", 0x1E: "LPDDR4", 0x20: "HBM", 0x21: "HBM2",
     0x22: "DDR5", 0x23: "LPDDR5", 0x24: "HBM3",
 }  # fmt: skip
+
+
 FORMS = {0x09: "DIMM", 0x0B: "Row Of Chips", 0x0D: "SODIMM", 0x0F: "FB-DIMM", 0x10: "Die"}
+
+
 NOT_MEMORY = (0x08, 0x09, 0x0A, 0x0B, 0x1F)
+
+
 """ROM, flash, EEPROM, FEPROM and logical non-volatile devices share the structure."""
+
+
 NOT_MEMORY_NAMES = ("ROM", "Flash", "EEPROM", "FEPROM", "Logical non-volatile device")
+
+
 """The same as dmidecode calls them."""
+
+
 PERSISTENT = (0x05, 0x06, 0x07)
+
+
 """Memory technologies without DRAM: NVDIMM-F, NVDIMM-P, Intel Optane."""
 
 
@@ -121,8 +140,6 @@ def dimms_from_setting(text: str) -> tuple[Dimm, ...]:
         CommandError: dmidecode was to be asked, and fails.
     """
     if text == DMIDECODE:
-        from wattloop.hardware.dmidecode import run_dmidecode
-
         return run_dmidecode()
     dimms: list[Dimm] = []
     for part in text.split("+"):
@@ -203,3 +220,35 @@ def _bytes(path: Path) -> bytes:
         raise
     except OSError:
         return b""
+
+
+def run_dmidecode(program: str = "dmidecode", timeout_s: float = 10.0) -> tuple[Dimm, ...]:
+    """Modules that dmidecode finds. It needs root; its own words are in the error if it fails.
+
+    Raises:
+        CommandError: it is not there, fails, or lists none.
+    """
+    try:
+        done = subprocess.run(
+            [program, "--type", "17"],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise CommandError(
+            f"{program} is not installed; install it, or set 'dimms' (such as 8x32)", 127
+        ) from None
+    except PermissionError:
+        raise CommandError(f"{program} may not be run by you; use sudo", 126) from None
+    except subprocess.TimeoutExpired:
+        raise CommandError(f"{program} did not answer in {timeout_s:g} s", 124) from None
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip().splitlines()
+        last = words[-1] if words else "no message"
+        raise CommandError(f"{program} failed: {last}; run it with sudo", done.returncode)
+    dimms = dimms_from_dmidecode(done.stdout)
+    if not dimms:
+        raise CommandError(f"{program} lists no memory module; set 'dimms' (such as 8x32)", 1)
+    return dimms

@@ -1,22 +1,67 @@
-"""The thesis's model of main memory power (section 4.2, equation 4.1)."""
+"""The thesis's model of main memory power (section 4.2, equation 4.1), and the memory in use."""
 
 import math
+import os
+import re
 from collections.abc import Iterable
 from itertools import pairwise
+from pathlib import Path
 
+from wattloop.core.records import Gap
 from wattloop.hardware.dimms import Dimm
 
-__all__ = ["base_power_w", "dram_power_w", "is_low_power", "memory_use_factor"]
+
+class MemoryUse:
+    """Reads `meminfo`: (MemTotal - MemAvailable) / MemTotal."""
+
+    def __init__(self, procfs: Path) -> None:
+        self.path = procfs / "meminfo"
+
+    def used_fraction(self) -> float | Gap:
+        """Share of the memory in use, 0 to 1."""
+        try:
+            # The kernel makes the file anew for each open; its first lines are all we need.
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                head = os.read(fd, 512)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            return Gap(f"{self.path}: {error.strerror or error}")
+        total = re.search(rb"^MemTotal:\s+(\d+) kB", head, re.MULTILINE)
+        available = re.search(rb"^MemAvailable:\s+(\d+) kB", head, re.MULTILINE)
+        if total is None or available is None or not int(total[1]):
+            return Gap(f"{self.path} has no MemTotal and MemAvailable")
+        return min(1.0, max(0.0, 1 - int(available[1]) / int(total[1])))
+
 
 BASE_POWER_W = {16: 4.0, 32: 5.0, 64: 6.0, 128: 8.0, 256: 10.0}
+
+
 """Power_base by capacity in GiB, as the thesis gives it (4.2.2)."""
+
+
 SMALL_STEP_W = 1.0
+
+
 """Below 16 GiB we go on with the table's step at its lower end: 1 W per halving, 1 W at least."""
+
+
 LARGE_STEP_W = 2.0
+
+
 """Above 256 GiB with the step at its upper end: 2 W per doubling."""
+
+
 LOW_POWER_SHARE = 0.25
+
+
 """Laptop modules and soldered memory, relative to the server modules of the table."""
+
+
 TIERS = ((0.05, 0.30), (0.15, 0.60), (0.25, 0.70))
+
+
 """mem_use for usage below each bound (4.2.2); 0.75 up to a half, 0.80 above."""
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.yaml_spec import YamlWithLines, nearest, read_yaml
 from wattloop.hardware.gpus import Gpu
-from wattloop.hardware.lined_yaml import LinedData, nearest, read_lined
 
 __all__ = ["read_shipped_gpu", "read_user_gpu"]
 
@@ -48,7 +48,7 @@ def read_user_gpu(name: str, known: Mapping[str, Gpu]) -> Gpu:
     Raises:
         ConfigError: `FILE:LINE: field ...`, with what is allowed.
     """
-    lined = read_lined(name)
+    lined = read_yaml(name)
     values = {key: _checked(lined, str(key), value) for key, value in lined.data.items()}
     like = values.pop("like", None)
     own_name = values.setdefault("name", Path(name).stem.lower())
@@ -82,7 +82,7 @@ def read_user_gpu(name: str, known: Mapping[str, Gpu]) -> Gpu:
     return gpu
 
 
-def _checked(lined: LinedData, key: str, value: Any) -> Any:
+def _checked(lined: YamlWithLines, key: str, value: Any) -> Any:
     """The value of one field, or what is wrong with it."""
     if key in (*TEXTS, "like"):
         if not isinstance(value, str) or not value.strip():
@@ -111,7 +111,7 @@ def _checked(lined: LinedData, key: str, value: Any) -> Any:
     raise _error(lined, key, f"is unknown; {nearest(str(key), (*FIELDS, 'like'))}")
 
 
-def _peaks(lined: LinedData, key: str, value: Any) -> dict[str, float]:
+def _peaks(lined: YamlWithLines, key: str, value: Any) -> dict[str, float]:
     if not isinstance(value, Mapping):
         raise _error(lined, key, "must be 'dtype: FLOP/s' lines, such as 'fp32: 67e12'")
     for dtype in value:
@@ -122,7 +122,9 @@ def _peaks(lined: LinedData, key: str, value: Any) -> dict[str, float]:
     return {d: _number(lined, (key, d), number) for d, number in value.items()}
 
 
-def _number(lined: LinedData, place: tuple[str, ...], value: Any, *, zero: bool = False) -> float:
+def _number(
+    lined: YamlWithLines, place: tuple[str, ...], value: Any, *, zero: bool = False
+) -> float:
     try:
         # YAML takes 67e12 for text: it wants a dot and a sign. People need not know that.
         number = math.nan if isinstance(value, bool) else float(value)
@@ -138,13 +140,13 @@ def _number(lined: LinedData, place: tuple[str, ...], value: Any, *, zero: bool 
     return number
 
 
-def _check_order(lined: LinedData, gpu: Gpu, low: str, high: str) -> None:
+def _check_order(lined: YamlWithLines, gpu: Gpu, low: str, high: str) -> None:
     lower, upper = getattr(gpu, low), getattr(gpu, high)
     if lower > upper:
         key = low if low in lined.data else high
         raise _error(lined, key, f"{low} {lower:g} is above {high} {upper:g}")
 
 
-def _error(lined: LinedData, place: str | tuple[str, ...], what: str) -> ConfigError:
+def _error(lined: YamlWithLines, place: str | tuple[str, ...], what: str) -> ConfigError:
     place = (place,) if isinstance(place, str) else place
     return ConfigError(f"{lined.where(place)}: {'.'.join(place)}: {what}")

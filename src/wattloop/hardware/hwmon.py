@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wattloop.hardware.host import Host
-from wattloop.hardware.text_file import read_text
+from wattloop.hardware.sysfs_file import read_text
 
 __all__ = ["Chip", "find_chips"]
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from wattloop.core.records import Scope
 from wattloop.hardware.host import Host
-from wattloop.hardware.number_file import NumberFile
-from wattloop.hardware.text_file import read_text, read_whole
+from wattloop.hardware.sysfs_file import NumberFile, read_text, read_whole
 
 __all__ = ["POWERCAP", "Zone", "all_zones", "find_zones", "without_mirrors"]
 

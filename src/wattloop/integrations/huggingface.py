@@ -18,9 +18,9 @@ import torch
 from transformers import TrainerCallback
 
 from wattloop.core.results import RunStatus
-from wattloop.integrations.hook import TrainingMeter
 from wattloop.integrations.loggers import TensorBoardLogger
 from wattloop.integrations.torch_loop import EnergyMeter
+from wattloop.integrations.training_meter import TrainingMeter
 
 __all__ = ["EnergyCallback"]
 

@@ -1,4 +1,4 @@
-"""Energy in MLflow, Weights & Biases and TensorBoard, where one of them is in use already."""
+"""Log energy to MLflow, Weights & Biases and TensorBoard where one of them is in use."""
 
 from __future__ import annotations
 
@@ -6,24 +6,17 @@ import logging
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from wattloop.integrations.records import EpochRecord
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from wattloop.integrations.training_meter import TrainingMeter
 
-    from wattloop.integrations.hook import TrainingMeter
-    from wattloop.integrations.records import EpochRecord
-
-__all__ = [
-    "EnergyLogger",
-    "MetricsLogger",
-    "MlflowLogger",
-    "TensorBoardLogger",
-    "WandbLogger",
-    "active_loggers",
-]
 
 PREFIX = "energy/"
+
 
 _log = logging.getLogger("wattloop")
 
@@ -190,3 +183,32 @@ def total_numbers(meter: TrainingMeter) -> dict[str, float]:
 def _plain(domain: str) -> str:
     """`cpu:0/package` as every service accepts it."""
     return domain.replace(":", "").replace("/", "_")
+
+
+class EpochReporter:
+    """Reports each epoch once, when its energy is final, in order.
+
+    Called by the thread that trains: an MLflow run belongs to it.
+
+    Args:
+        loggers: where to report to at the moment.
+    """
+
+    def __init__(self, loggers: Callable[[], Sequence[EnergyLogger]]) -> None:
+        self._loggers = loggers
+        self._reported = 0
+
+    def report(self, epochs: Sequence[EpochRecord], *, everything: bool = False) -> None:
+        """Report epochs that are final and have not been reported yet, or all of them."""
+        while self._reported < len(epochs):
+            epoch = epochs[self._reported]
+            if not (epoch.final or everything):
+                return
+            self._reported += 1
+            for logger in self._loggers():
+                logger.epoch(epoch)
+
+    def report_total(self, meter: TrainingMeter) -> None:
+        """The training is over."""
+        for logger in self._loggers():
+            logger.total(meter)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from wattloop.core.resolved import Resolved
-from wattloop.core.results import WindowResult
-from wattloop.integrations.timelines import Edge
+from wattloop.core.results import EnergyProperties, WindowResult
+from wattloop.integrations.timeline import Edge
 
 __all__ = ["EpochRecord", "PendingStep", "StepRecord"]
 
@@ -62,7 +61,7 @@ class StepRecord:
         return self.metrics.get("loss")
 
 
-class EpochRecord(Resolved):
+class EpochRecord(EnergyProperties):
     """One epoch. Its energy may be asked for at any time; while `final` is false it is that of
     the readings so far, and its uncertainty is larger.
 

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from wattloop.core.results import RunStatus
-from wattloop.integrations.hook import TrainingMeter
+from wattloop.integrations.training_meter import TrainingMeter
 
 __all__ = ["MeasuredEstimator", "measured"]
 

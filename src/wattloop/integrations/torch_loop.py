@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Any
 
 from wattloop.integrations.cuda_timeline import TorchTimeline
-from wattloop.integrations.hook import TrainingMeter
 from wattloop.integrations.loggers import EnergyLogger, TensorBoardLogger
-from wattloop.integrations.timelines import Timeline
+from wattloop.integrations.timeline import Timeline
+from wattloop.integrations.training_meter import TrainingMeter
 
 __all__ = ["EnergyMeter", "Step"]
 

@@ -16,7 +16,7 @@
     kernel.check().ok, kernel.flops, kernel.bytes_moved
 """
 
-from wattloop.kernels.loading import LoadedKernel, load
+from wattloop.kernels.loaded_kernel import LoadedKernel, load
 from wattloop.kernels.registry import BACKENDS, KERNELS, kernel_named
 
 __all__ = ["BACKENDS", "KERNELS", "LoadedKernel", "kernel_named", "load"]

@@ -12,11 +12,11 @@ from contextlib import AbstractContextManager, nullcontext
 
 from wattloop.core.errors import WattloopError
 from wattloop.hardware.host import Host
-from wattloop.kernels.dtypes import DTYPES
-from wattloop.kernels.loading import load
-from wattloop.kernels.place import chosen_device
+from wattloop.kernels.device import chosen_device
+from wattloop.kernels.fixed_work import DEFAULT_SIZE, SECONDS, nominal_runs
+from wattloop.kernels.kernel import DTYPES
+from wattloop.kernels.loaded_kernel import load
 from wattloop.kernels.registry import BACKENDS, KERNELS
-from wattloop.kernels.work import DEFAULT_SIZE, SECONDS, nominal_runs
 
 __all__ = ["main"]
 

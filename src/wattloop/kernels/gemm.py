@@ -13,9 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from wattloop.kernels.dtypes import Dtype
-from wattloop.kernels.kernel import Kernel
-from wattloop.kernels.operand import Operand
+from wattloop.kernels.kernel import Dtype, Kernel, Operand
 
 __all__ = ["Gemm"]
 

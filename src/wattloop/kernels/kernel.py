@@ -1,18 +1,115 @@
-"""What a kernel is: maths, how much work it is, and how its result is checked."""
+"""The contract of a kernel: its number formats, operands, amount of work and check."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import lru_cache
+from math import prod
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from wattloop.core.errors import ConfigError
-from wattloop.kernels.dtypes import DTYPES, Dtype
 
-__all__ = ["Check", "Kernel"]
+Array = Any
+
+
+class Dtype(NamedTuple):
+    """A number format.
+
+    Attributes:
+        name: as on the command line.
+        itemsize: bytes of one value in memory.
+        epsilon: relative step of a stored result, or of a product's factors (tf32).
+        sum_epsilon: relative step of the numbers that sums are kept in.
+        numpy_name: the format its values have on the host; bf16 has none in numpy.
+    """
+
+    name: str
+    itemsize: int
+    epsilon: float
+    sum_epsilon: float
+    numpy_name: str
+
+
+DTYPES: dict[str, Dtype] = {
+    d.name: d
+    for d in (
+        Dtype("fp64", 8, 2.0**-52, 2.0**-52, "float64"),
+        Dtype("fp32", 4, 2.0**-23, 2.0**-23, "float32"),
+        # stored as fp32; tensor cores round the factors of a product to ten bits
+        Dtype("tf32", 4, 2.0**-10, 2.0**-23, "float32"),
+        Dtype("bf16", 2, 2.0**-7, 2.0**-23, "float32"),
+        Dtype("fp16", 2, 2.0**-10, 2.0**-23, "float16"),
+    )
+}
+
+
+def dtype_named(name: str) -> Dtype:
+    """The format of that name.
+
+    Raises:
+        ConfigError: there is none; the message lists those there are.
+    """
+    if name not in DTYPES:
+        raise ConfigError(f"unknown dtype '{name}'; known are {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def rounded(values: Array, dtype: Dtype) -> Array:
+    """`values` as float64 after they were stored in `dtype`."""
+    if dtype.name == "bf16":
+        bits = values.astype(np.float32).view(np.uint32)
+        # to nearest, ties to even: the upper half of a float32 is a bf16
+        upper = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+        return upper.view(np.float32).astype(np.float64)
+    return values.astype(dtype.numpy_name).astype(np.float64)
+
+
+# Inputs that every framework builds alike and any element of which can be recomputed.
+#
+# An operand of any size is a short random pattern, repeated: x_i = pattern[i mod PERIOD]. A
+# framework gets the pattern and repeats it on its device, so gigabytes need not be drawn on the
+# host
+# nor copied; a check recomputes the few elements it needs, exactly as the device holds them. The
+# period is prime, so rows of a matrix differ. Values fill all digits of their format: a GPU that
+# multiplies round numbers draws less power and reaches higher clocks than one at work.
+
+PERIOD = 65_521
+
+
+class Operand(NamedTuple):
+    """One input array: uniform in [-1, 1)."""
+
+    seed: int
+    shape: tuple[int, ...]
+    dtype_name: str
+
+    @property
+    def length(self) -> int:
+        """Elements."""
+        return prod(self.shape)
+
+    @property
+    def pattern(self) -> Array:
+        """The repeated values, as float64, already rounded to the format."""
+        return _pattern(self.seed, self.dtype_name)
+
+    def at(self, flat_indices: Array) -> Array:
+        """Elements at these positions of the flattened array, as float64."""
+        return self.pattern[np.asarray(flat_indices, dtype=np.int64) % PERIOD]
+
+    def whole(self) -> Array:
+        """All of it as float64; for small ones."""
+        return np.resize(self.pattern, self.shape)
+
+
+@lru_cache(maxsize=32)
+def _pattern(seed: int, dtype_name: str) -> Array:
+    values = np.random.default_rng(seed).uniform(-1.0, 1.0, PERIOD)
+    return rounded(values, DTYPES[dtype_name])
+
 
 SAMPLES = 256
-Array = Any
 
 
 class Check(NamedTuple):

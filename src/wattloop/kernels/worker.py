@@ -17,8 +17,7 @@ from typing import Any
 
 from wattloop.core.errors import WattloopError
 from wattloop.kernels.backend import Backend, Unsupported
-from wattloop.kernels.loading import LoadedKernel, load
-from wattloop.kernels.memory import forget_peak, peak_b
+from wattloop.kernels.loaded_kernel import LoadedKernel, forget_peak, load, peak_b
 from wattloop.kernels.registry import backend_named
 from wattloop.kernels.timing import burst_s, timed
 

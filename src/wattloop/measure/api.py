@@ -15,8 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.resolved import Resolved
-from wattloop.core.results import RunStatus, WindowResult
+from wattloop.core.results import EnergyProperties, RunStatus, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy
 from wattloop.measure.session import Session
@@ -143,7 +142,7 @@ def measure(name: str | Callable[P, R] | None = None, **options: Any) -> Any:
     return Measurement(name or "", options)
 
 
-class Measurement(Resolved):
+class Measurement(EnergyProperties):
     """One use of `measure()`."""
 
     def __init__(self, name: str, options: dict[str, Any], *, of_function: bool = False) -> None:

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import MeterUnavailable
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, WindowResult, non_overlapping
 from wattloop.hardware.host import Host
 from wattloop.measure.domain_source import DomainSource

@@ -8,8 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Domain, DomainKind, Scope
+from wattloop.core.records import Domain, DomainKind, Provenance, Scope
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.version import __version__
 

@@ -6,10 +6,14 @@ import contextvars
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
-from wattloop.core.resolved import Resolved
-from wattloop.core.results import DomainEnergy, Missing, WindowResult, non_overlapping
+from wattloop.core.records import Provenance, Scope
+from wattloop.core.results import (
+    DomainEnergy,
+    EnergyProperties,
+    Missing,
+    WindowResult,
+    non_overlapping,
+)
 from wattloop.core.units import format_duration
 from wattloop.measure.domain_source import DomainSource, FusedCurve
 from wattloop.measure.energy_curve import CounterCurve, EnergySpan, GaugeCurve
@@ -215,7 +219,7 @@ class WindowKeeper(Protocol):
         ...
 
 
-class Window(Resolved):
+class Window(EnergyProperties):
     """A region being measured. Windows may nest, overlap, and live in any thread or task.
 
     Beginning and ending only take readings and times; energy is computed when it is asked for,

@@ -15,7 +15,7 @@ from wattloop.core.records import Domain, DomainKind, Gap, Scope
 from wattloop.core.results import Missing
 from wattloop.hardware.host import Host
 from wattloop.hardware.hwmon import find_chips
-from wattloop.hardware.number_file import NumberFile
+from wattloop.hardware.sysfs_file import NumberFile
 from wattloop.meters import perf, rapl
 from wattloop.meters.base import Context, Meter, Reading
 

@@ -11,8 +11,7 @@ from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
 from wattloop.core.results import Missing
 from wattloop.hardware.host import Host
-from wattloop.hardware.number_file import NumberFile
-from wattloop.hardware.text_file import read_text, read_whole
+from wattloop.hardware.sysfs_file import NumberFile, read_text, read_whole
 from wattloop.meters.base import Context, Meter, Reading
 
 AMD_VENDOR = "0x1002"

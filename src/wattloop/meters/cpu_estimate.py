@@ -6,10 +6,9 @@ from typing import ClassVar
 
 from wattloop.core.clock import Clock
 from wattloop.core.errors import MeterUnavailable
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
+from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope, Signal
 from wattloop.hardware.cpu_power import core_activity, estimate_error, package_power_w
-from wattloop.hardware.cpuinfo import Package, clock_mhz, read_packages
+from wattloop.hardware.cpus import Package, clock_mhz, read_packages
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context, Meter, Reading
 

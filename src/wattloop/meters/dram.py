@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from wattloop.core.errors import CommandError, MeterUnavailable
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Domain, DomainKind, Gap, Scope
+from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope
 from wattloop.hardware.dimms import DMIDECODE, Dimm, describe, dimms_from_setting, dimms_from_smbios
-from wattloop.hardware.dram_power import dram_power_w, is_low_power
+from wattloop.hardware.dram_power import MemoryUse, dram_power_w, is_low_power
 from wattloop.hardware.host import Host
-from wattloop.hardware.memory import MemoryUse
 from wattloop.meters import perf, rapl
 from wattloop.meters.base import Context, Meter, Reading
 from wattloop.meters.gauge_files import has_grace

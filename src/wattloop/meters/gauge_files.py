@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Domain, DomainKind, Gap, Scope
+from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope
 from wattloop.core.results import Missing
 from wattloop.hardware.host import Host
 from wattloop.hardware.hwmon import Chip, find_chips
-from wattloop.hardware.number_file import DecimalFile, NumberFile
-from wattloop.hardware.text_file import read_text, read_whole, whole_number
+from wattloop.hardware.sysfs_file import (
+    DecimalFile,
+    NumberFile,
+    read_text,
+    read_whole,
+    whole_number,
+)
 from wattloop.meters.base import Reading
 
 

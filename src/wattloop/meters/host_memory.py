@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, Gap, Signal
-from wattloop.hardware.memory import MemoryUse
+from wattloop.hardware.dram_power import MemoryUse
 from wattloop.meters.base import Context, Meter, Reading
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Gap
 from wattloop.hardware.host import Host
-from wattloop.hardware.text_file import read_text
+from wattloop.hardware.sysfs_file import read_text
 
 LIBRARY = "libnvidia-ml.so.1"
 

@@ -11,7 +11,7 @@ from wattloop.core.records import Domain, DomainKind, Gap, Scope
 from wattloop.core.results import Missing
 from wattloop.hardware.host import Host
 from wattloop.hardware.perf_event import PerfCounter
-from wattloop.hardware.text_file import read_whole
+from wattloop.hardware.sysfs_file import read_whole
 from wattloop.meters import rapl
 from wattloop.meters.base import Context, Meter, Reading
 

@@ -7,8 +7,8 @@ from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap
 from wattloop.core.results import Missing
 from wattloop.hardware.host import Host
-from wattloop.hardware.number_file import NumberFile
 from wattloop.hardware.powercap import POWERCAP, Zone, find_zones, without_mirrors
+from wattloop.hardware.sysfs_file import NumberFile
 from wattloop.meters.base import Context, Meter, Reading
 
 JOULES_PER_UNIT = 1e-6

@@ -7,8 +7,8 @@ entry-point group `wattloop.meters`: an object `detect(context) -> Sequence[Mete
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from wattloop.core.entry_points import entry_points, loaded
 from wattloop.core.errors import ConfigError, MeterUnavailable
+from wattloop.core.plugins import entry_points, loaded
 from wattloop.core.results import Missing
 from wattloop.meters.base import Context, Meter
 

@@ -15,8 +15,7 @@ from typing import Any, ClassVar, TextIO
 
 from wattloop.core.clock import Clock
 from wattloop.core.errors import ConfigError, MeterUnavailable
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Domain, DomainKind, Gap, Scope
+from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope
 from wattloop.meters.base import Context, Meter, Reading
 
 COLUMNS = ("time_s", "domain", "kind", "value")

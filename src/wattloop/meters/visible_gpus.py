@@ -143,7 +143,7 @@ def _nvidia_choice(
 
 
 def _amd(context: Context, environment: Mapping[str, str], *, ranks: bool) -> LeftOut | None:
-    from wattloop.hardware.text_file import read_text
+    from wattloop.hardware.sysfs_file import read_text
     from wattloop.meters.amd_gpu import find_cards
 
     cards = [

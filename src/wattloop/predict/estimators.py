@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.models.model import Model
 

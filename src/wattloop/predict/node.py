@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 from wattloop.core.settings import Settings
 from wattloop.hardware.chassis import ADAPTER_W, BOARD_W, DISK_W, FAN_SHARE, PSU_EFFICIENCY, Fact
 from wattloop.hardware.cpu_power import SMT_GAIN, estimate_error, package_power_w
-from wattloop.hardware.cpuinfo import read_packages
-from wattloop.hardware.cpus import Processor, processor_named
+from wattloop.hardware.cpus import Processor, processor_named, read_packages
 from wattloop.hardware.dimms import Dimm, describe, dimms_from_setting, dimms_from_smbios
 from wattloop.hardware.dram_power import dram_power_w
 from wattloop.hardware.gpus import Gpu

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from wattloop.accounting.carbon import IntensitySearch
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import Missing, WindowResult
 from wattloop.core.units import format_duration, format_energy
 from wattloop.report.card_carbon import carbon_figures

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from wattloop.check.command import printing_aside
 from wattloop.core.errors import CommandError, ConfigError
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 from wattloop.core.settings import Settings
 from wattloop.measure.command import run_command
 from wattloop.measure.run_result import RunResult

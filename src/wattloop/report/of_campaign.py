@@ -11,7 +11,7 @@ from wattloop.schedule.campaigns.stored import known_outcomes
 from wattloop.schedule.campaigns.summary import Summary, by_variant, per_cell, summary_of
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
-from wattloop.trials.status_now import with_status_now
+from wattloop.trials.runner import with_status_now
 from wattloop.version import __version__
 
 __all__ = ["report_of_campaign"]

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from wattloop.analyze.roles import with_energy
-from wattloop.analyze.table import Table as AnalyzeTable
+from wattloop.analyze.table import RunTable as AnalyzeTable
 from wattloop.core.units import format_duration, format_energy, format_number
 from wattloop.report.document import (
     Block,
@@ -27,7 +27,7 @@ from wattloop.report.stored import looked_at
 from wattloop.report.tables.of_search import search_table
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
-from wattloop.trials.status_now import with_status_now
+from wattloop.trials.runner import with_status_now
 from wattloop.tune.results import CandidateResult, SearchSummary, parameter_columns
 from wattloop.tune.search_store import OVER
 from wattloop.version import __version__

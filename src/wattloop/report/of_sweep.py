@@ -3,8 +3,6 @@
 import shlex
 import time
 
-from wattloop.characterize.sweep_result import SweepResult
-from wattloop.characterize.sweep_tables import best_rows, point_rows
 from wattloop.report.document import (
     Block,
     Chart,
@@ -29,6 +27,8 @@ from wattloop.report.sweep_cells import (
 )
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
+from wattloop.sweep.result import SweepResult
+from wattloop.sweep.tables import best_rows, point_rows
 from wattloop.version import __version__
 
 __all__ = ["report_of_sweep"]

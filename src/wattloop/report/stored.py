@@ -2,12 +2,12 @@
 
 from dataclasses import asdict
 
-from wattloop.characterize.sweep_result import SweepResult, result_of
 from wattloop.core.errors import ConfigError
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment, read_trials
+from wattloop.sweep.result import SweepResult, result_of
 from wattloop.trials.outcome import SCOPES
-from wattloop.trials.status_now import with_status_now
+from wattloop.trials.runner import with_status_now
 from wattloop.tune.results import (
     CandidateResult,
     SearchSummary,

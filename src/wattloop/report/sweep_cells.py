@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wattloop.analyze.intervals import Estimate
-from wattloop.characterize.gains import Gain
-from wattloop.characterize.sweep_result import SweepResult
+from wattloop.sweep.result import Gain, SweepResult
 
 __all__ = [
     "gain_text",

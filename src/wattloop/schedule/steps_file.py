@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
+from wattloop.core.yaml_spec import nearest
 from wattloop.hardware.carbon import annual_intensity
-from wattloop.hardware.lined_yaml import nearest
 from wattloop.schedule.amounts import number, watts
 from wattloop.schedule.steps import DAY_S, Steps
 

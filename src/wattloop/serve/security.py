@@ -12,11 +12,11 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from wattloop.core.text import plain
 from wattloop.fleet.tokens import ADMIN, ANYBODY, Caller, Role, TokenFile
 from wattloop.serve.audit_log import Refusals
 from wattloop.serve.errors import said_to
 from wattloop.serve.options import LOCAL_HOSTS, ServeOptions
-from wattloop.store.text import plain
 
 __all__ = [
     "BEARER",

@@ -8,9 +8,9 @@ from sqlalchemy import Connection, Table, insert, select
 
 from wattloop.core.json_shape import shape_fault
 from wattloop.core.results import WindowResult
+from wattloop.core.text import plain, plain_data, plain_json
 from wattloop.store.database import Store
 from wattloop.store.schema import events, steps, windows
-from wattloop.store.text import plain, plain_data, plain_json
 
 __all__ = ["SortedEvents", "read_events", "read_steps", "read_windows", "sort_events"]
 

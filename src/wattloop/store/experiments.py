@@ -11,9 +11,9 @@ from pydantic_core import from_json
 from sqlalchemy import delete, func, insert, inspect, select, update
 
 from wattloop.core.errors import ExperimentNotFound, StoreError
+from wattloop.core.text import json_text, plain
 from wattloop.store.database import Store
 from wattloop.store.schema import experiments, trials
-from wattloop.store.text import json_text, plain
 
 # Experiments: what is tried and why.
 #

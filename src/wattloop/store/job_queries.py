@@ -12,8 +12,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Select, func, insert, or_, select, update
 
 from wattloop.core.errors import RunNotFound
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.store.database import Store
 from wattloop.store.jobs import UNALLOCATED_KIND, job_key_in, refresh_job_in
 from wattloop.store.journal import Journal, SampleBlock

@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from wattloop.core.labels import below_peers, label_of
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 from wattloop.core.results import RunStatus
+from wattloop.core.text import plain
 from wattloop.store.run_record import RunRecord, read_record
 from wattloop.store.schema import jobs, run_facts, runs
-from wattloop.store.text import plain
 
 # A row per job: what its runs add up to, kept up to date as they come and go.
 #

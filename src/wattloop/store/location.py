@@ -8,7 +8,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from wattloop.core.errors import StoreError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 
 @dataclass(frozen=True, slots=True)

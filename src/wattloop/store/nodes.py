@@ -5,9 +5,9 @@ from typing import Any
 
 from sqlalchemy import delete, insert, select
 
+from wattloop.core.text import plain_data, plain_json
 from wattloop.store.database import Store
 from wattloop.store.schema import nodes
-from wattloop.store.text import plain_data, plain_json
 
 
 def keep_nodes(store: Store, heard: Mapping[str, tuple[float, dict[str, Any]]]) -> None:

@@ -17,10 +17,10 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, exists, func, s
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
+from wattloop.core.text import plain_json
 from wattloop.store.database import Store
 from wattloop.store.runs import delete_run_in
 from wattloop.store.schema import runs, sample_chunks, sample_levels
-from wattloop.store.text import plain_json
 
 __all__ = ["Dropped", "Retention", "apply_retention", "parse_age", "retention_of"]
 

@@ -8,8 +8,8 @@ from sqlalchemy import Connection, insert
 
 from wattloop.core.records import Scope
 from wattloop.core.results import RunStatus, WindowResult
+from wattloop.core.text import plain, plain_data
 from wattloop.store.schema import run_facts
-from wattloop.store.text import plain, plain_data
 
 ALL = 0.99
 

@@ -7,11 +7,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select
 
 from wattloop.core.errors import RunNotFound
+from wattloop.core.text import plain, plain_json
 from wattloop.store.database import Store
 from wattloop.store.jobs import job_key_in, refresh_job_in
 from wattloop.store.run_record import RunRecord, insert_run_facts_in, read_record
 from wattloop.store.schema import run_tags, runs
-from wattloop.store.text import plain, plain_json
 
 __all__ = [
     "RunFilter",

@@ -6,8 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.lined_yaml import read_lined
-from wattloop.hardware.yaml_faults import faults_of, said
+from wattloop.core.yaml_spec import format_errors, read_yaml, validation_errors
 from wattloop.study.goals import Goal
 
 __all__ = ["EXAMPLE", "LESS_IS_BETTER", "Source", "StudySpec", "read_study"]
@@ -99,13 +98,15 @@ def read_study(path: str | Path) -> StudySpec:
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong`, one line per fault.
     """
-    source = read_lined(str(path))
+    source = read_yaml(str(path))
     if not source.data:
         raise ConfigError(f"{path}: is empty; begin with: wattloop study init {path}")
     try:
         spec = StudySpec.model_validate(source.data)
     except ValidationError as error:
-        raise ConfigError(said(faults_of(error, StudySpec), source, otherwise=str(path))) from None
+        raise ConfigError(
+            format_errors(validation_errors(error, StudySpec), source, otherwise=str(path))
+        ) from None
     base = spec.baseline
     if not base.is_measured and (base.scenario is None or base.policy is None):
         raise ConfigError(

@@ -58,7 +58,7 @@ class Studying:
 
     def characterize(self) -> dict[str, Any]:
         """Step 3: best settings of the sweeps that were named."""
-        from wattloop.characterize.sweep_tables import best_rows
+        from wattloop.sweep.tables import best_rows
 
         self.record.need("baseline")
         found = []

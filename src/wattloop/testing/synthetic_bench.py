@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattloop.analyze.metrics import Point, objective
+from wattloop.accounting.metrics import Point, objective
 from wattloop.tune.objective import Objective
 from wattloop.tune.problem import Limits, Problem, Quality
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status

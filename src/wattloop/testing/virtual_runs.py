@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from wattloop.core.clock import VirtualClock
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope, Signal
+from wattloop.core.records import Provenance, Scope, Signal
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
 from wattloop.measure.domain_source import domain_sources

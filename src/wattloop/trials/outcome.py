@@ -1,19 +1,128 @@
-"""What came of a trial. A program that fails, hangs or is killed is an outcome, not an error."""
+"""The outcome of a trial: status, energies, peak power. A failed program is an outcome too."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
+from wattloop.store.downsampling import watts
+from wattloop.store.journal import Journal, read_journal
+from wattloop.store.samples import Series, series_of
 
-__all__ = ["SCOPES", "Outcome", "ScopeEnergy", "TrialStatus", "domain_energies", "scope_energies"]
+Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+COUNTER_MEAN_S = 0.2
+
+
+"""Power from a counter is a mean over at least this long: a counter that moves every 100 ms, read
+every 100 ms, shows two steps in one reading now and then."""
+
+
+UNITS = frozenset({"degC", "MHz", "fraction"})
+
+
+class Readings:
+    """Power by domain, and signals, within the time of a trial."""
+
+    def __init__(self, power: Mapping[str, Curve], signals: Mapping[str, Curve]) -> None:
+        self._power = power
+        self._signals = signals
+
+    def peaks_w(self, result: WindowResult) -> dict[str, float]:
+        """Highest power of each scope: of the sum of its domains at one moment, not their sum."""
+        peaks: dict[str, float] = {}
+        for scope in (Scope.GPU, Scope.CPU, Scope.DRAM, Scope.NODE):
+            names = [d.name for d in result.scope_domains(scope)]
+            if names and all(name in self._power for name in names):
+                peaks[scope.value] = _highest_sum([self._power[name] for name in names])
+        return peaks
+
+    def signals(self) -> dict[str, dict[str, float]]:
+        """First, mean, highest and last value of each signal."""
+        return {
+            name: {
+                "first": float(values[0]),
+                "mean": float(values.mean()),
+                "highest": float(values.max()),
+                "last": float(values[-1]),
+            }
+            for name, (_, values) in self._signals.items()
+        }
+
+
+def readings_of(journal: str | Path | None, begin_s: float, end_s: float) -> Readings:
+    """What a run's journal holds between two moments; nothing when it cannot be read."""
+    try:
+        read = None if journal is None else read_journal(Path(journal))
+    except (OSError, ValueError):
+        read = None
+    if read is None:
+        return Readings({}, {})
+    power: dict[str, Curve] = {}
+    signals: dict[str, Curve] = {}
+    for series in series_of(read.header["feeds"]):
+        curve = _within(_curve(read, series), begin_s, end_s)
+        if not len(curve[0]):
+            continue
+        if series.kind == "signal":
+            if series.unit in UNITS:
+                signals[series.name] = curve
+        elif series.kind == "gauge" or series.name not in power:
+            power[series.name] = curve  # a gauge says what a counter must be asked twice for
+    return Readings(power, signals)
+
+
+def _curve(journal: Journal, series: Series) -> Curve:
+    times: list[float] = []
+    values: list[float] = []
+    for block in journal.blocks:
+        if block.feed == series.feed and series.column < block.width:
+            times.extend(block.times_s)
+            values.extend(block.values[series.column :: block.width])
+    if series.kind == "counter":
+        times, values = _thinned(times, values)
+        values = list(watts(times, values, counter=True, wrap_j=series.wrap_j))
+    known = ~np.isnan(np.asarray(values, dtype=np.float64))
+    return np.asarray(times)[known], np.asarray(values, dtype=np.float64)[known]
+
+
+def _thinned(times_s: Sequence[float], raw: Sequence[float]) -> tuple[list[float], list[float]]:
+    kept: list[int] = []
+    for i, time_s in enumerate(times_s):
+        if not kept or time_s >= times_s[kept[-1]] + COUNTER_MEAN_S:
+            kept.append(i)
+    return [times_s[i] for i in kept], [raw[i] for i in kept]
+
+
+def _within(curve: Curve, begin_s: float, end_s: float) -> Curve:
+    times_s, values = curve
+    inside = (times_s >= begin_s) & (times_s <= end_s)
+    return times_s[inside], values[inside]
+
+
+def _highest_sum(curves: Sequence[Curve]) -> float:
+    """Of values that are held until the next reading of the same domain."""
+    moments_s = np.unique(np.concatenate([times_s for times_s, _ in curves]))
+    total = np.zeros_like(moments_s)
+    for times_s, values in curves:
+        index = np.clip(np.searchsorted(times_s, moments_s, side="right") - 1, 0, None)
+        total += values[index]
+    return float(total.max())
+
 
 SCOPES = ("gpu", "cpu", "dram", "node")
+
+
 """Parts of a machine whose energy a trial reports, each where it is known."""
+
 
 DOMAIN_FACTS = (
     *("name", "scope", "energy_j", "uncertainty_j", "provenance", "source", "in_total"),
@@ -67,7 +176,7 @@ class ScopeEnergy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrialOutcome:
     """What one trial found.
 
     Attributes:
@@ -128,7 +237,7 @@ class Outcome:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Outcome":
+    def from_dict(cls, data: Mapping[str, Any]) -> "TrialOutcome":
         """Inverse of `to_dict`; fields of later versions are left out."""
         known = {name: data[name] for name in cls.__slots__ if name in data}
         known["status"] = TrialStatus(known["status"])

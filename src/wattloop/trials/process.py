@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.measure.command import launch
-from wattloop.trials.limits import stops_deferred
 from wattloop.trials.outcome import TrialStatus
+from wattloop.trials.signals import stops_deferred
 
-__all__ = ["Ended", "run_group", "status_of"]
+__all__ = ["ProcessEnd", "run_group", "status_of"]
 
 GRACE_S = 5.0
 """How long a group may take to end by itself after SIGTERM."""
@@ -24,7 +24,7 @@ LOOK_EVERY_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProcessEnd:
     """How the program ended: exit code as a shell reports it, the signal, and whether we sent it.
 
     `lasted_s` is from its start to its end, without what ending its group took.
@@ -43,7 +43,7 @@ def run_group(
     timeout_s: float | None = None,
     output: Path | None = None,
     grace_s: float = GRACE_S,
-) -> Ended:
+) -> ProcessEnd:
     """Run `command` to its end, or to the end of its time.
 
     It has no terminal and no input; what it prints goes to `output`, or where ours goes. Whatever
@@ -73,12 +73,12 @@ def run_group(
                 os.waitpid(pid, 0)
         raise
     if status < 0:
-        return Ended(128 - status, -status, not in_time, lasted_s)
-    return Ended(status, None, not in_time, lasted_s)
+        return ProcessEnd(128 - status, -status, not in_time, lasted_s)
+    return ProcessEnd(status, None, not in_time, lasted_s)
 
 
 def status_of(
-    ended: Ended, timeout_s: float | None, output: Path | None
+    ended: ProcessEnd, timeout_s: float | None, output: Path | None
 ) -> tuple[TrialStatus, dict[str, Any]]:
     """What the end of a program means for its trial, and what to say of it."""
     facts: dict[str, Any] = {"exit_code": ended.exit_code, "signal": ended.signal}

@@ -1,7 +1,8 @@
-"""Runs trials: levers set, program measured, outcome written down before the next one begins."""
+"""Run trials: set levers, measure the program, record the outcome before the next one begins."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -9,17 +10,31 @@ from wattloop.control.lever import Lever
 from wattloop.control.session import LeverSession, lever_session
 from wattloop.core.errors import LeverError, StoreLocked
 from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store
-from wattloop.store.experiments import TrialRecord, begin_trial, end_trial, read_trials
+from wattloop.store.experiments import (
+    RUNNING,
+    Experiment,
+    TrialRecord,
+    begin_trial,
+    end_trial,
+    read_trials,
+)
 from wattloop.store.journal_import import import_orphaned
-from wattloop.trials.claim import TRIAL_VARIABLE, claimed, end_leftovers
-from wattloop.trials.limits import Deferral, stops_deferred, stops_raise
-from wattloop.trials.measured import measured_call, measured_command
-from wattloop.trials.outcome import Outcome, TrialStatus
+from wattloop.trials.lock import TRIAL_VARIABLE, end_leftovers, is_locked, lock_experiment
+from wattloop.trials.measurement import measured_call, measured_command
+from wattloop.trials.outcome import TrialOutcome, TrialStatus
+from wattloop.trials.signals import Deferral, stops_deferred, stops_raise
 from wattloop.trials.trial import Trial
 
-__all__ = ["TrialRunner"]
+
+def with_status_now(store: Store, experiment: Experiment) -> Experiment:
+    """As it is stored, but for one that is marked as running here and that nobody runs."""
+    here = experiment.facts.get("host") == Host.from_environment().name
+    if experiment.status == RUNNING and here and not is_locked(store, experiment.experiment_id):
+        return replace(experiment, status="interrupted")
+    return experiment
 
 
 class TrialRunner:
@@ -55,12 +70,12 @@ class TrialRunner:
         self._outputs = outputs
         self._held: LeverSession | None = None
         self._stack = ExitStack()
-        self._ended: dict[str, Outcome] = {}
+        self._ended: dict[str, TrialOutcome] = {}
 
     def __enter__(self) -> "TrialRunner":
         with ExitStack() as stack:
             stack.enter_context(stops_raise())
-            stack.enter_context(claimed(self._store, self._experiment_id))
+            stack.enter_context(lock_experiment(self._store, self._experiment_id))
             end_leftovers(self._experiment_id)
             with stops_deferred():
                 self._ended = self._known()
@@ -79,15 +94,17 @@ class TrialRunner:
         self._held = None
         self._stack.__exit__(kind, error, traceback)
 
-    def ended(self, key: str) -> Outcome | None:
+    def ended(self, key: str) -> TrialOutcome | None:
         """The outcome of a trial that was paid for already, now or before we were started."""
         return self._ended.get(key)
 
-    def run(self, trial: Trial) -> Outcome:
+    def run(self, trial: Trial) -> TrialOutcome:
         """Run the trial's command measured, or hand back what it gave when it ran before."""
         return self._once(trial, lambda stops: self._command(trial, stops))
 
-    def call(self, trial: Trial, function: Callable[[], Mapping[str, float] | None]) -> Outcome:
+    def call(
+        self, trial: Trial, function: Callable[[], Mapping[str, float] | None]
+    ) -> TrialOutcome:
         """As `run`, with a function of this process; the numbers it returns are kept as metrics.
 
         After `timeout_s` the function is interrupted at its next line of Python, if it runs in
@@ -100,14 +117,14 @@ class TrialRunner:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _known(self) -> dict[str, Outcome]:
+    def _known(self) -> dict[str, TrialOutcome]:
         return {
-            record.key: Outcome.from_dict(record.outcome)
+            record.key: TrialOutcome.from_dict(record.outcome)
             for record in read_trials(self._store, self._experiment_id)
             if record.ended
         }
 
-    def _once(self, trial: Trial, measured: Callable[[Deferral], Outcome]) -> Outcome:
+    def _once(self, trial: Trial, measured: Callable[[Deferral], TrialOutcome]) -> TrialOutcome:
         known = self._ended.get(trial.key)
         if known is not None:
             return known
@@ -115,14 +132,14 @@ class TrialRunner:
         with stops_deferred() as stops:
             record = begin_trial(self._store, self._experiment_id, trial.key, trial.to_dict())
             if record.ended:  # somebody else resumed the same experiment meanwhile
-                outcome = Outcome.from_dict(record.outcome)
+                outcome = TrialOutcome.from_dict(record.outcome)
             else:
                 outcome = self._set(trial) or measured(stops)
                 self._keep(record, outcome)
             self._ended[trial.key] = outcome
         return outcome
 
-    def _set(self, trial: Trial) -> Outcome | None:
+    def _set(self, trial: Trial) -> TrialOutcome | None:
         """Give every lever its value; an outcome when one refuses."""
         if not trial.settings:
             return None
@@ -131,10 +148,10 @@ class TrialRunner:
         try:
             self._held.set(trial.settings)
         except LeverError as error:
-            return Outcome(status=TrialStatus.NOT_SET, message=str(error))
+            return TrialOutcome(status=TrialStatus.NOT_SET, message=str(error))
         return None
 
-    def _command(self, trial: Trial, stops: Deferral) -> Outcome:
+    def _command(self, trial: Trial, stops: Deferral) -> TrialOutcome:
         return measured_command(
             trial,
             self._settings,
@@ -148,7 +165,7 @@ class TrialRunner:
     def _tags(self, trial: Trial) -> dict[str, str]:
         return {"experiment": self._experiment_id, "trial": trial.key}
 
-    def _keep(self, record: TrialRecord, outcome: Outcome) -> None:
+    def _keep(self, record: TrialRecord, outcome: TrialOutcome) -> None:
         end_trial(
             self._store,
             self._experiment_id,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Protocol
 
-from wattloop.characterize.cap_pilot import PilotRules, State
+from wattloop.cap.online import OnlineRules, OnlineState
 from wattloop.core.errors import WattloopError
 from wattloop.core.settings import Settings
 from wattloop.tune.levers import LeverBoard
@@ -10,7 +10,7 @@ from wattloop.tune.progress import CapFound
 from wattloop.tune.segment import CapSearch
 
 if TYPE_CHECKING:
-    from wattloop.characterize.cap_finder import Choice
+    from wattloop.cap.finder import CapChoice
     from wattloop.measure.session import Session
 
 
@@ -72,9 +72,9 @@ class CapWatch:
         board: LeverBoard,
         session: "Session",
         settings: Settings,
-        rules: PilotRules | None = None,
+        rules: OnlineRules | None = None,
     ) -> None:
-        from wattloop.characterize.cap_callback import CapTuner  # few searches look for a cap
+        from wattloop.cap.callback import CapTuner  # few searches look for a cap
 
         plan = board.cap_plan(search)
         self._stepped = False
@@ -110,7 +110,7 @@ class CapWatch:
         probes = () if finder is None else finder.probes
         fault = self._tuner.fault or ""
         if choice is None or (choice.unfinished and len(probes) < FEWEST_PROBES):
-            over = pilot is not None and pilot.state is State.LEFT
+            over = pilot is not None and pilot.state is OnlineState.LEFT
             reason = fault or (
                 "no cap was found in the time allowed"
                 if over
@@ -132,7 +132,7 @@ def watch_for(
     board: LeverBoard,
     session: "Session",
     settings: Settings,
-    rules: PilotRules | None,
+    rules: OnlineRules | None,
 ) -> CapSteps:
     """A watch, or nothing where no cap is wanted or none may be set: the training goes on."""
     if search is None:
@@ -143,6 +143,6 @@ def watch_for(
         return NoCap(str(error))
 
 
-def _half_width(choice: "Choice") -> float:
+def _half_width(choice: "CapChoice") -> float:
     gain, loss = choice.energy_gain_pct, choice.time_loss_pct
     return max(gain.high - gain.low, loss.high - loss.low) / 200

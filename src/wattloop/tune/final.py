@@ -24,8 +24,8 @@ from wattloop.store.experiments import (
     set_experiment_status,
 )
 from wattloop.store.journal_import import import_orphaned
-from wattloop.trials.claim import claimed, end_leftovers
-from wattloop.trials.limits import stops_deferred, stops_raise
+from wattloop.trials.lock import end_leftovers, lock_experiment
+from wattloop.trials.signals import stops_deferred, stops_raise
 from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.executors.ray import slots_asked
 from wattloop.tune.problem import Problem
@@ -273,7 +273,7 @@ def train_final(
     default = None
     elsewhere = _ran_on_cluster(search)
     # a search that goes on, or what a killed one left running, would be in the numbers
-    with claimed(store, search.experiment_id), runs:
+    with lock_experiment(store, search.experiment_id), runs:
         end_leftovers(search.experiment_id)
         winner = runs.train(WINNER, parameters, best.levers)
         if problem.default:
@@ -360,7 +360,7 @@ class _Runs:
             seed=self._problem.seed,
         )
         identity = self.experiment.experiment_id
-        with stops_raise(), claimed(self._store, identity), stops_deferred() as stops:
+        with stops_raise(), lock_experiment(self._store, identity), stops_deferred() as stops:
             end_leftovers(identity)
             settings = {"segment": segment.to_dict(), "asked": 0}
             begun = begin_trial(self._store, identity, name, settings)

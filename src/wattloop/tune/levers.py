@@ -6,8 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattloop.characterize.cap_levers import CapPlan, cap_plan
-from wattloop.characterize.cap_visible import job_gpus
+from wattloop.cap.levers import CapPlan, cap_plan, job_gpus
 from wattloop.control.inventory import levers_named
 from wattloop.control.lever import Lever, Setting
 from wattloop.control.registry import find_levers

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattloop.analyze.metrics import Point, ed2p, edp, eds
+from wattloop.accounting.metrics import Point, ed2p, edp, eds
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import kwh_from_joules
 

@@ -10,8 +10,8 @@ from wattloop.core.clock import Clock, RealClock
 from wattloop.core.errors import ConfigError, StoreError, StoreLocked, StrategyError
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.journal_import import import_orphaned
-from wattloop.trials.claim import claimed, end_leftovers
-from wattloop.trials.limits import Deferral, stops_deferred, stops_raise
+from wattloop.trials.lock import end_leftovers, lock_experiment
+from wattloop.trials.signals import Deferral, stops_deferred, stops_raise
 from wattloop.tune.budget import BudgetSpent, allowed, bounded, over
 from wattloop.tune.compatibility import without_collecting
 from wattloop.tune.executors.base import Resumable, TrainedSoFar, TrialExecutor
@@ -181,7 +181,7 @@ class Search:
         with ExitStack() as stack:
             stack.callback(self._bench.close)
             stack.enter_context(stops_raise())
-            stack.enter_context(claimed(self._record.store, self._record.search_id))
+            stack.enter_context(lock_experiment(self._record.store, self._record.search_id))
             stack.callback(self._record.close)
             end_leftovers(self._record.search_id)
             try:

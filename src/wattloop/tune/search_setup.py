@@ -18,7 +18,7 @@ from wattloop.store.experiments import (
     find_experiment,
     set_experiment_status,
 )
-from wattloop.trials.claim import refuse_claimed
+from wattloop.trials.lock import refuse_locked
 from wattloop.tune.compatibility import without_collecting
 from wattloop.tune.executors.base import ExecutorParts, TrialExecutor
 from wattloop.tune.executors.ray import slots_asked
@@ -233,7 +233,7 @@ def prepare_search(
         store, spec.to_dict(), mark, name=spec.name, facts=facts, resume=resume, only=resume_only
     )
     if is_resumed:
-        refuse_claimed(store, experiment.experiment_id)
+        refuse_locked(store, experiment.experiment_id)
     limits = spec.to_dict().get("limits") or {}
     if is_resumed and limits:
         _keep_limits(store, experiment, limits)
@@ -277,7 +277,7 @@ def resume_search(
     experiment = (
         _unfinished(store) if reference is None else find_experiment(store, reference, KIND)
     )
-    refuse_claimed(store, experiment.experiment_id)
+    refuse_locked(store, experiment.experiment_id)
     # limits given to an earlier going on hold until others are given
     raised = {**(experiment.facts.get("limits") or {}), **(limits or {})}
     own = experiment.spec.get("limits") or {}

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattloop.core.model_error import EnergyError, energy_error
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import RunStatus, WindowResult
 from wattloop.core.settings import Settings
 

@@ -15,12 +15,11 @@ from pydantic import (
     model_validator,
 )
 
-from wattloop.characterize.cap_finder import FINDER_METRICS
+from wattloop.cap.finder import FINDER_METRICS
+from wattloop.core import yaml_spec
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
-from wattloop.hardware import yaml_faults
-from wattloop.hardware.lined_yaml import LinedData, read_lined
-from wattloop.hardware.yaml_faults import Fault, faults_of
+from wattloop.core.yaml_spec import Fault, YamlWithLines, read_yaml, validation_errors
 from wattloop.tune.objective import Objective
 from wattloop.tune.problem import Problem, Quality
 from wattloop.tune.segment import Value
@@ -38,18 +37,20 @@ from wattloop.tune.spec_sections import (
 )
 
 
-def said(faults: Iterable[Fault], source: LinedData | None) -> str:
+def said(faults: Iterable[Fault], source: YamlWithLines | None) -> str:
     """One line per fault, in the order of the file."""
     written = [(_as_written(place, source), message) for place, message in faults]
-    return yaml_faults.said(written, source, otherwise="search")
+    return yaml_spec.format_errors(written, source, otherwise="search")
 
 
-def said_of(error: ValidationError, model: type[BaseModel], source: LinedData | None) -> str:
+def said_of(error: ValidationError, model: type[BaseModel], source: YamlWithLines | None) -> str:
     """The same for what pydantic found."""
-    return said(faults_of(error, model), source)
+    return said(validation_errors(error, model), source)
 
 
-def _as_written(place: tuple[str | int, ...], source: LinedData | None) -> tuple[str | int, ...]:
+def _as_written(
+    place: tuple[str | int, ...], source: YamlWithLines | None
+) -> tuple[str | int, ...]:
     """`strategy` is `method` where the file says so."""
     if place[:1] == ("strategy",) and source is not None and ("method",) in source.lines:
         return ("method", *place[1:])
@@ -509,11 +510,11 @@ def read_spec(path: str) -> SearchSpec:
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
     """
-    source = read_lined(path)
+    source = read_yaml(path)
     return spec_from(source.data, source)
 
 
-def spec_from(data: Mapping[str, Any], source: LinedData | None = None) -> SearchSpec:
+def spec_from(data: Mapping[str, Any], source: YamlWithLines | None = None) -> SearchSpec:
     """A checked specification from plain data or objects (`{"lr": Real(low=..., high=...)}`).
 
     Raises:

@@ -16,12 +16,11 @@ from pydantic import (
 )
 
 from wattloop.accounting.carbon import find_intensity
-from wattloop.characterize.cap_finder import FINDER_METRICS
-from wattloop.characterize.quantities import Values, expanded, seconds
+from wattloop.cap.finder import FINDER_METRICS
 from wattloop.core.errors import ConfigError
-from wattloop.core.quantities import Dimension, quantity
+from wattloop.core.quantities import Dimension, Values, expanded, quantity, seconds
 from wattloop.core.settings import Settings
-from wattloop.hardware.lined_yaml import nearest
+from wattloop.core.yaml_spec import nearest
 from wattloop.tune.objective import NEED_QUALITY, OBJECTIVES, Objective
 from wattloop.tune.problem import Limits, Quality
 from wattloop.tune.segment import CAP_LEVER, CapSearch, Value

@@ -1,18 +1,89 @@
-"""A virtual card: its limits, what it works on, its faults, and exactly what it used."""
+"""A virtual card: its limits, its work, its faults, and exactly the energy it used."""
+
+import math
+import random
+from enum import IntEnum
 
 from wattloop.core.clock import Clock, RealClock
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.virtual.cards import card_named
-from wattloop.virtual.faults import Fault, refusal_to_set
-from wattloop.virtual.owner import NOBODY, Owner
 from wattloop.virtual.physics import IDLE, Activity, CardModel, OperatingPoint, Work
-from wattloop.virtual.timeline import MemoryTimeline, Segment, Timeline, segment_at
+from wattloop.virtual.timeline import (
+    NOBODY,
+    CardTimeline,
+    MemoryTimeline,
+    TimelineSegment,
+    WorkOwner,
+    segment_at,
+)
 
-__all__ = ["VirtualGpu"]
+
+def normal(stream: int, tick: int) -> float:
+    """A number of the standard normal distribution per (stream, tick)."""
+    u = (_mixed(2 * tick + 1, stream) + 1) / 2**64
+    v = _mixed(2 * tick + 2, stream) / 2**64
+    return math.sqrt(-2 * math.log(u)) * math.cos(2 * math.pi * v)
+
+
+def _mixed(value: int, stream: int) -> int:
+    """A well-spread 64-bit number per (value, stream), by splitmix64."""
+    mask = 2**64 - 1
+    x = (value * 0x9E3779B97F4A7C15 + (stream + 1) * 0xD1B54A32D192ED03) & mask
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+    return x ^ (x >> 31)
+
+
+class Fault(IntEnum):
+    """What is wrong with a card.
+
+    `NO_PERMISSION` and `UNSUPPORTED` hold for reading and setting, `SET_FORBIDDEN` and
+    `SET_UNSUPPORTED` for setting only; with `SET_IGNORED` a setting is accepted and has no effect.
+    """
+
+    NONE = 0
+    LOST = 1
+    NO_PERMISSION = 2
+    UNSUPPORTED = 3
+    UNKNOWN_ERROR = 4
+    SET_FORBIDDEN = 5
+    SET_UNSUPPORTED = 6
+    SET_IGNORED = 7
+
+
+def refusal_to_read(now: TimelineSegment) -> tuple[str, bool]:
+    """(why it cannot be read, whether nobody should wait for it); "" when it can."""
+    match Fault(int(now.fault)):
+        case Fault.LOST:
+            return "the virtual GPU has fallen off the bus", True
+        case Fault.NO_PERMISSION:
+            return "permission denied", True
+        case Fault.UNSUPPORTED:
+            return "the virtual GPU does not support the call", True
+        case Fault.UNKNOWN_ERROR if random.random() < now.fault_probability:
+            return "unknown error", False
+    return "", False
+
+
+def refusal_to_set(now: TimelineSegment) -> str:
+    """Why it cannot be set; "" when it can."""
+    match Fault(int(now.fault)):
+        case Fault.SET_FORBIDDEN:
+            return "permission denied"
+        case Fault.SET_UNSUPPORTED:
+            return "the virtual GPU does not support the call"
+    return refusal_to_read(now)[0]
+
 
 SLICE_S = 0.1
+
+
 """Work looks at the card's limits this often, so that a cap set meanwhile takes effect."""
+
+
 CONTEXT_B = 0.5e9
+
+
 """What a CUDA context occupies."""
 
 
@@ -30,7 +101,7 @@ class VirtualGpu:
         self,
         index: int = 0,
         model: CardModel | None = None,
-        timeline: Timeline | None = None,
+        timeline: CardTimeline | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.index = index
@@ -57,7 +128,7 @@ class VirtualGpu:
         return self._clock.now_s() - begin_s
 
     def load(
-        self, busy: float, compute: float = 1.0, memory: float = 0.4, owner: Owner = NOBODY
+        self, busy: float, compute: float = 1.0, memory: float = 0.4, owner: WorkOwner = NOBODY
     ) -> None:
         """Keep the card busy for a share of the time, until told otherwise; 0 is idle.
 
@@ -73,7 +144,7 @@ class VirtualGpu:
         activity: Activity,
         at_s: float | None = None,
         time_scale: float = 1.0,
-        owner: Owner = NOBODY,
+        owner: WorkOwner = NOBODY,
     ) -> None:
         """Work on `activity` until told otherwise.
 
@@ -101,7 +172,7 @@ class VirtualGpu:
         Work ends when somebody looks: the meter does at every reading.
         """
         now = self.now()
-        if now.busy > 0 and Owner(now.owner_pid, now.owner_began).gone:
+        if now.busy > 0 and WorkOwner(now.owner_pid, now.owner_began).gone:
             self.occupy(IDLE)
 
     @property
@@ -153,12 +224,12 @@ class VirtualGpu:
         """Set the energy counter to zero, as reloading a driver does."""
         self._change(counter_zero_j=self.energy_j(self._clock.now_s()))
 
-    def now(self) -> Segment:
+    def now(self) -> TimelineSegment:
         """The card's present state."""
         segments = self._timeline.segments(self.index)
         return segments[-1] if segments else self._first
 
-    def at(self, at_s: float) -> Segment:
+    def at(self, at_s: float) -> TimelineSegment:
         """The card's state at a moment."""
         segments = self._timeline.segments(self.index)
         return segment_at(segments, at_s) if segments else self._first
@@ -221,10 +292,10 @@ class VirtualGpu:
             )
             self._timeline.append(self.index, settled)
 
-    def _untouched(self) -> Segment:
+    def _untouched(self) -> TimelineSegment:
         """Idle since the beginning of the clock, the same for every process that looks."""
         model = self.model
-        return Segment(
+        return TimelineSegment(
             start_s=0.0,
             energy_j=0.0,
             start_w=model.idle_w,

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from wattloop.control.lever import Lever, LeverState, Setting
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.meters.base import Context
-from wattloop.virtual.faults import refusal_to_read, refusal_to_set
-from wattloop.virtual.gpu import VirtualGpu
+from wattloop.virtual.gpu import VirtualGpu, refusal_to_read, refusal_to_set
 from wattloop.virtual.machine import VirtualMachine, shared_machine
 from wattloop.virtual.meter import first_number
 

@@ -10,11 +10,10 @@ from wattloop.core.clock import Clock
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host
 from wattloop.virtual.cards import CARDS
-from wattloop.virtual.file_timeline import FileTimeline
 from wattloop.virtual.gpu import VirtualGpu
-from wattloop.virtual.node import NodeModel
-from wattloop.virtual.nodes import NODES
+from wattloop.virtual.node import NODES, NodeModel
 from wattloop.virtual.physics import CardModel
+from wattloop.virtual.timeline import FileTimeline
 
 __all__ = ["MODEL_VARIABLE", "STATE_VARIABLE", "VirtualMachine", "shared_gpus", "shared_machine"]
 
@@ -57,7 +56,7 @@ def shared_machine(
     name = given if given.endswith(".json") else given.lower()
     node = NODES.get(name)
     if name.endswith(".json"):
-        from wattloop.virtual.card_file import read_card  # few have a card of their own
+        from wattloop.virtual.cards import read_card  # few have a card of their own
 
         card: CardModel | None = read_card(Path(name))
     else:

@@ -1,12 +1,4 @@
-"""A node around virtual cards: host, fans, power supplies, and a job's time and energy on it.
-
-    P_node  = P_dc / eta(P_dc / P_rated),   P_dc = host + sum of GPUs + fans
-    P_fans  = fan_w (Q / Q_full)^3          air flow in proportion to heat, power to its cube
-    t(n)    = sum over phases of t_phase(n) x slowdown of the slowest card
-
-Q is the power that the heat sinks of all cards feel, idle ones included; `Q_full` is every card at
-its default limit.
-"""
+"""A node around virtual cards: host, fans, power supplies, and a job's time and energy on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +7,23 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from wattloop.core.errors import ConfigError
+from wattloop.virtual.cards import CARDS
 from wattloop.virtual.job import TrainingJob
 from wattloop.virtual.physics import IDLE, Activity, CardModel, OperatingPoint
 
-__all__ = ["GOLD", "NodeModel", "Outcome", "Setting", "steady_outcome"]
+# A node around virtual cards: host, fans, power supplies, and a job's time and energy on it.
+#
+#     P_node  = P_dc / eta(P_dc / P_rated),   P_dc = host + sum of GPUs + fans
+#     P_fans  = fan_w (Q / Q_full)^3          air flow in proportion to heat, power to its cube
+#     t(n)    = sum over phases of t_phase(n) x slowdown of the slowest card
+#
+# Q is the power that the heat sinks of all cards feel, idle ones included; `Q_full` is every card
+# at
+# its default limit.
 
 GOLD = ((0.0, 0.80), (0.1, 0.84), (0.2, 0.88), (0.5, 0.92), (1.0, 0.88))
+
+
 """(load, efficiency) of an 80 PLUS Gold power supply at 230 V; below 20% load assumed."""
 
 
@@ -69,7 +72,7 @@ class Setting(NamedTuple):
     memory_clock_mhz: float | None = None
 
 
-class Outcome(NamedTuple):
+class NodeOutcome(NamedTuple):
     """What a job took: simulated seconds and joules."""
 
     time_s: float
@@ -79,7 +82,7 @@ class Outcome(NamedTuple):
 
 def steady_outcome(
     node: NodeModel, job: TrainingJob, gpus: int, setting: Setting | None = None
-) -> Outcome:
+) -> NodeOutcome:
     """Time and energy of a long job on a warm node, without letting time pass.
 
     Raises:
@@ -101,7 +104,7 @@ def steady_outcome(
     gpus_j = sum(duration_s * power_w for duration_s, power_w in phases_w)
     heat_w = gpus_j / time_s  # steps are short against the heat sinks' time constant
     node_j = sum(duration_s * node.power_w(power_w, heat_w) for duration_s, power_w in phases_w)
-    return Outcome(time_s, node_j, gpus_j)
+    return NodeOutcome(time_s, node_j, gpus_j)
 
 
 @lru_cache(maxsize=1_024)
@@ -120,3 +123,47 @@ def _between(points: Sequence[tuple[float, float]], x: float) -> float:
         if x <= x1:
             return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
     return points[-1][1]
+
+
+XCEPTION = TrainingJob(
+    name="xception",
+    gpu_s=395.1,
+    activity=Activity(1.0, 0.5, 1.0, overlap=0.0),
+    comm_s=16.87,
+    comm_growth=0.489,
+    comm_activity=Activity(0.232, 1.0, 1.0),
+    source=(
+        "five epochs of Xception on 10,000 images with Horovod, Koszczal et al. (Euro-Par 2023 "
+        "Workshops, doi 10.1007/978-3-031-48803-0_1); fitted by benchmarks/document_004.py"
+    ),
+)
+
+
+NODES: dict[str, NodeModel] = {
+    "node004": NodeModel(
+        name="node004",
+        card=CARDS["rtx6000"],
+        gpus=8,
+        host_w=474.6,
+        fan_w=500.0,
+        supply_w=4_000.0,
+        job=XCEPTION,
+        source=(
+            "8 Quadro RTX 6000, 2 Xeon Silver 4210, four 1 kW Gold supplies of Koszczal et al. "
+            "(Euro-Par 2023 Workshops, doi 10.1007/978-3-031-48803-0_1); host and fans fitted by "
+            "benchmarks/document_004.py to the training times and largest energy gains they give"
+        ),
+    ),
+}
+
+
+def node_named(name: str) -> NodeModel:
+    """The node called `name`, such as `node004`.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    node = NODES.get(name.lower())
+    if node is None:
+        raise ConfigError(f"no virtual node called '{name}'; known are {', '.join(NODES)}")
+    return node

@@ -1,22 +1,68 @@
-"""What virtual cards did and when, so that energy between any two moments is exact.
+"""Timeline of virtual cards, in memory or in a shared file: energy between any two instants."""
 
-A card's life is a list of segments. Within one, power moves exponentially from `start_w` to
-`target_w`, as a card's regulators do, and temperature follows power; both have exact solutions.
-Processes share segments through a file, see `file_timeline`.
-"""
-
+import fcntl
 import math
+import os
+import struct
 import threading
+import time
 from bisect import bisect_right
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
-__all__ = ["MemoryTimeline", "Segment", "Timeline", "segment_at"]
+from wattloop.core.errors import ConfigError
+
+
+class WorkOwner(NamedTuple):
+    """A process, known by its number and the moment it began: numbers are used again."""
+
+    pid: float
+    began: float
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process has ended; nobody never does."""
+        return self.pid > 0 and _began(int(self.pid)) != self.began
+
+
+NOBODY = WorkOwner(0.0, 0.0)
+
+
+def this_process() -> WorkOwner:
+    """The calling process."""
+    pid = os.getpid()
+    return WorkOwner(float(pid), _began(pid) or 0.0)
+
+
+def began_s() -> float:
+    """When this process began, in seconds of `time.monotonic()`, to 10 ms."""
+    since_boot_s = (_began(os.getpid()) or 0.0) / os.sysconf("SC_CLK_TCK")
+    asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    return min(time.monotonic(), since_boot_s - asleep_s)
+
+
+def _began(pid: int) -> float | None:
+    """Kernel ticks at which a process began; None when it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in ("Z", "X") else float(fields[19])
+
+
+# What virtual cards did and when, so that energy between any two moments is exact.
+#
+# A card's life is a list of segments. Within one, power moves exponentially from `start_w` to
+# `target_w`, as a card's regulators do, and temperature follows power; both have exact solutions.
+# Processes share segments through a file, see `file_timeline`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class TimelineSegment:
     """A card's state from `start_s` on.
 
     `energy_j` is what it had used by then; `counter_zero_j` what it had used when its counter was
@@ -73,7 +119,7 @@ class Segment:
         b = self.start_heat_w - self.target_w - a
         return self.target_w + a * math.exp(-dt / self.ramp_s) + b * math.exp(-dt / self.thermal_s)
 
-    def followed(self, at_s: float, **changes: float) -> "Segment":
+    def followed(self, at_s: float, **changes: float) -> "TimelineSegment":
         """The segment that begins at `at_s` where this one has arrived."""
         return replace(
             self,
@@ -85,14 +131,14 @@ class Segment:
         )
 
 
-class Timeline(Protocol):
+class CardTimeline(Protocol):
     """Segments per card."""
 
-    def segments(self, gpu: int) -> list[Segment]:
+    def segments(self, gpu: int) -> list[TimelineSegment]:
         """What is known of a card, oldest first; empty for one that was never touched."""
         ...
 
-    def append(self, gpu: int, segment: Segment) -> None:
+    def append(self, gpu: int, segment: TimelineSegment) -> None:
         """Add a segment; call it inside `changing`."""
         ...
 
@@ -101,7 +147,7 @@ class Timeline(Protocol):
         ...
 
 
-def segment_at(segments: list[Segment], at_s: float) -> Segment:
+def segment_at(segments: list[TimelineSegment], at_s: float) -> TimelineSegment:
     """The segment that holds at a moment; the first one for times before it."""
     index = bisect_right(segments, at_s, key=lambda segment: segment.start_s)
     return segments[max(0, index - 1)]
@@ -113,14 +159,14 @@ class MemoryTimeline:
     KEPT = 10_000
 
     def __init__(self) -> None:
-        self._segments: dict[int, list[Segment]] = {}
+        self._segments: dict[int, list[TimelineSegment]] = {}
         self._lock = threading.RLock()
 
-    def segments(self, gpu: int) -> list[Segment]:
+    def segments(self, gpu: int) -> list[TimelineSegment]:
         """What is known of a card, oldest first."""
         return self._segments.get(gpu, [])
 
-    def append(self, gpu: int, segment: Segment) -> None:
+    def append(self, gpu: int, segment: TimelineSegment) -> None:
         """Add a segment."""
         kept = self._segments.setdefault(gpu, [])
         if len(kept) >= 2 * self.KEPT:
@@ -131,3 +177,151 @@ class MemoryTimeline:
     def changing(self) -> AbstractContextManager[object]:
         """A context in which nobody else adds segments."""
         return self._lock
+
+
+# Segments of virtual cards in a file, which all processes that see the cards share.
+#
+# Records are of fixed size, appended under a lock that the kernel releases when its holder dies; a
+# torn last record is ignored.
+
+PATIENCE_S = 2.0
+
+
+"""No change takes as long. Whoever still waits restores a cap from a signal handler, in a program
+that was interrupted while it held the lock and cannot go on before that is done.
+"""
+
+
+LOOK_EVERY_S = 0.0005
+
+
+class FileTimeline:
+    """For all processes that name the same file.
+
+    Raises:
+        ConfigError: the file cannot be used, or is not one of ours.
+    """
+
+    MAX_BYTES = 16_000_000
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._segments: dict[int, list[TimelineSegment]] = {}
+        self._read_bytes = 0
+        self._identity = (0, 0)
+        self._lock = threading.RLock()
+
+    def segments(self, gpu: int) -> list[TimelineSegment]:
+        """What is known of a card, oldest first, by whoever changed it."""
+        with self._alone():
+            self._catch_up()
+            return self._segments.get(gpu, [])
+
+    def append(self, gpu: int, segment: TimelineSegment) -> None:
+        """Add a segment to the file."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(self.path, flags, 0o600)
+        try:
+            size = os.fstat(fd).st_size
+            if size % _RECORD.size:
+                os.ftruncate(fd, size - size % _RECORD.size)  # a writer died in mid-record
+            if size > self.MAX_BYTES:
+                self._compact(fd)
+            os.write(fd, _packed(gpu, segment))
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with self._alone():
+            try:
+                fd = os.open(self.path, flags, 0o600)
+            except OSError as problem:
+                raise self._unusable(problem.strerror or str(problem)) from None
+            try:
+                _lock_file(fd)
+                yield
+            finally:
+                os.close(fd)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        ours = self._lock.acquire(timeout=PATIENCE_S)
+        try:
+            yield
+        finally:
+            if ours:
+                self._lock.release()
+
+    def changing(self) -> AbstractContextManager[object]:
+        """A context in which no process adds segments."""
+        return self._changing()
+
+    def _compact(self, fd: int) -> None:
+        """Forget the past, keep where each card is: segments carry their energy with them."""
+        self._catch_up()
+        latest = {gpu: segments[-1] for gpu, segments in self._segments.items()}
+        os.ftruncate(fd, 0)
+        for gpu, segment in latest.items():
+            os.write(fd, _packed(gpu, segment))
+
+    def _catch_up(self) -> None:
+        try:
+            info = self.path.stat()
+        except OSError:
+            self._segments, self._read_bytes = {}, 0
+            return
+        identity = (info.st_dev, info.st_ino)
+        if identity != self._identity or info.st_size < self._read_bytes:
+            self._segments, self._read_bytes, self._identity = {}, 0, identity
+        if info.st_size - self._read_bytes < _RECORD.size:
+            return
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read_bytes)
+                data = file.read()
+        except OSError as problem:
+            raise self._unusable(problem.strerror or str(problem)) from None
+        whole = len(data) - len(data) % _RECORD.size
+        for gpu, *values in _RECORD.iter_unpack(data[:whole]):
+            if gpu not in _NUMBERS or not all(map(math.isfinite, values)):
+                raise self._unusable("it holds something else than the state of virtual GPUs")
+            self._segments.setdefault(int(gpu), []).append(
+                TimelineSegment(**dict(zip(_FIELDS, values, strict=True)))
+            )
+        self._read_bytes += whole
+
+    def _unusable(self, why: str) -> ConfigError:
+        return ConfigError(
+            f"virtual GPU: {self.path}: {why}; name another file with WATTLOOP_VIRTUAL_STATE"
+        )
+
+
+_FIELDS = tuple(TimelineSegment.__dataclass_fields__)
+
+
+_RECORD = struct.Struct(f"<{1 + len(_FIELDS)}d")
+
+
+_NUMBERS = frozenset(float(number) for number in range(1_024))
+
+
+"""Numbers that a card can have; a record that begins with another is none of ours."""
+
+
+def _packed(gpu: int, segment: TimelineSegment) -> bytes:
+    return _RECORD.pack(gpu, *astuple(segment))
+
+
+def _lock_file(fd: int) -> None:
+    give_up_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= give_up_s:
+                return
+            time.sleep(LOOK_EVERY_S)
+        else:
+            return

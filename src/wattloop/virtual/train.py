@@ -17,10 +17,10 @@ from types import FrameType
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
 from wattloop.virtual.job import JOBS, TrainingJob, job_named
+from wattloop.virtual.job_run import TrainingRun
 from wattloop.virtual.machine import VirtualMachine, shared_machine
-from wattloop.virtual.nodes import NODES
-from wattloop.virtual.owner import began_s, this_process
-from wattloop.virtual.training import TrainingRun
+from wattloop.virtual.node import NODES
+from wattloop.virtual.timeline import began_s, this_process
 
 __all__ = ["main"]
 

@@ -12,7 +12,7 @@ from types import FrameType
 
 from wattloop.core.errors import ConfigError
 from wattloop.virtual.machine import shared_gpus
-from wattloop.virtual.owner import this_process
+from wattloop.virtual.timeline import this_process
 
 __all__ = ["main"]
 

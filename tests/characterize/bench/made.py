@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wattloop.characterize.bench.result import KernelResult, ScopeEnergy
+from wattloop.bench.result import KernelResult, ScopeEnergy
 
 __all__ = ["energy", "made"]
 

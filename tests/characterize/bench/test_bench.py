@@ -9,16 +9,12 @@ import pytest
 from tests.characterize.bench.made import made
 from wattloop.accounting.energy_slope import Line
 from wattloop.accounting.idle import IdleLine
-from wattloop.characterize.bench.bench import Bench
-from wattloop.characterize.bench.choice import Choice
-from wattloop.characterize.bench.energies import scope_energies
-from wattloop.characterize.bench.idle_power import Idle, idle_by_threads, idle_line
-from wattloop.characterize.bench.keeping import Keeper, kept_record
-from wattloop.characterize.bench.plan import planned
-from wattloop.characterize.bench.session_record import BenchRecord
+from wattloop.bench.idle import IdlePower, idle_by_threads, idle_line
+from wattloop.bench.plan import BenchRequest, make_plan
+from wattloop.bench.record import BenchRecord, BenchRecorder, kept_record
+from wattloop.bench.runner import KernelBench, scope_energies
 from wattloop.core.errors import MeterUnavailable, StoreError
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
@@ -49,12 +45,12 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 def bench(
     session: Session, sizes: str = "triad=1e5", seconds: float = 0.3, **facts: object
-) -> Bench:
-    choice = Choice.of(
+) -> KernelBench:
+    choice = BenchRequest.of(
         kernels="triad", backends="numpy", sizes=sizes, threads="1", device="cpu", seconds=seconds
     )
-    idle = Idle(LINES, "known")
-    return Bench(planned(choice, Host()), session, idle, **facts)  # type: ignore[arg-type] - facts of any kind
+    idle = IdlePower(LINES, "known")
+    return KernelBench(make_plan(choice, Host()), session, idle, **facts)  # type: ignore[arg-type] - facts of any kind
 
 
 def test_energy_is_that_of_the_measured_stretch(session: Session) -> None:
@@ -123,7 +119,7 @@ def test_results_are_kept_as_they_come(tmp_path: Path, session: Session) -> None
     """Each result is in the store before the next begins; the newest is found as `last`."""
     plan = bench(session).plan
     with open_store(tmp_path / "kept.db") as store:
-        keeper = Keeper(store, plan, wall_s=1e9)
+        keeper = BenchRecorder(store, plan, wall_s=1e9)
         keeper.add(made())
         assert [r.kernel for r in kept_record(store, "last").results] == ["gemm"]
         keeper.add(made("triad", status="failed", reason="lost"))
@@ -142,7 +138,7 @@ def test_a_store_that_fails_costs_a_warning(tmp_path: Path, session: Session) ->
     """Never a result."""
     store = open_store(tmp_path / "kept.db")
     store.read_only = True
-    keeper = Keeper(store, bench(session).plan, wall_s=1e9)
+    keeper = BenchRecorder(store, bench(session).plan, wall_s=1e9)
     keeper.add(made())
     keeper.end("finished")
     store.close()

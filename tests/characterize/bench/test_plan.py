@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.characterize.bench.choice import Choice, problems_of
-from wattloop.characterize.bench.plan import planned
-from wattloop.characterize.bench.processors import pinned, usable_cpus
+from wattloop.bench.plan import BenchRequest, make_plan, pinned, problems_of, usable_cpus
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host
 from wattloop.kernels.backend import Backend
@@ -16,8 +14,8 @@ from wattloop.kernels.backend import Backend
 HOST = Host()
 
 
-def choice(**words: object) -> Choice:
-    return Choice.of(**{"device": "cpu", **words})  # type: ignore[arg-type]  # words of a person
+def choice(**words: object) -> BenchRequest:
+    return BenchRequest.of(**{"device": "cpu", **words})  # type: ignore[arg-type]  # words of a person
 
 
 @pytest.mark.parametrize(
@@ -60,7 +58,7 @@ def test_numba_has_its_styles_and_threads() -> None:
     if importlib.util.find_spec("numba") is None:
         pytest.skip("pip install 'wattloop[numba]'")
     most = len(usable_cpus())
-    plan = planned(choice(backends="numba", kernels="triad", threads=f"1,{most}"), HOST)
+    plan = make_plan(choice(backends="numba", kernels="triad", threads=f"1,{most}"), HOST)
     assert [(j.style, j.threads) for j in plan.jobs] == [
         ("scalar", 1), ("simd", 1), *(("parallel", t) for t in sorted({1, most})),
     ]  # fmt: skip
@@ -72,21 +70,21 @@ def test_torch_is_compiled_only_when_asked() -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("pip install 'wattloop[torch]'")
     words = {"backends": "torch", "kernels": "triad"}
-    assert [j.style for j in planned(choice(**words), HOST).jobs] == ["eager"]
-    both = planned(choice(**words, styles="eager,compiled"), HOST)
+    assert [j.style for j in make_plan(choice(**words), HOST).jobs] == ["eager"]
+    both = make_plan(choice(**words, styles="eager,compiled"), HOST)
     assert {j.style for j in both.jobs} == {"eager", "compiled"}
 
 
 def test_what_is_left_out_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not installed, not on this device, not in this format."""
-    plan = planned(choice(backends="numpy,cupy", kernels="triad"), HOST)
+    plan = make_plan(choice(backends="numpy,cupy", kernels="triad"), HOST)
     assert [(o.what, o.reason) for o in plan.left_out] == [
         ("cupy", "runs on the gpu, not on the cpu")
     ]
     monkeypatch.setattr(
         Backend, "missing", classmethod(lambda cls: "" if cls.name == "numpy" else cls.remedy())
     )
-    plan = planned(choice(kernels="triad"), HOST)
+    plan = make_plan(choice(kernels="triad"), HOST)
     assert {o.what: o.reason for o in plan.left_out} == {
         "numba": "pip install 'wattloop[numba]'",
         "torch": "pip install 'wattloop[torch]'",
@@ -94,7 +92,7 @@ def test_what_is_left_out_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         "tensorflow": "pip install 'wattloop[tensorflow]'",
     }
     with pytest.raises(ConfigError, match=r"nothing to run on the cpu .*numpy has no bf16"):
-        planned(choice(backends="numpy", dtype="bf16", kernels="triad"), HOST)
+        make_plan(choice(backends="numpy", dtype="bf16", kernels="triad"), HOST)
 
 
 def test_too_large_is_refused(tmp_path: Path) -> None:
@@ -103,7 +101,7 @@ def test_too_large_is_refused(tmp_path: Path) -> None:
     host = Host(procfs=tmp_path)
     asked = choice(backends="numpy", kernels="triad", sizes="1e9")
     with pytest.raises(ConfigError, match=r"needs about 16\.\d GiB of memory, 977 MiB are free"):
-        planned(asked, host)
+        make_plan(asked, host)
 
 
 def test_threads_go_to_cores_first(tmp_path: Path) -> None:
@@ -124,4 +122,4 @@ def test_more_threads_than_cpus_are_refused() -> None:
     """Threads that share a CPU would say nothing about threads."""
     too_many = len(os.sched_getaffinity(0)) + 1
     with pytest.raises(ConfigError, match=f"--threads {too_many}"):
-        planned(choice(backends="numpy", kernels="triad", threads=str(too_many)), HOST)
+        make_plan(choice(backends="numpy", kernels="triad", threads=str(too_many)), HOST)

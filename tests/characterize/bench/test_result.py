@@ -5,9 +5,9 @@ import json
 import pytest
 
 from tests.characterize.bench.made import energy, made
-from wattloop.characterize.bench.idle_power import IdleByThreads
-from wattloop.characterize.bench.result import KernelResult
-from wattloop.characterize.bench.session_record import BenchRecord
+from wattloop.bench.idle import IdleByThreads
+from wattloop.bench.record import BenchRecord
+from wattloop.bench.result import KernelResult
 from wattloop.core.errors import ConfigError
 
 

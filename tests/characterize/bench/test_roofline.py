@@ -3,7 +3,7 @@
 import pytest
 
 from tests.characterize.bench.made import made
-from wattloop.characterize.bench.roofline import peaks_of, roofline
+from wattloop.bench.roofline import peaks_of, roofline
 
 GEMM = made("gemm", flops=10**11, bytes_moved=10**8, time_s=1.0)  # 100 GFLOPS, 1000 FLOP/B
 TRIAD = made("triad", flops=10**9, bytes_moved=6 * 10**9, time_s=0.3)  # 20 GB/s

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.characterize.bench.made import energy, made
-from wattloop.characterize.bench.result import KernelResult
-from wattloop.characterize.bench.speedups import speedups, threads_stop_paying
+from wattloop.bench.result import KernelResult
+from wattloop.bench.speedups import speedups, threads_stop_paying
 
 
 def threads(count: int, time_s: float, energy_j: float, **facts: object) -> KernelResult:

@@ -1,8 +1,8 @@
 """Tables of the thesis, made from results."""
 
 from tests.characterize.bench.made import energy, made
-from wattloop.characterize.bench.idle_power import IdleByThreads
-from wattloop.characterize.bench.tables import (
+from wattloop.bench.idle import IdleByThreads
+from wattloop.bench.tables import (
     csv_table,
     frameworks_table,
     idle_table,

@@ -8,7 +8,7 @@ import sys
 import time
 
 from wattloop.virtual.machine import shared_gpus
-from wattloop.virtual.owner import this_process
+from wattloop.virtual.timeline import this_process
 
 
 def main(seconds: float, load: float) -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from tests.measure.accounting.windows import domain, window
 from wattloop.accounting.efficiency import Label, efficiencies, label_of
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 
 
 @pytest.mark.parametrize(

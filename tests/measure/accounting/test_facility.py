@@ -1,7 +1,7 @@
 import pytest
 
 from wattloop.accounting.node import NodeEnergy, facility_energy
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 
 
 def test_facility_energy_is_node_energy_times_pue():

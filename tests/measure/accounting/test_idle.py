@@ -3,7 +3,7 @@ import pytest
 from tests.measure.accounting.windows import domain, window
 from wattloop.accounting.energy_slope import Line
 from wattloop.accounting.idle import IdleLine, application_energy, fit_idle
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 
 
 def idle_line(name, alpha=4.44, beta=47.95, rmse=6.36, **over):

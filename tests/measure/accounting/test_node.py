@@ -2,8 +2,7 @@ import pytest
 
 from tests.measure.accounting.windows import domain, window
 from wattloop.accounting.node import node_energy
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.settings import Settings
 
 WH = 3_600.0

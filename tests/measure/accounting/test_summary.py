@@ -10,7 +10,7 @@ from tests.measure.accounting.windows import domain, window
 from wattloop.accounting.carbon import find_intensity
 from wattloop.accounting.summary import account
 from wattloop.core.config_file import read_config
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 from wattloop.core.settings import Settings
 
 RUN = window(

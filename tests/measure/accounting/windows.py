@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, WindowResult
 
 

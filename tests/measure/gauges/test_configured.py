@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainKind, Gap, Scope
+from wattloop.core.records import DomainKind, Gap, Provenance, Scope
 from wattloop.hardware.host import Host
 from wattloop.meters.gauge_files import configured_gauges
 

@@ -4,8 +4,7 @@ import pytest
 
 from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import MeterUnavailable
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Gap
+from wattloop.core.records import Gap, Provenance
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context

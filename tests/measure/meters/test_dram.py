@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError, MeterUnavailable
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainKind, Gap, Scope
+from wattloop.core.records import DomainKind, Gap, Provenance, Scope
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.meters import dram

@@ -6,8 +6,7 @@ import pytest
 
 from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import ConfigError
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Gap
+from wattloop.core.records import Gap, Provenance
 from wattloop.core.settings import Settings
 from wattloop.meters.base import Context
 from wattloop.meters.replay import detect, record, record_header

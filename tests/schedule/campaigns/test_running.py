@@ -23,7 +23,7 @@ from wattloop.schedule.campaigns.running import Listener, run_campaign
 from wattloop.schedule.campaigns.stored import known_outcomes
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import Experiment, find_experiment, list_experiments
-from wattloop.trials.status_now import with_status_now
+from wattloop.trials.runner import with_status_now
 
 
 class Heard(Listener):

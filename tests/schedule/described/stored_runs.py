@@ -3,8 +3,7 @@
 from typing import Any
 
 from tests.store.test_job_list import record
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 from wattloop.store.database import Store, open_store
 from wattloop.store.formats.codecarbon import import_codecarbon, read_codecarbon
 from wattloop.store.runs import find_run, list_runs

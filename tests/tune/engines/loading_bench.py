@@ -11,7 +11,7 @@ from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
 from wattloop.virtual.machine import shared_gpus
-from wattloop.virtual.owner import this_process
+from wattloop.virtual.timeline import this_process
 
 EPOCH_S = 0.2
 

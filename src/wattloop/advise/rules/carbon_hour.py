@@ -8,7 +8,7 @@ from wattloop.advise.again import run_again
 from wattloop.advise.facts import RunFacts
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_mass
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 __all__ = ["carbon_hour"]
 

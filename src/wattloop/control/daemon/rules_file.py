@@ -11,8 +11,13 @@ from wattloop.control.daemon.protocol import DEFAULT_SOCKET
 from wattloop.control.daemon.rules import Amount, Limits, Range, Rule, Rules, amount, range_of
 from wattloop.control.daemon.trusted_file import read_trusted
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.lined_yaml import LinedData, lined
-from wattloop.hardware.yaml_faults import Fault, faults_of, said
+from wattloop.core.yaml_spec import (
+    Fault,
+    YamlWithLines,
+    format_errors,
+    load_yaml,
+    validation_errors,
+)
 
 ALL_GPUS = "gpu:*/power_limit"
 
@@ -134,16 +139,16 @@ def read_rules(path: Path = DEFAULT_RULES) -> Rules:
             f"{path}: there are no rules there; write them as in docs/control-daemon.md, or name "
             "the file with --rules"
         ) from None
-    source = lined(text, str(path))
+    source = load_yaml(text, str(path))
     try:
         spec = RulesSpec.model_validate(source.data)
     except ValidationError as error:
-        faults = faults_of(error, RulesSpec)
-        raise ConfigError(said(faults, source, otherwise=str(path))) from None
+        faults = validation_errors(error, RulesSpec)
+        raise ConfigError(format_errors(faults, source, otherwise=str(path))) from None
     return _rules(path, spec, source)
 
 
-def _rules(path: Path, spec: RulesSpec, source: LinedData) -> Rules:
+def _rules(path: Path, spec: RulesSpec, source: YamlWithLines) -> Rules:
     faults: list[Fault] = []
     gid = None
     if spec.socket.group is not None:
@@ -158,7 +163,7 @@ def _rules(path: Path, spec: RulesSpec, source: LinedData) -> Rules:
     if spec.socket.path and not Path(spec.socket.path).is_absolute():
         faults.append((("socket", "path"), "write the whole path, beginning with /"))
     if faults:
-        raise ConfigError(said(faults, source, otherwise=str(path)))
+        raise ConfigError(format_errors(faults, source, otherwise=str(path)))
     return Rules(
         path=path,
         rules=rules,
@@ -173,7 +178,7 @@ def _rules(path: Path, spec: RulesSpec, source: LinedData) -> Rules:
     )
 
 
-def _rule(spec: RuleSpec, number: int, source: LinedData, faults: list[Fault]) -> Rule:
+def _rule(spec: RuleSpec, number: int, source: YamlWithLines, faults: list[Fault]) -> Rule:
     place = ("rules", number)
     if not (spec.users or spec.groups or spec.uids or spec.everyone):
         faults.append((place, "it names nobody; give users, groups, uids or everyone: true"))

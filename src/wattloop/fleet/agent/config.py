@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.lined_yaml import LinedData, read_lined
-from wattloop.hardware.yaml_faults import faults_of, said
+from wattloop.core.yaml_spec import YamlWithLines, format_errors, read_yaml, validation_errors
 
 __all__ = ["AgentConfig", "ControlConfig", "DeliverConfig", "load_agent_config"]
 
@@ -126,12 +125,12 @@ def load_agent_config(path: str | None, node: str) -> AgentConfig:
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
     """
-    source = LinedData("agent.yaml", {}, {}) if path is None else read_lined(path)
+    source = YamlWithLines("agent.yaml", {}, {}) if path is None else read_yaml(path)
     try:
         return AgentConfig.model_validate(source.data).of_node(node)
     except ValidationError as error:
         raise ConfigError(
-            said(faults_of(error, AgentConfig), source, otherwise=path or "")
+            format_errors(validation_errors(error, AgentConfig), source, otherwise=path or "")
         ) from None
 
 

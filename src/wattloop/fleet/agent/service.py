@@ -12,7 +12,7 @@ from pathlib import Path
 
 from wattloop.control.daemon.trusted_file import check_folder
 from wattloop.core.errors import ConfigError, StoreError
-from wattloop.core.provenance import Provenance
+from wattloop.core.records import Provenance
 from wattloop.fleet.agent.agent import Agent
 from wattloop.fleet.agent.lost_ends import LostEnds
 from wattloop.fleet.agent.site import Site

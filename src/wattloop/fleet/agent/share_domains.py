@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Domain, DomainKind, Gap, Signal
+from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Signal
 from wattloop.fleet.agent.shares import Layout
 from wattloop.meters.base import Meter, Reading
 

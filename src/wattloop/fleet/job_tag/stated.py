@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wattloop.core.units import SECONDS
-from wattloop.hardware.lined_yaml import nearest
+from wattloop.core.yaml_spec import nearest
 
 __all__ = ["FIELDS", "FLAGS", "LOW_POWER_SHARE", "Stated", "with_field"]
 

@@ -10,8 +10,8 @@ from wattloop.kernels.backend import Array, Backend, BackendUnavailable, Run
 from wattloop.kernels.backends.numpy_backend import neighbours
 from wattloop.kernels.dist import COORDINATES, Dist
 from wattloop.kernels.gemm import Gemm
+from wattloop.kernels.kernel import Operand
 from wattloop.kernels.montecarlo import MonteCarlo
-from wattloop.kernels.operand import Operand
 from wattloop.kernels.spmv import PER_ROW, Spmv
 from wattloop.kernels.stencil import CENTRE, NEIGHBOUR, Stencil
 from wattloop.kernels.triad import SCALAR, Triad

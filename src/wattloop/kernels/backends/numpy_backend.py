@@ -7,10 +7,9 @@ import numpy as np
 
 from wattloop.kernels.backend import Array, Backend, Run
 from wattloop.kernels.dist import Dist
-from wattloop.kernels.dtypes import Dtype
 from wattloop.kernels.gemm import Gemm
+from wattloop.kernels.kernel import Dtype, Operand
 from wattloop.kernels.montecarlo import MonteCarlo
-from wattloop.kernels.operand import Operand
 from wattloop.kernels.spmv import PER_ROW, Spmv
 from wattloop.kernels.stencil import CENTRE, NEIGHBOUR, Stencil
 from wattloop.kernels.triad import SCALAR, Triad

@@ -10,9 +10,8 @@ from wattloop.kernels.backend import Array, Backend, BackendUnavailable, Run, Un
 from wattloop.kernels.backends.numpy_backend import neighbours
 from wattloop.kernels.dist import Dist
 from wattloop.kernels.gemm import Gemm
-from wattloop.kernels.kernel import Kernel
+from wattloop.kernels.kernel import Kernel, Operand
 from wattloop.kernels.montecarlo import MonteCarlo
-from wattloop.kernels.operand import Operand
 from wattloop.kernels.spmv import Spmv
 from wattloop.kernels.stencil import CENTRE, NEIGHBOUR, Stencil
 from wattloop.kernels.triad import SCALAR, Triad

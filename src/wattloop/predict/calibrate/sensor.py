@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from wattloop.core.beside import Beside
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import DomainKind, Gap
+from wattloop.core.threads import BackgroundThread
 from wattloop.hardware.host import Host
 from wattloop.meters import nvml_library
 from wattloop.meters.base import Meter
@@ -277,7 +277,7 @@ class _Sample(NamedTuple):
     clock_mhz: float | None
 
 
-class Watch(Beside):
+class Watch(BackgroundThread):
     """Samples while its block runs: `with Watch(sensor) as watch: ...`."""
 
     def __init__(self, sensor: Sensor) -> None:

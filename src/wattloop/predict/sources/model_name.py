@@ -5,7 +5,7 @@ workload.
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.predict.sources.huggingface import architecture
 from wattloop.predict.sources.source import Sizes, Source
 

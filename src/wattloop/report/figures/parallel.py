@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from wattloop.analyze.roles import usual_target
-from wattloop.analyze.table import Table
+from wattloop.analyze.table import RunTable
 from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.scatter import drawn_rows, titled
 from wattloop.report.figures.style import GREY, HEIGHT, WIDTH, styled
@@ -18,7 +18,7 @@ MOST_LINES = 600
 """More lines than this are one grey band."""
 
 
-def parallel_figure(table: Table) -> Any:
+def parallel_figure(table: RunTable) -> Any:
     """Axes are scaled to their range; lines are coloured by the usual target. None with one axis.
 
     Columns that do not vary are left out; of text, levels take equal places.
@@ -81,7 +81,7 @@ def parallel_figure(table: Table) -> Any:
 
 
 def _places(
-    table: Table, name: str
+    table: RunTable, name: str
 ) -> tuple[list[float | None], list[str], tuple[str, str]] | None:
     """Where each row is between 0 and 1, its value as text, and the texts of both ends."""
     if table.is_numeric(name):

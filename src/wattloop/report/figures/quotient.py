@@ -6,7 +6,7 @@ import numpy as np
 
 from wattloop.analyze.findings import Findings
 from wattloop.analyze.quotient import VARIANTS, Quotients
-from wattloop.analyze.table import Table
+from wattloop.analyze.table import RunTable
 from wattloop.core.units import J_PER_WH
 from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.scatter import (
@@ -25,7 +25,7 @@ SHOWN = {"accuracy": "accuracy", "power": "energy_wh", "quotient": "quotient_per
 """Order -> the column that it is by."""
 
 
-def quotient_figures(table: Table, found: Quotients) -> dict[str, Any]:
+def quotient_figures(table: RunTable, found: Quotients) -> dict[str, Any]:
     """The best runs stand in the upper left corner; the very best has a ring."""
     import altair as alt
 

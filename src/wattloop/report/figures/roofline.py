@@ -7,8 +7,8 @@ arithmetic (a flat line). A second figure sets rate against power, as figure 3.6
 from collections.abc import Sequence
 from typing import Any
 
-from wattloop.characterize.bench.result import KernelResult
-from wattloop.characterize.bench.roofline import Peaks, roofline
+from wattloop.bench.result import KernelResult
+from wattloop.bench.roofline import Peaks, roofline
 from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import GREY, HEIGHT, WIDTH, colour, styled
 

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from wattloop.characterize.gains import GAIN_MINUS_LOSS
-from wattloop.characterize.point_result import largest_groups
-from wattloop.characterize.sweep_result import SweepResult
-from wattloop.characterize.sweep_tables import scaling_rows
 from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import GREY, HEIGHT, WIDTH, colour, said_of, styled
+from wattloop.sweep.result import GAIN_MINUS_LOSS, SweepResult, largest_groups
+from wattloop.sweep.tables import scaling_rows
 
 __all__ = ["scaling_figures"]
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from wattloop.analyze.columns import unit_of
-from wattloop.analyze.table import Table
+from wattloop.analyze.table import RunTable, unit_of
 
 __all__ = [
     "MOST_POINTS",
@@ -24,7 +23,7 @@ UNIT_NAMES = {"j": "J", "kj": "kJ", "wh": "Wh", "kwh": "kWh", "w": "W", "kw": "k
 
 
 def drawn_rows(
-    table: Table, always: Sequence[bool] | None = None, most: int = MOST_POINTS
+    table: RunTable, always: Sequence[bool] | None = None, most: int = MOST_POINTS
 ) -> tuple[list[int], str]:
     """Rows to draw, and what to say of it: all, or those in `always` and a sample (fixed seed)."""
     if len(table) <= most:
@@ -35,7 +34,7 @@ def drawn_rows(
     return [int(n) for n in np.flatnonzero(kept)], f"{int(kept.sum())} of {len(table)} runs drawn"
 
 
-def with_tooltips(table: Table, number: int, columns: Sequence[str]) -> dict[str, Any]:
+def with_tooltips(table: RunTable, number: int, columns: Sequence[str]) -> dict[str, Any]:
     """The values of one row under names that no chart can misread (`a.b`, `x[0]`)."""
     values = {f"t{place}": table.column(name)[number] for place, name in enumerate(columns)}
     return {"run": table.names[number], **values}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from wattloop.characterize.sweep_result import SweepResult
+from wattloop.sweep.result import SweepResult
 
 __all__ = [
     "BEST",

@@ -7,16 +7,6 @@ curve has a ring around it.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wattloop.characterize.gains import (
-    EDP,
-    ENERGY,
-    GAIN_MINUS_LOSS,
-    TIME,
-    Compared,
-    Gain,
-)
-from wattloop.characterize.point_result import Group, PointResult, largest_groups
-from wattloop.characterize.sweep_result import SweepResult
 from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.scaling import scaling_figures
 from wattloop.report.figures.style import (
@@ -29,6 +19,18 @@ from wattloop.report.figures.style import (
     plain_name,
     said_of,
     styled,
+)
+from wattloop.sweep.result import (
+    EDP,
+    ENERGY,
+    GAIN_MINUS_LOSS,
+    TIME,
+    Compared,
+    Gain,
+    Group,
+    PointResult,
+    SweepResult,
+    largest_groups,
 )
 
 __all__ = ["sweep_figures"]

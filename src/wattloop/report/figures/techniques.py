@@ -3,10 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wattloop.characterize.gains import EDP
-from wattloop.characterize.point_result import largest_groups
-from wattloop.characterize.sweep_result import SweepResult
-from wattloop.characterize.sweep_tables import main_scopes, synthesis_rows
 from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import (
     BEST,
@@ -19,6 +15,8 @@ from wattloop.report.figures.style import (
     said_of,
     styled,
 )
+from wattloop.sweep.result import EDP, SweepResult, largest_groups
+from wattloop.sweep.tables import main_scopes, synthesis_rows
 
 __all__ = ["technique_figures"]
 

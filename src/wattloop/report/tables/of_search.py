@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from wattloop.analyze.reading import table_of
-from wattloop.analyze.table import Table
+from wattloop.analyze.table import RunTable
+from wattloop.analyze.table_reader import table_of
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
@@ -25,7 +25,7 @@ def search_table(
     results: Sequence[str] | None = None,
     *,
     looked: "tuple[list[CandidateResult], SearchSummary] | None" = None,
-) -> Table:
+) -> RunTable:
     """Parameters, levers and found rates against energy, time, power and quality.
 
     Args:

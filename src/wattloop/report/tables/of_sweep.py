@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from wattloop.analyze.reading import table_of
-from wattloop.analyze.table import Table
-from wattloop.characterize.sweep_result import SweepResult
+from wattloop.analyze.table import RunTable
+from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
+from wattloop.sweep.result import SweepResult
 
 __all__ = ["sweep_table"]
 
@@ -15,7 +15,7 @@ def sweep_table(
     result: SweepResult,
     parameters: Sequence[str] | None = None,
     results: Sequence[str] | None = None,
-) -> Table:
+) -> RunTable:
     """Levers against time, energy and power; warm-ups and outliers are left out, and counted.
 
     Raises:

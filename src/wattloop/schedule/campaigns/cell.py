@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wattloop.core.user_sources import user_sources
+from wattloop.core.user_code import user_sources
 from wattloop.schedule.campaigns.source_digest import source_digest
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.policies.registry import policy_from

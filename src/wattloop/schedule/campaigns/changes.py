@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, replace
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.yaml_spec import nearest
 from wattloop.hardware.gpus import gpu_named
-from wattloop.hardware.lined_yaml import nearest
 from wattloop.predict.cap_curve import static_power
 from wattloop.schedule.amounts import watts
 from wattloop.schedule.cluster.cluster import Cluster, GpuType

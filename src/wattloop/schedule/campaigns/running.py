@@ -21,7 +21,7 @@ from wattloop.schedule.campaigns.record import (
 from wattloop.schedule.campaigns.shared_truth import share_truth
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
-from wattloop.trials.claim import claimed
+from wattloop.trials.lock import lock_experiment
 
 __all__ = ["Listener", "run_campaign"]
 
@@ -74,7 +74,7 @@ def run_campaign(
         store, campaign.spec(), fingerprint(cells), name=campaign.scenario.name, new=new
     )
     record = CampaignRecord(store, experiment)
-    with claimed(store, experiment.experiment_id):
+    with lock_experiment(store, experiment.experiment_id):
         record.begin(cells, found)
         listener.begins(experiment, len(cells), len(found), resumed=resumed)
         try:

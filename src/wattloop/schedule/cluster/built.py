@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.yaml_spec import Fault
 from wattloop.hardware.gpus import Gpu, gpu_named, variant_assumed
-from wattloop.hardware.yaml_faults import Fault
 from wattloop.predict.cap_curve import static_power
 from wattloop.schedule.cluster.cluster import Cluster, GpuType, NodeGroup
 from wattloop.schedule.cluster.failures import Failures, Outage

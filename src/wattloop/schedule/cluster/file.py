@@ -7,8 +7,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.lined_yaml import LinedData, nearest, read_lined
-from wattloop.hardware.yaml_faults import faults_of, said
+from wattloop.core.yaml_spec import (
+    YamlWithLines,
+    format_errors,
+    nearest,
+    read_yaml,
+    validation_errors,
+)
 from wattloop.schedule.cluster.built import built
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.spec import ClusterSpec
@@ -33,7 +38,7 @@ def load_cluster(name: str) -> Cluster:
                 "YAML file (docs/clusters.md)"
             )
         path = str(SHIPPED / f"{name}.yaml")
-    source = read_lined(path)
+    source = read_yaml(path)
     if not source.data:
         raise ConfigError(f"{name}: is empty; a cluster has at least 'groups' (docs/clusters.md)")
     return cluster_from(source.data, source, name=Path(path).stem)
@@ -42,11 +47,11 @@ def load_cluster(name: str) -> Cluster:
 def shipped_clusters() -> dict[str, str]:
     """Names of the clusters that come with Wattloop, and what each is."""
     names = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
-    return {name: read_lined(str(SHIPPED / f"{name}.yaml")).data["description"] for name in names}
+    return {name: read_yaml(str(SHIPPED / f"{name}.yaml")).data["description"] for name in names}
 
 
 def cluster_from(
-    data: Mapping[str, Any], source: LinedData | None = None, *, name: str = "cluster"
+    data: Mapping[str, Any], source: YamlWithLines | None = None, *, name: str = "cluster"
 ) -> Cluster:
     """A cluster from plain data; `source` says on which lines its fields stand.
 
@@ -56,10 +61,10 @@ def cluster_from(
     try:
         spec = ClusterSpec.model_validate(data)
     except ValidationError as error:
-        faults = faults_of(error, ClusterSpec)
-        raise ConfigError(said(faults, source, otherwise=name)) from None
+        faults = validation_errors(error, ClusterSpec)
+        raise ConfigError(format_errors(faults, source, otherwise=name)) from None
     folder = None if source is None else Path(source.path).parent
     cluster, faults = built(spec, name=name, folder=folder)
     if cluster is None:
-        raise ConfigError(said(faults, source, otherwise=name))
+        raise ConfigError(format_errors(faults, source, otherwise=name))
     return cluster

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ValidationError
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
-from wattloop.hardware.lined_yaml import read_lined
-from wattloop.hardware.yaml_faults import faults_of, said
+from wattloop.core.user_code import user_path
+from wattloop.core.yaml_spec import format_errors, read_yaml, validation_errors
 from wattloop.schedule.amounts import Strict
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.file import cluster_from, load_cluster
@@ -56,13 +55,15 @@ def load_fleet(name: str, mapping: str = "") -> Fleet:
     rules = load_rules(mapping) if mapping else Rules()
     if not name.endswith((".yaml", ".yml")):
         return Fleet(load_cluster(name), OracleSpec(), rules)
-    source = read_lined(name)
+    source = read_yaml(name)
     if "groups" in source.data:
         return Fleet(load_cluster(name), OracleSpec(), rules)
     try:
         spec = _FleetSpec.model_validate(source.data)
     except ValidationError as error:
-        raise ConfigError(said(faults_of(error, _FleetSpec), source, otherwise=name)) from None
+        raise ConfigError(
+            format_errors(validation_errors(error, _FleetSpec), source, otherwise=name)
+        ) from None
     folder = user_path(name).parent
     cluster = (
         cluster_from(spec.cluster, name=Path(name).stem)

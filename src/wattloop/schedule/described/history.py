@@ -9,8 +9,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import RunStatus
 from wattloop.core.units import format_duration, format_power
 from wattloop.store.database import Store

@@ -22,10 +22,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
+from wattloop.core.yaml_spec import YamlWithLines, format_errors, read_yaml, validation_errors
 from wattloop.fleet.job_tag.stated import FIELDS, FLAGS, Stated, with_field
-from wattloop.hardware.lined_yaml import LinedData, read_lined
-from wattloop.hardware.yaml_faults import faults_of, said
 from wattloop.schedule.amounts import Strict
 from wattloop.schedule.described.submitted import SubmittedJob
 
@@ -77,11 +76,13 @@ def load_rules(name: str) -> Rules:
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
     """
-    source = read_lined(name)
+    source = read_yaml(name)
     try:
         spec = _RulesSpec.model_validate(source.data)
     except ValidationError as error:
-        raise ConfigError(said(faults_of(error, _RulesSpec), source, otherwise=name)) from None
+        raise ConfigError(
+            format_errors(validation_errors(error, _RulesSpec), source, otherwise=name)
+        ) from None
     folder = user_path(name).parent
     return Rules(
         tuple(each.rule() for each in spec.rules), _located(spec.workloads, folder, source)
@@ -92,7 +93,7 @@ def _fits(text: str, patterns: tuple[str, ...]) -> bool:
     return len(text) <= LONGEST_TEXT and any(fnmatchcase(text, each) for each in patterns)
 
 
-def _located(files: Mapping[str, str], folder: Path, source: LinedData) -> dict[str, str]:
+def _located(files: Mapping[str, str], folder: Path, source: YamlWithLines) -> dict[str, str]:
     """Paths from the folder of the rules; saved workloads only, which run no code."""
     found = {}
     for name, file in files.items():

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.lined_yaml import nearest
+from wattloop.core.yaml_spec import nearest
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.jobs.combined import Combined
 from wattloop.schedule.jobs.deadlines import Deadlines, best_runtime_s

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.schedule.amounts import Count, PositiveSeconds, Seconds, Strict
 from wattloop.schedule.jobs.scale import Scaling
 from wattloop.schedule.jobs.traces.reading import read_trace

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.jobs.table import JobTable
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.schedule.oracle.cap_curves import CapCurves, CapPoint
 from wattloop.schedule.oracle.csv_rows import CsvFile, read_rows
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.version import __version__

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.schedule.amounts import Strict, number
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.oracle.oracle import Oracle

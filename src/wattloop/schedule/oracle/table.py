@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.lined_yaml import nearest
+from wattloop.core.yaml_spec import nearest
 from wattloop.schedule.cluster.cluster import Cluster, GpuType
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle.cap_curves import CapCurves

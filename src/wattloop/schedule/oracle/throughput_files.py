@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.schedule.oracle.csv_rows import CsvFile, read_rows
 from wattloop.schedule.oracle.shipped_tables import THROUGHPUTS
 from wattloop.schedule.oracle.throughputs import Measured, Throughputs

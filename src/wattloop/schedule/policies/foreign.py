@@ -4,7 +4,7 @@ import inspect
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_code import load_user_code
-from wattloop.hardware.lined_yaml import nearest
+from wattloop.core.yaml_spec import nearest
 from wattloop.schedule.policies.policy import Policy
 
 __all__ = ["foreign_class"]

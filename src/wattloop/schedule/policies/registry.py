@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.lined_yaml import nearest
+from wattloop.core.yaml_spec import nearest
 from wattloop.schedule.policies.foreign import foreign_class
 from wattloop.schedule.policies.policy import Policy
 

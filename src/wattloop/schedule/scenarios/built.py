@@ -7,8 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.lined_yaml import nearest
-from wattloop.hardware.yaml_faults import Fault, faults_of
+from wattloop.core.yaml_spec import Fault, nearest, validation_errors
 from wattloop.schedule.cluster.built import built as built_cluster
 from wattloop.schedule.cluster.built import failures_of
 from wattloop.schedule.cluster.cluster import Cluster
@@ -105,7 +104,7 @@ class _Reader:
         try:
             spec = ClusterSpec.model_validate(data)
         except ValidationError as error:
-            faults = faults_of(error, ClusterSpec)
+            faults = validation_errors(error, ClusterSpec)
             self.faults += [(("cluster", *place), message) for place, message in faults]
             return None
         cluster, faults = built_cluster(spec, name=self.name.partition("/")[0], folder=self.folder)

@@ -8,9 +8,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
-from wattloop.hardware.lined_yaml import LinedData, nearest, read_lined
-from wattloop.hardware.yaml_faults import faults_of, said
+from wattloop.core.user_code import user_path
+from wattloop.core.yaml_spec import (
+    YamlWithLines,
+    format_errors,
+    nearest,
+    read_yaml,
+    validation_errors,
+)
 from wattloop.schedule.scenarios.built import built
 from wattloop.schedule.scenarios.layers import changed, read_layers
 from wattloop.schedule.scenarios.scenario import Scenario
@@ -62,11 +67,11 @@ def load_scenario(name: str, changes: Mapping[str, Any] | None = None) -> Scenar
 def shipped_scenarios() -> dict[str, str]:
     """Names of the scenarios that come with Wattloop, and what each is."""
     names = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
-    return {name: read_lined(str(SHIPPED / f"{name}.yaml")).data["description"] for name in names}
+    return {name: read_yaml(str(SHIPPED / f"{name}.yaml")).data["description"] for name in names}
 
 
 def scenario_from(
-    data: Mapping[str, Any], source: LinedData | None = None, *, name: str = "scenario"
+    data: Mapping[str, Any], source: YamlWithLines | None = None, *, name: str = "scenario"
 ) -> Scenario:
     """A scenario from plain data; `source` says on which lines its fields stand.
 
@@ -76,11 +81,13 @@ def scenario_from(
     try:
         spec = ScenarioSpec.model_validate(_with_horizon(data))
     except ValidationError as error:
-        raise ConfigError(said(faults_of(error, ScenarioSpec), source, otherwise=name)) from None
+        raise ConfigError(
+            format_errors(validation_errors(error, ScenarioSpec), source, otherwise=name)
+        ) from None
     folder = None if source is None else Path(source.path).parent
     whole, faults = built(spec, name=name, folder=folder)
     if whole is None:
-        raise ConfigError(said(faults, source, otherwise=name))
+        raise ConfigError(format_errors(faults, source, otherwise=name))
     plain = {key: value for key, value in data.items() if key != "variants"}
     variants = {
         variant: _variant(plain, source, whole.name, variant, changes)
@@ -91,7 +98,7 @@ def scenario_from(
 
 def _variant(
     data: Mapping[str, Any],
-    source: LinedData | None,
+    source: YamlWithLines | None,
     name: str,
     variant: str,
     changes: Mapping[str, Any],
@@ -105,7 +112,7 @@ def _variant(
         raise ConfigError(f"{where}: variants.{variant}: {error}") from None
 
 
-def _check_trace(data: Mapping[str, Any], source: LinedData) -> None:
+def _check_trace(data: Mapping[str, Any], source: YamlWithLines) -> None:
     """A scenario may leave it to whoever runs it which trace."""
     jobs = data.get("jobs")
     trace = jobs.get("trace") if isinstance(jobs, Mapping) else None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.lined_yaml import LinedData, nearest, read_lined
+from wattloop.core.yaml_spec import YamlWithLines, nearest, read_yaml
 
 __all__ = ["Layered", "changed", "read_layers"]
 
@@ -28,10 +28,10 @@ SHORT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layered(LinedData):
+class Layered(YamlWithLines):
     """The content of a file merged over that of the file it is `like`."""
 
-    base: LinedData | None = None
+    base: YamlWithLines | None = None
 
     def where(self, place: Sequence[str | int]) -> str:
         """`FILE:LINE` of whichever file says it."""
@@ -39,7 +39,7 @@ class Layered(LinedData):
             known = self.base.where(place)
             if self.base.line(place) and len(_known(self.base, place)) > len(_known(self, place)):
                 return known
-        return LinedData.where(self, place)
+        return YamlWithLines.where(self, place)
 
 
 def read_layers(path: str, shipped: Mapping[str, Path], depth: int = 0) -> Layered:
@@ -50,7 +50,7 @@ def read_layers(path: str, shipped: Mapping[str, Path], depth: int = 0) -> Layer
     Raises:
         ConfigError: not there, not YAML, or files that are like each other for ever.
     """
-    own = read_lined(path)
+    own = read_yaml(path)
     data = dict(own.data)
     like = data.pop("like", None)
     data = _with_models(data, own)
@@ -126,14 +126,14 @@ def _anchored(value: Any, folder: Path) -> Any:
     return value
 
 
-def _with_models(data: dict[str, Any], own: LinedData) -> dict[str, Any]:
+def _with_models(data: dict[str, Any], own: YamlWithLines) -> dict[str, Any]:
     """`jobs.models` may be a file that several scenarios share."""
     name = _at(data, ("jobs", "models"))
     if not isinstance(name, str) or not name.endswith((".yaml", ".yml")):
         return data
     where = own.where(("jobs", "models"))
     try:
-        shared = read_lined(str(Path(own.path).parent / name)).data
+        shared = read_yaml(str(Path(own.path).parent / name)).data
     except ConfigError as error:
         raise ConfigError(f"{where}: jobs.models: {error}") from None
     if "models" not in shared:
@@ -141,7 +141,7 @@ def _with_models(data: dict[str, Any], own: LinedData) -> dict[str, Any]:
     return changed(data, "jobs.models", shared["models"])
 
 
-def _found(like: str, own: LinedData, shipped: Mapping[str, Path], where: str) -> str:
+def _found(like: str, own: YamlWithLines, shipped: Mapping[str, Path], where: str) -> str:
     if like in shipped:
         return str(shipped[like])
     beside = Path(own.path).parent / like
@@ -152,7 +152,7 @@ def _found(like: str, own: LinedData, shipped: Mapping[str, Path], where: str) -
     )
 
 
-def _known(lined: LinedData, place: Sequence[str | int]) -> list[str | int]:
+def _known(lined: YamlWithLines, place: Sequence[str | int]) -> list[str | int]:
     known = list(place)
     while known and tuple(known) not in lined.lines:
         known.pop()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_duration
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.engine.settings import NodeEvent, Settings
 from wattloop.schedule.jobs.spec import JobsSpec

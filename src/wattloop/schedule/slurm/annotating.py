@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wattloop.core.beside import Beside
 from wattloop.core.errors import SlurmAway, SlurmError
+from wattloop.core.threads import BackgroundThread
 from wattloop.schedule.slurm.admin_comment import noted
 from wattloop.schedule.slurm.client import SlurmClient, update_words
 from wattloop.schedule.slurm.event_log import EventLog
@@ -42,7 +42,7 @@ class JobEnergy:
     nodes: int
 
 
-class Annotating(Beside):
+class Annotating(BackgroundThread):
     """Jobs that ended, until their energy is known and written, beside the rounds.
 
     Args:

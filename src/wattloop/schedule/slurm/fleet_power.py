@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from wattloop.core.beside import Beside
 from wattloop.core.errors import ConfigError
+from wattloop.core.threads import BackgroundThread
 from wattloop.schedule.slurm.event_log import EventLog
 from wattloop.schedule.slurm.known_nodes import KnownNodes
 from wattloop.schedule.slurm.power import NodePower
@@ -23,7 +23,7 @@ IMPOSSIBLE = 2.0
 """Times the most that a node's parts may draw by the hardware table: nobody's power supply."""
 
 
-class FleetPower(Beside):
+class FleetPower(BackgroundThread):
     """Asks `GET /api/v1/nodes` once a second; what it said last is there at any moment.
 
     Args:

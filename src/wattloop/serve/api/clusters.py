@@ -6,9 +6,8 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattloop.analyze.clusters import Clusters, clusters
-from wattloop.analyze.columns import nearest
 from wattloop.analyze.roles import with_energy
-from wattloop.analyze.table import Table
+from wattloop.analyze.table import RunTable, nearest
 from wattloop.report.stored import stored_search
 from wattloop.report.tables.of_search import search_table
 from wattloop.serve.api.experiments import state_of
@@ -69,7 +68,7 @@ def search_clusters(
     )
 
 
-def table_of_search(house: AppState, experiment: Experiment) -> Table:
+def table_of_search(house: AppState, experiment: Experiment) -> RunTable:
     """Its configurations; kept while no further trial ends."""
     key = ("table", *state_of(house.store, experiment))
     return house.cache.get(key, lambda: with_energy(search_table(house.store, experiment)))

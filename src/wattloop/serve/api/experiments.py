@@ -16,7 +16,7 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment, list_experiments
 from wattloop.store.schema import trials
 from wattloop.study.record import STEPS, next_step
-from wattloop.trials.status_now import with_status_now
+from wattloop.trials.runner import with_status_now
 
 __all__ = ["ExperimentsAnswer", "Kind", "experiments_answer", "router", "state_of"]
 

@@ -9,6 +9,7 @@ from pydantic_core import to_json
 from starlette.background import BackgroundTask
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.text import plain
 from wattloop.fleet.job_tag.stated import Stated
 from wattloop.schedule.described.submitted import SubmittedJob
 from wattloop.schedule.oracle_service.advice import submit_advice
@@ -18,7 +19,6 @@ from wattloop.schedule.oracle_service.where import Where
 from wattloop.serve.errors import faults, needs_what_is_there
 from wattloop.serve.request_body import body_of
 from wattloop.serve.state import State
-from wattloop.store.text import plain
 
 MOST_ITEMS = 1_000
 

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.yaml_spec import nearest
 from wattloop.hardware.gpus import gpu_of_table
-from wattloop.hardware.lined_yaml import nearest
 from wattloop.predict.request import QUICKEST, SLOWEST
 from wattloop.predict.sources.huggingface import architecture_names
 from wattloop.serve.errors import NotThere, faults, needs_what_is_there

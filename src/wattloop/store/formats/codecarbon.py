@@ -19,8 +19,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, RunStatus, WindowResult
 from wattloop.core.units import J_PER_KWH
 from wattloop.store.database import Store

@@ -5,9 +5,9 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
+from wattloop.core.text import plain
 from wattloop.store.formats.target import Target
 from wattloop.store.tables import Table
-from wattloop.store.text import plain
 
 __all__ = ["csv_text", "write"]
 

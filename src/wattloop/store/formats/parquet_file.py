@@ -5,9 +5,9 @@ from itertools import islice
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.text import plain
 from wattloop.store.formats.target import Target
 from wattloop.store.tables import Table
-from wattloop.store.text import plain
 
 __all__ = ["write"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 
 __all__ = ["Target"]
 

@@ -10,10 +10,10 @@ from wattloop.core.json_shape import shape_fault
 from wattloop.core.labels import Label
 from wattloop.core.plausible import highest_power_w
 from wattloop.core.results import DomainEnergy, Missing, WindowResult
+from wattloop.core.text import plain
 from wattloop.store.jobs import AGENT_KIND, UNALLOCATED_KIND
 from wattloop.store.journal_shape import feeds_fault
 from wattloop.store.run_record import RunRecord
-from wattloop.store.text import plain
 
 # What no machine can have used.
 #

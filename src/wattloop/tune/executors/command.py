@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.settings import Settings
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.measure.command import child_environment, find_program, launch
-from wattloop.trials.limits import stops_deferred
+from wattloop.trials.signals import stops_deferred
 from wattloop.tune.cap_search import CapSteps, NoCap
 from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.executors.base import TrainedSoFar

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from wattloop.characterize.cap_pilot import PilotRules
+from wattloop.cap.online import OnlineRules
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.core.settings import Settings
 from wattloop.tune.cap_search import CapSteps, watch_for
@@ -77,7 +77,7 @@ class ReportingExecutor(ABC):
         scope: str | None = None,
         tags: Mapping[str, str] | None = None,
         gpus: str | None = None,
-        cap_rules: PilotRules | None = None,
+        cap_rules: OnlineRules | None = None,
         state_directory: Path | None = None,
     ) -> None:
         self.scope = scope

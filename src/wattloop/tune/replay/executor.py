@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from wattloop.characterize.cap_finder import CapFinder
-from wattloop.characterize.cap_pilot import PilotRules
-from wattloop.characterize.cap_table import MeasuredCurve
+from wattloop.cap.evaluation import MeasuredCurve
+from wattloop.cap.finder import CapFinder
+from wattloop.cap.online import OnlineRules
 from wattloop.core.errors import ConfigError
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, Status
 from wattloop.tune.replay.tables import RecordedTraining, RecordedWorkload
@@ -38,7 +38,7 @@ POOL = 6
 """Draws of noise per curve."""
 
 
-RULES = PilotRules()
+RULES = OnlineRules()
 
 
 @dataclass(frozen=True, slots=True)

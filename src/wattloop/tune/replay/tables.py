@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from wattloop.characterize.cap_table import MeasuredCurve, read_curves
+from wattloop.cap.evaluation import MeasuredCurve, read_curves
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.tune.problem import Quality
 
 METRIC = "quality"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.lined_yaml import nearest
+from wattloop.core.yaml_spec import nearest
 
 if TYPE_CHECKING:
     from wattloop.tune.problem import Problem

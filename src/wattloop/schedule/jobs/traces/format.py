@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.lined_yaml import nearest
+from wattloop.core.yaml_spec import nearest
 
 __all__ = ["FIELDS", "UNITS", "TraceFormat", "with_columns"]
 

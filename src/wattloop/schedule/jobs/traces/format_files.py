@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.lined_yaml import LinedData, nearest, read_lined
+from wattloop.core.yaml_spec import YamlWithLines, nearest, read_yaml
 from wattloop.schedule.jobs.traces.format import FIELDS, UNITS, TraceFormat
 
 __all__ = ["format_named", "known_formats", "read_format"]
@@ -49,7 +49,7 @@ def read_format(path: str) -> TraceFormat:
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong`.
     """
-    lined = read_lined(path)
+    lined = read_yaml(path)
     for key in lined.data:
         if key not in KEYS:
             raise _error(lined, (str(key),), f"is unknown; {nearest(str(key), KEYS)}")
@@ -81,7 +81,7 @@ def read_format(path: str) -> TraceFormat:
     )
 
 
-def _section(lined: LinedData, key: str, known: Sequence[str]) -> Mapping[str, Any]:
+def _section(lined: YamlWithLines, key: str, known: Sequence[str]) -> Mapping[str, Any]:
     section = lined.data.get(key) or {}
     if not isinstance(section, Mapping):
         raise _error(lined, (key,), "must be 'field: value' lines")
@@ -91,7 +91,7 @@ def _section(lined: LinedData, key: str, known: Sequence[str]) -> Mapping[str, A
     return section
 
 
-def _words(lined: LinedData, place: tuple[str, str]) -> tuple[str, ...]:
+def _words(lined: YamlWithLines, place: tuple[str, str]) -> tuple[str, ...]:
     value = lined.data[place[0]][place[1]]
     words = value if isinstance(value, list) else [value]
     if not words or not all(isinstance(word, str | int) and str(word).strip() for word in words):
@@ -99,7 +99,7 @@ def _words(lined: LinedData, place: tuple[str, str]) -> tuple[str, ...]:
     return tuple(str(word) for word in words)
 
 
-def _units(lined: LinedData) -> dict[str, str]:
+def _units(lined: YamlWithLines) -> dict[str, str]:
     units = _section(lined, "units", tuple(UNITS))
     for name, unit in units.items():
         if unit not in UNITS[name]:
@@ -107,7 +107,7 @@ def _units(lined: LinedData) -> dict[str, str]:
     return dict(units)
 
 
-def _empty(lined: LinedData) -> dict[str, float]:
+def _empty(lined: YamlWithLines) -> dict[str, float]:
     empty = _section(lined, "empty", FIELDS)
     for name, value in empty.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -115,12 +115,12 @@ def _empty(lined: LinedData) -> dict[str, float]:
     return {name: float(value) for name, value in empty.items()}
 
 
-def _layouts(lined: LinedData) -> tuple[tuple[str, ...], ...]:
+def _layouts(lined: YamlWithLines) -> tuple[tuple[str, ...], ...]:
     layouts = lined.data.get("layouts") or []
     if not isinstance(layouts, list) or not all(isinstance(names, list) for names in layouts):
         raise _error(lined, ("layouts",), "must be a list of lists of column names")
     return tuple(tuple(str(name) for name in names) for names in layouts)
 
 
-def _error(lined: LinedData, place: tuple[str, ...], what: str) -> ConfigError:
+def _error(lined: YamlWithLines, place: tuple[str, ...], what: str) -> ConfigError:
     return ConfigError(f"{lined.where(place)}: {'.'.join(place)}: {what}")

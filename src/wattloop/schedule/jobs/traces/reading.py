@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import user_path
 from wattloop.schedule.jobs.traces.detection import Layout, detected, rows_of
 from wattloop.schedule.jobs.traces.gathering import trace_of
 from wattloop.schedule.jobs.traces.philly_log import philly_log_layout, philly_log_rows

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from wattloop.schedule.cluster.cluster import Cluster, GpuType
-from wattloop.virtual.card_file import write_card
+from wattloop.virtual.cards import write_card
 from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.machine import MODEL_VARIABLE, STATE_VARIABLE, shared_machine
 

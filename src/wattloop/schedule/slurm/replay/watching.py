@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Self
 
-from wattloop.core.beside import Beside
 from wattloop.core.clock import RealClock
 from wattloop.core.records import Gap
+from wattloop.core.threads import BackgroundThread
 from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.meter import VirtualEnergy
 
@@ -28,7 +28,7 @@ class PowerSample(NamedTuple):
     power_w: float
 
 
-class PowerWatch(Beside):
+class PowerWatch(BackgroundThread):
     """Reads the energy counters of every GPU of every node, ten times a second, while open.
 
     Args:

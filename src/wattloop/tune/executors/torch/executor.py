@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wattloop.characterize.cap_pilot import PilotRules
+from wattloop.cap.online import OnlineRules
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.tune.cap_search import CapSteps, NoCap, watch_for
 from wattloop.tune.early_stopping import EarlyStopping
@@ -237,7 +237,7 @@ class TorchExecutor:
         longest_s: float = 5.0,
         checkpoints: str | Path | None = None,
         board: LeverBoard | None = None,
-        cap_rules: PilotRules | None = None,
+        cap_rules: OnlineRules | None = None,
     ) -> None:
         self._training = training
         self._quality = quality

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from wattloop.analyze.metrics import Point
+from wattloop.accounting.metrics import Point
 from wattloop.tune.objective import Trained
 from wattloop.tune.problem import Problem
 from wattloop.tune.segment import Value

@@ -1,0 +1,97 @@
+"""What weighs energy against time. Smaller is better for every objective.
+
+    EDP    = E t
+    ED2P   = E t^2
+    EDS(k) = alpha E + beta t,  alpha = (k - 1) / (k E_ref),  beta = 1 / (k t_ref)
+
+EDS(k) is 1 at the reference and accepts to run k times slower for no energy at all: for k = 2 a
+per cent of energy is worth a per cent of time, for k = 1.5 time counts twice as much. Koszczal
+et
+al. (Euro-Par 2023), after Krzywaniak, Czarnul and Proficz (DEPO, 2022).
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from wattloop.core.errors import ConfigError
+
+
+class Point(NamedTuple):
+    """What one setting took, in one scope of energy."""
+
+    time_s: float
+    energy_j: float
+
+    @property
+    def power_w(self) -> float:
+        """Average power."""
+        return self.energy_j / self.time_s
+
+
+Objective = Callable[[Point], float]
+
+
+def edp(point: Point) -> float:
+    """Energy-delay product, J s."""
+    return point.energy_j * point.time_s
+
+
+def ed2p(point: Point) -> float:
+    """Energy-delay-squared product, J s^2."""
+    return point.energy_j * point.time_s**2
+
+
+def eds(point: Point, reference: Point, k: float) -> float:
+    """Energy-delay sum: 1 at the reference."""
+    alpha = (k - 1) / (k * reference.energy_j)
+    beta = 1 / (k * reference.time_s)
+    return alpha * point.energy_j + beta * point.time_s
+
+
+def energy_gain_pct(point: Point, reference: Point) -> float:
+    """Energy saved against the reference, per cent; negative when more was used."""
+    return 100 * (1 - point.energy_j / reference.energy_j)
+
+
+def time_loss_pct(point: Point, reference: Point) -> float:
+    """Time lost against the reference, per cent; negative when it was faster."""
+    return 100 * (point.time_s / reference.time_s - 1)
+
+
+def gain_minus_loss_pct(point: Point, reference: Point) -> float:
+    """Energy gain minus time loss, per cent: larger is better."""
+    return energy_gain_pct(point, reference) - time_loss_pct(point, reference)
+
+
+METRICS: Mapping[str, str] = {
+    "energy": "energy",
+    "time": "time",
+    "power": "average power",
+    "edp": "energy-delay product",
+    "ed2p": "energy-delay-squared product",
+    "eds": "energy-delay sum, with k",
+    "gain_minus_loss": "energy gain minus time loss, against the reference",
+}
+
+
+def objective(metric: str, reference: Point, k: float = 2.0) -> Objective:
+    """The function to be made small for `metric`.
+
+    Raises:
+        ConfigError: unknown metric, or a `k` that is not a number above 1.
+    """
+    if metric == "eds" and not (math.isfinite(k) and k > 1):
+        raise ConfigError(f"EDS: k is {k:g}; use a number above 1, such as 1.5 or 2")
+    objectives: dict[str, Objective] = {
+        "energy": lambda point: point.energy_j,
+        "time": lambda point: point.time_s,
+        "power": lambda point: point.power_w,
+        "edp": edp,
+        "ed2p": ed2p,
+        "eds": lambda point: eds(point, reference, k),
+        "gain_minus_loss": lambda point: -gain_minus_loss_pct(point, reference),
+    }
+    if metric not in objectives:
+        raise ConfigError(f"unknown metric '{metric}'; known are {', '.join(METRICS)}")
+    return objectives[metric]

@@ -1,0 +1,190 @@
+"""One measured kernel: how fast, how many joules, of which part of the machine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from wattloop.accounting.metrics import Point, edp
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScopeEnergy:
+    """Joules of one part of the machine over the measured stretch.
+
+    Attributes:
+        energy_j: measured.
+        uncertainty_j: half-width.
+        application_j: without what idling would have used (eq. 3.2); None without an idle line.
+        application_uncertainty_j: half-width.
+        provenance: of the weakest domain.
+        domains: whose joules these are.
+    """
+
+    energy_j: float
+    uncertainty_j: float
+    provenance: str
+    domains: tuple[str, ...]
+    application_j: float | None = None
+    application_uncertainty_j: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelResult:
+    """A kernel on a framework, in one style, on one device.
+
+    `status` is `ok`, `skipped` (cannot be run so), `refused` (too large), `failed`, `wrong` (the
+    result is not right: no time is given) or `timeout`; of all but `ok`, `reason` says why.
+    Energies are of the whole stretch (`runs` runs in `duration_s`); the properties are per run.
+    `burst_time_s` is a GPU's time before its power limit takes hold; `time_s` is what lasts.
+    `clock_mhz` is that of a GPU at the end of the stretch.
+    """
+
+    kernel: str
+    backend: str
+    style: str
+    threads: int
+    device: str
+    dtype: str
+    size: int
+    status: str = "ok"
+    reason: str = ""
+    flops: int = 0
+    bytes_moved: int = 0
+    runs: int = 0
+    batches: int = 0
+    duration_s: float = 0.0
+    time_s: float | None = None
+    time_low_s: float | None = None
+    time_high_s: float | None = None
+    burst_time_s: float | None = None
+    clock_mhz: float | None = None
+    scopes: Mapping[str, ScopeEnergy] = field(default_factory=dict)
+    check: str = ""
+    check_error: float | None = None
+    peak_memory_b: int | None = None
+    method: str = ""
+    version: str = ""
+    device_name: str = ""
+    run_id: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether it has a time."""
+        return self.status == "ok"
+
+    @property
+    def scope(self) -> str:
+        """The part of the machine that does the work."""
+        return "gpu" if self.device.startswith("gpu") else "cpu"
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOP per byte; None where no data has to be moved."""
+        return self.flops / self.bytes_moved if self.bytes_moved else None
+
+    @property
+    def gflops(self) -> float | None:
+        """10^9 floating-point operations a second."""
+        return self.flops / self.time_s / 1e9 if self.time_s else None
+
+    @property
+    def gb_s(self) -> float | None:
+        """10^9 bytes read and written a second; None where no data has to be moved."""
+        if not self.time_s or not self.bytes_moved:
+            return None
+        return self.bytes_moved / self.time_s / 1e9
+
+    @property
+    def burst_gflops(self) -> float | None:
+        """10^9 operations a second in a burst; None on a CPU."""
+        return self.flops / self.burst_time_s / 1e9 if self.burst_time_s else None
+
+    @property
+    def burst_gb_s(self) -> float | None:
+        """10^9 bytes a second in a burst; None on a CPU, or without data to move."""
+        if not self.burst_time_s or not self.bytes_moved:
+            return None
+        return self.bytes_moved / self.burst_time_s / 1e9
+
+    def power_w(self, scope: str | None = None) -> float | None:
+        """Mean power over the stretch, of the scope at work unless another is named."""
+        found = self.scopes.get(scope or self.scope)
+        return None if found is None or not self.duration_s else found.energy_j / self.duration_s
+
+    def energy_j(self, scope: str | None = None) -> float | None:
+        """Joules per run."""
+        found = self.scopes.get(scope or self.scope)
+        return None if found is None or not self.runs else found.energy_j / self.runs
+
+    def application_j(self, scope: str | None = None) -> float | None:
+        """Joules per run without idling."""
+        found = self.scopes.get(scope or self.scope)
+        if found is None or found.application_j is None or not self.runs:
+            return None
+        return found.application_j / self.runs
+
+    def uncertainty_j(self, scope: str | None = None) -> float | None:
+        """Half-width of `energy_j`."""
+        found = self.scopes.get(scope or self.scope)
+        return None if found is None or not self.runs else found.uncertainty_j / self.runs
+
+    def edp_js(self, scope: str | None = None) -> float | None:
+        """Energy times delay of one run, J s."""
+        energy_j = self.energy_j(scope)
+        if energy_j is None or self.time_s is None:
+            return None
+        return edp(Point(self.time_s, energy_j))
+
+    def gflops_per_w(self, scope: str | None = None) -> float | None:
+        """Rate per watt."""
+        power_w = self.power_w(scope)
+        return self.gflops / power_w if self.gflops and power_w else None
+
+    @property
+    def key(self) -> str:
+        """What tells it from the others of its session."""
+        where = f"{self.device} {self.threads}"
+        return f"{self.kernel} {self.size} {self.dtype} {self.backend} {self.style} {where}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, derived figures of each scope included."""
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
+        return data | {
+            "warnings": list(self.warnings),
+            "scopes": {
+                name: {
+                    **{f.name: getattr(part, f.name) for f in fields(part)},
+                    "domains": list(part.domains),
+                    "per_run_j": self.energy_j(name),
+                    "application_per_run_j": self.application_j(name),
+                    "power_w": self.power_w(name),
+                    "edp_js": self.edp_js(name),
+                    "gflops_per_w": self.gflops_per_w(name),
+                }
+                for name, part in self.scopes.items()
+            },
+            "gflops": self.gflops,
+            "gb_s": self.gb_s,
+            "burst_gflops": self.burst_gflops,
+            "burst_gb_s": self.burst_gb_s,
+            "intensity_flop_per_b": self.intensity,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "KernelResult":
+        """Inverse of `to_dict`."""
+        mine = {f.name for f in fields(cls)}
+        part_fields = {f.name for f in fields(ScopeEnergy)}
+        known = {name: value for name, value in data.items() if name in mine}
+        known["warnings"] = tuple(known.get("warnings", ()))
+        known["scopes"] = {
+            name: ScopeEnergy(
+                **{
+                    **{key: value for key, value in part.items() if key in part_fields},
+                    "domains": tuple(part["domains"]),
+                }
+            )
+            for name, part in known.get("scopes", {}).items()
+        }
+        return cls(**known)

@@ -1,0 +1,172 @@
+"""The GPUs of a job, and the caps that all of them accept."""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wattloop.control.inventory import levers_named
+from wattloop.control.lever import Lever
+from wattloop.control.values import parse_setting
+from wattloop.core.errors import ConfigError
+from wattloop.core.quantities import expanded
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def job_gpus(levers: Sequence[Lever]) -> str | None:
+    """Numbers of the GPUs in CUDA_VISIBLE_DEVICES, such as `0,3`; None for all where it is not set.
+
+    Numbers there are taken as NVML's, which they are with CUDA_DEVICE_ORDER=PCI_BUS_ID and on
+    machines with one kind of card. As for CUDA, what follows an entry that names no GPU is ignored.
+
+    Raises:
+        ConfigError: it hides every GPU, or names none that is known: the caps of other people's
+            cards are not ours to set.
+    """
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        return None
+    numbers: list[str] = []
+    for word in text.split(","):
+        number = _number(word.strip(), levers)
+        if number is None:
+            break
+        numbers.append(number)
+    if not numbers:
+        raise ConfigError(
+            f"{VARIABLE} is '{text}', which names no GPU with a power limit; say which GPUs "
+            "are the job's (--gpus, or gpus= of a CapTuner)"
+        )
+    return ",".join(numbers)
+
+
+def _number(word: str, levers: Sequence[Lever]) -> str | None:
+    names = [x.name.partition("/")[0].removeprefix("gpu:") for x in levers]
+    if word.isdigit():
+        return word if word in names else None
+    if not word:
+        return None
+    found = {n for n, x in zip(names, levers, strict=True) if x.device.startswith(f"nvidia:{word}")}
+    return found.pop() if len(found) == 1 else None
+
+
+MOST_CAPS = 13
+
+
+STEPS_W = (5.0, 10.0, 20.0, 25.0, 50.0, 100.0, 200.0)
+
+
+@dataclass(frozen=True, slots=True)
+class CapPlan:
+    """Power limits of one or more GPUs, all set to the same cap.
+
+    Attributes:
+        caps_w: from the lowest to the highest, which is the reference.
+    """
+
+    levers: tuple[Lever, ...]
+    caps_w: tuple[float, ...]
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """`gpu:0`, as meters call them."""
+        return tuple(lever.name.partition("/")[0] for lever in self.levers)
+
+    def settings(self, cap_w: float) -> dict[str, float]:
+        """The value of each lever."""
+        return {lever.name: cap_w for lever in self.levers}
+
+    def writes(self, cap_w: float) -> list[str]:
+        """What setting a cap would write, for people."""
+        return [line for x in self.levers for line in x.write_text(cap_w).splitlines()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"levers": [lever.name for lever in self.levers], "caps_w": list(self.caps_w)}
+
+
+def cap_plan(
+    levers: Sequence[Lever],
+    gpus: str | None = None,
+    caps: str | None = None,
+    *,
+    named: str = "--caps",
+) -> CapPlan:
+    """Caps that every chosen GPU accepts.
+
+    Without `caps` they are round numbers from the lowest the cards allow up to the present limit:
+    a limit that somebody has lowered is not raised.
+
+    Args:
+        levers: of this machine.
+        gpus: numbers with commas; all GPUs unless given.
+        caps: `100:250:25`, or values with commas, in W or % of the card's default limit.
+        named: what `caps` is called where a person gave it, or could.
+
+    Raises:
+        ConfigError: no GPU with a power limit, or one that may not be set, with what would help; or
+            caps outside the limits of a card.
+    """
+    chosen = levers_named(
+        levers, "gpu/power_limit" if gpus is None else f"gpu:{_numbers(gpus)}/power_limit"
+    )
+    states = [lever.state() for lever in chosen]
+    for state in states:
+        if not state.available:
+            remedy = f"; {state.remedy}" if state.remedy else ""
+            raise ConfigError(f"{state.name} cannot be set: {state.reason}{remedy}")
+    if caps is not None:
+        try:
+            values = expanded(caps)
+        except ValueError as error:
+            raise ConfigError(f"{named}: {error}") from None
+        numbers = sorted({_accepted(value, chosen) for value in values})
+    else:
+        low_w = max(state.low or 0.0 for state in states)
+        high_w = min(
+            state.value if isinstance(state.value, int | float) else state.high or 0.0
+            for state in states
+        )
+        if not 0 < low_w < high_w:
+            raise ConfigError(
+                f"{', '.join(s.name for s in states)}: the limit is {high_w:g} W and cannot be set "
+                f"lower than {low_w:g} W, so there is nothing to choose; give {named}"
+            )
+        numbers = _round_caps(low_w, high_w)
+        for cap_w in numbers:
+            _accepted(cap_w, chosen)
+    if len(numbers) < 2:
+        raise ConfigError(f"{named} {caps}: give at least two different caps")
+    return CapPlan(tuple(chosen), tuple(numbers))
+
+
+def _numbers(gpus: str) -> str:
+    words = [word.strip().removeprefix("gpu:") for word in gpus.split(",") if word.strip()]
+    if not words or not all(word.isdigit() for word in words):
+        raise ConfigError(f"--gpus {gpus}: write numbers with commas, such as 0,1")
+    return ",".join(words)
+
+
+def _accepted(value: str | float, levers: Sequence[Lever]) -> float:
+    """A cap as every card takes it."""
+    taken = {parse_setting(value, lever) for lever in levers}
+    numbers = [number for number in taken if isinstance(number, int | float)]
+    if len(numbers) != 1:
+        raise ConfigError(
+            f"{value} means different caps on these GPUs ({', '.join(f'{n:g} W' for n in numbers)})"
+            "; give watts, or choose GPUs of one kind with --gpus"
+        )
+    return float(numbers[0])
+
+
+def _round_caps(low_w: float, high_w: float) -> list[float]:
+    """Steps of a round number of watts below the highest, both ends included."""
+    step_w = next((s for s in STEPS_W if (high_w - low_w) / s < MOST_CAPS), STEPS_W[-1])
+    inner = math.floor((high_w - 0.4 * step_w) / step_w) * step_w
+    caps = [high_w]
+    while inner > low_w + 0.4 * step_w:
+        caps.append(inner)
+        inner -= step_w
+    return sorted({*caps, low_w})

@@ -1,0 +1,223 @@
+"""The best cap of a command: one measured run per probe, resumable at any moment."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wattloop.cap.energy import job_energy_j
+from wattloop.cap.finder import CapChoice, CapFinder
+from wattloop.cap.levers import CapPlan
+from wattloop.core.clock import Clock
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+from wattloop.store.database import Store
+from wattloop.store.experiments import (
+    Experiment,
+    create_experiment,
+    end_trial,
+    forget_trials,
+    new_experiment_id,
+    read_trials,
+    same_experiments,
+    set_experiment_status,
+)
+from wattloop.trials.outcome import TrialOutcome, TrialStatus
+from wattloop.trials.runner import TrialRunner
+from wattloop.trials.trial import Trial
+
+KIND = "cap"
+
+
+@dataclass(frozen=True, slots=True)
+class CapResult:
+    """What was found.
+
+    Attributes:
+        experiment_id: where the probes are kept.
+        provenance: of the energy: `measured`, or `simulated` on the virtual GPU.
+        failure: how the command failed after the cap had been found.
+    """
+
+    choice: CapChoice
+    finder: CapFinder
+    plan: CapPlan
+    experiment_id: str
+    provenance: str = ""
+    failure: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "experiment_id": self.experiment_id,
+            "metric": self.finder.metric,
+            "k": self.finder.k if self.finder.metric == "eds" else None,
+            "scope": "gpu",
+            "provenance": self.provenance,
+            "failure": self.failure or None,
+            "reference_w": self.finder.reference_w,
+            **self.plan.to_dict(),
+            "choice": self.choice.to_dict(),
+            "probe_count": len(self.finder.probes),
+            "probe_limit": self.finder.limit,
+            "probes": self.finder.to_dict()["probes"],
+        }
+
+
+def open_search(
+    store: Store,
+    plan: CapPlan,
+    finder: CapFinder,
+    command: Sequence[str],
+    clock: Clock,
+    *,
+    mode: str = "runs",
+    new: bool = False,
+) -> tuple[Experiment, bool]:
+    """The unfinished search of the same caps and command, or a new one; whether it is resumed."""
+    spec = {**plan.to_dict(), **finder.to_dict(), "command": list(command), "mode": mode}
+    text = json.dumps([KIND, spec], sort_keys=True, default=str)
+    mark = hashlib.sha256(text.encode()).hexdigest()[:16]
+    if not new:
+        unfinished = [e for e in same_experiments(store, mark) if e.status != "finished"]
+        if unfinished:
+            return unfinished[0], True
+    wall_s = clock.wall_s()
+    experiment = Experiment(
+        experiment_id=new_experiment_id(KIND, wall_s),
+        kind=KIND,
+        created_wall_s=wall_s,
+        fingerprint=mark,
+        spec=spec,
+        facts={"host": Host.from_environment().name},
+    )
+    create_experiment(store, experiment)
+    return experiment, False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapJob:
+    """What is searched for and where it is kept.
+
+    Attributes:
+        experiment: from `open_search`.
+        settings: how to measure.
+        timeout_s: a run is ended after this long.
+        window: the part of the command that counts; empty for all of it.
+    """
+
+    plan: CapPlan
+    finder: CapFinder
+    command: Sequence[str]
+    experiment: Experiment
+    store: Store
+    settings: Settings
+    timeout_s: float | None = None
+    window: str = ""
+
+
+class CapSearch:
+    """Runs a command at the caps that a finder asks for.
+
+    Args:
+        job: what is searched for.
+        began: called with the cap and the number of the probe before each run.
+        ended: called with the cap and what came of it.
+        outputs: folder for what the command prints; None shows it.
+        state_directory: where levers are journaled, for tests.
+    """
+
+    def __init__(
+        self,
+        job: CapJob,
+        *,
+        began: Callable[[float, int], None] = lambda cap_w, number: None,
+        ended: Callable[[float, TrialOutcome], None] = lambda cap_w, outcome: None,
+        outputs: Path | None = None,
+        state_directory: Path | None = None,
+    ) -> None:
+        self._plan, self._finder, self._command = job.plan, job.finder, list(job.command)
+        self._experiment, self._store, self._settings = job.experiment, job.store, job.settings
+        self._timeout_s, self._window = job.timeout_s, job.window
+        self._began, self._ended = began, ended
+        self._outputs, self._state_directory = outputs, state_directory
+        self._provenance = ""
+
+    def run(self) -> CapResult:
+        """Probe until nothing is asked; the caps are put back at the end, whatever happens.
+
+        Raises:
+            ConfigError: the command fails or hangs at some cap, or the GPUs' energy is not read.
+            LeverError: a cap cannot be set or put back.
+        """
+        identity = self._experiment.experiment_id
+        forget_trials(self._store, identity, keep=("ok", "running"))
+        set_experiment_status(self._store, identity, "running")
+        status = "interrupted"
+        try:
+            with TrialRunner(
+                self._store,
+                identity,
+                self._settings,
+                levers=self._plan.levers,
+                outputs=self._outputs,
+                state_directory=self._state_directory,
+            ) as runner:
+                self._probe_all(runner)
+            choice = self._finder.best()
+            status = "finished"
+        except ConfigError:
+            status = "failed"
+            raise
+        finally:
+            facts = {"finder": self._finder.to_dict()}
+            if status == "finished":
+                facts["choice"] = choice.to_dict()
+            set_experiment_status(self._store, identity, status, facts)
+        return CapResult(choice, self._finder, self._plan, identity, self._provenance)
+
+    def _probe_all(self, runner: TrialRunner) -> None:
+        while (cap_w := self._finder.ask()) is not None:
+            number = len(self._finder.probes)
+            trial = Trial(
+                key=f"{number} {cap_w:g} W",
+                settings=self._plan.settings(cap_w),
+                command=self._command,
+                timeout_s=self._timeout_s,
+                window=self._window,
+                name=f"cap {cap_w:g} W",
+            )
+            self._began(cap_w, number)
+            outcome = runner.run(trial)
+            self._ended(cap_w, outcome)
+            if not outcome.ok or not outcome.time_s:
+                raise ConfigError(
+                    f"the command at {cap_w:g} W: {outcome.message or outcome.status.value}. Caps "
+                    "are back as they were; probes so far are kept and the same command goes on "
+                    "with them"
+                )
+            try:
+                energy_j, noise = job_energy_j(outcome, self._plan.devices)
+            except ConfigError:
+                self._pay_again(trial.key)
+                raise
+            self._provenance = _provenance(outcome, self._plan.devices)
+            own = math.hypot(self._finder.noise, noise)
+            self._finder.tell(cap_w, outcome.time_s, energy_j, own)
+
+    def _pay_again(self, key: str) -> None:
+        """A run whose energy is not known is of no use to whoever resumes the search."""
+        identity = self._experiment.experiment_id
+        for record in read_trials(self._store, identity):
+            if record.key == key:
+                failed = replace(record, status=TrialStatus.FAILED.value)
+                end_trial(self._store, identity, failed)
+
+
+def _provenance(outcome: TrialOutcome, devices: Sequence[str]) -> str:
+    kinds = {str(d["provenance"]) for d in outcome.domains if d["name"] in devices}
+    return ", ".join(sorted(kinds))

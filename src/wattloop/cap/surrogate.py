@@ -1,0 +1,210 @@
+"""What is believed of one workload's curve after a few readings.
+
+Each curve of the physical family, moved to the power that was read at the highest cap, is the
+mean
+of a Gaussian process that allows for what the family leaves out: a smooth deviation and a small
+one of each cap for itself. Readings weigh the curves, and pull each of them to where they lie;
+a
+belief holds each as often as it weighs. The scale of time is free. Everything is in logarithms,
+so
+that noise is relative.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from wattloop.cap.prior import Array, CurveFamily
+
+SMOOTH, OWN, LENGTH = 0.01, 0.01, 0.25
+
+
+"""Deviation of real curves from the family: smooth part, part of each cap (both relative), and
+over how much of a cap's logarithm the smooth part extends."""
+
+
+STATIC_SHARE = (0.06, 0.36)
+
+
+STATIC_DOUBT = 3.0
+
+
+"""Static power is usually this share of the highest cap; curves with another weigh exp(-3)."""
+
+
+FEWEST = 5.0
+
+
+"""Readings that fit fewer curves than this (effective number) count as noisier than they claim."""
+
+
+WIDENINGS = 6
+
+
+KEPT = 1_200
+
+
+"""Curves of a belief."""
+
+
+class CapReading(NamedTuple):
+    """What was read at one cap: index of the cap, logs of time and of power, relative noise."""
+
+    cap: int
+    log_time: float
+    log_power: float
+    noise: float
+
+
+@dataclass(frozen=True, slots=True)
+class CurveSurrogate:
+    """Curves over the caps, each as likely as any other.
+
+    Attributes:
+        log_time, log_power: expected curve of each (rows) at each cap.
+        sampled_time, sampled_power: one possible true curve for each.
+    """
+
+    log_time: Array
+    log_power: Array
+    sampled_time: Array
+    sampled_power: Array
+
+
+def fit_curves(
+    family: CurveFamily, caps_w: Array, readings: Sequence[CapReading], seed: int = 0
+) -> CurveSurrogate:
+    """The belief after `readings`, of which there is at least one."""
+    draw = np.random.default_rng(seed)
+    merged = _merged(readings)
+    prior = _anchored(family, tuple(caps_w), max(merged), seed)
+    distance = (np.log(caps_w)[:, None] - np.log(caps_w)[None, :]) / LENGTH
+    deviation = SMOOTH**2 * np.exp(-0.5 * distance**2) + OWN**2 * np.eye(len(caps_w))
+    for _ in range(WIDENINGS):
+        time = _Process(deviation, merged, [r.log_time for r in merged], free_scale=True)
+        power = _Process(deviation, merged, [r.log_power for r in merged], free_scale=False)
+        log_weights = (
+            prior.log_weights
+            + time.log_likelihood(prior.log_time)
+            + power.log_likelihood(prior.log_power)
+        )
+        weights = np.exp(log_weights - log_weights.max())
+        weights /= weights.sum()
+        if 1 / (weights**2).sum() >= FEWEST:
+            break
+        deviation = 2 * deviation
+    # Every curve as often as its weight says, to within one.
+    steps = (np.arange(KEPT) + 0.5) / KEPT
+    kept = np.minimum(np.searchsorted(np.cumsum(weights), steps), len(weights) - 1)
+    kept = draw.permutation(kept)
+    log_time, log_power = time.mean(prior.log_time[kept]), power.mean(prior.log_power[kept])
+    return CurveSurrogate(
+        log_time=log_time,
+        log_power=log_power,
+        sampled_time=log_time + draw.standard_normal(log_time.shape) @ time.spread().T,
+        sampled_power=log_power + draw.standard_normal(log_power.shape) @ power.spread().T,
+    )
+
+
+class _Prior(NamedTuple):
+    log_time: Array
+    log_power: Array
+    log_weights: Array
+
+
+def _merged(readings: Sequence[CapReading]) -> list[CapReading]:
+    """Readings of the same cap as one, each weighed by its precision."""
+    merged = []
+    for cap in sorted({reading.cap for reading in readings}):
+        own = [reading for reading in readings if reading.cap == cap]
+        weights = np.array([1 / max(r.noise, 1e-4) ** 2 for r in own])
+        time = float(weights @ [r.log_time for r in own] / weights.sum())
+        power = float(weights @ [r.log_power for r in own] / weights.sum())
+        merged.append(CapReading(cap, time, power, float(weights.sum() ** -0.5)))
+    return merged
+
+
+@lru_cache(maxsize=8)
+def _anchored(
+    family: CurveFamily, caps: tuple[float, ...], anchor: CapReading, seed: int
+) -> _Prior:
+    """The family in watts: each curve has, within its noise, the power of the anchor's reading."""
+    draw, caps_w = np.random.default_rng(seed + 1), np.array(caps)
+    logs, rows = family.log_caps, np.arange(len(family.static))
+    step = logs[1] - logs[0]
+    off = draw.standard_normal(len(rows))
+    doubt = np.sqrt(anchor.noise**2 + SMOOTH**2 + OWN**2)
+    wanted = anchor.log_power - np.log(caps_w[anchor.cap]) + doubt * off
+    # Power over cap falls with the cap, so it says where on its curve the workload is.
+    ratio = family.log_power - logs
+    # Beyond the table a cap does nothing any more, so the ratio falls as the cap grows.
+    beyond = np.maximum(ratio[:, -1] - wanted, 0.0)
+    wanted = np.clip(wanted, ratio[:, -1] + 1e-9, ratio[:, 1] - 1e-6)
+    left = np.clip((ratio > wanted[:, None]).sum(axis=1) - 1, 0, len(logs) - 2)
+    low, high = ratio[rows, left], ratio[rows, left + 1]
+    place = logs[left] + step * np.clip((low - wanted) / (low - high + 1e-12), 0.0, 1.0)
+    unit = np.log(caps_w[anchor.cap]) - place - beyond
+    """Log of the watts that are 1 in the table."""
+    columns = np.clip((np.log(caps_w) - unit[:, None] - logs[0]) / step, 0, len(logs) - 1.001)
+    whole = columns.astype(np.intp)
+    part = columns - whole
+
+    def at_caps(table: Array) -> Array:
+        below, above = (np.take_along_axis(table, whole + k, axis=1) for k in (0, 1))
+        between: Array = below * (1 - part) + above * part
+        return between
+
+    static = family.static * np.exp(unit) / caps_w[-1]
+    usual = (static > STATIC_SHARE[0]) & (static < STATIC_SHARE[1])
+    # The anchor's reading chose the place, so its likelihood must not count twice.
+    log_weights = np.where(usual, 0.0, -STATIC_DOUBT) + 0.5 * off**2
+    return _Prior(at_caps(family.log_time), at_caps(family.log_power) + unit[:, None], log_weights)
+
+
+class _Process:
+    """Gaussian process regression on many possible means, which share one gain."""
+
+    def __init__(
+        self,
+        deviation: Array,
+        readings: Sequence[CapReading],
+        values: Sequence[float],
+        *,
+        free_scale: bool,
+    ) -> None:
+        self._at = [reading.cap for reading in readings]
+        self._values = np.array(values)
+        noise = np.diag([max(reading.noise, 1e-4) ** 2 for reading in readings])
+        self._precision = np.linalg.inv(deviation[np.ix_(self._at, self._at)] + noise)
+        self._gain = deviation[:, self._at] @ self._precision
+        self._left_over = deviation - self._gain @ deviation[self._at, :]
+        self._free_scale = free_scale
+
+    def log_likelihood(self, means: Array) -> Array:
+        """Of the readings, for each row of `means`."""
+        residual = self._residual(means)[0]
+        exponent: Array = -0.5 * np.sum((residual @ self._precision) * residual, axis=1)
+        return exponent
+
+    def mean(self, means: Array) -> Array:
+        """Each row pulled to the readings."""
+        residual, scale = self._residual(means)
+        pulled: Array = means + scale + residual @ self._gain.T
+        return pulled
+
+    def spread(self) -> Array:
+        """Times standard normal numbers: what remains unknown around a mean."""
+        sizes, directions = np.linalg.eigh(self._left_over)
+        spread: Array = directions * np.sqrt(np.maximum(sizes, 0.0))
+        return spread
+
+    def _residual(self, means: Array) -> tuple[Array, Array]:
+        residual = self._values - means[:, self._at]
+        scale = np.zeros((len(means), 1))
+        if self._free_scale:
+            total = self._precision.sum(axis=0)
+            scale = (residual @ total / total.sum())[:, None]
+        return residual - scale, scale

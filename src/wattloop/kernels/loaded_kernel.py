@@ -1,0 +1,140 @@
+"""A kernel on a framework, ready to run within the memory of the device."""
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.units import format_bytes
+from wattloop.kernels.backend import Backend
+from wattloop.kernels.kernel import Check, Kernel, dtype_named
+from wattloop.kernels.registry import backend_named, kernel_named, size_of
+
+
+def available_b(procfs: Path = Path("/proc")) -> int | None:
+    """Bytes that can be allocated without swapping; None if the kernel does not say."""
+    return _field(procfs / "meminfo", "MemAvailable")
+
+
+def peak_b(procfs: Path = Path("/proc")) -> int | None:
+    """The most this process had in memory since it began, or since `forget_peak`."""
+    return _field(procfs / "self" / "status", "VmHWM")
+
+
+def forget_peak(procfs: Path = Path("/proc")) -> None:
+    """Begin to look for a new peak, where the kernel allows it."""
+    with suppress(OSError):
+        (procfs / "self" / "clear_refs").write_text("5")
+
+
+def _field(path: Path, name: str) -> int | None:
+    try:
+        found = re.search(rf"^{name}:\s+(\d+) kB", path.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return None if found is None else int(found[1]) * 1_024
+
+
+SCRATCH = 1.5
+
+
+"""Frameworks hold temporary arrays beside a kernel's own."""
+
+
+ALWAYS_B = 64 * 2**20
+
+
+class LoadedKernel:
+    """Inputs in place, ready to run as often as wanted.
+
+    `run` starts the work and may return before a GPU has done it: `synchronise` waits.
+    """
+
+    def __init__(self, kernel: Kernel, backend: Backend) -> None:
+        self.kernel = kernel
+        self.backend = backend
+        self._result: Any = None
+        self._run = backend.prepared(kernel)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one run."""
+        return self.kernel.flops
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes one run has to read and write."""
+        return self.kernel.bytes_moved
+
+    def run(self) -> None:
+        """Run once."""
+        self._result = self._run()
+
+    def synchronise(self) -> None:
+        """Wait until every run that was started is done."""
+        self.backend.synchronise(self._result)
+
+    def check(self) -> Check:
+        """Whether the last result is right; runs once if there is none."""
+        if self._result is None:
+            self.run()
+        self.synchronise()
+        indices = self.kernel.sample()
+        return self.kernel.judge(self.backend.taken(self._result, indices), indices)
+
+    def close(self) -> None:
+        """Let go of inputs and result."""
+        self._result = None
+        del self._run
+        self.backend.close()
+
+
+def load(
+    kernel: str,
+    backend: str,
+    size: int | str = "small",
+    *,
+    dtype: str = "fp32",
+    device: str = "cpu",
+    style: str = "",
+    threads: int | None = None,
+) -> LoadedKernel:
+    """Put a kernel's inputs where they are needed.
+
+    Args:
+        kernel: `gemm`, `spmv`, `triad`, `stencil`, `montecarlo` or `dist`.
+        backend: `numpy`, `numba`, `torch`, `jax`, `cupy` or `tensorflow`.
+        size: a number (its meaning depends on the kernel), or `small`, `medium`, `large`, `huge`.
+        dtype: `fp64`, `fp32`, `tf32`, `bf16` or `fp16`.
+        device: `cpu` or `gpu`.
+        style: how the framework runs it; its usual way when empty.
+        threads: CPU threads, where a framework can still change them in a running process.
+
+    Raises:
+        ConfigError: unknown name, wrong size, or more memory than there is.
+        BackendUnavailable: not installed, or no such device; the message says what to do.
+        Unsupported: not in this format or place.
+    """
+    kind = kernel_named(kernel)
+    problem = kind(size_of(kind, size), dtype_named(dtype))
+    framework = backend_named(backend)(device=device, style=style, threads=threads)
+    framework.accepts(problem)
+    free_b = framework.free_memory_b() if device == "gpu" else available_b()
+    refuse_if_too_large(problem, free_b, device)
+    return LoadedKernel(problem, framework)
+
+
+def needed_b(kernel: Kernel) -> int:
+    """Bytes to expect, with what frameworks hold beside the arrays."""
+    return int(kernel.memory_b * SCRATCH) + ALWAYS_B
+
+
+def refuse_if_too_large(kernel: Kernel, free_b: int | None, device: str) -> None:
+    """Raise `ConfigError` before anything is allocated."""
+    if free_b is not None and needed_b(kernel) > free_b:
+        raise ConfigError(
+            f"{kernel.name} of size {kernel.size} in {kernel.dtype.name} needs about "
+            f"{format_bytes(needed_b(kernel))} of memory, {format_bytes(free_b)} are free on the "
+            f"{device}; use a smaller --sizes"
+        )

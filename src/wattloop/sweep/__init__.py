@@ -1,0 +1,1 @@
+"""Sweeps: vary levers and GPU counts, and find the best point per metric."""
