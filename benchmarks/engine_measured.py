@@ -8,8 +8,8 @@ import numpy as np
 
 from engine_simpy import simpy_ends
 from engine_worlds import ZeusWithCaps, busy_trace, philly, small_jobs
-from wattloop.schedule.engine import Result, Simulation
-from wattloop.schedule.oracle.noisy import NoisyOracle
+from wattloop.schedule.engine import Simulation, SimulationResult
+from wattloop.schedule.estimates.noisy import NoisyOracle
 from wattloop.schedule.policies.fifo import Fifo
 from wattloop.schedule.policies.registry import policy_from
 
@@ -99,13 +99,13 @@ def measured_busy(policy: str, count: int) -> dict[str, Any]:
     }
 
 
-def _timed(simulation: Simulation) -> tuple[Result, float]:
+def _timed(simulation: Simulation) -> tuple[SimulationResult, float]:
     begun_s = time.process_time()
     result = simulation.run()
     return result, time.process_time() - begun_s
 
 
-def _most_waiting(result: Result) -> int:
+def _most_waiting(result: SimulationResult) -> int:
     """The longest the queue ever was."""
     times_s = np.concatenate([result.jobs.arrival_s, result.started_s])
     change = np.concatenate([np.ones(len(result.jobs)), -np.ones(len(result.jobs))])

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from wattloop.schedule.engine import Settings
+from wattloop.schedule.engine import EngineSettings
 from wattloop.schedule.jobs import JobKind, JobTable
 from wattloop.schedule.policies.zeus import Zeus
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.schedule.scenarios.scenario import World
-from wattloop.schedule.steps import DAY_S, Steps
+from wattloop.schedule.step_function import DAY_S, StepFunction
 from wattloop.testing.synthetic_cluster import FormulaOracle, synthetic_cluster
 
 __all__ = [
@@ -65,7 +65,7 @@ def small_jobs(count: int) -> World:
         deadline_s=np.full(count, np.inf),
         priority=np.zeros(count, dtype=np.int64),
     )
-    return World(cluster, jobs, oracle, oracle, Settings())
+    return World(cluster, jobs, oracle, oracle, EngineSettings())
 
 
 def busy_trace(count: int) -> World:
@@ -110,10 +110,12 @@ def busy_trace(count: int) -> World:
     by_night_w = cluster.idle_w + 0.9 * sum(
         each.tdp_w * gpus for each, gpus in zip(cluster.types, cluster.gpus_by_type, strict=True)
     )
-    budget = Steps(
+    budget = StepFunction(
         (0.0, 8 * 3600.0, 20 * 3600.0), (by_night_w, 0.7 * by_night_w, by_night_w), DAY_S
     )
-    return World(cluster, jobs, oracle, oracle, Settings(budget_w=budget, round_s=BUSY_ROUND_S))
+    return World(
+        cluster, jobs, oracle, oracle, EngineSettings(budget_w=budget, round_s=BUSY_ROUND_S)
+    )
 
 
 def missing() -> list[str]:

@@ -14,8 +14,8 @@ import numpy as np
 
 from bars import Bar, Page, Table, arguments, publish
 from wattloop.core.errors import WattloopError
-from wattloop.schedule.engine import Result, Simulation
-from wattloop.schedule.metrics.fairness import jain
+from wattloop.schedule.engine import Simulation, SimulationResult
+from wattloop.schedule.metrics.metrics import jain
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.scenarios.file import load_scenario
 
@@ -98,7 +98,7 @@ def mean(policy: str, rate_per_s: float, seeds: Sequence[int]) -> Served:
     return Served(*(float(each) for each in np.nanmean(rows, axis=0)))
 
 
-def served(result: Result) -> Served:
+def served(result: SimulationResult) -> Served:
     """Of one simulation."""
     jobs = result.jobs
     came = jobs.arrival_s <= result.end_s

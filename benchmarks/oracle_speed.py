@@ -18,12 +18,11 @@ from bars import Bar, Page, arguments, publish
 from wattloop.predict.estimators import estimator_for
 from wattloop.predict.prediction import Placement
 from wattloop.schedule.cluster.file import load_cluster
+from wattloop.schedule.estimates.analytic import AnalyticOracle, workload_of
+from wattloop.schedule.estimates.noisy import NoisyOracle
+from wattloop.schedule.estimates.oracle import PlacementOptions
+from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle.analytic import AnalyticOracle
-from wattloop.schedule.oracle.noisy import NoisyOracle
-from wattloop.schedule.oracle.options import Options
-from wattloop.schedule.oracle.spec import OracleSpec
-from wattloop.schedule.oracle.workloads import workload_of
 
 CAPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4)
 KIND = JobKind("hf:microsoft/resnet-50", "tf32", (1, 2, 4, 8), (64, 128, 256), CAPS)
@@ -55,7 +54,7 @@ def main() -> int:
     options = oracle.options(KIND)
     caps = iter(range(10_000))
 
-    def again() -> Options:
+    def again() -> PlacementOptions:
         """A kind that differs by a hair, so that it is computed."""
         share = 1 - 1e-4 * (1 + next(caps))
         return oracle.options(replace(KIND, caps=(share, *CAPS[1:])))
@@ -95,7 +94,7 @@ def _least(what: Callable[[], object], tries: int) -> float:
     return min(found)
 
 
-def _one_by_one(options: Options) -> Callable[[], object]:
+def _one_by_one(options: PlacementOptions) -> Callable[[], object]:
     """The same placements, a prediction each; models and workloads are there, and have answered."""
     types = load_cluster("thesis").types
     models = [estimator_for(each.gpu) for each in types]

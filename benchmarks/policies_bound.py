@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.schedule.cluster import Cluster
+from wattloop.schedule.estimates.oracle import Oracle, Shape
 from wattloop.schedule.jobs import JobTable
-from wattloop.schedule.oracle import Oracle
-from wattloop.schedule.oracle.options import Shape
 
 __all__ = ["most_kept"]
 

@@ -9,8 +9,8 @@ schedule needs less.
 import numpy as np
 
 from wattloop.schedule.cluster import Cluster
+from wattloop.schedule.estimates.oracle import Oracle
 from wattloop.schedule.jobs import JobTable
-from wattloop.schedule.oracle import Oracle
 
 __all__ = ["least_kwh"]
 

@@ -23,12 +23,11 @@ from slurm_gates import gates_compared
 from slurm_throughput import throughput
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.slurm.assembly import SiteRequest, site_from
-from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.commands import SlurmCommands
 from wattloop.schedule.slurm.driver import SlurmDriver
-from wattloop.schedule.slurm.event_log import EventLog
-from wattloop.schedule.slurm.round_report import RoundReport
-from wattloop.schedule.slurm.settings import DriverSettings
+from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
+from wattloop.schedule.slurm.managed_cluster import DriverSettings
+from wattloop.schedule.slurm.scontrol import SlurmClient
 from wattloop.schedule.slurm.state import DriverState
 from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 
@@ -169,7 +168,7 @@ def _driver(lab: SlurmLab, folder: Path, name: str) -> SlurmDriver:
     site = site_from(client, SiteRequest(partitions=("all",), gpus_only=True), policy)
     state = DriverState.load(folder / "state.json")
     state.hold()
-    log = EventLog(folder / "log.jsonl")
+    log = DriverLog(folder / "log.jsonl")
     return SlurmDriver(
         client, site, policy, state=state, log=log, settings=DriverSettings(), owner="root"
     )
@@ -180,7 +179,7 @@ def _commands(lab: SlurmLab) -> SlurmCommands:
 
 
 NEVER = """
-from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.policies.base import Policy
 class Never(Policy):
     def decide(self, view):
         return ()

@@ -17,10 +17,10 @@ from pathlib import Path
 from bars import Bar, Page, Table, arguments, publish
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.schedule.slurm.commands import SlurmCommands
+from wattloop.schedule.slurm.managed_cluster import DriverSettings
+from wattloop.schedule.slurm.replay.driver import Steering
 from wattloop.schedule.slurm.replay.plan import plan_of
-from wattloop.schedule.slurm.replay.replayed import OWN, SAME_POWER, Replayed, replay
-from wattloop.schedule.slurm.replay.steering import Steering
-from wattloop.schedule.slurm.settings import DriverSettings
+from wattloop.schedule.slurm.replay.runner import OWN, SAME_POWER, ReplayResult, replay
 from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 
 BUDGET_W = 4_500.0
@@ -41,7 +41,7 @@ class Run:
     """One scheduler: what came of it, and how busy this machine was."""
 
     name: str
-    found: Replayed
+    found: ReplayResult
     budget_w: float | None
     load: tuple[float, float]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from wattloop.hardware.gpus import gpu_named
 from wattloop.schedule.cluster import Cluster, GpuType, NodeGroup
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle.analytic import AnalyticOracle
-from wattloop.schedule.oracle.options import Options
-from wattloop.schedule.oracle.shipped_tables import CAPS, THROUGHPUTS
+from wattloop.schedule.estimates.analytic import AnalyticOracle
+from wattloop.schedule.estimates.oracle import PlacementOptions
+from wattloop.schedule.estimates.throughputs import CAPS, THROUGHPUTS
 
 GPUS = {
     "k80": "k80",
@@ -56,7 +56,7 @@ def _kind(name: str, type_name: str) -> JobKind:
     )
 
 
-def _throughput(model: str, options: Options, row: int) -> str | None:
+def _throughput(model: str, options: PlacementOptions, row: int) -> str | None:
     type_index, gpus, spread = options.shape(row)
     gpu = list(GPUS)[type_index]
     full = options.cap_w[row] == gpu_named(GPUS[gpu]).tdp_w
@@ -69,7 +69,7 @@ def _throughput(model: str, options: Options, row: int) -> str | None:
     )
 
 
-def _cap(model: str, options: Options, row: int) -> str | None:
+def _cap(model: str, options: PlacementOptions, row: int) -> str | None:
     type_index, gpus, _ = options.shape(row)
     if gpus > 1:
         return None

@@ -7,11 +7,10 @@ import pytest
 
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
 from wattloop.report.figures.rows import spec_of
-from wattloop.schedule.engine import Result, Settings, Simulation
-from wattloop.schedule.metrics.curves import power_curve
-from wattloop.schedule.metrics.stretches import gpu_stretches
+from wattloop.schedule.engine import EngineSettings, Simulation, SimulationResult
+from wattloop.schedule.metrics.curves import gpu_allocations, power_curve
 from wattloop.schedule.policies.fifo import Fifo
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.step_function import StepFunction
 
 pytest.importorskip("altair", reason="Altair is not installed")
 
@@ -34,10 +33,10 @@ def row(policy: str, seed: int, **figures: float | None) -> dict[str, Any]:
     return {"policy": policy, "seed": seed, "jain_jct": 1.0, "jain_share": 0.5, **usual, **figures}
 
 
-def simulated(**settings: Any) -> Result:
+def simulated(**settings: Any) -> SimulationResult:
     """Three jobs on two nodes with two GPUs each."""
     jobs = jobs_of([(0.0, 3_600.0), (0.0, 1_800.0), (60.0, 1_800.0)])
-    return Simulation(CLUSTER, jobs, Fifo(), truth=TRUTH, settings=Settings(**settings)).run()
+    return Simulation(CLUSTER, jobs, Fifo(), truth=TRUTH, settings=EngineSettings(**settings)).run()
 
 
 def values(chart: Any) -> list[dict[str, Any]]:
@@ -133,7 +132,7 @@ def test_jobs_that_are_left_are_in_the_load_figure() -> None:
 
 def test_the_budget_is_drawn_where_there_is_one() -> None:
     """A dashed line that follows its steps; none without a budget."""
-    steps = Steps((0.0, 1_800.0), (700.0, 400.0))
+    steps = StepFunction((0.0, 1_800.0), (700.0, 400.0))
     with_budget = power_figure({"fifo": power_curve(simulated(budget_w=steps), 10)}, "toy")
     layers = spec_of(with_budget)["layer"]
     assert {point["kw"] for point in layers[1]["data"]["values"]} == {0.7, 0.4}
@@ -143,7 +142,7 @@ def test_the_budget_is_drawn_where_there_is_one() -> None:
 
 def test_many_policies_get_a_strip_each_with_the_budget() -> None:
     """Lines of more than four policies would hide each other."""
-    curve = power_curve(simulated(budget_w=Steps.constant(700.0)), 10)
+    curve = power_curve(simulated(budget_w=StepFunction.constant(700.0)), 10)
     strips = spec_of(power_figure({f"p{n}": curve for n in range(5)}, "toy"))["vconcat"]
     assert [strip["title"]["text"] for strip in strips] == ["p0", "p1", "p2", "p3", "p4"]
     assert all(len(strip["layer"]) == 2 for strip in strips)
@@ -152,7 +151,7 @@ def test_many_policies_get_a_strip_each_with_the_budget() -> None:
 def test_every_gpu_second_of_a_job_is_in_the_chart() -> None:
     """Replaying the events finds who had which GPU, and no GPU twice at once."""
     result = simulated(horizon_s=3_000.0)
-    found = gpu_stretches(result, TRUTH)
+    found = gpu_allocations(result, TRUTH)
     had_s = [sum(e.end_s - e.begin_s for e in found if e.job == job) for job in range(3)]
     assert had_s == pytest.approx(result.gpu_s.tolist())
     assert {(e.job, e.end) for e in found} == {

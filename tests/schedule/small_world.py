@@ -6,8 +6,8 @@ import numpy as np
 
 from wattloop.hardware.gpus import gpu_named
 from wattloop.schedule.cluster import Cluster, GpuType, NodeGroup
+from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions
 from wattloop.schedule.jobs import JobKind, JobTable
-from wattloop.schedule.oracle import Options, Oracle
 
 IDLE_W = 50.0
 BUSY_W = 300.0
@@ -20,9 +20,9 @@ class PlainOracle(Oracle):
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._known: dict[JobKind, Options] = {}
+        self._known: dict[JobKind, PlacementOptions] = {}
 
-    def options(self, kind: JobKind) -> Options:
+    def options(self, kind: JobKind) -> PlacementOptions:
         """Every type x GPUs x batch x cap; capped power slows down in proportion to its root."""
         if kind not in self._known:
             rows = [
@@ -35,7 +35,7 @@ class PlainOracle(Oracle):
             ]
             columns = np.array(rows, dtype=float).reshape(-1, 4).T
             gpus, cap = columns[1], columns[3]
-            self._known[kind] = Options(
+            self._known[kind] = PlacementOptions(
                 type_index=columns[0].astype(np.int64),
                 gpus=gpus.astype(np.int64),
                 batch=columns[2].astype(np.int64),

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from wattloop.schedule.estimates.noisy import NoisyOracle
 from wattloop.schedule.objectives import EDP, ENERGY, TIME, Estimates, Objective
-from wattloop.schedule.oracle.noisy import NoisyOracle
-from wattloop.schedule.queue import Queue
+from wattloop.schedule.queue import JobQueue
 from wattloop.testing.synthetic_cluster import World, random_world
 
 SEEDS = st.integers(0, 1000)
 
 
-def queue_of(world: World, *, noisy: bool) -> Queue:
+def queue_of(world: World, *, noisy: bool) -> JobQueue:
     """Nobody waits yet."""
     oracle = NoisyOracle(world.truth, seed=3) if noisy else world.truth
-    return Queue(world.jobs, oracle, [each.idle_w for each in world.cluster.types])
+    return JobQueue(world.jobs, oracle, [each.idle_w for each in world.cluster.types])
 
 
 def plainly(objective: Objective) -> Objective:
@@ -91,7 +91,7 @@ def test_a_kind_that_fits_no_gpu_costs_nothing_and_harms_nobody() -> None:
     nowhere = replace(world.jobs.kinds[0], types=("b200",))
     jobs = replace(world.jobs, kinds=(nowhere, *world.jobs.kinds[1:]))
     picky = replace(EDP, name="picky", cost=lambda seen: seen.time_s / seen.time_s.max())
-    queue = Queue(jobs, world.truth, [each.idle_w for each in world.cluster.types])
+    queue = JobQueue(jobs, world.truth, [each.idle_w for each in world.cluster.types])
     job = int(np.flatnonzero(jobs.kind == 0)[0])
     queue.add(job, 1.0)
     assert np.isinf(queue.cost(picky)).all()

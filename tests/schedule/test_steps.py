@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattloop.schedule.steps import DAY_S, Steps
+from wattloop.schedule.step_function import DAY_S, StepFunction
 
-NIGHT = Steps((0.0, 6 * 3_600.0, 18 * 3_600.0), (9.0, 4.0, 7.0), DAY_S)
+NIGHT = StepFunction((0.0, 6 * 3_600.0, 18 * 3_600.0), (9.0, 4.0, 7.0), DAY_S)
 TIMES = st.floats(0, 1e7, allow_nan=False)
 
 
 @st.composite
-def any_steps(draw: st.DrawFn) -> Steps:
+def any_steps(draw: st.DrawFn) -> StepFunction:
     """With and without a period."""
     gaps = draw(st.lists(st.floats(1e-3, 1e5), max_size=6))
     times_s = [0.0]
@@ -23,7 +23,7 @@ def any_steps(draw: st.DrawFn) -> Steps:
     period_s = draw(
         st.one_of(st.just(math.inf), st.floats(1e-3, 1e5).map(lambda s: s + times_s[-1]))
     )
-    return Steps(tuple(times_s), tuple(values), period_s)
+    return StepFunction(tuple(times_s), tuple(values), period_s)
 
 
 def test_a_day_repeats() -> None:
@@ -37,7 +37,7 @@ def test_a_day_repeats() -> None:
 
 def test_without_a_period_the_last_value_stays() -> None:
     """For ever."""
-    steps = Steps((0.0, 10.0), (1.0, 2.0))
+    steps = StepFunction((0.0, 10.0), (1.0, 2.0))
     assert [steps.at(t) for t in (0, 9.99, 10, 1e9)] == [1, 1, 2, 2]
     assert steps.next_change_s(10) == math.inf
 
@@ -48,11 +48,11 @@ def test_the_least_of_a_stretch_includes_both_ends() -> None:
     assert NIGHT.least(0, 6 * 3_600) == 4
     assert NIGHT.least(19 * 3_600, 29 * 3_600) == 7
     assert NIGHT.least(19 * 3_600, math.inf) == 4
-    assert Steps((0.0, 10.0), (1.0, 0.5)).least(0, math.inf) == 0.5
+    assert StepFunction((0.0, 10.0), (1.0, 0.5)).least(0, math.inf) == 0.5
 
 
 @given(any_steps(), TIMES)
-def test_the_value_stays_until_the_next_change(steps: Steps, time_s: float) -> None:
+def test_the_value_stays_until_the_next_change(steps: StepFunction, time_s: float) -> None:
     """The next change is later, and up to it nothing changes."""
     change_s = steps.next_change_s(time_s)
     assert change_s > time_s
@@ -63,7 +63,7 @@ def test_the_value_stays_until_the_next_change(steps: Steps, time_s: float) -> N
 @pytest.mark.parametrize("period_s", [0.7, 3.05, 11.11, 86_400.1])
 def test_up_to_a_change_the_old_value_holds_to_the_last_moment(period_s: float) -> None:
     """Remainders of floats are off by a hair after many periods; the value is not."""
-    steps = Steps((0.0, period_s / 3, period_s / 1.7), (1.0, 2.0, 3.0), period_s)
+    steps = StepFunction((0.0, period_s / 3, period_s / 1.7), (1.0, 2.0, 3.0), period_s)
     for turn in range(0, 20_000, 7):
         time_s = turn * period_s
         for value in (1.0, 2.0, 3.0):
@@ -73,7 +73,7 @@ def test_up_to_a_change_the_old_value_holds_to_the_last_moment(period_s: float) 
 
 
 @given(any_steps(), TIMES)
-def test_following_changes_visits_the_values_in_order(steps: Steps, time_s: float) -> None:
+def test_following_changes_visits_the_values_in_order(steps: StepFunction, time_s: float) -> None:
     """Whatever floats do, no step is skipped and none is visited twice."""
     for _ in range(10):
         change_s = steps.next_change_s(time_s)
@@ -86,7 +86,7 @@ def test_following_changes_visits_the_values_in_order(steps: Steps, time_s: floa
 
 @given(any_steps(), TIMES, st.floats(0, 1e5))
 def test_the_least_is_the_least_of_all_times_between(
-    steps: Steps, begin_s: float, length_s: float
+    steps: StepFunction, begin_s: float, length_s: float
 ) -> None:
     """Compared with a walk over many times; none of them is below."""
     least = steps.least(begin_s, begin_s + length_s)
@@ -96,12 +96,14 @@ def test_the_least_is_the_least_of_all_times_between(
 
 
 @given(any_steps(), st.integers(0, 200_000), st.integers(0, 200_000))
-def test_a_later_clock_sees_the_same(steps: Steps, by_s: int, time_s: int) -> None:
+def test_a_later_clock_sees_the_same(steps: StepFunction, by_s: int, time_s: int) -> None:
     """A simulation that starts at 08:00 has the budget of 08:00 first."""
     whole = (
-        Steps(tuple(float(round(t)) for t in steps.times_s), steps.values, _rounded(steps.period_s))
+        StepFunction(
+            tuple(float(round(t)) for t in steps.times_s), steps.values, _rounded(steps.period_s)
+        )
         if _distinct(steps)
-        else Steps.constant(1.0)
+        else StepFunction.constant(1.0)
     )
     assert whole.shifted(by_s).at(time_s) == whole.at(by_s + time_s)
 
@@ -110,7 +112,7 @@ def _rounded(period_s: float) -> float:
     return period_s if math.isinf(period_s) else float(round(period_s))
 
 
-def _distinct(steps: Steps) -> bool:
+def _distinct(steps: StepFunction) -> bool:
     times_s = [round(t) for t in steps.times_s] + [_rounded(steps.period_s)]
     return times_s == sorted(set(times_s))
 
@@ -130,32 +132,32 @@ def test_steps_that_make_no_sense_are_refused(
 ) -> None:
     """No first value, times out of order, a period that ends too soon."""
     with pytest.raises(ValueError, match="steps"):
-        Steps(times_s, values, period_s)
+        StepFunction(times_s, values, period_s)
 
 
 def test_the_mean_is_over_time_not_over_values() -> None:
     """A quarter of the day at 300, the rest at 100; without a period, of the values."""
-    assert Steps((0.0, 6.0), (300.0, 100.0), 24.0).mean() == 150.0
-    assert Steps((0.0, 6.0), (300.0, 100.0)).mean() == 200.0
+    assert StepFunction((0.0, 6.0), (300.0, 100.0), 24.0).mean() == 150.0
+    assert StepFunction((0.0, 6.0), (300.0, 100.0)).mean() == 200.0
 
 
 def test_the_longest_time_without_a_break_goes_on_in_the_next_period() -> None:
     """From 60 s of one period to 20 s of the next."""
-    steps = Steps((0.0, 20.0, 60.0), (5.0, 1.0, 4.0), 100.0)
+    steps = StepFunction((0.0, 20.0, 60.0), (5.0, 1.0, 4.0), 100.0)
     assert steps.longest_s(0.0, 4.0) == pytest.approx(60)
     assert steps.longest_s(0.0, 5.0) == pytest.approx(20)
     assert steps.longest_s(30.0, 1.0) == math.inf
     assert steps.longest_s(0.0, 6.0) == 0
-    once = Steps((0.0, 20.0, 60.0), (5.0, 1.0, 4.0))
+    once = StepFunction((0.0, 20.0, 60.0), (5.0, 1.0, 4.0))
     assert once.longest_s(0.0, 4.0) == math.inf
     assert once.longest_s(30.0, 5.0) == 0
 
 
 def test_falls_are_counted_over_periods() -> None:
     """Down at 20 s and at the end of each period of 100 s."""
-    steps = Steps((0.0, 20.0, 60.0), (3.0, 1.0, 4.0), 100.0)
+    steps = StepFunction((0.0, 20.0, 60.0), (3.0, 1.0, 4.0), 100.0)
     assert steps.falls(0.0, 19.0) == 0
     assert steps.falls(0.0, 20.0) == 1
     assert steps.falls(0.0, 100.0) == 2
     assert steps.falls(50.0, 320.0) == 6
-    assert Steps.constant(1.0).falls(0.0, 1e9) == 0
+    assert StepFunction.constant(1.0).falls(0.0, 1e9) == 0

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from wattloop.schedule.steps import Steps
-from wattloop.schedule.steps_file import (
+from wattloop.schedule.step_function import (
+    StepFunction,
     StepsError,
     budget_steps,
     carbon_steps,
@@ -22,7 +22,7 @@ HOUR_S = 3_600
 )
 def test_one_value_holds_always(written: Any, meant: float) -> None:
     """With or without a unit."""
-    assert budget_steps(written).steps == Steps.constant(meant)
+    assert budget_steps(written).steps == StepFunction.constant(meant)
 
 
 def test_steps_of_a_day_repeat_and_reach_over_midnight() -> None:

@@ -16,7 +16,7 @@ from tests.schedule.campaigns.worlds import campaign, tiny
 from tests.store.test_job_list import record
 from wattloop.core.results import WindowResult
 from wattloop.measure.recovery import finalize_orphaned_run
-from wattloop.schedule.campaigns.running import run_campaign
+from wattloop.schedule.campaigns.runner import run_campaign
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import begin_trial, create_experiment, end_trial
 from wattloop.store.journal import JournalWriter

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from tests.serve.filled import LIVE, RUN, Filled, filled
 from wattloop.measure.recovery import finalize_orphaned_run
-from wattloop.schedule.scenarios.again import scenario_again
+from wattloop.schedule.scenarios.stored_scenario import stored_scenario
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store
@@ -62,7 +62,7 @@ def test_a_scenario_is_kept_whole(store: Filled) -> None:
     """What is made of the kept one is kept the same."""
     with open_store(store.path) as opened:
         kept = find_experiment(opened, store.campaign, "campaign").spec["scenario"]
-    again = json.loads(json.dumps(scenario_again(kept).to_dict()))
+    again = json.loads(json.dumps(stored_scenario(kept).to_dict()))
     proposals = ("policies", "seeds")
     assert {k: v for k, v in kept.items() if k not in proposals} == {
         k: v for k, v in again.items() if k not in proposals

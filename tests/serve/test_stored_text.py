@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 from tests.schedule.campaigns.worlds import campaign, tiny
 from tests.serve.test_ingest import RUN, header, post, samples
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.campaigns.running import run_campaign
+from wattloop.schedule.campaigns.runner import run_campaign
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.serve.worker import Worker

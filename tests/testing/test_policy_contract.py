@@ -8,8 +8,8 @@ import pytest
 
 from wattloop.schedule.actions import Action, Preempt, Start
 from wattloop.schedule.objectives import EDP, TIME
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.fifo import Fifo
-from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.policies.pollux import Pollux
 from wattloop.schedule.view import ClusterView
 from wattloop.testing.policy_contract import check_policy

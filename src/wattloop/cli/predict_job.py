@@ -11,9 +11,9 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_duration, format_power, kwh_from_joules
 
 if TYPE_CHECKING:
-    from wattloop.schedule.described.submitted import SubmittedJob
+    from wattloop.schedule.estimates.submitted_job import SubmittedJob
     from wattloop.schedule.oracle_service.answer import Answer
-    from wattloop.schedule.oracle_service.prices import Price
+    from wattloop.schedule.oracle_service.placement_estimates import PlacementEstimate
 
 __all__ = ["job_command"]
 
@@ -55,9 +55,9 @@ def job_command(  # noqa: PLR0913 - one parameter per option
     config: Config = None,
 ) -> None:
     """What a job of a cluster will cost on each placement it may take, and how that is known."""
-    from wattloop.schedule.described.fleet_file import load_fleet
-    from wattloop.schedule.described.history import History
-    from wattloop.schedule.described.submitted import SubmittedJob
+    from wattloop.schedule.estimates.fleet_file import load_fleet
+    from wattloop.schedule.estimates.history import History
+    from wattloop.schedule.estimates.submitted_job import SubmittedJob
     from wattloop.schedule.oracle_service import AskedJob, OracleService
     from wattloop.schedule.oracle_service.answer import to_dict
 
@@ -94,8 +94,8 @@ def job_command(  # noqa: PLR0913 - one parameter per option
 
 def _of_slurm(number: str) -> "SubmittedJob":
     """A job that waits or runs, as the driver sees it."""
-    from wattloop.schedule.slurm.believed import submitted
-    from wattloop.schedule.slurm.client import SlurmClient
+    from wattloop.schedule.slurm.managed_cluster import submitted
+    from wattloop.schedule.slurm.scontrol import SlurmClient
 
     for job in SlurmClient().jobs():
         if job.key == number:
@@ -104,7 +104,7 @@ def _of_slurm(number: str) -> "SubmittedJob":
 
 
 def _seconds(text: str | None) -> float | None:
-    from wattloop.schedule.amounts import seconds
+    from wattloop.schedule.quantities import seconds
 
     if text is None:
         return None
@@ -154,7 +154,7 @@ def _show(answer: "Answer") -> None:
         say(f"no price: {said}")
 
 
-def _energy(price: "Price") -> str:
+def _energy(price: "PlacementEstimate") -> str:
     if price.energy_j is None:
         return "–"
     kwh, factor = kwh_from_joules(price.energy_j), (price.factors or {}).get("energy")

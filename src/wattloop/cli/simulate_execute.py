@@ -12,8 +12,7 @@ from wattloop.core.user_code import user_path
 
 if TYPE_CHECKING:
     from wattloop.schedule.campaigns.campaign import Campaign, Outcomes
-    from wattloop.schedule.campaigns.changes import Changes
-    from wattloop.schedule.campaigns.whatif import WhatIf
+    from wattloop.schedule.campaigns.whatif import Changes, WhatIf
     from wattloop.store.database import Store
     from wattloop.store.experiments import Experiment
 
@@ -83,7 +82,7 @@ def _carried_out(
     campaign: "Campaign", store: "Store", request: SimulateRequest
 ) -> "tuple[Experiment, Outcomes]":
     from wattloop.cli.simulate_progress import progress
-    from wattloop.schedule.campaigns.running import run_campaign
+    from wattloop.schedule.campaigns.runner import run_campaign
 
     workers = _processors() if request.workers is None else request.workers
     try:

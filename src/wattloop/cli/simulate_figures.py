@@ -8,7 +8,7 @@ from wattloop.cli.progress import spinner
 from wattloop.report.figures.campaign import goal_figures, load_figure, trade_off_figure
 from wattloop.report.figures.cluster_power import over_time_figures
 from wattloop.report.figures.render import save
-from wattloop.schedule.campaigns.cell_outcome import simulated
+from wattloop.schedule.campaigns.outcome import simulated
 from wattloop.schedule.campaigns.summary import per_cell
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ def show_command(
 ) -> None:
     """Show what came of a campaign; of an unfinished one, so far."""
     from wattloop.cli.simulate_view import campaign_dict, print_outcomes
-    from wattloop.schedule.campaigns.stored import known_outcomes
+    from wattloop.schedule.campaigns.store import known_outcomes
 
     check_target(json_file, "--json")
     with stored(KIND, which, store, config) as (place, experiment):
@@ -71,7 +71,7 @@ def export_command(
 ) -> None:
     """Write every simulation of a campaign as CSV (unless told otherwise) or JSON."""
     from wattloop.cli.simulate_view import campaign_dict
-    from wattloop.schedule.campaigns.stored import known_outcomes
+    from wattloop.schedule.campaigns.store import known_outcomes
     from wattloop.schedule.campaigns.summary import per_cell
 
     csv_file = "-" if csv_file is None and json_file is None else csv_file
@@ -86,7 +86,7 @@ def export_command(
 
 
 def _row(place: "Store", experiment: "Experiment") -> dict[str, Any]:
-    from wattloop.schedule.campaigns.stored import known_outcomes
+    from wattloop.schedule.campaigns.store import known_outcomes
     from wattloop.store.tables import iso_time
 
     return {

@@ -7,15 +7,15 @@ from typing import Any
 from wattloop.cli.output import say
 from wattloop.cli.progress import counted_trials, is_redrawable
 from wattloop.core.units import format_duration
-from wattloop.schedule.campaigns.cell import Cell
-from wattloop.schedule.campaigns.running import Listener
+from wattloop.schedule.campaigns.campaign import SimulationJob
+from wattloop.schedule.campaigns.runner import CampaignCallback
 from wattloop.store.experiments import Experiment
 
 __all__ = ["progress"]
 
 
 @contextmanager
-def progress() -> Iterator[Listener]:
+def progress() -> Iterator[CampaignCallback]:
     """A bar on a terminal; elsewhere a line at the beginning, and one per failure."""
     if not is_redrawable():
         yield _Lines()
@@ -24,7 +24,7 @@ def progress() -> Iterator[Listener]:
         yield _OnTerminal(bar)
 
 
-class _Lines(Listener):
+class _Lines(CampaignCallback):
     """Says what begins, and what went wrong."""
 
     def begins(self, experiment: Experiment, cells: int, known: int, *, resumed: bool) -> None:
@@ -37,7 +37,7 @@ class _Lines(Listener):
         had = f", {known} of them known already" if known else ""
         say(f"wattloop: {verb} {experiment.experiment_id}: {what}{had}")
 
-    def ended(self, cell: Cell, outcome: Mapping[str, Any], left_s: float) -> None:
+    def ended(self, cell: SimulationJob, outcome: Mapping[str, Any], left_s: float) -> None:
         """Failures."""
         if "error" in outcome:
             say(f"wattloop: {cell.label}: failed: {outcome['error']}")
@@ -52,7 +52,7 @@ class _OnTerminal(_Lines):
         super().begins(experiment, cells, known, resumed=resumed)
         self._task = self._bar.add_task("", total=cells, completed=known, left="")
 
-    def ended(self, cell: Cell, outcome: Mapping[str, Any], left_s: float) -> None:
+    def ended(self, cell: SimulationJob, outcome: Mapping[str, Any], left_s: float) -> None:
         """One more."""
         super().ended(cell, outcome, left_s)
         left = f"left: {format_duration(left_s)}"

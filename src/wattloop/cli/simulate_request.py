@@ -10,7 +10,7 @@ from wattloop.core.settings import Settings
 from wattloop.core.user_code import user_path
 
 if TYPE_CHECKING:
-    from wattloop.schedule.campaigns.cell import PolicyChoice
+    from wattloop.schedule.campaigns.campaign import PolicyChoice
     from wattloop.schedule.scenarios.scenario import Scenario
 
 __all__ = ["SimulateRequest", "choices_of", "scenario_of", "seeds_of"]
@@ -140,7 +140,7 @@ def _here(name: str | None) -> str | None:
 
 def choices_of(request: SimulateRequest, scenario: "Scenario") -> "tuple[PolicyChoice, ...]":
     """The policies, or those that the scenario proposes."""
-    from wattloop.schedule.campaigns.cell import PolicyChoice
+    from wattloop.schedule.campaigns.campaign import PolicyChoice
     from wattloop.schedule.policies.registry import POLICIES, split_policies
 
     given: Sequence[str | Mapping[str, Any]] = scenario.policies
@@ -168,6 +168,6 @@ def _with_delay(
 
 def seeds_of(request: SimulateRequest, scenario: "Scenario") -> tuple[int, ...]:
     """The seeds, or those that the scenario proposes."""
-    from wattloop.schedule.campaigns.seeds import seeds_from
+    from wattloop.schedule.campaigns.campaign import seeds_from
 
     return scenario.seeds if request.seeds is None else seeds_from(request.seeds)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattloop.cli.output import say
 from wattloop.cli.simulate_table import print_campaign
-from wattloop.schedule.campaigns.seeds import seeds_from, seeds_text
+from wattloop.schedule.campaigns.campaign import seeds_from, seeds_text
 from wattloop.schedule.campaigns.summary import Summary, by_variant, per_cell, summary_of
 from wattloop.store.experiments import Experiment
 from wattloop.store.tables import iso_time

@@ -69,7 +69,7 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
     from wattloop.cli.simulate_request import SimulateRequest
     from wattloop.cli.simulate_view import print_remarks
     from wattloop.core.settings import STORE
-    from wattloop.schedule.campaigns.changes import Changes
+    from wattloop.schedule.campaigns.whatif import Changes
 
     check_target(json_file, "--json")
     request = SimulateRequest(
@@ -101,7 +101,7 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
 
 def _print(summary: "Summary", title: str) -> None:
     from wattloop.report.campaign_table import COLUMNS, change_text, spread_text
-    from wattloop.schedule.campaigns.answer import AS_IT_IS, CHANGED
+    from wattloop.schedule.campaigns.whatif import AS_IT_IS, CHANGED
     from wattloop.schedule.metrics.comparison import LEAST_PAIRS
 
     rows: list[tuple[str, ...]] = []

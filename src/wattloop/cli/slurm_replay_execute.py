@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from wattloop.schedule.scenarios.scenario import Scenario
     from wattloop.schedule.slurm.commands import SlurmCommands
-    from wattloop.schedule.slurm.replay.carried import Progress as Told
-    from wattloop.schedule.slurm.replay.plan import Plan
+    from wattloop.schedule.slurm.replay.plan import ReplayPlan
+    from wattloop.schedule.slurm.replay.runner import Progress as Told
 
 __all__ = ["ReplayRequest", "execute_replay"]
 
@@ -51,11 +51,11 @@ def execute_replay(request: ReplayRequest) -> None:
     """Carry it out and show what came of it."""
     from wattloop.cli.slurm_replay_view import print_replayed
     from wattloop.schedule.slurm.commands import SlurmCommands
+    from wattloop.schedule.slurm.managed_cluster import DriverSettings
+    from wattloop.schedule.slurm.replay.driver import Steering
     from wattloop.schedule.slurm.replay.nodes import matched_nodes
     from wattloop.schedule.slurm.replay.plan import plan_of
-    from wattloop.schedule.slurm.replay.replayed import SAME_POWER, replay
-    from wattloop.schedule.slurm.replay.steering import Steering
-    from wattloop.schedule.slurm.settings import DriverSettings
+    from wattloop.schedule.slurm.replay.runner import SAME_POWER, replay
 
     policies = _policies(request.policies)
     settings = DriverSettings(interval_s=request.interval_s)
@@ -134,7 +134,7 @@ def _check_slurm(commands: "SlurmCommands") -> None:
 def _policies(given: str) -> list[str]:
     """Names that are known, each once."""
     from wattloop.schedule.policies.registry import policies_from, split_policies
-    from wattloop.schedule.slurm.replay.replayed import OWN
+    from wattloop.schedule.slurm.replay.runner import OWN
 
     names = split_policies(given)
     ours = [name for name in names if name != OWN]
@@ -161,10 +161,9 @@ def _folder(given: str | None) -> Path:
     return path
 
 
-def _say_how_long(plan: "Plan", policies: list[str]) -> None:
+def _say_how_long(plan: "ReplayPlan", policies: list[str]) -> None:
     """What the simulator expects, before anybody waits for it."""
-    from wattloop.schedule.slurm.replay.own_scheduler import BACKFILL, OwnScheduler
-    from wattloop.schedule.slurm.replay.simulated import simulated
+    from wattloop.schedule.slurm.replay.simulation import BACKFILL, OwnScheduler, simulated
 
     figures, _ = simulated(plan, OwnScheduler(BACKFILL), None)
     each_s = figures.makespan_s / plan.speedup

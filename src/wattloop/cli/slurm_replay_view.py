@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from wattloop.cli.output import print_table, say
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.schedule.slurm.replay.outcome import Figures
-from wattloop.schedule.slurm.replay.plan import Plan
-from wattloop.schedule.slurm.replay.replayed import SAME_POWER, Replayed
+from wattloop.schedule.slurm.replay.plan import ReplayPlan
+from wattloop.schedule.slurm.replay.runner import SAME_POWER, ReplayResult
 
 __all__ = ["print_replayed"]
 
 
-def print_replayed(plan: Plan, found: Sequence[Replayed]) -> None:
+def print_replayed(plan: ReplayPlan, found: Sequence[ReplayResult]) -> None:
     """Two rows per policy, and what Slurm took to start and clear away."""
     headers = ["policy", "", "makespan", "GPU energy", "peak", "jobs/h", "completion", "misses"]
     if not math.isinf(max(plan.settings.budget_w.values)):

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import STORE
 from wattloop.core.user_code import user_path
-from wattloop.schedule.slurm.client import SlurmClient
-from wattloop.schedule.slurm.event_log import EventLog
-from wattloop.schedule.slurm.looking import Readings, no_readings
+from wattloop.schedule.slurm.event_log import DriverLog
+from wattloop.schedule.slurm.poller import Readings, no_readings
+from wattloop.schedule.slurm.scontrol import SlurmClient
 
 if TYPE_CHECKING:
-    from wattloop.schedule.slurm.annotating import Annotating
-    from wattloop.schedule.slurm.site import Site
+    from wattloop.schedule.slurm.annotate import EnergyAnnotator
+    from wattloop.schedule.slurm.managed_cluster import ManagedCluster
     from wattloop.store.database import Store
 
 __all__ = ["RunRequest", "annotating_of", "readings_of", "store_of"]
@@ -65,14 +65,14 @@ def store_of(request: RunRequest) -> "Iterator[Store | None]":
 
 
 @contextmanager
-def readings_of(request: RunRequest, site: "Site", log: EventLog) -> Iterator[Readings]:
+def readings_of(request: RunRequest, site: "ManagedCluster", log: DriverLog) -> Iterator[Readings]:
     """Power that nodes report to the fleet's server."""
     if request.fleet is None:
         if request.token_file is not None:
             raise ConfigError("--token-file is for --fleet URL; give that as well")
         yield no_readings
         return
-    from wattloop.schedule.slurm.fleet_power import FleetPower
+    from wattloop.schedule.slurm.power import FleetPower
 
     token = _token(request.token_file)
     with FleetPower(request.fleet, token, site.known, log) as power:
@@ -81,8 +81,8 @@ def readings_of(request: RunRequest, site: "Site", log: EventLog) -> Iterator[Re
 
 @contextmanager
 def annotating_of(
-    request: RunRequest, store: "Store | None", client: SlurmClient, log: EventLog
-) -> "Iterator[Annotating | None]":
+    request: RunRequest, store: "Store | None", client: SlurmClient, log: DriverLog
+) -> "Iterator[EnergyAnnotator | None]":
     """Whoever writes the energy of ended jobs, where it is known and wanted."""
     has_source = store is not None or request.fleet is not None
     if request.annotate and not has_source:
@@ -91,8 +91,12 @@ def annotating_of(
     if not (default if request.annotate is None else request.annotate):
         yield None
         return
-    from wattloop.schedule.slurm.annotating import Annotating, JobEnergy
-    from wattloop.schedule.slurm.job_energy import energy_from_fleet, energy_from_store
+    from wattloop.schedule.slurm.annotate import (
+        EnergyAnnotator,
+        JobEnergy,
+        energy_from_fleet,
+        energy_from_store,
+    )
 
     cluster, token = client.cluster_name(), _token(request.token_file)
 
@@ -101,7 +105,7 @@ def annotating_of(
             return energy_from_store(store, cluster, number)
         return energy_from_fleet(str(request.fleet), token, cluster, number)
 
-    with Annotating(SlurmClient(), energy_of, log) as annotating:
+    with EnergyAnnotator(SlurmClient(), energy_of, log) as annotating:
         yield annotating
 
 

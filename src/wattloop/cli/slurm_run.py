@@ -19,17 +19,20 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.user_code import user_path
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.slurm.assembly import SiteRequest, site_from, site_of_nodes
-from wattloop.schedule.slurm.client import SlurmClient
-from wattloop.schedule.slurm.drive import Steering, drive
 from wattloop.schedule.slurm.driver import SlurmDriver
-from wattloop.schedule.slurm.event_log import EventLog
-from wattloop.schedule.slurm.node_record import SlurmNode
+from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
+from wattloop.schedule.slurm.loop import Steering, run_loop
+from wattloop.schedule.slurm.managed_cluster import DriverSettings, ManagedCluster
+from wattloop.schedule.slurm.nodes import SlurmNode
 from wattloop.schedule.slurm.observer import SlurmObserver
-from wattloop.schedule.slurm.round_report import RoundReport
-from wattloop.schedule.slurm.settings import DriverSettings
-from wattloop.schedule.slurm.site import Site
-from wattloop.schedule.slurm.state import DriverState, default_state_path
-from wattloop.schedule.slurm.status_file import read_status, status_path, write_status
+from wattloop.schedule.slurm.scontrol import SlurmClient
+from wattloop.schedule.slurm.state import (
+    DriverState,
+    default_state_path,
+    read_status,
+    status_path,
+    write_status,
+)
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
@@ -57,9 +60,9 @@ def execute(request: RunRequest) -> None:
         asked = _site_request(request, store)
         site = site_from(client, asked, policy)
         console.introduce(site, policy.name, looks_only=looks_only)
-        log = EventLog(None if request.dry_run and not request.log else log_path, console.tell)
+        log = DriverLog(None if request.dry_run and not request.log else log_path, console.tell)
 
-        def resite(nodes: Sequence[SlurmNode]) -> Site:
+        def resite(nodes: Sequence[SlurmNode]) -> ManagedCluster:
             return site_of_nodes(nodes, asked, policy)
 
         with readings_of(request, site, log) as readings:
@@ -97,7 +100,7 @@ def execute(request: RunRequest) -> None:
                         annotating.look(steering.snapshot.by_key, report.at_s)
 
                 rounds = 1 if request.once or request.dry_run else None
-                drive(steering, stop, rounds=rounds, on_round=on_round)
+                run_loop(steering, stop, rounds=rounds, on_round=on_round)
             if isinstance(steering, SlurmDriver):
                 steering.state.let_go()
         _finish(request, steering, reports)

@@ -21,8 +21,12 @@ NOT_RUNNING = 1
 
 def status_command(*, state: StateFile = None, json_file: JsonFile = None) -> None:
     """What the driver is doing; exit code 1 when it does not run."""
-    from wattloop.schedule.slurm.state import DriverState, default_state_path
-    from wattloop.schedule.slurm.status_file import read_status, status_path
+    from wattloop.schedule.slurm.state import (
+        DriverState,
+        default_state_path,
+        read_status,
+        status_path,
+    )
 
     check_target(json_file, "--json")
     path = user_path(state) if state else default_state_path()
@@ -42,10 +46,10 @@ def release_command(*, state: StateFile = None, json_file: JsonFile = None) -> N
     Slurm goes on without this, too: the reservation ends by itself. Only node lists of jobs that
     were about to start stay as they were asked for.
     """
-    from wattloop.schedule.slurm.carrying_out import CarryingOut
-    from wattloop.schedule.slurm.client import SlurmClient
-    from wattloop.schedule.slurm.event_log import EventLog
-    from wattloop.schedule.slurm.gate import Gate
+    from wattloop.schedule.slurm.event_log import DriverLog
+    from wattloop.schedule.slurm.executor import PlanExecutor
+    from wattloop.schedule.slurm.reservation_gate import ReservationGate
+    from wattloop.schedule.slurm.scontrol import SlurmClient
     from wattloop.schedule.slurm.state import DriverState, default_state_path
 
     check_target(json_file, "--json")
@@ -53,13 +57,13 @@ def release_command(*, state: StateFile = None, json_file: JsonFile = None) -> N
     notes.hold()
     client = SlurmClient()
     jobs = {job.key: job for job in client.jobs()}
-    carrying_out = CarryingOut(client, notes, EventLog(None, _tell), notes.gate_name)
+    carrying_out = PlanExecutor(client, notes, DriverLog(None, _tell), notes.gate_name)
     carrying_out.set_free(jobs)
     released = [key for key in notes.opened if key in jobs and jobs[key].is_pending]
     carrying_out.close(list(notes.opened), jobs)
     is_there = any(each.name == notes.gate_name for each in client.reservations())
     if is_there:
-        Gate(client, notes.gate_name, "", "", 0.0, time.monotonic).remove()
+        ReservationGate(client, notes.gate_name, "", "", 0.0, time.monotonic).remove()
     carrying_out.nudge(job for job in jobs.values() if job.is_pending)
     notes.let_go()
     if json_file is not None:

@@ -5,9 +5,9 @@ import time
 
 from wattloop.cli.output import is_terminal, print_table, say
 from wattloop.core.units import format_duration, format_energy, format_power
-from wattloop.schedule.slurm.round_report import RoundReport
-from wattloop.schedule.slurm.site import Site
-from wattloop.schedule.slurm.would_have import WouldHaveTable
+from wattloop.schedule.slurm.event_log import RoundReport
+from wattloop.schedule.slurm.managed_cluster import ManagedCluster
+from wattloop.schedule.slurm.observer import WouldHaveTable
 
 __all__ = ["Console", "would_have_rows"]
 
@@ -29,7 +29,7 @@ class Console:
         self._said_s = 0.0
         self._line = is_terminal(sys.stderr)
 
-    def introduce(self, site: Site, policy: str, *, looks_only: bool) -> None:
+    def introduce(self, site: ManagedCluster, policy: str, *, looks_only: bool) -> None:
         """What is about to be done."""
         if self._quiet:
             return

@@ -7,7 +7,7 @@ from typing import Any
 from wattloop.report.campaign_table import Cells, difference_cells, policy_cells
 from wattloop.report.document import Block, Chart, Document, Note, Paragraph, Section, Table
 from wattloop.report.figures.campaign import goal_figures, trade_off_figure
-from wattloop.schedule.campaigns.stored import known_outcomes
+from wattloop.schedule.campaigns.store import known_outcomes
 from wattloop.schedule.campaigns.summary import Summary, by_variant, per_cell, summary_of
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment

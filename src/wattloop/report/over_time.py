@@ -7,13 +7,13 @@ from wattloop.core.errors import ConfigError
 from wattloop.predict.sources.model_name import is_saved_workload
 from wattloop.report.document import Block, Chart, Note
 from wattloop.report.figures.cluster_power import over_time_figures
-from wattloop.schedule.campaigns.cell import PolicyChoice
-from wattloop.schedule.campaigns.cell_outcome import simulated
+from wattloop.schedule.campaigns.campaign import PolicyChoice
+from wattloop.schedule.campaigns.outcome import simulated
 from wattloop.schedule.metrics.curves import power_curve
 from wattloop.schedule.metrics.metrics import metrics_of
 from wattloop.schedule.policies.registry import POLICIES
-from wattloop.schedule.scenarios.again import scenario_again
 from wattloop.schedule.scenarios.scenario import Scenario
+from wattloop.schedule.scenarios.stored_scenario import stored_scenario
 
 __all__ = ["Shown", "over_time", "over_time_blocks"]
 
@@ -68,7 +68,7 @@ def over_time(
         )
     if float(outcome.get("wall_s") or 0.0) > LONGEST_S:
         raise ConfigError(f"too large to be simulated again for a page; see: {said}")
-    scenario = scenario_again(spec["scenario"])
+    scenario = stored_scenario(spec["scenario"])
     try:
         world = scenario.world(seed)
         result = simulated(world, PolicyChoice.named(given))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.oracle.options import Shape
+from wattloop.schedule.estimates.oracle import Shape
 
 __all__ = ["FreeGpus"]
 

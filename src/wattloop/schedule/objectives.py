@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.schedule.oracle.options import Options
+from wattloop.schedule.estimates.oracle import PlacementOptions
 
 __all__ = ["EDP", "ENERGY", "TIME", "Estimates", "Objective"]
 
@@ -29,7 +29,7 @@ class Estimates(NamedTuple):
     power_w: Floats
     idle_w: Floats
     gpus: NDArray[np.int64]
-    options: Options
+    options: PlacementOptions
 
 
 @dataclass(frozen=True)

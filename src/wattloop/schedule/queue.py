@@ -1,30 +1,125 @@
-"""Jobs that wait, as columns, with the cost of every placement shape kept beside them.
-
-What a policy needs each round is which job is best on the machines that are free. Costs of a
-waiting job do not change, so they are computed once, when they are first asked for; a round then
-costs a few passes over arrays, however many placements each job has.
-"""
+"""Waiting jobs as columns, with the cost of every placement shape cached."""
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.schedule.beliefs import Beliefs
+from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions, Shape
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.objectives import Estimates, Objective
-from wattloop.schedule.oracle.options import Options, Shape
-from wattloop.schedule.oracle.oracle import Oracle
-from wattloop.schedule.rows import Columns, Rows
-from wattloop.schedule.unit_costs import OwnPlaced, Placed
-
-__all__ = ["Columns", "CostTable", "Queue"]
+from wattloop.schedule.placement_costs import OwnPlaced, Placed, PlacementEstimates
 
 Floats = NDArray[np.float64]
+
+
 Ints = NDArray[np.int64]
+
+
+FIRST_CAPACITY = 64
+
+
+class Columns(NamedTuple):
+    """Waiting jobs in no particular order: views, not to be kept beyond the round."""
+
+    job: Ints
+    kind: Ints
+    user: Ints
+    priority: Ints
+    arrival_s: Floats
+    deadline_s: Floats
+    work: Floats
+
+
+class Rows:
+    """Columns that grow by doubling; a removed row is filled with the last one.
+
+    Args:
+        jobs: what is copied from.
+        shapes: rows of each cost table.
+
+    Attributes:
+        costs: name of an objective -> cost of every waiting job on each shape, (shapes, capacity).
+    """
+
+    def __init__(self, jobs: JobTable, shapes: int) -> None:
+        self._jobs, self._shapes = jobs, shapes
+        self._row: dict[int, int] = {}
+        self._columns = _empty_columns(FIRST_CAPACITY)
+        self.costs: dict[str, Floats] = {}
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def columns(self) -> Columns:
+        """All rows, as views."""
+        used = len(self._row)
+        return Columns._make([column[:used] for column in self._columns])
+
+    def new_costs(self) -> Floats:
+        """A cost table with room for every row, of which none is known."""
+        return np.full((self._shapes, len(self._columns.job)), np.nan)
+
+    def append(self, work: Mapping[int, float]) -> Ints:
+        """Jobs with the samples they have still to train on; their rows."""
+        first, last = len(self._row), len(self._row) + len(work)
+        if last > len(self._columns.job):
+            self._grow(max(last, 2 * len(self._columns.job)))
+        columns, table = self._columns, self._jobs
+        if len(work) == 1:  # most often; slices and arrays would take five times as long
+            ((job, samples),) = work.items()
+            values = (job, table.kind[job], table.user[job], table.priority[job])
+            times_s = (table.arrival_s[job], table.deadline_s[job])
+            for column, value in zip(columns, (*values, *times_s, samples), strict=True):
+                column[first] = value
+            self._row[job] = first
+            return np.array([first])
+        rows, new = slice(first, last), np.fromiter(work, dtype=np.int64, count=len(work))
+        columns.job[rows] = new
+        columns.kind[rows] = table.kind[new]
+        columns.user[rows] = table.user[new]
+        columns.priority[rows] = table.priority[new]
+        columns.arrival_s[rows] = table.arrival_s[new]
+        columns.deadline_s[rows] = table.deadline_s[new]
+        columns.work[rows] = np.fromiter(work.values(), dtype=float, count=len(work))
+        self._row.update(zip(work, range(first, last), strict=True))
+        return np.arange(first, last)
+
+    def remove(self, job: int) -> None:
+        """A job goes; the last row takes its place."""
+        row, last = self._row.pop(job), len(self._row)
+        if row != last:
+            for column in self._columns:
+                column[row] = column[last]
+            for costs in self.costs.values():
+                costs[:, row] = costs[:, last]
+            self._row[int(self._columns.job[row])] = row
+
+    def _grow(self, capacity: int) -> None:
+        used = len(self._row)
+        grown = _empty_columns(capacity)
+        for old, new in zip(self._columns, grown, strict=True):
+            new[:used] = old[:used]
+        self._columns = grown
+        for objective, costs in self.costs.items():
+            wider = self.new_costs()
+            wider[:, :used] = costs[:, :used]
+            self.costs[objective] = wider
+
+
+def _empty_columns(capacity: int) -> Columns:
+    types = (np.int64,) * 4 + (np.float64,) * 3
+    return Columns._make(np.empty(capacity, dtype=each) for each in types)
+
+
+# Jobs that wait, as columns, with the cost of every placement shape kept beside them.
+#
+# What a policy needs each round is which job is best on the machines that are free. Costs of a
+# waiting job do not change, so they are computed once, when they are first asked for; a round then
+# costs a few passes over arrays, however many placements each job has.
 
 
 class CostTable(NamedTuple):
@@ -56,7 +151,7 @@ class CostTable(NamedTuple):
         return values if self.owner is None else values[self.owner]
 
 
-class Queue:
+class JobQueue:
     """Waiting jobs.
 
     Args:
@@ -72,7 +167,7 @@ class Queue:
     """
 
     def __init__(self, jobs: JobTable, oracle: Oracle, idle_w: Sequence[float]) -> None:
-        self._beliefs = beliefs = Beliefs(jobs, oracle, idle_w)
+        self._beliefs = beliefs = PlacementEstimates(jobs, oracle, idle_w)
         self._kinds, self.kind_of = beliefs.kinds, beliefs.kind_of
         self.shapes, self.is_exact = beliefs.shapes, beliefs.is_exact
         self.waiting: dict[int, float] = {}
@@ -169,7 +264,7 @@ class Queue:
         """What is believed of any job, with so many samples to go, on each of its options."""
         return self._beliefs.of(job, work)
 
-    def options(self, job: int) -> Options:
+    def options(self, job: int) -> PlacementOptions:
         """The placements of a job."""
         return self._kinds[self.kind_of[job]].options
 

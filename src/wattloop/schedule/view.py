@@ -1,4 +1,4 @@
-"""All that a policy sees: the queue, the machines, the people, the power, the clock."""
+"""The view of a policy: queue, machines, users, power, budget, clock."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,15 +11,73 @@ from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.preemption import Keeps, Preemption
-from wattloop.schedule.queue import Queue
-from wattloop.schedule.running import Running
-from wattloop.schedule.steps import Steps
-from wattloop.schedule.use import Use
-
-__all__ = ["ClusterView", "Loss"]
+from wattloop.schedule.queue import JobQueue
+from wattloop.schedule.step_function import StepFunction
 
 
-class Loss(NamedTuple):
+@dataclass(slots=True, eq=False)
+class RunningJob:
+    """One job on its machines.
+
+    Attributes:
+        job: its number.
+        option: row of its kind's options.
+        type_index, gpus: of the placement.
+        nodes: (node, bit mask of its GPUs there), in the order they were taken.
+        started_s: when this stretch began.
+        power_w: drawn by its GPUs, as measured.
+        expected_end_s: when it is believed to end, by the estimate at its start or last recap.
+        work_at_start: samples to go when this stretch began.
+    """
+
+    job: int
+    option: int
+    type_index: int
+    gpus: int
+    nodes: tuple[tuple[int, int], ...]
+    started_s: float
+    power_w: float
+    expected_end_s: float
+    work_at_start: float
+
+    @property
+    def is_done(self) -> bool:
+        """Its work is done and its GPUs are about to be free: no longer to be stopped or capped."""
+        return False
+
+
+class UserUsage:
+    """GPU seconds by user, running jobs included up to the moment they are asked for.
+
+    Args:
+        users: how many there are.
+    """
+
+    def __init__(self, users: int) -> None:
+        # use(t) = offset + gpus * t: starting k GPUs at t adds k to the slope, -k t to the offset.
+        self._offset_gpu_s = [0.0] * users
+        self._gpus = [0] * users
+
+    def start(self, user: int, gpus: int, now_s: float) -> None:
+        """A user gets GPUs."""
+        self._offset_gpu_s[user] -= gpus * now_s
+        self._gpus[user] += gpus
+
+    def stop(self, user: int, gpus: int, now_s: float) -> None:
+        """A user gives GPUs back."""
+        self._offset_gpu_s[user] += gpus * now_s
+        self._gpus[user] -= gpus
+
+    def gpus(self) -> NDArray[np.int64]:
+        """GPUs each user has now."""
+        return np.asarray(self._gpus, dtype=np.int64)
+
+    def gpu_s(self, now_s: float) -> NDArray[np.float64]:
+        """GPU seconds each user has had up to now."""
+        return np.asarray(self._offset_gpu_s) + np.asarray(self._gpus, dtype=float) * now_s
+
+
+class PreemptionLoss(NamedTuple):
     """What stopping a running job now would throw away."""
 
     work: float
@@ -53,18 +111,18 @@ class ClusterView:
 
     cluster: Cluster
     jobs: JobTable
-    queue: Queue
+    queue: JobQueue
     free: FreeGpus
-    running: Mapping[int, Running]
-    use: Use
-    budget_w: Steps
+    running: Mapping[int, RunningJob]
+    use: UserUsage
+    budget_w: StepFunction
     power_error: float
     time_error: float
-    loss: Callable[[Running], Loss]
+    loss: Callable[[RunningJob], PreemptionLoss]
     preemptions: Sequence[int]
     is_up: Sequence[bool]
-    carbon_g_per_kwh: Steps | None = None
-    price_per_kwh: Steps | None = None
+    carbon_g_per_kwh: StepFunction | None = None
+    price_per_kwh: StepFunction | None = None
     preemption: Preemption = field(default_factory=lambda: Preemption(Keeps.NOTHING))
     round_s: float = 0.0
     start_latency_s: float = 0.0

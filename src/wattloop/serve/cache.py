@@ -22,7 +22,7 @@ from sqlalchemy import select
 from wattloop.core.config_file import load_settings
 from wattloop.core.errors import WattloopError
 from wattloop.core.ownership import is_trusted
-from wattloop.schedule.campaigns.source_digest import source_digest
+from wattloop.schedule.campaigns.campaign import source_digest
 from wattloop.serve.worker import too_busy
 from wattloop.store.database import Store
 from wattloop.store.experiments import RUNNING, Experiment

@@ -19,12 +19,12 @@ from wattloop.fleet.nodes import NodeBook
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.predict.workload.files import workload_from
 from wattloop.predict.workload.workload import Workload
-from wattloop.schedule.described.fleet_file import load_fleet
-from wattloop.schedule.described.history import History
+from wattloop.schedule.estimates.analytic import shipped_workload
+from wattloop.schedule.estimates.fleet_file import load_fleet
+from wattloop.schedule.estimates.history import History
 from wattloop.schedule.jobs.kind import JobKind
-from wattloop.schedule.oracle.workloads import shipped_workload
 from wattloop.schedule.oracle_service.service import OracleService
-from wattloop.schedule.oracle_service.workload_prices import WorkloadKey, traced_workload
+from wattloop.schedule.oracle_service.workload_estimates import WorkloadKey, traced_workload
 from wattloop.serve.audit_log import Refusals
 from wattloop.serve.cache import KeyedCache, PageCache, StaleWhileRevalidateCache
 from wattloop.serve.import_queue import ImportQueue

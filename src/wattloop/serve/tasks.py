@@ -39,8 +39,8 @@ def forecast(**question: Any) -> dict[str, Any]:
 def workload(model: str, precision: str, sequence: int | None, batch: int) -> dict[str, Any]:
     """A traced training step."""
     from wattloop.predict.workload.files import workload_values
+    from wattloop.schedule.estimates.analytic import workload_of
     from wattloop.schedule.jobs.kind import JobKind
-    from wattloop.schedule.oracle.workloads import workload_of
 
     kind = JobKind(model, precision, sequence=sequence)
     return dict(workload_values(workload_of(kind, batch)))

@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.campaigns.campaign import Campaign
-from wattloop.schedule.campaigns.cell import PolicyChoice
-from wattloop.schedule.campaigns.running import Listener, run_campaign
-from wattloop.schedule.campaigns.seeds import seeds_from
+from wattloop.schedule.campaigns.campaign import Campaign, PolicyChoice, seeds_from
+from wattloop.schedule.campaigns.runner import CampaignCallback, run_campaign
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.store.database import Store
 from wattloop.store.runs import RunFilter, RunRecord, list_runs
@@ -42,7 +40,7 @@ def simulated_figures(
     policies: Sequence[str],
     *,
     workers: int = 1,
-    listener: Listener | None = None,
+    listener: CampaignCallback | None = None,
 ) -> dict[str, Figures]:
     """Policy -> its figures on every seed.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.report.stored import stored_sweep
-from wattloop.schedule.campaigns.running import Listener
+from wattloop.schedule.campaigns.runner import CampaignCallback
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.store.database import Store
 from wattloop.study.decision import decide
@@ -39,7 +39,7 @@ class Studying:
         spec: StudySpec,
         *,
         workers: int = 1,
-        listener: Listener | None = None,
+        listener: CampaignCallback | None = None,
     ) -> None:
         self.record = StudyRecord(store, spec)
         self._store, self._spec = store, spec

@@ -10,13 +10,12 @@ from dataclasses import fields, replace
 import numpy as np
 
 from wattloop.schedule.actions import Action, Wake
-from wattloop.schedule.engine import Result, Settings, Simulation
+from wattloop.schedule.engine import EngineSettings, Simulation, SimulationResult
+from wattloop.schedule.estimates.noisy import NoisyOracle
 from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.objectives import EDP, ENERGY, TIME
-from wattloop.schedule.oracle.noisy import NoisyOracle
-from wattloop.schedule.policies.policy import Policy
-from wattloop.schedule.running import Running
-from wattloop.schedule.view import ClusterView
+from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.view import ClusterView, RunningJob
 from wattloop.testing.synthetic_cluster import (
     FormulaOracle,
     World,
@@ -55,7 +54,7 @@ def check_policy(make: Make, *, seeds: Iterable[int] = range(6)) -> None:
         check_policy_in(make, random_world(seed))
 
 
-def check_policy_in(make: Make, world: World) -> Result:
+def check_policy_in(make: Make, world: World) -> SimulationResult:
     """The contract in one world: pure, possible, and nobody waits for ever."""
     policy = make()
     where = f"{policy.name} in {world.what}"
@@ -114,7 +113,7 @@ class Watched(Policy):
         assert self._decided <= DECISIONS_PER_JOB * jobs, f"{where}: it never comes to an end"
 
 
-def _simulated(policy: Policy, world: World) -> Result:
+def _simulated(policy: Policy, world: World) -> SimulationResult:
     return Simulation(
         world.cluster,
         world.jobs,
@@ -128,7 +127,7 @@ def _simulated(policy: Policy, world: World) -> Result:
 def _seen(view: ClusterView) -> dict[str, object]:
     """All of a view that can be changed, copied."""
     queue = view.queue
-    names = [field.name for field in fields(Running)]
+    names = [field.name for field in fields(RunningJob)]
     return {
         "who waits": [(job, queue.work(job)) for job in queue.in_order()],
         "the queue's columns": [column.tolist() for column in queue.columns()],
@@ -161,7 +160,7 @@ def _usual_worlds(names: Sequence[str] = ()) -> list[World]:
     elsewhere = JobKind("elsewhere", types=("v100",))
     of_one_type = JobKind("of one type", gpus=(1, 2), types=("h100",))
     two_types = (("a100", 1, 8), ("h100", 1, 8))
-    every_second = Settings(round_s=1.0, checks=True)
+    every_second = EngineSettings(round_s=1.0, checks=True)
     worlds = [
         _world("one GPU", (("a100", 1, 1),), (one,), 8),
         _world("rigid jobs", (("a100", 2, 4),), (one, rigid), 12),
@@ -182,10 +181,10 @@ def _world(
     *,
     together: bool = False,
     noise: float = 0.0,
-    settings: Settings | None = None,
+    settings: EngineSettings | None = None,
 ) -> World:
     cluster = synthetic_cluster(*groups)
     jobs = synthetic_jobs(np.random.default_rng(count), kinds, count, together=together)
     truth = FormulaOracle(cluster)
     oracle = NoisyOracle(truth, seed=count, share=noise)
-    return World(what, cluster, jobs, truth, oracle, settings or Settings(checks=True))
+    return World(what, cluster, jobs, truth, oracle, settings or EngineSettings(checks=True))

@@ -16,12 +16,12 @@ import numpy as np
 
 from wattloop.hardware.gpus import gpu_named
 from wattloop.schedule.cluster import Cluster, GpuType, NodeGroup
-from wattloop.schedule.engine import Preemption, Settings
+from wattloop.schedule.engine import EngineSettings, Preemption
 from wattloop.schedule.engine.settings import Keeps, NodeEvent
+from wattloop.schedule.estimates.noisy import NoisyOracle
+from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions
 from wattloop.schedule.jobs import JobKind, JobTable
-from wattloop.schedule.oracle import Options, Oracle
-from wattloop.schedule.oracle.noisy import NoisyOracle
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.step_function import StepFunction
 
 __all__ = [
     "FormulaOracle",
@@ -51,7 +51,7 @@ class World:
     jobs: JobTable
     truth: Oracle
     oracle: Oracle
-    settings: Settings
+    settings: EngineSettings
 
 
 class FormulaOracle(Oracle):
@@ -61,15 +61,15 @@ class FormulaOracle(Oracle):
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._known: dict[JobKind, Options] = {}
+        self._known: dict[JobKind, PlacementOptions] = {}
 
-    def options(self, kind: JobKind) -> Options:
+    def options(self, kind: JobKind) -> PlacementOptions:
         """Every type x GPUs x batch x cap, spread as well where the kind may be."""
         if kind not in self._known:
             self._known[kind] = self._made(kind)
         return self._known[kind]
 
-    def _made(self, kind: JobKind) -> Options:
+    def _made(self, kind: JobKind) -> PlacementOptions:
         types = [n for n, t in enumerate(self._cluster.types) if t.name in (kind.types or GPUS)]
         spreads = (False, True) if kind.may_spread else (False,)
         columns = (types, sorted(kind.gpus), spreads, sorted(kind.batches), sorted(kind.caps))
@@ -86,7 +86,7 @@ class FormulaOracle(Oracle):
             * np.where(spread > 0, 1.3, 1.0)
             * np.sqrt(whole_w / gpu_w)
         )
-        return Options(
+        return PlacementOptions(
             type_index=type_index.astype(np.int64),
             gpus=gpus.astype(np.int64),
             batch=batch.astype(np.int64),
@@ -170,7 +170,7 @@ def wide_world(seed: int) -> World:
     )
 
 
-def _stepped_budget(rng: np.random.Generator, cluster: Cluster) -> Steps:
+def _stepped_budget(rng: np.random.Generator, cluster: Cluster) -> StepFunction:
     """One to four levels from a third of a GPU to 30 GPUs above idle, repeating or not."""
     period_s = float(rng.choice([600.0, 3_600.0, 86_400.0]))
     times_s = np.unique(np.round(rng.uniform(1, period_s - 1, int(rng.integers(0, 4))), 1))
@@ -178,7 +178,7 @@ def _stepped_budget(rng: np.random.Generator, cluster: Cluster) -> Steps:
     above_w = most_w * np.exp(rng.uniform(np.log(0.3), np.log(30), len(times_s) + 1))
     levels_w = tuple((cluster.idle_w + above_w).tolist())
     repeats = rng.random() < 0.7
-    return Steps((0.0, *times_s.tolist()), levels_w, period_s if repeats else math.inf)
+    return StepFunction((0.0, *times_s.tolist()), levels_w, period_s if repeats else math.inf)
 
 
 def _random_kind(rng: np.random.Generator, number: int) -> JobKind:
@@ -195,7 +195,7 @@ def _random_kind(rng: np.random.Generator, number: int) -> JobKind:
     )
 
 
-def _random_settings(rng: np.random.Generator, cluster: Cluster) -> Settings:
+def _random_settings(rng: np.random.Generator, cluster: Cluster) -> EngineSettings:
     most_w = max(each.tdp_w for each in cluster.types)
     budget_w = cluster.idle_w + most_w * 16 * rng.uniform(1.2, 2)
     events: list[NodeEvent] = []
@@ -203,7 +203,7 @@ def _random_settings(rng: np.random.Generator, cluster: Cluster) -> Settings:
         for node in range(len(cluster.node_groups)):
             down_s, away_s = rng.uniform(0, 500), rng.uniform(1, 200)
             events += [NodeEvent(down_s, node, False), NodeEvent(down_s + away_s, node, True)]
-    return Settings(
+    return EngineSettings(
         round_s=None if rng.random() < 0.5 else float(rng.choice([1.0, 30.0])),
         preemption=Preemption(
             keeps=Keeps(rng.choice(list(Keeps))),
@@ -212,7 +212,7 @@ def _random_settings(rng: np.random.Generator, cluster: Cluster) -> Settings:
             restart_s=float(rng.choice([0.0, 10.0])),
         ),
         interference=float(rng.choice([0.0, 0.05])),
-        budget_w=Steps.constant(budget_w if rng.random() < 0.3 else np.inf),
+        budget_w=StepFunction.constant(budget_w if rng.random() < 0.3 else np.inf),
         node_events=tuple(sorted(events)),
         checks=True,
     )

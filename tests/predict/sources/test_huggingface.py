@@ -200,8 +200,8 @@ def test_workloads_that_are_shipped_are_what_tracing_gives() -> None:
     """scripts/make_workloads.py was run after the tracer changed last."""
     from wattloop.predict.request import asked_workload
     from wattloop.predict.workload.files import load_workload
+    from wattloop.schedule.estimates.analytic import question_of, shipped_workload
     from wattloop.schedule.jobs import JobKind
-    from wattloop.schedule.oracle.workloads import question_of, shipped_workload
 
     vit = JobKind("hf:google/vit-base-patch16-224", "tf32")
     traced, saved = asked_workload(question_of(vit, 64)), load_workload(shipped_workload(vit, 64))

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.campaigns.changes import Changes, with_budget, with_nodes, with_replaced
+from wattloop.schedule.campaigns.whatif import Changes, with_budget, with_nodes, with_replaced
 from wattloop.schedule.cluster import Cluster
-from wattloop.schedule.cluster.failures import Failures, Outage
+from wattloop.schedule.cluster.cluster import Failures, Outage
 from wattloop.schedule.cluster.file import cluster_from, load_cluster
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.step_function import StepFunction
 
-DAY = Steps((0.0, 3_600.0), (4_000.0, 6_000.0), 7_200.0)
+DAY = StepFunction((0.0, 3_600.0), (4_000.0, 6_000.0), 7_200.0)
 
 
 def counts(cluster: Cluster) -> dict[str, int]:
@@ -92,21 +92,21 @@ def test_a_relative_budget_moves_every_hour_of_the_day(
 
 def test_an_absolute_budget_takes_the_place_of_the_old_one() -> None:
     """At all times."""
-    assert with_budget(DAY, "4.5kW") == with_budget(None, "4500W") == Steps.constant(4_500.0)
+    assert with_budget(DAY, "4.5kW") == with_budget(None, "4500W") == StepFunction.constant(4_500.0)
 
 
 @pytest.mark.parametrize(
     ("budget", "text", "said"),
     [
         (None, "+20kW", "no power budget to change"),
-        (Steps.constant(math.inf), "-10%", "no power budget to change"),
+        (StepFunction.constant(math.inf), "-10%", "no power budget to change"),
         (DAY, "10%", "of what"),
         (DAY, "plenty", "write"),
         (DAY, "+20 horses", "not a power"),
     ],
 )
 def test_an_impossible_budget_is_refused_in_words(
-    budget: Steps | None, text: str, said: str
+    budget: StepFunction | None, text: str, said: str
 ) -> None:
     """What is wrong, by the option."""
     with pytest.raises(ConfigError, match=said):

@@ -17,16 +17,16 @@ import pytest
 from tests.schedule.campaigns.dying import die
 from tests.schedule.campaigns.worlds import FAILING, campaign, tiny, tiny_file
 from wattloop.core.errors import ConfigError, WattloopError
-from wattloop.schedule.campaigns.cell import Cell, PolicyChoice, key_of
-from wattloop.schedule.campaigns.crew import each_outcome, shares
-from wattloop.schedule.campaigns.running import Listener, run_campaign
-from wattloop.schedule.campaigns.stored import known_outcomes
+from wattloop.schedule.campaigns.campaign import PolicyChoice, SimulationJob, key_of
+from wattloop.schedule.campaigns.runner import CampaignCallback, run_campaign
+from wattloop.schedule.campaigns.store import known_outcomes
+from wattloop.schedule.campaigns.workers import each_outcome, shares
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import Experiment, find_experiment, list_experiments
 from wattloop.trials.runner import with_status_now
 
 
-class Heard(Listener):
+class Heard(CampaignCallback):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Heard(Listener):
     def begins(self, experiment: Experiment, cells: int, known: int, *, resumed: bool) -> None:
         self.known = known
 
-    def ended(self, cell: Cell, outcome: Mapping[str, Any], left_s: float) -> None:
+    def ended(self, cell: SimulationJob, outcome: Mapping[str, Any], left_s: float) -> None:
         self.computed.append(cell.label)
         self.left_s.append(left_s)
 
@@ -108,7 +108,7 @@ def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path, store: Store) ->
         "import os, signal, sys\n"
         "from tests.schedule.campaigns.worlds import campaign, tiny\n"
         "from pathlib import Path\n"
-        "from wattloop.schedule.campaigns.running import Listener, run_campaign\n"
+        "from wattloop.schedule.campaigns.runner import Listener, run_campaign\n"
         "from wattloop.store.database import open_store\n"
         "class Killer(Listener):\n"
         "    count = 0\n"
@@ -138,8 +138,8 @@ def test_workers_end_at_once_when_whoever_handed_out_is_killed() -> None:
     script = (
         "import multiprocessing, os, signal\n"
         "from tests.schedule.campaigns.dying import dawdle\n"
-        "from wattloop.schedule.campaigns.cell import Cell, PolicyChoice\n"
-        "from wattloop.schedule.campaigns.crew import each_outcome\n"
+        "from wattloop.schedule.campaigns.campaign import Cell, PolicyChoice\n"
+        "from wattloop.schedule.campaigns.workers import each_outcome\n"
         "if __name__ == '__main__':\n"
         "    cells = [Cell(f'k{n}', PolicyChoice('zeus', 'zeus'), n) for n in range(2)]\n"
         "    for _ in each_outcome(dawdle, cells, 2):\n"
@@ -156,8 +156,8 @@ def test_workers_end_at_once_when_whoever_handed_out_is_killed() -> None:
 def test_an_interrupted_campaign_leaves_no_worker_behind(tmp_path: Path, store: Store) -> None:
     """Whoever hands out is stopped by ctrl-C: workers end with it, the status says so."""
 
-    class Impatient(Listener):
-        def ended(self, cell: Cell, outcome: Mapping[str, Any], left_s: float) -> None:
+    class Impatient(CampaignCallback):
+        def ended(self, cell: SimulationJob, outcome: Mapping[str, Any], left_s: float) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -170,7 +170,7 @@ def test_an_interrupted_campaign_leaves_no_worker_behind(tmp_path: Path, store: 
 
 def test_a_worker_that_dies_is_named_with_its_cell() -> None:
     """No waiting for ever for an answer that nobody will give."""
-    cells = [Cell(f"k{n}", PolicyChoice("zeus", "zeus"), n) for n in range(4)]
+    cells = [SimulationJob(f"k{n}", PolicyChoice("zeus", "zeus"), n) for n in range(4)]
     with pytest.raises(WattloopError, match=r"zeus on seed \d died \(exit code -9\)"):
         list(each_outcome(die, cells, 2))
 
@@ -241,7 +241,7 @@ def test_checked_cells_are_not_those_that_nobody_checked(tmp_path: Path) -> None
 def test_work_is_dealt_so_that_nobody_waits_for_long() -> None:
     """Many seeds: a seed at once. One seed: its policies in parts."""
     choices = [PolicyChoice(name, name) for name in "abcdefgh"]
-    many = [Cell(f"{c.label}{s}", c, s) for s in range(9) for c in choices]
+    many = [SimulationJob(f"{c.label}{s}", c, s) for s in range(9) for c in choices]
     assert [len(each) for each in shares(many, 2)] == [8] * 9
     one = [cell for cell in many if cell.seed == 0]
     assert [len(each) for each in shares(one, 2)] == [2] * 4

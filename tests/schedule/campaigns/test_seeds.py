@@ -3,7 +3,7 @@
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.campaigns.seeds import seeds_from, seeds_text
+from wattloop.schedule.campaigns.campaign import seeds_from, seeds_text
 
 
 def test_a_number_a_stretch_and_a_list_are_understood() -> None:

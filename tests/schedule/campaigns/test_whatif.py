@@ -8,11 +8,16 @@ import pytest
 
 from tests.schedule.campaigns.worlds import campaign, tiny
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.campaigns.answer import AS_IT_IS, CHANGED, answer
-from wattloop.schedule.campaigns.changes import Changes
-from wattloop.schedule.campaigns.running import run_campaign
+from wattloop.schedule.campaigns.runner import run_campaign
 from wattloop.schedule.campaigns.summary import summary_of
-from wattloop.schedule.campaigns.whatif import changed_scenario, whatif_of
+from wattloop.schedule.campaigns.whatif import (
+    AS_IT_IS,
+    CHANGED,
+    Changes,
+    answer,
+    changed_scenario,
+    whatif_of,
+)
 from wattloop.store.database import open_store
 
 

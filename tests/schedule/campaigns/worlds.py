@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from wattloop.schedule.campaigns.campaign import Campaign
-from wattloop.schedule.campaigns.cell import PolicyChoice
+from wattloop.schedule.campaigns.campaign import Campaign, PolicyChoice
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.schedule.scenarios.scenario import Scenario
 

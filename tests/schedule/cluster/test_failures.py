@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattloop.schedule.cluster.failures import Failures, NodeEvent, Outage
+from wattloop.schedule.cluster.cluster import Failures, NodeEvent, Outage
 
 HOURS = st.floats(0, 100, allow_nan=False)
 

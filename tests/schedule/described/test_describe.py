@@ -12,11 +12,12 @@ from tests.schedule.described.stored_runs import job_run
 from tests.schedule.small_world import PlainOracle, small_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.fleet.job_tag.stated import Stated
-from wattloop.schedule.described import Describer, EstimateSource, FleetOracle, SubmittedJob
-from wattloop.schedule.described.describe import UNLIMITED_S
-from wattloop.schedule.described.history import History
-from wattloop.schedule.described.model_names import ModelNames
-from wattloop.schedule.described.rules import Rule, Rules
+from wattloop.schedule.estimates.fleet_oracle import FleetOracle, ModelNames
+from wattloop.schedule.estimates.history import History
+from wattloop.schedule.estimates.job_estimate import EstimateSource
+from wattloop.schedule.estimates.job_estimator import UNLIMITED_S, JobEstimator
+from wattloop.schedule.estimates.rules import Rule, Rules
+from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.store.database import open_store
 from wattloop.store.runs import insert_run
 
@@ -37,7 +38,7 @@ def _job(**changes: Any) -> SubmittedJob:
 def test_a_named_model_is_predicted() -> None:
     """Work, choices and deadline are the comment's; GPUs those asked of the batch system."""
     oracle = _oracle()
-    found = Describer(oracle).describe(_job(comment=f"{TAG},deadline=1h,caps=0.5|1"))
+    found = JobEstimator(oracle).describe(_job(comment=f"{TAG},deadline=1h,caps=0.5|1"))
     assert found.source is EstimateSource.COMMENT and found.refusals == ()
     assert found.kind is not None and found.kind.gpus == (2,) and found.kind.caps == (0.5, 1.0)
     assert (found.work, found.deadline_s) == (1000.0, 3600.0)
@@ -50,13 +51,13 @@ def test_a_comment_overrules_rules_and_rules_overrule_history(tmp_path: Path) ->
     with open_store(tmp_path / "runs.db") as store:
         for number in range(1, 5):
             insert_run(store, job_run(number, 100.0, 250.0))
-        whole = Describer(_oracle(), rules=rules, history=History(store))
+        whole = JobEstimator(_oracle(), rules=rules, history=History(store))
         assert whole.describe(_job(comment=TAG)).source is EstimateSource.COMMENT
         ruled = whole.describe(_job(comment="wattloop:low-power,deadline=1h"))
         assert ruled.source is EstimateSource.RULES
         assert ruled.kind is not None and ruled.kind.model == "toy-large"
         assert ruled.low_power and ruled.kind.caps == (0.7,) and ruled.deadline_s == 3600.0
-        measured = Describer(_oracle(), history=History(store)).describe(_job())
+        measured = JobEstimator(_oracle(), history=History(store)).describe(_job())
     assert measured.source is EstimateSource.HISTORY and measured.work == 100.0
     assert measured.past is not None and measured.past.jobs == 4
     assert "4 jobs of this name" in measured.provenance and "simulated" in measured.provenance
@@ -69,44 +70,44 @@ def test_a_comment_overrules_rules_and_rules_overrule_history(tmp_path: Path) ->
 def test_a_job_nobody_knows_takes_all_it_may() -> None:
     """The time limit, at the power limit of its GPUs: no budget rests on a low guess."""
     oracle = _oracle()
-    found = Describer(oracle).describe(_job())
+    found = JobEstimator(oracle).describe(_job())
     assert found.source is EstimateSource.TIME_LIMIT and found.work == 600.0
     assert found.kind is not None
     assert oracle.options(found.kind).power_w[0] == 2 * CLUSTER.types[0].tdp_w
-    assert Describer(oracle).describe(_job(time_limit_s=None)).work == UNLIMITED_S
+    assert JobEstimator(oracle).describe(_job(time_limit_s=None)).work == UNLIMITED_S
 
 
 def test_a_refused_comment_is_told_and_the_next_source_asked() -> None:
     """Unknown models come with the nearest names."""
-    found = Describer(_oracle()).describe(_job(comment="wattloop:model=toi"))
+    found = JobEstimator(_oracle()).describe(_job(comment="wattloop:model=toi"))
     assert found.source is EstimateSource.TIME_LIMIT
     assert found.refusals == ("comment: model 'toi': unknown; did you mean toy?",)
 
 
 def test_samples_that_were_not_stated_fill_the_time() -> None:
     """2 GPUs do 2 samples a second for 600 s."""
-    found = Describer(_oracle()).describe(_job(comment="wattloop:model=toy,batch=8"))
+    found = JobEstimator(_oracle()).describe(_job(comment="wattloop:model=toy,batch=8"))
     assert found.work == pytest.approx(1200.0)
     assert "samples not stated" in found.provenance
 
 
 def test_a_job_without_gpus_is_left_alone() -> None:
     """It has no kind, whatever it says."""
-    assert Describer(_oracle()).describe(_job(gpus=0, comment=TAG)).kind is None
+    assert JobEstimator(_oracle()).describe(_job(gpus=0, comment=TAG)).kind is None
 
 
 def test_what_the_batch_system_was_asked_for_wins_over_types() -> None:
     """A comment cannot move a job to GPUs it did not ask for."""
-    found = Describer(_oracle()).describe(_job(gpu_type="A100", comment=f"{TAG},types=h100"))
+    found = JobEstimator(_oracle()).describe(_job(gpu_type="A100", comment=f"{TAG},types=h100"))
     assert found.kind is not None and found.kind.types == ("a100",)
 
 
 def test_while_a_model_is_predicted_something_else_is_believed() -> None:
     """A round of scheduling does not wait for a trace; the next one has it."""
     oracle = _oracle()
-    kind = Describer(oracle).describe(_job(comment=TAG)).kind
+    kind = JobEstimator(oracle).describe(_job(comment=TAG)).kind
     fresh = _oracle()
-    describer = Describer(fresh, wait_s=0.0)
+    describer = JobEstimator(fresh, wait_s=0.0)
     with fresh._prepared._one_at_a_time:  # the worker cannot finish before this ends
         found = describer.describe(_job(comment=TAG))
         assert found.source is EstimateSource.TIME_LIMIT
@@ -117,7 +118,7 @@ def test_while_a_model_is_predicted_something_else_is_believed() -> None:
 
 def test_what_users_invent_does_not_fill_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kinds beyond the most are forgotten, by the oracle behind as well."""
-    monkeypatch.setattr("wattloop.schedule.described.fleet_oracle.MOST_KINDS", 5)
+    monkeypatch.setattr("wattloop.schedule.estimates.fleet_oracle.MOST_KINDS", 5)
     made: list[PlainOracle] = []
 
     def make() -> PlainOracle:
@@ -125,7 +126,7 @@ def test_what_users_invent_does_not_fill_memory(monkeypatch: pytest.MonkeyPatch)
         return made[-1]
 
     oracle = FleetOracle(CLUSTER, make, NAMES)
-    describer = Describer(oracle)
+    describer = JobEstimator(oracle)
     for batch in range(1, 21):
         describer.describe(_job(comment=f"wattloop:model=toy,batch={batch},samples=9"))
     assert len(oracle._prepared) == 5
@@ -158,7 +159,9 @@ def test_no_job_breaks_it(
         comment=comment, gpus=gpus, time_limit_s=limit_s, **dict(zip(names, texts, strict=True))
     )
     oracle = _oracle()
-    found = Describer(oracle, rules=Rules((Rule({"name": ("*a*",)}, Stated("toy")),))).describe(job)
+    found = JobEstimator(oracle, rules=Rules((Rule({"name": ("*a*",)}, Stated("toy")),))).describe(
+        job
+    )
     assert math.isfinite(found.work) and found.work >= 0
     if found.kind is not None:
         oracle.options(found.kind)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.schedule.described.stored_runs import job_run
 from wattloop.core.results import RunStatus
-from wattloop.schedule.described.history import History
+from wattloop.schedule.estimates.history import History
 from wattloop.store.database import Store, open_store
 from wattloop.store.runs import insert_run
 

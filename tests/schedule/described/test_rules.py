@@ -8,10 +8,12 @@ import pytest
 from wattloop.core.errors import ConfigError
 from wattloop.fleet.job_tag.stated import Stated
 from wattloop.schedule.cluster.file import load_cluster
-from wattloop.schedule.described import Describer, EstimateSource, FleetOracle
-from wattloop.schedule.described.rules import load_rules
-from wattloop.schedule.described.submitted import SubmittedJob
-from wattloop.schedule.oracle.workloads import SHIPPED
+from wattloop.schedule.estimates.analytic import SHIPPED
+from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.job_estimate import EstimateSource
+from wattloop.schedule.estimates.job_estimator import JobEstimator
+from wattloop.schedule.estimates.rules import load_rules
+from wattloop.schedule.estimates.submitted_job import SubmittedJob
 
 GOOD = """\
 rules:
@@ -80,7 +82,7 @@ def test_workloads_of_the_operator_are_models_like_others(tmp_path: Path) -> Non
     text = "workloads: {our-net: ours.json.gz}\nrules: [{name: x, job: {model: our-net}}]"
     rules = load_rules(_file(tmp_path, text))
     oracle = FleetOracle.of(load_cluster("thesis"), workloads=rules.workloads)
-    describer = Describer(oracle, rules=rules)
+    describer = JobEstimator(oracle, rules=rules)
     job = SubmittedJob(name="x", gpus=2, time_limit_s=600.0)
     found = describer.describe(job)
     assert found.source is EstimateSource.RULES and found.refusals == ()

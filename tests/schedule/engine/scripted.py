@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from wattloop.schedule.actions import Action, Wake
-from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.view import ClusterView
 
 

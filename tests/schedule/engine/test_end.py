@@ -6,13 +6,20 @@ import pytest
 
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
 from wattloop.schedule.actions import Action, Preempt, Start, Wake
-from wattloop.schedule.engine import Ended, Keeps, Preemption, Result, Settings, Simulation
-from wattloop.schedule.policies.policy import Policy
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.engine import (
+    EngineSettings,
+    FinishedJob,
+    Keeps,
+    Preemption,
+    Simulation,
+    SimulationResult,
+)
+from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.step_function import StepFunction
 from wattloop.schedule.view import ClusterView
 
 DAY_S = 86_400.0
-NIGHT_AND_DAY = Steps((0.0, 43_200.0), (1000.0, 500.0), DAY_S)
+NIGHT_AND_DAY = StepFunction((0.0, 43_200.0), (1000.0, 500.0), DAY_S)
 
 
 class Never(Policy):
@@ -59,10 +66,10 @@ class WithinBudget(Policy):
         return [Start(job, 0)] if job is not None and fits else []
 
 
-def simulated(policy: Policy, **settings: object) -> Result:
+def simulated(policy: Policy, **settings: object) -> SimulationResult:
     """One job of 10 s on two GPUs."""
     cluster = small_cluster()
-    rules = Settings(checks=True, **settings)  # type: ignore[arg-type] # any setting
+    rules = EngineSettings(checks=True, **settings)  # type: ignore[arg-type] # any setting
     truth = PlainOracle(cluster)
     return Simulation(cluster, jobs_of([(0, 10)]), policy, truth=truth, settings=rules).run()
 
@@ -70,7 +77,7 @@ def simulated(policy: Policy, **settings: object) -> Result:
 def test_a_job_that_is_never_chosen_is_reported() -> None:
     """Nothing is left to happen: stuck, with the job and the reason."""
     result = simulated(Never())
-    assert result.ended is Ended.STUCK
+    assert result.ended is FinishedJob.STUCK
     assert result.left == {0: "toy: starved: it could run, but never never started it"}
     assert not result.never
 
@@ -78,14 +85,16 @@ def test_a_job_that_is_never_chosen_is_reported() -> None:
 def test_prices_that_change_for_ever_do_not_keep_it_alive() -> None:
     """After a whole period without news nothing will change."""
     result = simulated(Never(), price_per_kwh=NIGHT_AND_DAY)
-    assert result.ended is Ended.STUCK
+    assert result.ended is FinishedJob.STUCK
     assert result.end_s <= DAY_S
 
 
 def test_a_budget_that_never_allows_the_job_is_the_reason() -> None:
     """At most 200 W, and the job needs 250 W more than the 100 W of the idle cluster."""
-    result = simulated(WithinBudget(), budget_w=Steps((0.0, 43_200.0), (150.0, 200.0), DAY_S))
-    assert result.ended is Ended.STUCK
+    result = simulated(
+        WithinBudget(), budget_w=StepFunction((0.0, 43_200.0), (150.0, 200.0), DAY_S)
+    )
+    assert result.ended is FinishedJob.STUCK
     assert result.left == {
         0: "toy: impossible: adds 250 W or more, the budget leaves 100 W at most"
     }
@@ -94,21 +103,23 @@ def test_a_budget_that_never_allows_the_job_is_the_reason() -> None:
 
 def test_a_job_waits_for_the_hour_when_the_budget_allows_it() -> None:
     """It starts at noon, when the budget rises; the change wakes the policy."""
-    result = simulated(WithinBudget(), budget_w=Steps((0.0, 43_200.0), (150.0, 400.0), DAY_S))
+    result = simulated(
+        WithinBudget(), budget_w=StepFunction((0.0, 43_200.0), (150.0, 400.0), DAY_S)
+    )
     assert result.started_s.tolist() == [43_200]
-    assert result.ended is Ended.DONE
+    assert result.ended is FinishedJob.DONE
 
 
 def test_a_budget_that_changes_once_far_ahead_is_waited_for() -> None:
     """Without a period every change counts."""
-    result = simulated(WithinBudget(), budget_w=Steps((0.0, 5 * DAY_S), (150.0, 400.0)))
+    result = simulated(WithinBudget(), budget_w=StepFunction((0.0, 5 * DAY_S), (150.0, 400.0)))
     assert result.started_s.tolist() == [5 * DAY_S]
 
 
 def test_a_policy_that_only_wakes_itself_is_given_up() -> None:
     """With nothing running, ten thousand wakes in vain are enough."""
     result = simulated(Sleepless())
-    assert result.ended is Ended.STUCK
+    assert result.ended is FinishedJob.STUCK
     assert result.end_s == pytest.approx(10_000, abs=2)
     assert 0 in result.left
 
@@ -125,7 +136,7 @@ class Late(WithinBudget):
 
 def test_the_period_that_is_waited_for_begins_when_nothing_else_is_to_come() -> None:
     """It wakes at midnight of the third day; the budget allows the job at noon."""
-    result = simulated(Late(), budget_w=Steps((0.0, 43_200.0), (150.0, 400.0), DAY_S))
+    result = simulated(Late(), budget_w=StepFunction((0.0, 43_200.0), (150.0, 400.0), DAY_S))
     assert result.started_s.tolist() == [3 * DAY_S + 43_200]
 
 
@@ -133,14 +144,14 @@ def test_a_policy_that_stops_its_jobs_for_ever_is_given_up() -> None:
     """Patience is counted in events with no job that came or ended."""
     rules = Preemption(Keeps.NOTHING)
     result = simulated(Undecided(), round_s=1.0, preemption=rules, patience=500)
-    assert result.ended is Ended.STALLED
+    assert result.ended is FinishedJob.STALLED
     assert result.end_s == pytest.approx(500, abs=2)
 
 
 def test_with_a_horizon_waiting_jobs_are_no_riddle() -> None:
     """Time was up; nobody is reported as left."""
     result = simulated(Never(), horizon_s=1000.0, price_per_kwh=NIGHT_AND_DAY)
-    assert (result.ended, result.end_s, result.left) == (Ended.HORIZON, 1000, {})
+    assert (result.ended, result.end_s, result.left) == (FinishedJob.HORIZON, 1000, {})
 
 
 def test_a_pause_is_no_end() -> None:
@@ -148,9 +159,9 @@ def test_a_pause_is_no_end() -> None:
     cluster = small_cluster()
     simulation = Simulation(cluster, jobs_of([(0, 10)]), WithinBudget(), truth=PlainOracle(cluster))
     half = simulation.run(until_s=4.0)
-    assert (half.ended, half.end_s, half.energy_j.tolist()) == (Ended.NOT_YET, 4, [1200])
+    assert (half.ended, half.end_s, half.energy_j.tolist()) == (FinishedJob.NOT_YET, 4, [1200])
     half_hash = half.event_hash
     whole = simulation.run()
     assert half.event_hash == half_hash != whole.event_hash
-    assert (whole.ended, whole.end_s) == (Ended.DONE, 10)
+    assert (whole.ended, whole.end_s) == (FinishedJob.DONE, 10)
     assert math.isclose(whole.total_j, 3500)

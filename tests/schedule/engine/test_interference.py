@@ -3,14 +3,14 @@
 import pytest
 
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
-from wattloop.schedule.engine import Keeps, Preemption, Settings, Simulation
+from wattloop.schedule.engine import EngineSettings, Keeps, Preemption, Simulation
 from wattloop.schedule.policies.fifo import Fifo
 
 
 def finished(rows: list[tuple[float, float]], nodes: int = 1, **settings: object) -> list[float]:
     """Ends of jobs on nodes with two GPUs, half as fast for each neighbour."""
     cluster = small_cluster(nodes)
-    rules = Settings(interference=1.0, checks=True, **settings)  # type: ignore[arg-type] # any
+    rules = EngineSettings(interference=1.0, checks=True, **settings)  # type: ignore[arg-type] # any
     simulation = Simulation(
         cluster, jobs_of(rows), Fifo(), truth=PlainOracle(cluster), settings=rules
     )

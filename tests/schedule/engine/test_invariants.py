@@ -7,9 +7,9 @@ import pytest
 
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
 from wattloop.core.errors import InvariantBroken
-from wattloop.schedule.engine import Settings, Simulation
+from wattloop.schedule.engine import EngineSettings, Simulation
+from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle import Options
 from wattloop.schedule.policies.fifo import Fifo
 
 NODE_1_IS_UP = (1, 1, 1)
@@ -21,7 +21,7 @@ def simulation() -> Simulation:
     cluster = small_cluster(nodes=2, host_w=100.0)
     jobs = jobs_of([(0, 10), (0, 10), (4, 10), (6, 1)])
     made = Simulation(
-        cluster, jobs, Fifo(), truth=PlainOracle(cluster), settings=Settings(checks=True)
+        cluster, jobs, Fifo(), truth=PlainOracle(cluster), settings=EngineSettings(checks=True)
     )
     made.run(until_s=5.0)
     return made
@@ -130,7 +130,7 @@ def test_every_invariant_is_seen_when_it_breaks(
 class Overdrawn(PlainOracle):
     """Jobs that draw more than their cap allows."""
 
-    def options(self, kind: JobKind) -> Options:
+    def options(self, kind: JobKind) -> PlacementOptions:
         """500 W under a cap of 400 W."""
         options = super().options(kind)
         options.power_w[:] = 500.0
@@ -145,7 +145,7 @@ def test_power_stays_under_the_cap_that_was_promised() -> None:
         jobs_of([(0, 1)]),
         Fifo(),
         truth=Overdrawn(cluster),
-        settings=Settings(checks=True),
+        settings=EngineSettings(checks=True),
     )
     with pytest.raises(InvariantBroken, match="after start of job 0 at 0 s: job 0 draws 500 W"):
         made.run()

@@ -11,15 +11,17 @@ from tests.schedule.engine.test_properties import Reckless, assert_adds_up
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Preempt, Start
-from wattloop.schedule.engine import Result, Settings, Simulation
+from wattloop.schedule.engine import EngineSettings, Simulation, SimulationResult
 from wattloop.schedule.policies.registry import policy_from
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.step_function import StepFunction
 from wattloop.testing.synthetic_cluster import random_world
 
-SLOW = Settings(start_latency_s=3.0, end_latency_s=2.0, checks=True, strict=True)
+SLOW = EngineSettings(start_latency_s=3.0, end_latency_s=2.0, checks=True, strict=True)
 
 
-def simulated(policy: str, rows: list[tuple[float, float]], rules: Settings = SLOW) -> Result:
+def simulated(
+    policy: str, rows: list[tuple[float, float]], rules: EngineSettings = SLOW
+) -> SimulationResult:
     """One node with two GPUs, 50 W each when idle and 300 W at work."""
     cluster = small_cluster()
     truth = PlainOracle(cluster)
@@ -50,7 +52,7 @@ def test_the_next_job_waits_until_the_gpu_is_cleared() -> None:
 
 def test_a_job_that_has_not_begun_counts_against_the_budget() -> None:
     """400 W let one of two jobs run: the second does not slip in while the first still starts."""
-    rules = replace(SLOW, budget_w=Steps.constant(400.0))
+    rules = replace(SLOW, budget_w=StepFunction.constant(400.0))
     result = simulated("charon", [(0, 10), (1, 10)], rules)
     assert result.peak_w == pytest.approx(350.0)
     assert result.started_s[1] == pytest.approx(15.0)  # nobody knows before that it has ended
@@ -100,4 +102,4 @@ def test_everything_adds_up_with_latencies(seed: int, dice: int) -> None:
 def test_a_latency_is_a_time(name: str) -> None:
     """Negative ones are refused by name."""
     with pytest.raises(ConfigError, match=name):
-        Settings(**{name: -1.0})
+        EngineSettings(**{name: -1.0})

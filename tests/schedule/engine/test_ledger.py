@@ -6,29 +6,29 @@ from tests.schedule.engine.scripted import Scripted
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
 from wattloop.schedule.actions import Start
 from wattloop.schedule.cluster import Cluster
-from wattloop.schedule.engine import Result, Settings, Simulation
+from wattloop.schedule.engine import EngineSettings, Simulation, SimulationResult
 from wattloop.schedule.policies.fifo import Fifo
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.step_function import StepFunction
 
 
-def simulated(cluster: Cluster | None = None, **settings: object) -> Result:
+def simulated(cluster: Cluster | None = None, **settings: object) -> SimulationResult:
     """One job of 3,600 s on one of two GPUs: 350 W for an hour, then the end."""
     cluster = cluster or small_cluster()
-    rules = Settings(checks=True, **settings)  # type: ignore[arg-type] # any setting
+    rules = EngineSettings(checks=True, **settings)  # type: ignore[arg-type] # any setting
     truth = PlainOracle(cluster)
     return Simulation(cluster, jobs_of([(0, 3600)]), Fifo(), truth=truth, settings=rules).run()
 
 
 def test_time_and_joules_above_a_budget_that_changes_are_counted() -> None:
     """350 W against 400 W, then 300 W for 600 s, then 400 W again."""
-    result = simulated(budget_w=Steps((0.0, 1000.0, 1600.0), (400.0, 300.0, 400.0)))
+    result = simulated(budget_w=StepFunction((0.0, 1000.0, 1600.0), (400.0, 300.0, 400.0)))
     assert result.over_budget_s == pytest.approx(600)
     assert result.over_budget_j == pytest.approx(600 * 50)
 
 
 def test_a_budget_that_is_just_kept_is_kept() -> None:
     """350 W against 350 W."""
-    assert simulated(budget_w=Steps.constant(350.0)).over_budget_s == 0
+    assert simulated(budget_w=StepFunction.constant(350.0)).over_budget_s == 0
 
 
 def test_what_nobody_said_is_not_zero() -> None:
@@ -40,8 +40,8 @@ def test_what_nobody_said_is_not_zero() -> None:
 def test_prices_and_carbon_follow_the_hour() -> None:
     """0.35 kWh: the first quarter of the hour dear and dirty, the rest cheap and clean."""
     result = simulated(
-        price_per_kwh=Steps((0.0, 900.0), (0.4, 0.2)),
-        carbon_g_per_kwh=Steps((0.0, 900.0), (400.0, 100.0)),
+        price_per_kwh=StepFunction((0.0, 900.0), (0.4, 0.2)),
+        carbon_g_per_kwh=StepFunction((0.0, 900.0), (400.0, 100.0)),
     )
     assert result.cost == pytest.approx(0.35 * (0.25 * 0.4 + 0.75 * 0.2))
     assert result.carbon_g == pytest.approx(0.35 * (0.25 * 400 + 0.75 * 100))
@@ -49,7 +49,7 @@ def test_prices_and_carbon_follow_the_hour() -> None:
 
 def test_prices_change_while_nothing_runs_up_to_the_horizon() -> None:
     """An hour of work at 0.35 kWh, then an hour of idling at 0.1 kWh, ten times as dear."""
-    result = simulated(price_per_kwh=Steps((0.0, 3700.0), (1.0, 10.0)), horizon_s=7200.0)
+    result = simulated(price_per_kwh=StepFunction((0.0, 3700.0), (1.0, 10.0)), horizon_s=7200.0)
     idle_kwh = 0.1 / 3600
     assert result.cost == pytest.approx(0.35 + 100 * idle_kwh + 3500 * idle_kwh * 10)
 

@@ -7,9 +7,9 @@ import pytest
 from tests.schedule.engine.scripted import Scripted
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
 from wattloop.schedule.actions import Preempt, Start
-from wattloop.schedule.engine import Keeps, Preemption, Result, Settings, Simulation
+from wattloop.schedule.engine import EngineSettings, Keeps, Preemption, Simulation, SimulationResult
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.view import ClusterView, Loss
+from wattloop.schedule.view import ClusterView, PreemptionLoss
 
 TEN_PER_STEP = JobKind("toy", batches=(10,))
 """One iteration is ten samples, which take ten seconds."""
@@ -17,11 +17,11 @@ TEN_PER_STEP = JobKind("toy", batches=(10,))
 
 def stopped_at(
     stop_s: float, rules: Preemption, again_s: float = 100.0, kind: JobKind = TEN_PER_STEP
-) -> Result:
+) -> SimulationResult:
     """A job of 50 samples (50 s) that is stopped once and started again."""
     cluster = small_cluster()
     script = {0.0: [Start(0, 0)], stop_s: [Preempt(0)], again_s: [Start(0, 0)]}
-    settings = Settings(preemption=rules, checks=True, strict=True)
+    settings = EngineSettings(preemption=rules, checks=True, strict=True)
     jobs = jobs_of([(0, 50)], kind=kind)
     truth = PlainOracle(cluster)
     return Simulation(cluster, jobs, Scripted(script), truth=truth, settings=settings).run()
@@ -78,7 +78,7 @@ def test_checkpoints_cost_time_even_when_nobody_stops_the_job() -> None:
         jobs_of([(0, 50), (0, 48)]),
         Scripted({0.0: [Start(0, 0), Start(1, 0)]}),
         truth=PlainOracle(cluster),
-        settings=Settings(preemption=rules, checks=True),
+        settings=EngineSettings(preemption=rules, checks=True),
     )
     simulation.run(until_s=1.0)
     believed = [running.expected_end_s for running in simulation.view.running.values()]
@@ -111,7 +111,7 @@ def test_a_job_stopped_during_its_restart_has_done_nothing() -> None:
         jobs_of([(0, 50)], kind=TEN_PER_STEP),
         Scripted(script),
         truth=PlainOracle(cluster),
-        settings=Settings(preemption=Preemption(restart_s=20.0), checks=True),
+        settings=EngineSettings(preemption=Preemption(restart_s=20.0), checks=True),
     ).run()
     assert result.finished_s[0] == pytest.approx(200 + 20 + 30)
     assert result.wasted_j[0] == pytest.approx((10 + 20) * 300)
@@ -129,7 +129,7 @@ def test_a_stop_after_a_restart_wastes_the_restart_and_the_lost_share() -> None:
         jobs_of([(0, 50)], kind=TEN_PER_STEP),
         Scripted(script),
         truth=PlainOracle(cluster),
-        settings=Settings(preemption=Preemption(restart_s=20.0), checks=True),
+        settings=EngineSettings(preemption=Preemption(restart_s=20.0), checks=True),
     ).run()
     assert result.wasted_j[0] == pytest.approx((20 + 5) * 300)
 
@@ -142,7 +142,7 @@ def test_the_old_end_of_a_stopped_job_is_void() -> None:
 
 def test_a_policy_is_told_what_stopping_would_lose() -> None:
     """The view's loss is what is counted when the job is stopped."""
-    seen: list[Loss] = []
+    seen: list[PreemptionLoss] = []
 
     class Looks(Scripted):
         def decide(self, view: ClusterView) -> list[object]:  # type: ignore[override] # a list
@@ -154,5 +154,5 @@ def test_a_policy_is_told_what_stopping_would_lose() -> None:
     policy = Looks({0.0: [Start(0, 0)], 25.0: [Preempt(0)], 60.0: [Start(0, 0)]})
     jobs = jobs_of([(0, 50)], kind=TEN_PER_STEP)
     result = Simulation(cluster, jobs, policy, truth=PlainOracle(cluster)).run()
-    assert seen == [Loss(pytest.approx(5), pytest.approx(1500))]
+    assert seen == [PreemptionLoss(pytest.approx(5), pytest.approx(1500))]
     assert result.wasted_j[0] == pytest.approx(1500)

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wattloop.schedule.actions import Action, Preempt, Recap, Start, Wake
-from wattloop.schedule.engine import Ended, Result, Simulation
-from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.engine import FinishedJob, Simulation, SimulationResult
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.registry import POLICIES, policy_from
 from wattloop.schedule.view import ClusterView
 from wattloop.testing.synthetic_cluster import World, random_world, wide_world
@@ -71,7 +71,7 @@ def simulation(world: World, policy: Policy) -> Simulation:
     )
 
 
-def assert_adds_up(result: Result) -> None:
+def assert_adds_up(result: SimulationResult) -> None:
     """What a whole result has to say, whatever happened."""
     jobs = len(result.jobs)
     assert result.active_j == pytest.approx(result.energy_j.sum(), rel=1e-9, abs=1e-6)
@@ -82,9 +82,9 @@ def assert_adds_up(result: Result) -> None:
     assert sum(result.busy_gpu_s) == pytest.approx(result.gpu_s.sum())
     lengths_s = np.diff(np.append(result.power_times_s, result.end_s))
     assert float(lengths_s @ result.power_w) == pytest.approx(result.total_j, rel=1e-9)
-    if result.ended is Ended.DONE:
+    if result.ended is FinishedJob.DONE:
         assert int(result.is_done.sum()) + len(result.never) == jobs
-    if result.ended is Ended.STUCK:
+    if result.ended is FinishedJob.STUCK:
         assert int(result.is_done.sum()) + len(result.never) + len(result.left) == jobs
 
 
@@ -123,7 +123,7 @@ def test_at_the_edges_no_job_is_starved(name: str, seed: int) -> None:
     result = simulation(wide_world(seed), policy_from(name)).run()
     assert_adds_up(result)
     assert not result.refusals, result.refused[0]
-    assert result.ended in (Ended.DONE, Ended.STUCK)
+    assert result.ended in (FinishedJob.DONE, FinishedJob.STUCK)
     assert not [why for why in result.left.values() if "impossible" not in why]
     if name in ("charon", "helios"):
         assert result.over_budget_s == 0

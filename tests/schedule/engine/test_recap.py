@@ -5,8 +5,8 @@ import pytest
 from tests.schedule.engine.scripted import Scripted
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
 from wattloop.schedule.actions import Preempt, Recap, Start
-from wattloop.schedule.engine import Keeps, Preemption, Settings, Simulation
-from wattloop.schedule.engine.log import What
+from wattloop.schedule.engine import EngineSettings, Keeps, Preemption, Simulation
+from wattloop.schedule.engine.event_log import EventKind
 from wattloop.schedule.jobs import JobKind
 
 CAPS = JobKind("toy", caps=(0.25, 1.0))
@@ -22,7 +22,7 @@ def test_the_rest_of_the_work_is_done_under_the_new_cap() -> None:
         jobs_of([(0, 40)], kind=CAPS),
         policy,
         truth=PlainOracle(cluster),
-        settings=Settings(checks=True, strict=True),
+        settings=EngineSettings(checks=True, strict=True),
     )
     simulation.run(until_s=15.0)
     running = simulation.view.running[0]
@@ -31,7 +31,7 @@ def test_the_rest_of_the_work_is_done_under_the_new_cap() -> None:
     result = simulation.run()
     assert result.finished_s.tolist() == [70]
     assert result.energy_j.tolist() == pytest.approx([10 * 300 + 60 * 75])
-    assert [event.time_s for event in result.log if event.what is What.RECAP] == [10]
+    assert [event.time_s for event in result.log if event.what is EventKind.RECAP] == [10]
 
 
 def test_recaps_back_and_forth_lose_nothing() -> None:
@@ -40,7 +40,7 @@ def test_recaps_back_and_forth_lose_nothing() -> None:
     policy = Scripted({0.0: [Start(0, 1)], 5.0: [Recap(0, 0)], 15.0: [Recap(0, 1)]})
     jobs = jobs_of([(0, 20)], kind=CAPS)
     result = Simulation(
-        cluster, jobs, policy, truth=PlainOracle(cluster), settings=Settings(checks=True)
+        cluster, jobs, policy, truth=PlainOracle(cluster), settings=EngineSettings(checks=True)
     ).run()
     assert result.finished_s.tolist() == [25]
     assert result.wasted_j.tolist() == [0]
@@ -58,6 +58,6 @@ def test_a_checkpoint_before_a_recap_still_counts_after_it() -> None:
         jobs_of([(0, 20)], kind=CAPS),
         Scripted(script),
         truth=PlainOracle(cluster),
-        settings=Settings(checks=True, preemption=rules),
+        settings=EngineSettings(checks=True, preemption=rules),
     ).run()
     assert result.finished_s.tolist() == pytest.approx([32])

@@ -7,10 +7,10 @@ from tests.schedule.engine.scripted import Scripted
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
 from wattloop.core.errors import ImpossibleAction
 from wattloop.schedule.actions import Preempt, Recap, Start, Wake
-from wattloop.schedule.engine import Settings, Simulation
-from wattloop.schedule.engine.log import What
+from wattloop.schedule.engine import EngineSettings, Simulation
+from wattloop.schedule.engine.event_log import EventKind
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.view import ClusterView
 
 CAPS = JobKind("toy", gpus=(1, 2), caps=(0.5, 1.0))
@@ -47,7 +47,7 @@ def simulation(script: dict[float, list[object]], *, strict: bool = False) -> Si
         jobs_of([(0, 10), (0, 10)], kind=CAPS),
         Scripted(script),
         truth=PlainOracle(cluster),
-        settings=Settings(checks=True, strict=strict),
+        settings=EngineSettings(checks=True, strict=strict),
     )
 
 
@@ -60,7 +60,7 @@ def test_an_impossible_action_is_named_and_changes_nothing(action: object, why: 
     assert result.refused[0].startswith("at 2 s: scripted: ")
     assert why in result.refused[0]
     assert result.finished_s.tolist() == [10, 13]
-    assert [event.time_s for event in result.log if event.what is What.REFUSE] == [2]
+    assert [event.time_s for event in result.log if event.what is EventKind.REFUSE] == [2]
 
 
 @pytest.mark.parametrize(("action", "why"), IMPOSSIBLE)

@@ -10,20 +10,27 @@ from tests.schedule.engine.scripted import Scripted
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Start, Wake
-from wattloop.schedule.engine import Ended, NodeEvent, Preemption, Result, Settings, Simulation
-from wattloop.schedule.engine.log import What
+from wattloop.schedule.engine import (
+    EngineSettings,
+    FinishedJob,
+    NodeEvent,
+    Preemption,
+    Simulation,
+    SimulationResult,
+)
+from wattloop.schedule.engine.event_log import EventKind
+from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.jobs import JobKind, JobTable
-from wattloop.schedule.oracle import Options
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.fifo import Fifo
-from wattloop.schedule.policies.policy import Policy
 
 
 def simulated(
     jobs: JobTable, policy: Policy | None = None, nodes: int = 1, **settings: object
-) -> Result:
+) -> SimulationResult:
     """Jobs on nodes with two GPUs."""
     cluster = small_cluster(nodes)
-    rules = Settings(checks=True, **settings)  # type: ignore[arg-type] # any setting
+    rules = EngineSettings(checks=True, **settings)  # type: ignore[arg-type] # any setting
     return Simulation(
         cluster, jobs, policy or Fifo(), truth=PlainOracle(cluster), settings=rules
     ).run()
@@ -34,7 +41,7 @@ def test_jobs_run_one_after_the_other_where_they_must() -> None:
     result = simulated(jobs_of([(0, 10), (1, 4), (2, 5)]))
     assert result.started_s.tolist() == [0, 1, 5]
     assert result.finished_s.tolist() == [10, 5, 10]
-    assert result.ended is Ended.DONE
+    assert result.ended is FinishedJob.DONE
     assert result.end_s == 10
 
 
@@ -129,7 +136,7 @@ def test_a_wake_between_rounds_waits_for_the_round() -> None:
 def test_the_horizon_ends_everything() -> None:
     """At 8 s one job is done, one runs, one waits; idle time counts up to the horizon."""
     result = simulated(jobs_of([(0, 5), (4, 10), (4, 10), (9, 1)]), horizon_s=8.0)
-    assert result.ended is Ended.HORIZON
+    assert result.ended is FinishedJob.HORIZON
     assert result.end_s == 8
     assert result.finished_s.tolist()[:1] == [5]
     assert np.isnan(result.finished_s[1:]).all()
@@ -147,7 +154,7 @@ def test_an_idle_cluster_draws_power_up_to_the_horizon() -> None:
 def test_no_jobs_at_all_is_an_empty_result() -> None:
     """Nothing comes, nothing happens, nothing breaks."""
     result = simulated(jobs_of([]))
-    assert (result.end_s, result.total_j, result.ended) == (0, 0, Ended.DONE)
+    assert (result.end_s, result.total_j, result.ended) == (0, 0, FinishedJob.DONE)
 
 
 def test_a_job_larger_than_the_cluster_is_reported_and_holds_nobody_up() -> None:
@@ -161,19 +168,19 @@ def test_a_job_larger_than_the_cluster_is_reported_and_holds_nobody_up() -> None
     result = simulated(both)
     assert result.never == {0: "huge: needs at least 8 GPUs of one type, the cluster has 2 at most"}
     assert result.is_done.tolist() == [False, True]
-    assert result.ended is Ended.DONE
+    assert result.ended is FinishedJob.DONE
 
 
 def test_the_log_tells_all_of_it() -> None:
     """Arrivals, starts with their option, ends, in order."""
     result = simulated(jobs_of([(0, 2), (1, 2)]))
     assert [(event.time_s, event.what, event.job) for event in result.log] == [
-        (0, What.ARRIVE, 0),
-        (0, What.START, 0),
-        (1, What.ARRIVE, 1),
-        (1, What.START, 1),
-        (2, What.FINISH, 0),
-        (3, What.FINISH, 1),
+        (0, EventKind.ARRIVE, 0),
+        (0, EventKind.START, 0),
+        (1, EventKind.ARRIVE, 1),
+        (1, EventKind.START, 1),
+        (2, EventKind.FINISH, 0),
+        (3, EventKind.FINISH, 1),
     ]
 
 
@@ -183,7 +190,7 @@ def test_oracles_that_speak_of_different_options_are_refused() -> None:
     jobs = jobs_of([(0, 1)], kind=JobKind("toy", gpus=(1, 2)))
 
     class OneGpu(PlainOracle):
-        def options(self, kind: JobKind) -> Options:
+        def options(self, kind: JobKind) -> PlacementOptions:
             return super().options(replace(kind, gpus=(1,)))
 
     with pytest.raises(ConfigError, match="differ in the options of toy"):
@@ -198,9 +205,9 @@ def test_oracles_that_speak_of_different_options_are_refused() -> None:
         (lambda: simulated(jobs_of([(-1, 1)])), "arrival_s of job 0 is -1"),
         (lambda: simulated(jobs_of([]), node_events=(NodeEvent(1, 7, False),)), "node 7"),
         (lambda: simulated(jobs_of([]), node_events=(NodeEvent(-1, 0, False),)), "time_s is -1"),
-        (lambda: Settings(round_s=0.0), "round_s is 0"),
-        (lambda: Settings(horizon_s=0.0), "horizon_s is 0"),
-        (lambda: Settings(interference=-0.1), "interference is -0.1"),
+        (lambda: EngineSettings(round_s=0.0), "round_s is 0"),
+        (lambda: EngineSettings(horizon_s=0.0), "horizon_s is 0"),
+        (lambda: EngineSettings(interference=-0.1), "interference is -0.1"),
         (lambda: Preemption(checkpoint_period_s=0.0), "checkpoint_period_s is 0"),
         (lambda: Preemption(restart_s=math.inf), "restart_s is inf"),
     ],

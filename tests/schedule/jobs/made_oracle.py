@@ -4,8 +4,8 @@ import numpy as np
 
 from wattloop.hardware.gpus import gpu_named
 from wattloop.schedule.cluster import Cluster, GpuType, NodeGroup
+from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle import Options, Oracle
 
 SPEED = {"v100": 100.0, "a100": 200.0}
 """Samples per second of one GPU at batch 1."""
@@ -24,14 +24,14 @@ class MadeOracle(Oracle):
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.asked: dict[JobKind, Options] = {}
+        self.asked: dict[JobKind, PlacementOptions] = {}
 
-    def options(self, kind: JobKind) -> Options:
+    def options(self, kind: JobKind) -> PlacementOptions:
         if kind not in self.asked:
             self.asked[kind] = self._made(kind)
         return self.asked[kind]
 
-    def _made(self, kind: JobKind) -> Options:
+    def _made(self, kind: JobKind) -> PlacementOptions:
         rows = [
             (number, gpus, batch, gpu.cap_w(cap), gpus**0.9 * batch**0.1 * cap**0.5)
             for number, gpu in enumerate(self.cluster.types)
@@ -47,7 +47,7 @@ class MadeOracle(Oracle):
         )
         names = [self.cluster.types[int(each)].name for each in type_index]
         sample_s = 1 / (speed * np.array([SPEED[name] for name in names]))
-        return Options(
+        return PlacementOptions(
             type_index.astype(np.int64),
             gpus.astype(np.int64),
             batch.astype(np.int64),

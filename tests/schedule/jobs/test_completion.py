@@ -8,11 +8,10 @@ import pytest
 from tests.schedule.jobs.made_oracle import MadeOracle, made_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs import JobKind
+from wattloop.schedule.jobs.attributes import Deadlines, People
 from wattloop.schedule.jobs.completion import Completion
-from wattloop.schedule.jobs.deadlines import Deadlines
-from wattloop.schedule.jobs.people import People
-from wattloop.schedule.jobs.template import JobTemplate
-from wattloop.schedule.jobs.traces import Coded, Trace
+from wattloop.schedule.jobs.kind import JobTemplate
+from wattloop.schedule.traces.trace import Coded, Trace
 
 CLUSTER = made_cluster()
 ORACLE = MadeOracle(CLUSTER)

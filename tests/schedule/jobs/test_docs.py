@@ -5,11 +5,8 @@ from pathlib import Path
 
 import yaml
 
-from wattloop.schedule.jobs.spec import JobsSpec
-from wattloop.schedule.jobs.spec_models import ModelSpec
-from wattloop.schedule.jobs.spec_trace import TraceSpec
-from wattloop.schedule.jobs.traces.format import FIELDS, UNITS
-from wattloop.schedule.jobs.traces.format_files import known_formats, read_format
+from wattloop.schedule.jobs.spec import JobsSpec, ModelSpec, TraceSpec
+from wattloop.schedule.traces.format import FIELDS, UNITS, known_formats, read_format
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "traces.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -8,11 +8,9 @@ import pytest
 from tests.schedule.jobs.made_oracle import MadeOracle, made_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs import JobKind, JobTable
-from wattloop.schedule.jobs.arrivals import Arrivals
-from wattloop.schedule.jobs.deadlines import Deadlines
-from wattloop.schedule.jobs.people import People
-from wattloop.schedule.jobs.poisson import PoissonJobs
-from wattloop.schedule.jobs.template import JobTemplate
+from wattloop.schedule.jobs.attributes import Deadlines, People
+from wattloop.schedule.jobs.generator import Arrivals, PoissonJobs
+from wattloop.schedule.jobs.kind import JobTemplate
 
 ORACLE = MadeOracle(made_cluster())
 VIT = JobKind("vit", gpus=(1, 2, 4), batches=(32, 64))

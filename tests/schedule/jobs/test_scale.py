@@ -5,7 +5,7 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs.scale import Scaling
-from wattloop.schedule.jobs.traces import Coded, Trace
+from wattloop.schedule.traces.trace import Coded, Trace
 
 TRACE = Trace(
     source="t.csv",

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tests.schedule.jobs.made_oracle import MadeOracle, made_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs.spec import JobsSpec
-from wattloop.schedule.jobs.table_file import save_jobs
+from wattloop.schedule.jobs.table import save_jobs
 
 CLUSTER = made_cluster()
 ORACLE = MadeOracle(CLUSTER)

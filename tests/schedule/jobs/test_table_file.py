@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs import JobKind, JobTable
-from wattloop.schedule.jobs.table_file import is_job_table, load_jobs, save_jobs
+from wattloop.schedule.jobs.table import is_job_table, load_jobs, save_jobs
 
 KINDS = (
     JobKind("hf:google/vit, large", "fp32", (1, 2), (32,), (0.7, 1.0), ("a100",), 512, True),

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
-from wattloop.schedule.engine import Result, Settings, Simulation
+from wattloop.schedule.engine import EngineSettings, Simulation, SimulationResult
 from wattloop.schedule.jobs import JobTable
 from wattloop.schedule.metrics import compare, metrics_of, spread
 from wattloop.schedule.metrics.curves import power_curve
-from wattloop.schedule.metrics.fairness import jain
+from wattloop.schedule.metrics.metrics import jain
 from wattloop.schedule.policies.fifo import Fifo
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.step_function import StepFunction
 
 
-def simulated(jobs: JobTable, **settings: object) -> Result:
+def simulated(jobs: JobTable, **settings: object) -> SimulationResult:
     """FIFO on two GPUs."""
     cluster = small_cluster()
     return Simulation(
@@ -21,7 +21,7 @@ def simulated(jobs: JobTable, **settings: object) -> Result:
         jobs,
         Fifo(),
         truth=PlainOracle(cluster),
-        settings=Settings(**settings),  # type: ignore[arg-type] # each test names its own
+        settings=EngineSettings(**settings),  # type: ignore[arg-type] # each test names its own
     ).run()
 
 
@@ -76,14 +76,14 @@ def test_nothing_at_all_has_figures_too() -> None:
 
 def test_time_over_budget_is_counted() -> None:
     """350 W against a budget of 300 W for 100 s."""
-    found = metrics_of(simulated(jobs_of([(0.0, 100.0)]), budget_w=Steps.constant(300.0)))
+    found = metrics_of(simulated(jobs_of([(0.0, 100.0)]), budget_w=StepFunction.constant(300.0)))
     assert found.over_budget_s == pytest.approx(100.0)
     assert found.over_budget_kwh == pytest.approx(100 * 50 / 3.6e6)
 
 
 def test_carbon_follows_the_hour() -> None:
     """350 W for 50 s at 100 g/kWh, then 50 s at 300 g/kWh."""
-    steps = Steps((0.0, 50.0), (100.0, 300.0))
+    steps = StepFunction((0.0, 50.0), (100.0, 300.0))
     found = metrics_of(simulated(jobs_of([(0.0, 100.0)]), carbon_g_per_kwh=steps))
     assert found.carbon_kg == pytest.approx(350 * 50 / 3.6e6 * 0.4)
 

@@ -15,16 +15,15 @@ from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.estimators import estimator_for
 from wattloop.predict.memory import memory_fit
 from wattloop.predict.prediction import Placement
+from wattloop.schedule.estimates.analytic import AnalyticOracle, workload_of
+from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle.analytic import AnalyticOracle
-from wattloop.schedule.oracle.options import Options
-from wattloop.schedule.oracle.workloads import workload_of
 
 ORACLE = AnalyticOracle(thesis_cluster())
 TWO_NODES = AnalyticOracle(thesis_cluster(nodes=2, network_bytes_s=10e9))
 
 
-def _by_placement(options: Options, value: str) -> dict[tuple[object, ...], float]:
+def _by_placement(options: PlacementOptions, value: str) -> dict[tuple[object, ...], float]:
     columns = ("type_index", "gpus", "spread", "batch", "cap_w", value)
     rows = zip(*(getattr(options, name).tolist() for name in columns), strict=True)
     return {row[:-1]: row[-1] for row in rows}

@@ -9,11 +9,11 @@ import pytest
 from tests.schedule.oracle.clusters import RESNET, VIT, thesis_cluster
 from tests.schedule.small_world import PlainOracle, small_cluster
 from wattloop.schedule.cluster import Cluster, NodeGroup
+from wattloop.schedule.estimates.analytic import AnalyticOracle
+from wattloop.schedule.estimates.cached import CachedOracle, options_folder
+from wattloop.schedule.estimates.noisy import NoisyOracle
+from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle.analytic import AnalyticOracle
-from wattloop.schedule.oracle.cached import CachedOracle, options_folder
-from wattloop.schedule.oracle.noisy import NoisyOracle
-from wattloop.schedule.oracle.options import Options
 
 SMALLER_NODES = (NodeGroup("a", "a100", 2, 4), NodeGroup("h", "h100", 1, 8))
 
@@ -28,7 +28,7 @@ class _Counting(AnalyticOracle):
 
     asked = 0
 
-    def options(self, kind: JobKind) -> Options:
+    def options(self, kind: JobKind) -> PlacementOptions:
         self.asked += 1
         return super().options(kind)
 

@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
-from wattloop.schedule.oracle.cap_curve_files import load_cap_curves
-from wattloop.schedule.oracle.cap_curves import CapCurves, CapPoint, shipped_curve_names
+from wattloop.schedule.estimates.cap_curves import (
+    CapCurves,
+    CapPoint,
+    load_cap_curves,
+    shipped_curve_names,
+)
 
 V100, A40 = gpu_named("v100-sxm-16"), gpu_named("a40")
 POINTS = [

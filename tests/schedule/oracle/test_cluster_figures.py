@@ -7,9 +7,9 @@ import numpy as np
 
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.file import load_cluster
+from wattloop.schedule.estimates.analytic import AnalyticOracle
+from wattloop.schedule.estimates.cached import CachedOracle
 from wattloop.schedule.jobs.kind import JobKind
-from wattloop.schedule.oracle.analytic import AnalyticOracle
-from wattloop.schedule.oracle.cached import CachedOracle
 
 KIND = JobKind(
     "hf:google/vit-base-patch16-224", "tf32", gpus=(1, 8), batches=(64,), types=("a100",)

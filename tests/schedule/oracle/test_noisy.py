@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.schedule.oracle.clusters import CAPS
 from tests.schedule.small_world import PlainOracle, small_cluster
 from wattloop.core.errors import ConfigError
+from wattloop.schedule.estimates.noisy import NoisyOracle
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle.noisy import NoisyOracle
 
 KIND = JobKind("toy", gpus=(1, 2), batches=(8, 16), caps=CAPS)
 EXACT = PlainOracle(small_cluster())

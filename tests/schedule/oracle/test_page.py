@@ -11,11 +11,11 @@ import yaml
 
 from wattloop.hardware.gpus import gpu_named
 from wattloop.schedule.cluster import Cluster, GpuType, NodeGroup
+from wattloop.schedule.estimates.cap_curves import load_cap_curves
+from wattloop.schedule.estimates.spec import OracleSpec
+from wattloop.schedule.estimates.table import TableOracle
+from wattloop.schedule.estimates.throughputs import load_throughputs
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle.cap_curve_files import load_cap_curves
-from wattloop.schedule.oracle.spec import OracleSpec
-from wattloop.schedule.oracle.table import TableOracle
-from wattloop.schedule.oracle.throughput_files import load_throughputs
 
 PAGE = (Path(__file__).parents[3] / "docs" / "oracles.md").read_text()
 

@@ -5,9 +5,9 @@ import pytest
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.prediction import Placement
+from wattloop.schedule.estimates.analytic import workload_of
+from wattloop.schedule.estimates.pair_figures import OnGpu, figures_of
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle.pair_figures import OnGpu, figures_of
-from wattloop.schedule.oracle.workloads import workload_of
 
 
 @pytest.mark.parametrize("name", ["h200", "a100-sxm-40"])

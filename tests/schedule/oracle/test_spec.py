@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from tests.schedule.oracle.clusters import VIT, thesis_cluster
+from wattloop.schedule.estimates.noisy import NoisyOracle
+from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle.noisy import NoisyOracle
-from wattloop.schedule.oracle.spec import OracleSpec
 
 
 @pytest.fixture(autouse=True)

@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
 from wattloop.schedule.cluster import Cluster, GpuType, NodeGroup
+from wattloop.schedule.estimates.cap_curves import CapCurves, CapPoint, load_cap_curves
+from wattloop.schedule.estimates.table import TableOracle
+from wattloop.schedule.estimates.throughputs import (
+    CAPS,
+    THROUGHPUTS,
+    Measured,
+    Throughputs,
+    load_throughputs,
+)
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle.cap_curve_files import load_cap_curves
-from wattloop.schedule.oracle.cap_curves import CapCurves, CapPoint
-from wattloop.schedule.oracle.shipped_tables import CAPS, THROUGHPUTS
-from wattloop.schedule.oracle.table import TableOracle
-from wattloop.schedule.oracle.throughput_files import load_throughputs
-from wattloop.schedule.oracle.throughputs import Measured, Throughputs
 
 P100 = GpuType("P100", gpu_named("p100-pcie"), 30.0)
 V100 = GpuType("fast", gpu_named("v100-sxm-16"), 40.0)

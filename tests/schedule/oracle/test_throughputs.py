@@ -8,8 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.oracle.throughput_files import load_throughputs
-from wattloop.schedule.oracle.throughputs import Measured, Series, Throughputs
+from wattloop.schedule.estimates.throughputs import (
+    Measured,
+    Throughputs,
+    ThroughputSeries,
+    load_throughputs,
+)
 
 HEAD = "model,gpu,gpus,batch,samples_per_s"
 
@@ -19,7 +23,7 @@ def _written(folder: Path, text: str, name: str = "t.csv") -> str:
     return str(folder / name)
 
 
-def _series(points: dict[int, float]) -> Series:
+def _series(points: dict[int, float]) -> ThroughputSeries:
     rows = [Measured("m", "", "v100", gpus, 8, False, rate) for gpus, rate in points.items()]
     found = Throughputs(rows, "here").series("m", "", "v100", 8, spread=False)
     assert found is not None

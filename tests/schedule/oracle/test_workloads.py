@@ -6,11 +6,11 @@ import yaml
 
 from tests.schedule.oracle.clusters import VIT
 from wattloop.predict.workload.files import load_workload
+from wattloop.schedule.estimates import analytic
+from wattloop.schedule.estimates.analytic import SHIPPED, shipped_workload
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle import workloads
-from wattloop.schedule.oracle.workloads import SHIPPED, shipped_workload
 
-TEMPLATES = Path(workloads.__file__).parents[1] / "scenarios" / "thesis_templates.yaml"
+TEMPLATES = Path(analytic.__file__).parents[1] / "scenarios" / "thesis_templates.yaml"
 
 
 def test_every_batch_of_the_thesis_is_shipped_and_nothing_else() -> None:

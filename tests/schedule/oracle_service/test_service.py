@@ -11,20 +11,20 @@ from wattloop.core.errors import ConfigError
 from wattloop.fleet.job_tag.stated import Stated
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.forecaster import Forecaster
-from wattloop.schedule.described.fleet_file import Fleet, load_fleet
-from wattloop.schedule.described.history import History
-from wattloop.schedule.described.submitted import SubmittedJob
+from wattloop.schedule.estimates.analytic import question_of, workload_of
+from wattloop.schedule.estimates.fleet_file import Fleet, load_fleet
+from wattloop.schedule.estimates.history import History
+from wattloop.schedule.estimates.spec import OracleSpec
+from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle.spec import OracleSpec
-from wattloop.schedule.oracle.workloads import question_of, workload_of
 from wattloop.schedule.oracle_service import AskedJob, OracleService
 from wattloop.schedule.oracle_service.answer import to_dict
-from wattloop.schedule.oracle_service.where import Where
+from wattloop.schedule.oracle_service.placement_query import PlacementQuery
 from wattloop.store.database import open_store
 from wattloop.store.runs import insert_run
 
 RESNET = Stated("resnet50", (64,), 1e6, precision="tf32")
-H200, A100 = Where("h200"), Where("a100-sxm-40")
+H200, A100 = PlacementQuery("h200"), PlacementQuery("a100-sxm-40")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def service() -> OracleService:
 
 def test_a_price_is_what_predict_says(service: OracleService) -> None:
     """Time, power and interval of a step, times the steps of the job."""
-    place = Where("h200", 4, 500.0)
+    place = PlacementQuery("h200", 4, 500.0)
     answer = service.answer([AskedJob(stated=RESNET)], [place])
     price = answer.prices[0]
     workload = workload_of(JobKind("hf:resnet-50", "tf32"), 64)
@@ -52,7 +52,7 @@ def test_a_price_is_what_predict_says(service: OracleService) -> None:
 
 def test_power_is_not_thought_to_exceed_the_cap(service: OracleService) -> None:
     """Intervals end where GPUs hold their limit, within 2%."""
-    answer = service.answer([AskedJob(stated=RESNET)], [Where("h200", 2, 300.0)])
+    answer = service.answer([AskedJob(stated=RESNET)], [PlacementQuery("h200", 2, 300.0)])
     assert answer.prices[0].factors is not None and answer.prices[0].power_w is not None
     assert answer.prices[0].power_w * answer.prices[0].factors["power"] > 620
     assert to_dict(answer)["results"][0]["intervals"]["power_w"][1] == pytest.approx(612)
@@ -66,7 +66,13 @@ def test_a_wrong_pair_does_not_spoil_the_others(service: OracleService) -> None:
         AskedJob(stated=replace(RESNET, batches=(256,))),
         AskedJob(SubmittedJob(comment="wattloop:model=$(x)")),
     ]
-    places = [H200, Where("h2000"), Where("h200", 1, 5.0), Where("k80"), Where("x.yaml")]
+    places = [
+        H200,
+        PlacementQuery("h2000"),
+        PlacementQuery("h200", 1, 5.0),
+        PlacementQuery("k80"),
+        PlacementQuery("x.yaml"),
+    ]
     answer = service.answer(jobs, places)
     said = {pair: price.error for pair, price in zip(answer.pairs, answer.prices, strict=True)}
     assert said[0, 0] == "" and said[2, 0] == ""
@@ -81,7 +87,7 @@ def test_a_wrong_pair_does_not_spoil_the_others(service: OracleService) -> None:
 def test_of_several_batches_the_best_is_taken(service: OracleService) -> None:
     """By the objective, and the answer says which; one that does not fit is no obstacle."""
     both = replace(RESNET, batches=(256, 64))
-    many = service.answer([AskedJob(stated=both)], [H200, Where("k80")])
+    many = service.answer([AskedJob(stated=both)], [H200, PlacementQuery("k80")])
     alone = [
         service.answer([AskedJob(stated=replace(RESNET, batches=(batch,)))], [H200]).prices[0]
         for batch in (64, 256)
@@ -93,7 +99,11 @@ def test_of_several_batches_the_best_is_taken(service: OracleService) -> None:
 
 def test_the_best_placement_keeps_the_deadline(service: OracleService) -> None:
     """Least energy without one; with one, the cheapest in time; none in time, the least late."""
-    places = [Where("h200", 1, 300.0), Where("h200", 1), Where("h200", 8)]
+    places = [
+        PlacementQuery("h200", 1, 300.0),
+        PlacementQuery("h200", 1),
+        PlacementQuery("h200", 8),
+    ]
     free, quick = (service.answer([AskedJob(stated=RESNET)], places, objective=each)
                    for each in ("energy", "time"))  # fmt: skip
     assert free.best == (0,) and quick.best == (2,)
@@ -107,7 +117,7 @@ def test_the_best_placement_keeps_the_deadline(service: OracleService) -> None:
 def test_low_power_jobs_get_a_cap_where_the_placement_has_none(service: OracleService) -> None:
     """70% of the limit; a stated cap stays."""
     job = AskedJob(stated=replace(RESNET, low_power=True))
-    answer = service.answer([job], [H200, Where("h200", 1, 500.0)])
+    answer = service.answer([job], [H200, PlacementQuery("h200", 1, 500.0)])
     assert [price.cap_w for price in answer.prices] == [pytest.approx(0.7 * 700), 500.0]
 
 
@@ -128,7 +138,7 @@ def test_unknown_jobs_are_priced_by_history_or_limit(tmp_path: Path) -> None:
         service = OracleService(history=History(store))
         known = SubmittedJob(user="ada", name="train", gpus=2)
         unknown = SubmittedJob(user="ada", name="other", gpus=2, time_limit_s=600.0)
-        two, one = Where("h200", 2), Where("h200", 1)
+        two, one = PlacementQuery("h200", 2), PlacementQuery("h200", 1)
         answer = service.answer([AskedJob(known), AskedJob(unknown), AskedJob()], [two, one])
     by_pair = dict(zip(answer.pairs, answer.prices, strict=True))
     measured, limit = by_pair[0, 0], by_pair[1, 0]
@@ -196,5 +206,5 @@ def test_what_is_kept_is_settled_once() -> None:
 
 def test_names_of_gpus_mean_what_they_mean_elsewhere() -> None:
     """`a100` is the one that the table of GPUs takes it for."""
-    answer = OracleService().answer([AskedJob(stated=RESNET)], [Where("a100")])
+    answer = OracleService().answer([AskedJob(stated=RESNET)], [PlacementQuery("a100")])
     assert gpu_named("a100").name in answer.prices[0].source

@@ -7,11 +7,11 @@ import numpy as np
 
 from tests.schedule.small_world import small_cluster
 from wattloop.schedule.cluster import Cluster
-from wattloop.schedule.engine import Settings, Simulation
-from wattloop.schedule.engine.log import What
+from wattloop.schedule.engine import EngineSettings, Simulation
+from wattloop.schedule.engine.event_log import EventKind
+from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions
 from wattloop.schedule.jobs import JobKind, JobTable
-from wattloop.schedule.oracle import Options, Oracle
-from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.registry import policy_from
 
 Rows = Sequence[tuple[int, float, float]]
@@ -37,13 +37,13 @@ class WrittenOracle(Oracle):
     def __init__(self, tables: Mapping[str, Rows]) -> None:
         self._options = {model: _options(rows) for model, rows in tables.items()}
 
-    def options(self, kind: JobKind) -> Options:
+    def options(self, kind: JobKind) -> PlacementOptions:
         return self._options[kind.model]
 
 
 def starts(
     policy: str | Policy, tables: Mapping[str, Rows], jobs: Sequence[Job],
-    cluster: Cluster | None = None, settings: Settings | None = None,
+    cluster: Cluster | None = None, settings: EngineSettings | None = None,
 ) -> list[tuple[int, float, int]]:  # fmt: skip
     """(job, when, on how many GPUs) in the order in which jobs start; two GPUs unless given."""
     policy = policy_from(policy) if isinstance(policy, str) else policy
@@ -61,7 +61,7 @@ def starts(
     return [
         (event.job, event.time_s, tables[jobs[event.job].kind][event.detail][0])
         for event in result.log
-        if event.what is What.START
+        if event.what is EventKind.START
     ]
 
 
@@ -80,10 +80,10 @@ def table(tables: Mapping[str, Rows], jobs: Sequence[Job]) -> JobTable:
     )
 
 
-def _options(rows: Rows) -> Options:
+def _options(rows: Rows) -> PlacementOptions:
     gpus, sample_s, power_w = np.array(sorted(rows), dtype=float).T
     ones = np.ones(len(rows))
-    return Options(
+    return PlacementOptions(
         type_index=np.zeros(len(rows), dtype=np.int64),
         gpus=gpus.astype(np.int64),
         batch=ones.astype(np.int64),

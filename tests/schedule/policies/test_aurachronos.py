@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.schedule.policies.two_types import WrongOracle, random_jobs, two_types
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
-from wattloop.schedule.engine import Preemption, Settings, Simulation
-from wattloop.schedule.engine.result import Result
+from wattloop.schedule.engine import EngineSettings, Preemption, Simulation
+from wattloop.schedule.engine.result import SimulationResult
 from wattloop.schedule.engine.settings import Keeps
 from wattloop.schedule.jobs import JobTable
 from wattloop.schedule.policies.aurachronos import AuraChronos
@@ -18,10 +18,10 @@ NOTHING = Preemption(keeps=Keeps.NOTHING)
 NEVER = np.inf
 
 
-def _run(jobs: JobTable, gpus: int = 2, policy: AuraChronos | None = None) -> Result:
+def _run(jobs: JobTable, gpus: int = 2, policy: AuraChronos | None = None) -> SimulationResult:
     """On one node; a stopped job begins anew."""
     cluster = small_cluster(gpus_per_node=gpus)
-    rules = Settings(preemption=NOTHING, strict=True, checks=True)
+    rules = EngineSettings(preemption=NOTHING, strict=True, checks=True)
     policy = policy or AuraChronos(patience=1.0)
     return Simulation(cluster, jobs, policy, truth=PlainOracle(cluster), settings=rules).run()
 
@@ -128,7 +128,7 @@ def test_all_jobs_end_and_nobody_is_stopped_too_often(
         AuraChronos(),
         truth=WrongOracle(),
         oracle=WrongOracle(0.1, seed),
-        settings=Settings(
+        settings=EngineSettings(
             preemption=Preemption(keeps=keeps), round_s=1.0, strict=True, checks=True
         ),
     ).run()

@@ -2,7 +2,7 @@
 
 from tests.schedule.policies.by_hand import Job, starts
 from tests.schedule.small_world import small_cluster
-from wattloop.schedule.engine import Settings
+from wattloop.schedule.engine import EngineSettings
 
 TABLES = {"solo": [(1, 1.0, 300.0)], "pair": [(2, 0.5, 600.0)]}
 
@@ -17,5 +17,5 @@ def test_all_that_fit_start_in_one_round() -> None:
     """Three jobs that came since the last round, on four GPUs; the fourth and fifth wait."""
     jobs = [Job("solo", 1, 100), Job("solo", 2, 100), Job("solo", 3, 50), Job("pair", 4, 200),
             Job("solo", 5, 10)]  # fmt: skip
-    found = starts("fifo", TABLES, jobs, small_cluster(1, 4), Settings(round_s=10.0))
+    found = starts("fifo", TABLES, jobs, small_cluster(1, 4), EngineSettings(round_s=10.0))
     assert found[:4] == [(0, 10.0, 1), (1, 10.0, 1), (2, 10.0, 1), (3, 60.0, 2)]

@@ -9,28 +9,28 @@ from hypothesis import strategies as st
 
 from tests.schedule.policies.two_types import MALLEABLE, WrongOracle, random_jobs, two_types
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
-from wattloop.schedule.engine import Settings, Simulation
-from wattloop.schedule.engine.log import What
-from wattloop.schedule.engine.result import Result
+from wattloop.schedule.engine import EngineSettings, Simulation
+from wattloop.schedule.engine.event_log import EventKind
+from wattloop.schedule.engine.result import SimulationResult
+from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.jobs import JobKind, JobTable
-from wattloop.schedule.oracle import Options
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.helios import Helios
-from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.policies.pollux import Pollux
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.step_function import StepFunction
 
 CAPPED = JobKind("toy", caps=(1.0, 0.75, 0.5, 0.25))
 
 
-def _one_gpu(jobs: JobTable, policy: Policy | None = None, **rules: object) -> Result:
+def _one_gpu(jobs: JobTable, policy: Policy | None = None, **rules: object) -> SimulationResult:
     """An A100 of 300 W whose speed is the root of its cap."""
     cluster = small_cluster(gpus_per_node=1)
-    settings = Settings(strict=True, checks=True, **rules)  # type: ignore[arg-type] # any of them
+    settings = EngineSettings(strict=True, checks=True, **rules)  # type: ignore[arg-type] # any of them
     policy = policy or Helios()
     return Simulation(cluster, jobs, policy, truth=PlainOracle(cluster), settings=settings).run()
 
 
-def _caps(done: Result, what: What) -> list[float]:
+def _caps(done: SimulationResult, what: EventKind) -> list[float]:
     oracle = PlainOracle(done.cluster)
     caps = oracle.options(CAPPED).cap_w / 400
     return [float(caps[event.detail]) for event in done.log if event.what == what]
@@ -39,23 +39,23 @@ def _caps(done: Result, what: What) -> list[float]:
 def test_a_job_alone_runs_under_a_cap_and_waiting_jobs_lift_it() -> None:
     """Its cap rises when others come, and falls when they are gone."""
     done = _one_gpu(jobs_of([(0, 1000), (100, 10), (100, 10), (100, 10)], kind=CAPPED))
-    alone, *_ = _caps(done, What.START)
+    alone, *_ = _caps(done, EventKind.START)
     assert alone < 1.0
-    assert _caps(done, What.RECAP)[0] > alone
+    assert _caps(done, EventKind.RECAP)[0] > alone
 
 
 def test_time_that_is_worth_nothing_takes_the_lowest_cap_and_dear_time_the_highest() -> None:
     """The one parameter that people turn."""
     jobs = jobs_of([(0, 100)], kind=CAPPED)
-    assert _caps(_one_gpu(jobs, Helios(time_value=0)), What.START) == [0.25]
-    assert _caps(_one_gpu(jobs, Helios(time_value=20)), What.START) == [1.0]
+    assert _caps(_one_gpu(jobs, Helios(time_value=0)), EventKind.START) == [0.25]
+    assert _caps(_one_gpu(jobs, Helios(time_value=20)), EventKind.START) == [1.0]
 
 
 def test_dirty_hours_lower_the_cap_and_clean_ones_raise_it() -> None:
     """Carbon intensity is a price of joules: 12 h at twice the mean, 12 h at next to nothing."""
-    day = Steps((0.0, 43_200.0), (400.0, 10.0), 86_400.0)
+    day = StepFunction((0.0, 43_200.0), (400.0, 10.0), 86_400.0)
     done = _one_gpu(jobs_of([(0, 60_000)], kind=CAPPED), carbon_g_per_kwh=day)
-    before, after = _caps(done, What.START)[0], _caps(done, What.RECAP)[0]
+    before, after = _caps(done, EventKind.START)[0], _caps(done, EventKind.RECAP)[0]
     assert before < after
 
 
@@ -72,8 +72,11 @@ def test_a_budget_that_falls_lowers_caps_instead_of_stopping_jobs() -> None:
     """The job goes on, slower, and the budget is kept to the watt."""
     # believed to be done before the fall, but slowed by a second job on the node
     cluster = small_cluster(gpus_per_node=2)
-    rules = Settings(
-        budget_w=Steps((0.0, 300.0), (700.0, 330.0)), interference=0.9, strict=True, checks=True
+    rules = EngineSettings(
+        budget_w=StepFunction((0.0, 300.0), (700.0, 330.0)),
+        interference=0.9,
+        strict=True,
+        checks=True,
     )
     jobs = jobs_of([(0, 100), (0, 100)], kind=CAPPED)
     done = Simulation(
@@ -102,7 +105,7 @@ def test_it_needs_less_energy_than_pollux_on_the_same_jobs() -> None:
 class _PickyOracle(PlainOracle):
     """A kind of job that is five times as fast on an H100, and one that gains little there."""
 
-    def options(self, kind: JobKind) -> Options:
+    def options(self, kind: JobKind) -> PlacementOptions:
         found = super().options(kind)
         faster = {"picky": 5.0, "easy": 1.5}[kind.model]
         return replace(
@@ -143,7 +146,7 @@ def test_a_job_waits_for_gpus_that_gain_it_more_than_the_wait_costs() -> None:
 class _HopefulOracle(_PickyOracle):
     """Believes that work on the H100s takes a hundredth of its time."""
 
-    def options(self, kind: JobKind) -> Options:
+    def options(self, kind: JobKind) -> PlacementOptions:
         found = super().options(kind)
         if kind.types != ("h100",):
             return found
@@ -191,7 +194,7 @@ def test_where_time_is_worth_nothing_nobody_waits_for_ever_either() -> None:
 class _HungryOracle(_PickyOracle):
     """H100s draw twice as much."""
 
-    def options(self, kind: JobKind) -> Options:
+    def options(self, kind: JobKind) -> PlacementOptions:
         found = super().options(kind)
         return replace(found, power_w=found.power_w * np.where(found.type_index == 1, 2.0, 1.0))
 
@@ -205,7 +208,7 @@ def test_nobody_waits_for_gpus_that_the_budget_will_never_let_him_have() -> None
         kind=np.array([0, 1]),
     )
     for budget_w, waits in ((2200.0, False), (5000.0, True)):
-        settings = Settings(budget_w=Steps.constant(budget_w), strict=True)
+        settings = EngineSettings(budget_w=StepFunction.constant(budget_w), strict=True)
         truth = _HungryOracle(cluster)
         done = Simulation(cluster, jobs, Helios(), truth=truth, settings=settings).run()
         assert (done.started_s[1] > 1) == waits
@@ -214,7 +217,7 @@ def test_nobody_waits_for_gpus_that_the_budget_will_never_let_him_have() -> None
 class _CoolOracle(PlainOracle):
     """Jobs that draw no more than idle GPUs."""
 
-    def options(self, kind: JobKind) -> Options:
+    def options(self, kind: JobKind) -> PlacementOptions:
         found = super().options(kind)
         return replace(found, power_w=40.0 * found.gpus)
 
@@ -253,8 +256,8 @@ def test_never_above_budgets_that_change_with_estimates_off_by_a_tenth(
         Helios(),
         truth=WrongOracle(),
         oracle=WrongOracle(0.1, seed),
-        settings=Settings(
-            budget_w=Steps(times_s, tuple(budgets_w), 600.5 * len(budgets_w)),
+        settings=EngineSettings(
+            budget_w=StepFunction(times_s, tuple(budgets_w), 600.5 * len(budgets_w)),
             round_s=round_s,
             horizon_s=20_000,
             strict=True,
@@ -269,7 +272,9 @@ def test_it_sees_caps_and_uses_several() -> None:
     """Placement over GPUs, type and cap."""
     done = Simulation(two_types(), random_jobs(2, 40), Helios(), truth=WrongOracle()).run()
     options = WrongOracle().options(MALLEABLE)
-    starts = [e.detail for e in done.log if e.what == What.START and done.jobs.kind[e.job] == 0]
+    starts = [
+        e.detail for e in done.log if e.what == EventKind.START and done.jobs.kind[e.job] == 0
+    ]
     assert len({float(options.cap_w[option]) for option in starts}) > 1
 
 

@@ -6,34 +6,34 @@ import numpy as np
 import pytest
 
 from tests.schedule.policies.two_types import WrongOracle, random_jobs, two_types
-from wattloop.schedule.beliefs import Beliefs
-from wattloop.schedule.engine import Settings, Simulation
+from wattloop.schedule.engine import EngineSettings, Simulation
 from wattloop.schedule.objectives import Estimates
+from wattloop.schedule.placement_costs import PlacementEstimates
 from wattloop.schedule.policies.registry import policy_from
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.step_function import StepFunction
 
-BUDGET = Steps((0.0, 3600.0), (3000.0, 2000.0), 7200.0)
+BUDGET = StepFunction((0.0, 3600.0), (3000.0, 2000.0), 7200.0)
 
 
 def _estimated(policy: str, waiting: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many jobs are estimated one by one in the first 600 s, with so many waiting at once."""
     calls = 0
-    of = Beliefs.of
+    of = PlacementEstimates.of
 
-    def counted(self: Beliefs, job: int, work: float) -> Estimates:
+    def counted(self: PlacementEstimates, job: int, work: float) -> Estimates:
         nonlocal calls
         calls += 1
         return of(self, job, work)
 
-    monkeypatch.setattr(Beliefs, "of", counted)
+    monkeypatch.setattr(PlacementEstimates, "of", counted)
     jobs = random_jobs(0, waiting, urgent=0.3)
     # Late enough for all of them to be urgent all the time.
     late = np.where(np.isfinite(jobs.deadline_s), 1e6, np.inf)
     jobs = replace(jobs, arrival_s=np.zeros(waiting), deadline_s=late)
-    rules = Settings(budget_w=BUDGET)
+    rules = EngineSettings(budget_w=BUDGET)
     policy_ = policy_from(policy)
     Simulation(two_types(), jobs, policy_, truth=WrongOracle(), settings=rules).run(until_s=600.0)
-    monkeypatch.setattr(Beliefs, "of", of)
+    monkeypatch.setattr(PlacementEstimates, "of", of)
     return calls
 
 

@@ -5,8 +5,7 @@ from typing import cast
 
 from tests.schedule.policies.two_types import two_types
 from wattloop.schedule.policies.node_plan import NodePlan
-from wattloop.schedule.running import Running
-from wattloop.schedule.view import ClusterView
+from wattloop.schedule.view import ClusterView, RunningJob
 
 A100 = 0
 
@@ -14,7 +13,7 @@ A100 = 0
 def _plan(*running: tuple[int, int, float], now_s: float = 0.0) -> NodePlan:
     """Two nodes of four A100s (and two of H100s); jobs as node, mask of its GPUs, believed end."""
     jobs = {
-        number: Running(number, 0, A100, mask.bit_count(), ((node, mask),), 0.0, 0.0, end_s, 1.0)
+        number: RunningJob(number, 0, A100, mask.bit_count(), ((node, mask),), 0.0, 0.0, end_s, 1.0)
         for number, (node, mask, end_s) in enumerate(running)
     }
     seen = SimpleNamespace(cluster=two_types(2), is_up=[True] * 4, running=jobs, now_s=now_s)

@@ -11,10 +11,10 @@ from tests.schedule.policies.by_hand import Job, starts
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Action, Start
 from wattloop.schedule.engine import Simulation
+from wattloop.schedule.estimates.noisy import NoisyOracle
 from wattloop.schedule.objectives import TIME
-from wattloop.schedule.oracle.noisy import NoisyOracle
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.packing import PackingPolicy
-from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView

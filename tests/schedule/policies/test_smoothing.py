@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.schedule.policies.two_types import MALLEABLE, WrongOracle
+from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.objectives import Estimates
-from wattloop.schedule.oracle import Options
 from wattloop.schedule.policies.smoothing import full_batch, smoothed
 
 OPTIONS = WrongOracle().options(MALLEABLE)
@@ -48,11 +48,11 @@ def test_the_full_batch_is_the_largest_of_each_shape() -> None:
     few = WrongOracle().options(kind)
     columns = {
         name: np.repeat(getattr(few, name), 2)
-        for name in Options.__dataclass_fields__
+        for name in PlacementOptions.__dataclass_fields__
         if name != "source"
     }
     columns["batch"] = np.array([8, 16, 8, 16, 8, 8, 32, 4])
-    assert full_batch(Options(**columns)).tolist() == [
+    assert full_batch(PlacementOptions(**columns)).tolist() == [
         False, True, False, True, True, True, True, False,
     ]  # fmt: skip
 

@@ -16,7 +16,7 @@ from wattloop.schedule.policies.time_value import (
     time_value,
     waiting_level,
 )
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.step_function import StepFunction
 from wattloop.schedule.view import ClusterView
 
 OPTIONS = WrongOracle().options(MALLEABLE)
@@ -92,16 +92,16 @@ def test_dear_joules_lower_the_cap() -> None:
 
 def test_prices_are_over_their_mean_and_carbon_goes_before_money() -> None:
     """1 where nobody said."""
-    day = Steps((0.0, 6.0), (300.0, 100.0), 24.0)
+    day = StepFunction((0.0, 6.0), (300.0, 100.0), 24.0)
 
-    def price(carbon: Steps | None, money: Steps | None) -> float:
+    def price(carbon: StepFunction | None, money: StepFunction | None) -> float:
         seen = SimpleNamespace(carbon_g_per_kwh=carbon, price_per_kwh=money, now_s=0.0)
         return joule_price(cast(ClusterView, seen))
 
     assert price(None, None) == 1.0
-    assert price(day, Steps.constant(5.0)) == pytest.approx(300 / 150)
-    assert price(None, Steps.constant(5.0)) == 1.0
-    assert price(Steps.constant(0.0), None) == 1.0
+    assert price(day, StepFunction.constant(5.0)) == pytest.approx(300 / 150)
+    assert price(None, StepFunction.constant(5.0)) == 1.0
+    assert price(StepFunction.constant(0.0), None) == 1.0
 
 
 def test_queues_of_like_length_are_one_level() -> None:

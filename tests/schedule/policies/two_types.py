@@ -4,9 +4,8 @@ import numpy as np
 
 from wattloop.hardware.gpus import gpu_named
 from wattloop.schedule.cluster import Cluster, GpuType, NodeGroup
+from wattloop.schedule.estimates.oracle import Factors, Oracle, PlacementOptions
 from wattloop.schedule.jobs import JobKind, JobTable
-from wattloop.schedule.oracle import Options, Oracle
-from wattloop.schedule.oracle.oracle import Factors
 
 MALLEABLE = JobKind("toy", gpus=(1, 2, 4), batches=(8,), caps=(1.0, 0.8, 0.6, 0.5))
 SMALL = JobKind("small", gpus=(1, 2), batches=(8,), caps=(1.0, 0.7))
@@ -38,9 +37,9 @@ class WrongOracle(Oracle):
 
     def __init__(self, share: float = 0.0, seed: int = 0) -> None:
         self._share, self._seed = share, seed
-        self._known: dict[JobKind, Options] = {}
+        self._known: dict[JobKind, PlacementOptions] = {}
 
-    def options(self, kind: JobKind) -> Options:
+    def options(self, kind: JobKind) -> PlacementOptions:
         """Every type x GPUs x cap."""
         if kind not in self._known:
             rows = [
@@ -49,7 +48,7 @@ class WrongOracle(Oracle):
             number, gpus, cap = np.array(rows, dtype=float).T
             of_type = number.astype(np.int64)
             rate = np.array(SPEED)[of_type] * gpus**0.95 * np.sqrt(cap)
-            self._known[kind] = Options(
+            self._known[kind] = PlacementOptions(
                 type_index=of_type,
                 gpus=gpus.astype(np.int64),
                 batch=np.full(len(rows), 8),

@@ -2,19 +2,16 @@
 
 from typing import Any
 
-from wattloop.schedule.described.describe import Describer
-from wattloop.schedule.described.fleet_oracle import FleetOracle
-from wattloop.schedule.oracle.spec import OracleSpec
-from wattloop.schedule.slurm.believed import Believed
-from wattloop.schedule.slurm.job_record import SlurmJob
-from wattloop.schedule.slurm.known_nodes import known_nodes
-from wattloop.schedule.slurm.live_view import LiveView, live_view
-from wattloop.schedule.slurm.node_record import SlurmNode
-from wattloop.schedule.slurm.opened import Opened
+from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.job_estimator import JobEstimator
+from wattloop.schedule.estimates.spec import OracleSpec
+from wattloop.schedule.slurm.managed_cluster import Believed, ManagedCluster, shared_partitions
+from wattloop.schedule.slurm.nodes import SlurmNode, known_nodes
 from wattloop.schedule.slurm.power import power_now
-from wattloop.schedule.slurm.site import Site, shared_partitions
-from wattloop.schedule.slurm.snapshot import Snapshot, snapshot_of
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.slurm.released_job import ReleasedJob
+from wattloop.schedule.slurm.squeue import SlurmJob
+from wattloop.schedule.slurm.view import LiveView, Snapshot, live_view, snapshot_of
+from wattloop.schedule.step_function import StepFunction
 
 __all__ = ["NOW_S", "job", "seen", "site", "view"]
 
@@ -25,17 +22,17 @@ NODES = (
 )
 
 
-def site(budget_w: float = float("inf"), nodes: tuple[SlurmNode, ...] = NODES) -> Site:
+def site(budget_w: float = float("inf"), nodes: tuple[SlurmNode, ...] = NODES) -> ManagedCluster:
     """Two nodes with 4 A100 each; GPUs only."""
     known = known_nodes(nodes, ["gpu"], count_hosts=False)
     oracle = FleetOracle.of(known.cluster, OracleSpec.model_validate("table"))
-    return Site(
+    return ManagedCluster(
         known=known,
         managed=("gpu",),
         shared=shared_partitions(nodes, known, ["gpu"]),
-        believed=Believed(Describer(oracle), known.cluster),
+        believed=Believed(JobEstimator(oracle), known.cluster),
         oracle=oracle,
-        budget_w=Steps.constant(budget_w),
+        budget_w=StepFunction.constant(budget_w),
     )
 
 
@@ -55,12 +52,16 @@ def job(key: str, state: str = "PENDING", **facts: Any) -> SlurmJob:
     return SlurmJob(key=key, state=state, **{**known, **facts})
 
 
-def seen(place: Site, *jobs: SlurmJob, opened: dict[str, Opened] | None = None) -> Snapshot:
+def seen(
+    place: ManagedCluster, *jobs: SlurmJob, opened: dict[str, ReleasedJob] | None = None
+) -> Snapshot:
     """The jobs as a driver whose gate is called `gate` sorts them."""
     return snapshot_of(jobs, place, gate_name="gate", opened=opened or {})
 
 
-def view(place: Site, *jobs: SlurmJob, opened: dict[str, Opened] | None = None) -> LiveView:
+def view(
+    place: ManagedCluster, *jobs: SlurmJob, opened: dict[str, ReleasedJob] | None = None
+) -> LiveView:
     """What a policy is shown of them."""
     live = live_view(
         seen(place, *jobs, opened=opened),

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.slurm.assembly import SiteRequest, site_from, site_of_nodes
-from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.commands import SlurmCommands
 from wattloop.schedule.slurm.driver import SlurmDriver
-from wattloop.schedule.slurm.event_log import EventLog
-from wattloop.schedule.slurm.settings import DriverSettings
+from wattloop.schedule.slurm.event_log import DriverLog
+from wattloop.schedule.slurm.managed_cluster import DriverSettings
+from wattloop.schedule.slurm.scontrol import SlurmClient
 from wattloop.schedule.slurm.state import DriverState
 from wattloop.testing.slurm_lab import SlurmLab
 
@@ -41,7 +41,7 @@ def driver_of(
     site = site_from(client, wanted, chosen)
     state = DriverState.load(folder / "state.json")
     state.hold()
-    log = EventLog(folder / "log.jsonl")
+    log = DriverLog(folder / "log.jsonl")
     return SlurmDriver(
         client,
         site,

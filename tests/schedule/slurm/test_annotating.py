@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import SlurmAway, SlurmError
-from wattloop.schedule.slurm.annotating import Annotating, JobEnergy
-from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.annotate import EnergyAnnotator, JobEnergy
 from wattloop.schedule.slurm.commands import SlurmCommands
-from wattloop.schedule.slurm.event_log import EventLog
+from wattloop.schedule.slurm.event_log import DriverLog
+from wattloop.schedule.slurm.scontrol import SlurmClient
 
 from .live_world import NOW_S, job
 
@@ -34,8 +34,8 @@ def slurm(folder: Path, answer: str = "exit 0") -> SlurmClient:
 def test_the_energy_of_an_ended_job_goes_into_the_accounts(tmp_path: Path) -> None:
     """Only when all its nodes have delivered; others' words in AdminComment stay."""
     known: dict[str, JobEnergy] = {}
-    log = EventLog(tmp_path / "log")
-    found = Annotating(slurm(tmp_path), known.get, log)
+    log = DriverLog(tmp_path / "log")
+    found = EnergyAnnotator(slurm(tmp_path), known.get, log)
     runs = job("7", "RUNNING", number="7", admin_comment="ticket", placed=(("n1", 1), ("n2", 1)))
     found.look({"7": runs}, NOW_S)
     found.look({}, NOW_S + 1)
@@ -61,8 +61,8 @@ def test_without_accounts_it_is_said_once(tmp_path: Path) -> None:
     client = slurm(
         tmp_path, "echo 'You are not running a supported accounting_storage' >&2; exit 1"
     )
-    log = EventLog(tmp_path / "log")
-    found = Annotating(client, lambda number: JobEnergy(1.0, None, "measured", 1), log)
+    log = DriverLog(tmp_path / "log")
+    found = EnergyAnnotator(client, lambda number: JobEnergy(1.0, None, "measured", 1), log)
     for key in ("7", "8"):
         found.look({key: job(key, "RUNNING", number=key)}, NOW_S)
     found.look({}, NOW_S)
@@ -75,7 +75,7 @@ def test_without_accounts_it_is_said_once(tmp_path: Path) -> None:
 def test_a_job_nobody_measured_is_given_up(tmp_path: Path) -> None:
     """After an hour: its node has no agent."""
     asked = []
-    found = Annotating(slurm(tmp_path), asked.append, EventLog(None))
+    found = EnergyAnnotator(slurm(tmp_path), asked.append, DriverLog(None))
     found.look({"7": job("7", "RUNNING", number="7")}, NOW_S)
     found.look({}, NOW_S)
     for later_s in (10, 4_000, 4_010):

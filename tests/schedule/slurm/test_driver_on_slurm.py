@@ -13,12 +13,12 @@ import pytest
 
 from wattloop.core.errors import ConfigError, SlurmError
 from wattloop.schedule.actions import Action, Preempt, Recap, Start
-from wattloop.schedule.policies.policy import Policy
-from wattloop.schedule.slurm.drive import Ended, drive
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.slurm.driver import SlurmDriver
-from wattloop.schedule.slurm.job_record import SlurmJob
-from wattloop.schedule.slurm.round_report import RoundReport
-from wattloop.schedule.slurm.settings import DriverSettings
+from wattloop.schedule.slurm.event_log import RoundReport
+from wattloop.schedule.slurm.loop import Ended, run_loop
+from wattloop.schedule.slurm.managed_cluster import DriverSettings
+from wattloop.schedule.slurm.squeue import SlurmJob
 from wattloop.schedule.view import ClusterView
 from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 
@@ -277,7 +277,7 @@ def test_a_policy_that_fails_is_stepped_back_from(
 
     driver = driver_of(lab, tmp_path, Scripted(say))
     with pytest.raises(Ended, match="scripted failed 5 times"):
-        drive(driver, threading.Event())
+        run_loop(driver, threading.Event())
     lab.wait_for_state(jobs[0], "RUNNING")
     assert not [each for each in client_of(lab).reservations() if each.is_active]
     assert sum(event["event"] == "fault" for event in events_of(tmp_path)) == 5
@@ -288,7 +288,7 @@ def test_slurmctld_may_restart(lab: SlurmLab, tmp_path: Path) -> None:
     driver = driver_of(lab, tmp_path)
     driver.client.commands.timeout_s = 1.0
     stop = threading.Event()
-    thread = threading.Thread(target=drive, args=(driver, stop))
+    thread = threading.Thread(target=run_loop, args=(driver, stop))
     thread.start()
     try:
         lab.wait(lambda: bool(client_of(lab).reservations()), "no gate")
@@ -403,6 +403,6 @@ def test_on_an_idle_cluster_rounds_follow_each_other_sooner_than_told(
         if len(looks_s) == 10 or (len(looks_s) > 1 and looks_s[-1] - looks_s[-2] < 4.0):
             stop.set()
 
-    drive(driver, stop, on_round=on_round)
+    run_loop(driver, stop, on_round=on_round)
     driver.state.let_go()
     assert looks_s[-1] - looks_s[-2] < 4.0

@@ -13,9 +13,9 @@ from tests.fleet.delivery.served import Served, served, whole
 from wattloop.core.errors import ConfigError
 from wattloop.fleet.delivery import deliver
 from wattloop.fleet.tokens import Role, add_token
-from wattloop.schedule.slurm.event_log import EventLog
-from wattloop.schedule.slurm.fleet_power import FleetPower
-from wattloop.schedule.slurm.job_energy import energy_from_fleet, energy_from_store
+from wattloop.schedule.slurm.annotate import energy_from_fleet, energy_from_store
+from wattloop.schedule.slurm.event_log import DriverLog
+from wattloop.schedule.slurm.power import FleetPower
 
 from .live_world import site
 
@@ -36,7 +36,7 @@ def test_power_and_energy_come_from_the_fleets_server(tmp_path: Path) -> None:
     with served(tmp_path) as place:
         token = add_token(place.tokens, "driver", Role.SCHEDULER)
         say(place, gpu_0=123.0, gpu_1=77.0)
-        log = EventLog(tmp_path / "log")
+        log = DriverLog(tmp_path / "log")
         known = site().known
         with FleetPower(place.url, token, known, log) as power:
             wait = threading.Event()
@@ -62,7 +62,7 @@ def test_power_and_energy_come_from_the_fleets_server(tmp_path: Path) -> None:
 
 def test_a_server_that_is_away_leaves_estimates(tmp_path: Path) -> None:
     """And says so once, not every second."""
-    log = EventLog(tmp_path / "log")
+    log = DriverLog(tmp_path / "log")
     known = site().known
     with FleetPower("http://127.0.0.1:9", "", known, log) as power:
         threading.Event().wait(1.5)

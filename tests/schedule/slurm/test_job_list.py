@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattloop.core.errors import SlurmError
-from wattloop.schedule.slurm.job_list import COLUMNS, read_jobs
+from wattloop.schedule.slurm.squeue import COLUMNS, read_jobs
 
 HEAD = {name: heading for name, (heading, _) in COLUMNS.items()}
 

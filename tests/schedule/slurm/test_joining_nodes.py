@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from wattloop.schedule.slurm.driver import SlurmDriver
-from wattloop.schedule.slurm.hostlist import expanded
-from wattloop.schedule.slurm.settings import DriverSettings
+from wattloop.schedule.slurm.managed_cluster import DriverSettings
+from wattloop.schedule.slurm.squeue import expanded
 from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 
 from .steered import client_of, driver_of, events_of

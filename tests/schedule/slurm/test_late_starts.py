@@ -1,11 +1,10 @@
 """Promise: a start whose GPUs another job got first is planned anew, not waited for."""
 
 from tests.schedule.small_world import small_cluster
-from wattloop.schedule.slurm.job_record import SlurmJob
-from wattloop.schedule.slurm.known_nodes import KnownNodes
-from wattloop.schedule.slurm.late_starts import seat_coming
-from wattloop.schedule.slurm.opened import Opened
-from wattloop.schedule.slurm.seats import Seats
+from wattloop.schedule.slurm.nodes import KnownNodes
+from wattloop.schedule.slurm.released_job import ReleasedJob
+from wattloop.schedule.slurm.squeue import SlurmJob
+from wattloop.schedule.slurm.view import GpuSlots, pending_start
 
 KNOWN = KnownNodes(small_cluster(nodes=2), ("n1", "n2"))
 
@@ -15,18 +14,18 @@ def waiting(key: str) -> SlurmJob:
     return SlurmJob(key=key, state="PENDING", gpus=2, gpus_per_node=2)
 
 
-def start(key: str, node: str) -> Opened:
+def start(key: str, node: str) -> ReleasedJob:
     """What was asked for it: two GPUs of a node."""
-    return Opened(key=key, user="ada", why="start", nodes=(node,), gpus=2)
+    return ReleasedJob(key=key, user="ada", why="start", nodes=(node,), gpus=2)
 
 
 def test_a_job_whose_gpus_are_gone_waits_again() -> None:
     """n1 was taken by an older job a moment before; what is left of it is nobody's yet."""
-    seats = Seats(KNOWN)
+    seats = GpuSlots(KNOWN)
     seats.take([("n1", 1)])
     seated = {}
     opened = {"7": start("7", "n1"), "8": start("8", "n2")}
-    coming, late = seat_coming([waiting("7"), waiting("8")], opened, seats, seated)
+    coming, late = pending_start([waiting("7"), waiting("8")], opened, seats, seated)
     assert [job.key for job in coming] == ["8"]
     assert [job.key for job in late] == ["7"]
     assert list(seated) == ["8"]
@@ -35,6 +34,6 @@ def test_a_job_whose_gpus_are_gone_waits_again() -> None:
 
 def test_a_job_that_was_taken_back_in_this_round_waits_again() -> None:
     """It was seen as coming, and is in the notes no more."""
-    coming, late = seat_coming([waiting("7")], {}, Seats(KNOWN), {})
+    coming, late = pending_start([waiting("7")], {}, GpuSlots(KNOWN), {})
     assert not coming
     assert [job.key for job in late] == ["7"]

@@ -7,16 +7,13 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Action, Preempt, Recap, Start, Wake
-from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.registry import POLICIES, policy_from
-from wattloop.schedule.slurm.fleet_power import readings_from
-from wattloop.schedule.slurm.known_nodes import known_nodes
-from wattloop.schedule.slurm.node_record import SlurmNode
-from wattloop.schedule.slurm.opened import Opened
-from wattloop.schedule.slurm.opening import open_fields, wanted_start
-from wattloop.schedule.slurm.plan import Planner
-from wattloop.schedule.slurm.planning import planned
-from wattloop.schedule.slurm.power import NodePower, power_now
+from wattloop.schedule.slurm.executor import open_fields, wanted_start
+from wattloop.schedule.slurm.nodes import SlurmNode, known_nodes
+from wattloop.schedule.slurm.plan import Planner, planned
+from wattloop.schedule.slurm.power import NodePower, power_now, readings_from
+from wattloop.schedule.slurm.released_job import ReleasedJob
 
 from .live_world import NOW_S, job, seen, site, view
 
@@ -40,8 +37,8 @@ def test_jobs_are_sorted_by_what_there_is_to_do() -> None:
     """Ours to place, let through, another's, ending, uninvited, not eligible."""
     place = site()
     opened = {
-        "2": Opened(key="2", user="ada", why="start", nodes=("n1",), gpus=1),
-        "3": Opened(key="3", user="ada", why="standby", gpus=1),
+        "2": ReleasedJob(key="2", user="ada", why="start", nodes=("n1",), gpus=1),
+        "3": ReleasedJob(key="3", user="ada", why="standby", gpus=1),
     }
     found = seen(
         place,
@@ -71,7 +68,7 @@ def test_jobs_are_sorted_by_what_there_is_to_do() -> None:
 def test_gpus_of_all_jobs_are_busy_and_those_of_others_are_not_ours_to_stop() -> None:
     """Running, ending and about to start: none of their GPUs is free."""
     place = site()
-    opened = {"2": Opened(key="2", user="ada", why="start", nodes=("n2",), gpus=2)}
+    opened = {"2": ReleasedJob(key="2", user="ada", why="start", nodes=("n2",), gpus=2)}
     live = view(
         place,
         job("1", "RUNNING", gpus=2, placed=(("n1", 2),)),

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.slurm.backoff import BackOff
-from wattloop.schedule.slurm.event_log import EventLog
-from wattloop.schedule.slurm.opened import Opened
-from wattloop.schedule.slurm.settings import DriverSettings
+from wattloop.schedule.slurm.event_log import DriverLog
+from wattloop.schedule.slurm.executor import BackOff
+from wattloop.schedule.slurm.managed_cluster import DriverSettings
+from wattloop.schedule.slurm.released_job import ReleasedJob
 from wattloop.schedule.slurm.state import DriverState
 
 
@@ -17,7 +17,7 @@ def test_what_was_asked_for_is_there_after_a_restart(tmp_path: Path) -> None:
     """The gate's name, jobs let through with what to undo, users' shares."""
     state = DriverState.load(tmp_path / "state.json")
     state.hold()
-    state.opened["7"] = Opened(
+    state.opened["7"] = ReleasedJob(
         key="7",
         user="ada",
         why="start",
@@ -62,7 +62,7 @@ def test_the_log_is_plain_and_does_not_repeat_itself(tmp_path: Path) -> None:
     """Users' texts cannot forge lines or colours, and a refusal a second is one line a minute."""
     now_s = [0.0]
     told: list[str] = []
-    log = EventLog(tmp_path / "log", lambda kind, text: told.append(text), lambda: now_s[0])
+    log = DriverLog(tmp_path / "log", lambda kind, text: told.append(text), lambda: now_s[0])
     for _ in range(5):
         log.add("refused", 'job 7\n{"event": "start"}\x1b[31m', job="7")
     now_s[0] = 61.0

@@ -2,16 +2,16 @@
 
 import math
 
-from wattloop.schedule.slurm.job_record import SlurmJob
-from wattloop.schedule.slurm.opened import Opened, Why
-from wattloop.schedule.slurm.taking_back import no_longer_wanted, without_power_given_twice
+from wattloop.schedule.slurm.executor import no_longer_wanted, without_power_given_twice
+from wattloop.schedule.slurm.released_job import ReleasedJob, Why
+from wattloop.schedule.slurm.squeue import SlurmJob
 
 
-def opened(key: str, why: Why) -> Opened:
-    return Opened(key=key, user="ada", why=why, gpus=1)
+def opened(key: str, why: Why) -> ReleasedJob:
+    return ReleasedJob(key=key, user="ada", why=why, gpus=1)
 
 
-def wanted(key: str, why: Why) -> tuple[Opened, SlurmJob]:
+def wanted(key: str, why: Why) -> tuple[ReleasedJob, SlurmJob]:
     return opened(key, why), SlurmJob(key=key, state="PENDING", gpus=1)
 
 

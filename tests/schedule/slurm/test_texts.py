@@ -5,12 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattloop.core.errors import SlurmError
-from wattloop.schedule.slurm.admin_comment import noted, notes_in
-from wattloop.schedule.slurm.client import update_words
-from wattloop.schedule.slurm.gres import asked_gpus
-from wattloop.schedule.slurm.hostlist import expanded
-from wattloop.schedule.slurm.node_record import nodes_from
-from wattloop.schedule.slurm.reservation import reservations_from
+from wattloop.schedule.slurm.nodes import nodes_from
+from wattloop.schedule.slurm.scontrol import reservations_from, update_words
+from wattloop.schedule.slurm.squeue import asked_gpus, expanded, format_notes, notes_in
 
 
 @pytest.mark.parametrize(
@@ -79,19 +76,19 @@ def test_reservations() -> None:
 
 def test_our_notes_leave_other_words_alone() -> None:
     """A ticket number before, somebody's tag behind; a note of None goes."""
-    text = noted("ticket 12", {"cap_w": 250.0})
+    text = format_notes("ticket 12", {"cap_w": 250.0})
     assert text == 'ticket 12 wattloop:{"cap_w":250.0}'
-    text = noted(f"{text} vip", {"energy_j": 12.5})
+    text = format_notes(f"{text} vip", {"energy_j": 12.5})
     assert notes_in(text) == {"cap_w": 250.0, "energy_j": 12.5}
     assert text.startswith("ticket 12 vip ")
-    assert noted(text, {"cap_w": None, "energy_j": None}) == "ticket 12 vip"
+    assert format_notes(text, {"cap_w": None, "energy_j": None}) == "ticket 12 vip"
 
 
 @given(st.text(max_size=300))
 def test_any_admin_comment_can_be_noted_in(text: str) -> None:
     """What we wrote is read back, whatever was there; it is one line."""
     if "wattloop:" not in text:
-        found = noted(text, {"cap_w": 250.0})
+        found = format_notes(text, {"cap_w": 250.0})
         assert notes_in(found) == {"cap_w": 250.0}
         assert "\n" not in found
 

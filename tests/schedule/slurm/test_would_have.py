@@ -1,8 +1,8 @@
 """What a policy would have done, beside what Slurm did."""
 
 from wattloop.schedule.actions import Start
+from wattloop.schedule.slurm.observer import WouldHaveTable
 from wattloop.schedule.slurm.plan import Planner
-from wattloop.schedule.slurm.would_have import WouldHaveTable
 
 from .live_world import NOW_S, job, seen, site, view
 from .test_live_view import Says

@@ -7,10 +7,9 @@ import numpy as np
 
 from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import BEST, HEIGHT, PALETTE, WIDTH, styled
-from wattloop.schedule.engine.result import Result
-from wattloop.schedule.metrics.curves import PowerCurve, power_curve
-from wattloop.schedule.metrics.stretches import gpu_stretches
-from wattloop.schedule.oracle.oracle import Oracle
+from wattloop.schedule.engine.result import SimulationResult
+from wattloop.schedule.estimates.oracle import Oracle
+from wattloop.schedule.metrics.curves import PowerCurve, gpu_allocations, power_curve
 
 __all__ = ["gantt_figure", "over_time_figures", "power_figure"]
 
@@ -21,7 +20,9 @@ MOST_GPUS = 64
 MOST_BARS = 4_000
 
 
-def over_time_figures(results: Mapping[str, Result], truth: Oracle, said: str) -> dict[str, Any]:
+def over_time_figures(
+    results: Mapping[str, SimulationResult], truth: Oracle, said: str
+) -> dict[str, Any]:
     """`power` of all policies, and `gpus-POLICY` of each: who had which GPU."""
     charts = {"power": power_figure({p: power_curve(r) for p, r in results.items()}, said)}
     for policy, result in results.items():
@@ -81,7 +82,7 @@ def _power_chart(curves: Mapping[str, PowerCurve], order: Sequence[str], height:
     return chart.properties(title=name)
 
 
-def gantt_figure(result: Result, truth: Oracle, said: str) -> Any:
+def gantt_figure(result: SimulationResult, truth: Oracle, said: str) -> Any:
     """A row per GPU, a bar per job on it, coloured by what it trains; black ends lost work.
 
     Of a large cluster the first GPUs are drawn, of many jobs the first ones.
@@ -104,7 +105,7 @@ def gantt_figure(result: Result, truth: Oracle, said: str) -> Any:
             "job": each.job,
             "how": each.end,
         }
-        for each in gpu_stretches(result, truth)
+        for each in gpu_allocations(result, truth)
         if (each.node, each.gpu) in shown
     ]
     bars = stretches[:MOST_BARS]

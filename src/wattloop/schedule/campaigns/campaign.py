@@ -1,20 +1,188 @@
-"""What is to be simulated: policies x seeds on a scenario, and on each of its variants."""
+"""A campaign: policies x seeds on a scenario and its variants."""
 
 import hashlib
+import inspect
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import wattloop
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.campaigns.cell import Cell, PolicyChoice, key_of
-from wattloop.schedule.campaigns.seeds import seeds_text
+from wattloop.core.user_code import user_sources
+from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.scenarios.scenario import Scenario
 
-__all__ = ["AS_WRITTEN", "Campaign", "Outcomes", "fingerprint"]
+PARTS = ("schedule", "predict", "hardware")
+
+
+"""Packages that a simulation's figures depend on."""
+
+
+SUFFIXES = (".py", ".yaml", ".json", ".csv", ".gz", ".npz")
+
+
+@cache
+def source_digest(packages: tuple[str, ...] = PARTS) -> str:
+    """A hash of all code and data of packages: what another version computed is not ours.
+
+    A version number would have to be raised by hand with every change of a policy or a constant;
+    this cannot be forgotten. It takes some 20 ms.
+    """
+    root = Path(wattloop.__file__).parent
+    found = hashlib.sha256()
+    for part in packages:
+        for path in sorted((root / part).rglob("*")):
+            if path.suffix in SUFFIXES:
+                found.update(str(path.relative_to(root)).encode() + b"\0")
+                found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+MOST = 1_000_000
+
+
+def seeds_from(text: str) -> tuple[int, ...]:
+    """`10` is the first ten, `0..99` a stretch with both ends, `3,5,7` those.
+
+    Raises:
+        ConfigError: not of these forms, none, or one of them twice.
+    """
+    found: list[int] = []
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        stretch = re.fullmatch(r"(\d+)\s*\.\.\s*(\d+)", part)
+        if stretch is not None:
+            first, last = int(stretch[1]), int(stretch[2])
+            if last < first:
+                raise ConfigError(f"--seeds {text}: {part} is empty; write {last}..{first}")
+            _few_enough(text, last - first + 1)
+            found += range(first, last + 1)
+        elif not part.isascii() or not part.isdecimal():
+            raise ConfigError(f"--seeds {text}: write how many (10), 0..99, or a list (3,5,7)")
+        elif len(parts) == 1:
+            _few_enough(text, int(part))
+            found = list(range(int(part)))
+        else:
+            found.append(int(part))
+    if not found:
+        raise ConfigError(f"--seeds {text}: none; one is the least")
+    if len(set(found)) < len(found):
+        twice = next(seed for seed in found if found.count(seed) > 1)
+        raise ConfigError(f"--seeds {text}: {twice} is given twice; it would count twice")
+    return tuple(found)
+
+
+def seeds_text(seeds: tuple[int, ...]) -> str:
+    """The shortest that `seeds_from` reads back: `0..9`, or `3,5,7`."""
+    if len(seeds) > 1 and seeds == tuple(range(seeds[0], seeds[0] + len(seeds))):
+        return f"{seeds[0]}..{seeds[-1]}"
+    if len(seeds) == 1:
+        return f"{seeds[0]}..{seeds[0]}"
+    return ",".join(map(str, seeds))
+
+
+def _few_enough(text: str, count: int) -> None:
+    if count > MOST:
+        raise ConfigError(f"--seeds {text}: {count} seeds are more than anybody waits for")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """A policy with its parameters, as a person chose it.
+
+    Attributes:
+        given: as written: `zeus`, `zeus{age_weight_per_s: 0.1}`, `FILE.py:Class`, or a mapping.
+        label: what tables call it; unique within a campaign.
+        source: a hash of its file, and of what that imports of its own folder, where it is not
+            one of ours; ours are in `source_digest`.
+    """
+
+    given: str | Mapping[str, Any]
+    label: str
+    source: str = ""
+
+    @classmethod
+    def named(cls, given: str | Mapping[str, Any]) -> "PolicyChoice":
+        """The policy that is written so.
+
+        Raises:
+            ConfigError: unknown policy or parameter.
+        """
+        policy = policy_from(given)
+        return cls(given, policy.name, _foreign_source(policy))
+
+    def policy(self) -> Policy:
+        """One to simulate with."""
+        return policy_from(self.given)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationJob:
+    """One simulation of a campaign.
+
+    Attributes:
+        key: the same whenever the same is simulated by the same code; see `key_of`.
+        choice: the policy.
+        seed: of everything random in the scenario.
+        variant: of the scenario; empty where it has none.
+    """
+
+    key: str
+    choice: PolicyChoice
+    seed: int
+    variant: str = ""
+
+    @property
+    def label(self) -> str:
+        """For people: `zeus on seed 3 of rigid`."""
+        of = f" of {self.variant}" if self.variant else ""
+        return f"{self.choice.label} on seed {self.seed}{of}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Plain data for the store."""
+        return {
+            "variant": self.variant,
+            "policy": self.choice.label,
+            "given": self.choice.given,
+            "seed": self.seed,
+        }
+
+
+def key_of(scenario: str, choice: PolicyChoice, seed: int) -> str:
+    """A hash of scenario, policy, parameters, seed and the code that simulates.
+
+    Args:
+        scenario: a hash of all that the scenario says, files it reads included.
+        choice: the policy.
+        seed: of the cell.
+    """
+    said = [scenario, choice.label, choice.source, seed, source_digest()]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
+
+
+def _foreign_source(policy: Policy) -> str:
+    module = inspect.getmodule(type(policy))
+    if module is None or module.__name__.startswith("wattloop."):
+        return ""
+    files = [path.name.encode() + b"\0" + path.read_bytes() for path in user_sources(module)]
+    return hashlib.sha256(b"".join(files) or module.__name__.encode()).hexdigest()
+
 
 Outcomes = Mapping[tuple[str, str, int], Mapping[str, Any]]
+
+
 """(variant, label of the policy, seed) -> what came of that cell."""
+
+
 AS_WRITTEN = "as-written"
+
+
 """Name of a scenario itself among its variants."""
 
 
@@ -58,9 +226,9 @@ class Campaign:
             return variants
         return {AS_WRITTEN: self.scenario, **variants}
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[SimulationJob]:
         """All of them, world by world."""
-        found: list[Cell] = []
+        found: list[SimulationJob] = []
         worlds: dict[str, str] = {}
         for variant, scenario in self.scenarios.items():
             world = scenario.digest() + (" checked" if self.checks else "")
@@ -70,7 +238,7 @@ class Campaign:
                     "leave one of them out"
                 )
             found += [
-                Cell(key_of(world, choice, seed), choice, seed, variant)
+                SimulationJob(key_of(world, choice, seed), choice, seed, variant)
                 for seed in self.seeds
                 for choice in self.choices
             ]
@@ -88,7 +256,7 @@ class Campaign:
         }
 
 
-def fingerprint(cells: list[Cell]) -> str:
+def fingerprint(cells: list[SimulationJob]) -> str:
     """The same for the same cells."""
     return hashlib.sha256("".join(sorted(cell.key for cell in cells)).encode()).hexdigest()
 

@@ -1,21 +1,254 @@
-"""The same jobs in two worlds: a scenario as it is, and as it might be."""
+"""What-if questions: the same jobs on a scenario and on a changed one."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.campaigns.answer import AS_IT_IS, CHANGED, answer
+from wattloop.core.yaml_spec import nearest
+from wattloop.hardware.gpus import gpu_named
+from wattloop.predict.cap_curve import static_power
 from wattloop.schedule.campaigns.campaign import Campaign, Outcomes
-from wattloop.schedule.campaigns.changes import Changes, with_budget
-from wattloop.schedule.campaigns.shared_truth import share_truth
+from wattloop.schedule.campaigns.runner import share_predictions
 from wattloop.schedule.campaigns.summary import Summary, per_cell, summary_of
+from wattloop.schedule.cluster.cluster import Cluster, GpuType
 from wattloop.schedule.jobs.table import JobTable
+from wattloop.schedule.metrics.comparison import Difference
+from wattloop.schedule.quantities import watts
 from wattloop.schedule.scenarios.scenario import Scenario, World
-from wattloop.schedule.steps_file import Written
+from wattloop.schedule.step_function import StepFunction, Written
 
-__all__ = ["ChangedScenario", "WhatIf", "changed_scenario", "whatif_of"]
+AS_IT_IS, CHANGED = "as it is", "changed"
+
+
+WORDS = {
+    "throughput_per_h": "throughput",
+    "energy_kwh": "energy",
+    "energy_per_job_kwh": "energy per job",
+    "jct_mean_s": "mean completion time",
+    "peak_power_w": "peak power",
+    "carbon_kg": "carbon",
+    "cost": "cost",
+}
+
+
+POINTS = {"miss_rate": "missed deadlines"}
+
+
+def answer(summary: Summary, label: str) -> str:
+    """`With h100 in place of a100: +12.0% throughput (95%: +10.1 to +14.0), ...`.
+
+    Args:
+        summary: of two worlds, `AS_IT_IS` and `CHANGED`, as if they were policies.
+        label: what was changed, in words.
+    """
+    differences = summary.differences[CHANGED]
+    parts = [
+        _percent(found, words)
+        for name, words in WORDS.items()
+        if (found := differences.get(name)) is not None and found.relative is not None
+    ]
+    for name, words in POINTS.items():
+        found = differences.get(name)
+        if found is not None:
+            parts.append(_points(found, words))
+    return f"{label}: {', '.join(parts)}."
+
+
+def _percent(found: Difference, words: str) -> str:
+    assert found.relative is not None
+    half = found.relative_half_width
+    return _said(100 * found.relative, None if half is None else 100 * half, "%", words)
+
+
+def _points(found: Difference, words: str) -> str:
+    half = None if found.half_width is None else 100 * found.half_width
+    return _said(100 * found.mean, half, " points", words)
+
+
+def _said(mean: float, half: float | None, unit: str, words: str) -> str:
+    """What is within chance is called so, whatever its mean."""
+    if half is None:
+        return f"{mean:+.1f}{unit} {words}" if abs(mean) >= 0.05 else f"the same {words}"
+    if abs(mean) + half < 0.05:
+        return f"the same {words}"
+    interval = f"95%: {mean - half:+.1f} to {mean + half:+.1f}"
+    if abs(mean) <= half:
+        return f"no clear change of {words} ({interval}{unit})"
+    return f"{mean:+.1f}{unit} {words} ({interval})"
+
+
+AMOUNT = re.compile(r"\s*([-+]?)\s*([0-9.]+(?:e[-+]?\d+)?)\s*([a-z%]*)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Of a scenario, as people write them; empty is none.
+
+    Attributes:
+        replacements: `a100=h100` each: type of the cluster, and any GPU in its place.
+        budget: `+20kW`, `-10%`, `4500W`.
+        nodes: `+4`, `GROUP=+4`, `GROUP=8` each.
+    """
+
+    replacements: tuple[str, ...] = ()
+    budget: str = ""
+    nodes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.replacements or self.budget or self.nodes)
+
+    @property
+    def label(self) -> str:
+        """In words, for a sentence: `With h100 in place of a100 and 4 more nodes`."""
+        words = [f"{new} in place of {old}" for old, new in self.names().items()]
+        words += [_nodes_said(each) for each in self.nodes]
+        if self.budget:
+            how = "changed by" if self.budget.strip().startswith(("+", "-")) else "of"
+            words.append(f"a power budget {how} {self.budget.strip()}")
+        return "With " + " and ".join(words)
+
+    def names(self) -> dict[str, str]:
+        """GPU type -> what takes its place."""
+        found = {}
+        for each in self.replacements:
+            old, equals, new = (part.strip() for part in each.partition("="))
+            if not (old and equals and new):
+                raise ConfigError(f"--replace {each}: write OLD=NEW, such as a100=h100")
+            found[old] = new
+        return found
+
+    def cluster(self, cluster: Cluster) -> Cluster:
+        """The cluster as it would be."""
+        for old, new in self.names().items():
+            cluster = with_replaced(cluster, old, new)
+        for each in self.nodes:
+            cluster = with_nodes(cluster, each)
+        return cluster
+
+
+def with_replaced(cluster: Cluster, old: str, new: str) -> Cluster:
+    """The cluster with every GPU of a type exchanged for another, one for one.
+
+    Hosts and network stay. A type that the cluster has already is that very type; one that it has
+    not draws when idle what its data sheet or the usual share says.
+
+    Raises:
+        ConfigError: no such type here, or no such GPU.
+    """
+    types = {each.name: each for each in cluster.types}
+    if old not in types:
+        raise ConfigError(f"--replace {old}={new}: no GPU type '{old}'; {nearest(old, [*types])}")
+    if new not in types:
+        try:
+            gpu = gpu_named(new)
+        except ConfigError as error:
+            raise ConfigError(f"--replace {old}={new}: {error}") from None
+        types[new] = GpuType(new, gpu, static_power(gpu).watts)
+    groups = tuple(
+        replace(group, type_name=new) if group.type_name == old else group
+        for group in cluster.groups
+    )
+    used = tuple(kind for kind in types.values() if kind.name in {g.type_name for g in groups})
+    return replace(cluster, types=used, groups=groups)
+
+
+def with_nodes(cluster: Cluster, text: str) -> Cluster:
+    """The cluster with more or fewer nodes: `GROUP=+4`, `GROUP=8`, or `+4` in all.
+
+    Nodes that are not said to be of a group are dealt to all groups by their size.
+
+    Raises:
+        ConfigError: no such group, not a number, or a group of no nodes.
+    """
+    name, equals, amount = (part.strip() for part in text.rpartition("="))
+    match = re.fullmatch(r"([-+]?)(\d+)", amount)
+    if match is None or (not equals and not match[1]):
+        raise ConfigError(f"--nodes {text}: write +4, -1, GROUP=+4 or GROUP=8")
+    counts = {group.name: group.nodes for group in cluster.groups}
+    number = int(match[2])
+    signed = -number if match[1] == "-" else number
+    if not equals:
+        sign = -1 if match[1] == "-" else 1
+        more = dict(zip(counts, _dealt(number, list(counts.values())), strict=True))
+        counts = {group: had + sign * more[group] for group, had in counts.items()}
+    elif name not in counts:
+        raise ConfigError(f"--nodes {text}: no group '{name}'; {nearest(name, [*counts])}")
+    else:
+        counts[name] = counts[name] + signed if match[1] else number
+    for group, nodes in counts.items():
+        if nodes < 1:
+            raise ConfigError(f"--nodes {text}: group '{group}' would have {nodes} nodes")
+    return _renumbered(cluster, counts)
+
+
+def with_budget(budget_w: StepFunction | None, text: str) -> StepFunction:
+    """Another budget: `+20kW` or `-10%` of the one there is, at all times; `4500W` in its place.
+
+    Raises:
+        ConfigError: not a power, or relative to a budget that is not there.
+    """
+    match = AMOUNT.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"--budget {text}: write +20kW, -10% or 4500W")
+    sign, number, unit = match.groups()
+    if sign and (budget_w is None or not any(map(_is_finite, budget_w.values))):
+        raise ConfigError(
+            f"--budget {text}: the scenario has no power budget to change; give one such as 4500W"
+        )
+    if unit == "%":
+        if not sign or budget_w is None:
+            raise ConfigError(f"--budget {text}: of what? Write +10% or -10%")
+        factor = 1 + float(f"{sign}{number}") / 100
+        return replace(budget_w, values=tuple(value * factor for value in budget_w.values))
+    try:
+        amount_w = float(watts(f"{number} {unit}"))
+    except ValueError as error:
+        raise ConfigError(f"--budget {text}: {error}") from None
+    if not sign or budget_w is None:
+        return StepFunction.constant(amount_w)
+    more_w = -amount_w if sign == "-" else amount_w
+    return replace(budget_w, values=tuple(value + more_w for value in budget_w.values))
+
+
+def _nodes_said(text: str) -> str:
+    group, _, amount = (part.strip() for part in text.rpartition("="))
+    number = amount.lstrip("+-")
+    more = {"+": " more", "-": " fewer"}.get(amount[:1], "")
+    of = f" of {group}" if group else ""
+    return f"{number}{more} node{'s' * (number != '1')}{of}"
+
+
+def _is_finite(value: float) -> bool:
+    return value < float("inf")
+
+
+def _dealt(number: int, sizes: list[int]) -> list[int]:
+    """`number` nodes over groups in proportion to their sizes, by largest remainders."""
+    exact = [number * size / sum(sizes) for size in sizes]
+    found = [int(each) for each in exact]
+    by_rest = sorted(range(len(sizes)), key=lambda at: found[at] - exact[at])
+    for at in by_rest[: number - sum(found)]:
+        found[at] += 1
+    return found
+
+
+def _renumbered(cluster: Cluster, counts: dict[str, int]) -> Cluster:
+    """With so many nodes in each group; outages stay with their nodes."""
+    groups = tuple(replace(group, nodes=counts[group.name]) for group in cluster.groups)
+    changed = replace(cluster, groups=groups)
+    failures = cluster.failures
+    if failures is None or not failures.outages:
+        return changed
+    numbers = {name: number for number, name in enumerate(changed.node_names)}
+    kept = tuple(
+        outage._replace(node=numbers[cluster.node_names[outage.node]])
+        for outage in failures.outages
+        if cluster.node_names[outage.node] in numbers
+    )
+    return replace(changed, failures=replace(failures, outages=kept))
 
 
 @dataclass(frozen=True)
@@ -117,7 +350,7 @@ def changed_scenario(scenario: Scenario, changes: Changes) -> Scenario:
     own = {each.name: getattr(scenario, each.name) for each in fields(Scenario)}
     own |= {"cluster": cluster, "budget": budget, "name": f"{scenario.name}/whatif"}
     found = ChangedScenario(**own, base=scenario, names=changes.names())
-    share_truth((scenario, found))
+    share_predictions((scenario, found))
     return found
 
 

@@ -3,7 +3,13 @@
 `file` reads clusters from YAML and knows those that are shipped.
 """
 
-from wattloop.schedule.cluster.cluster import Cluster, GpuType, NodeGroup
-from wattloop.schedule.cluster.failures import Failures, NodeEvent, Outage
+from wattloop.schedule.cluster.cluster import (
+    Cluster,
+    Failures,
+    GpuType,
+    NodeEvent,
+    NodeGroup,
+    Outage,
+)
 
 __all__ = ["Cluster", "Failures", "GpuType", "NodeEvent", "NodeGroup", "Outage"]

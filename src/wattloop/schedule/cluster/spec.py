@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from wattloop.schedule.amounts import (
+from wattloop.schedule.quantities import (
     BytesPerSecond,
     Count,
     PositiveSeconds,

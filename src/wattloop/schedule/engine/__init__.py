@@ -10,8 +10,16 @@
 - `result`, `outcome`, `saved`   what a simulation leaves behind; a simulation as a file
 """
 
-from wattloop.schedule.engine.result import Ended, Result
-from wattloop.schedule.engine.settings import Keeps, NodeEvent, Preemption, Settings
+from wattloop.schedule.engine.result import FinishedJob, SimulationResult
+from wattloop.schedule.engine.settings import EngineSettings, Keeps, NodeEvent, Preemption
 from wattloop.schedule.engine.simulation import Simulation
 
-__all__ = ["Ended", "Keeps", "NodeEvent", "Preemption", "Result", "Settings", "Simulation"]
+__all__ = [
+    "EngineSettings",
+    "FinishedJob",
+    "Keeps",
+    "NodeEvent",
+    "Preemption",
+    "Simulation",
+    "SimulationResult",
+]

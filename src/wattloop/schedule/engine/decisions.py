@@ -7,9 +7,9 @@ from operator import index
 
 from wattloop.core.errors import ImpossibleAction
 from wattloop.schedule.actions import Action, Preempt, Recap, Start, Wake
+from wattloop.schedule.engine.event_log import PENDING, EventKind
 from wattloop.schedule.engine.execution import Execution
-from wattloop.schedule.engine.log import PENDING, What
-from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.view import ClusterView
 
 __all__ = ["WAKE", "Decisions"]
@@ -146,7 +146,7 @@ class Decisions:
                     return f"job {action.job} does not run"
                 if stretch.rests:
                     return f"job {action.job} has done its work"
-                world.stop(now_s, stretch, What.PREEMPT)
+                world.stop(now_s, stretch, EventKind.PREEMPT)
                 return ""
             if isinstance(action, Recap):
                 return self._recap(now_s, index(action.job), index(action.option))
@@ -180,7 +180,7 @@ class Decisions:
 
     def _refuse(self, now_s: float, job: int, why: str) -> None:
         self.refusals += 1
-        self._world.log.add(now_s, What.REFUSE, job)
+        self._world.log.add(now_s, EventKind.REFUSE, job)
         why = f"at {now_s:g} s: {why}"
         if self._world.settings.strict:
             raise ImpossibleAction(why)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from wattloop.core.errors import InvariantBroken
+from wattloop.schedule.engine.event_log import Event
 from wattloop.schedule.engine.execution import END, Execution
-from wattloop.schedule.engine.log import Event
 
 __all__ = ["Invariants"]
 

@@ -1,12 +1,13 @@
-"""Which GPUs of which nodes are free, and who gets them."""
+"""Free GPUs of every node, their allocation, and job kinds that can never run."""
 
 from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.estimates.oracle import PlacementOptions, Shape
 from wattloop.schedule.free_gpus import FreeGpus
-from wattloop.schedule.oracle.options import Shape
-
-__all__ = ["Machines", "Nodes"]
+from wattloop.schedule.jobs.kind import JobKind
 
 Nodes = tuple[tuple[int, int], ...]
+
+
 """(node, bit mask of GPUs there), in the order they were taken."""
 
 
@@ -135,3 +136,17 @@ def _without(mask: int, gpus: int) -> int:
     for _ in range(gpus):
         mask &= mask - 1  # clears the lowest bit
     return mask
+
+
+def why_never(kind: JobKind, options: PlacementOptions, cluster: Cluster) -> str:
+    """Why no job of this kind can run, even on the empty cluster; empty when it can."""
+    by_type = zip(cluster.types, cluster.gpus_by_type, strict=True)
+    most = max((n for each, n in by_type if not kind.types or each.name in kind.types), default=0)
+    least = min(kind.gpus)
+    if least <= most and not len(options):
+        return f"{kind.label}: fits no GPU of the cluster in any of its settings"
+    free = Machines(cluster).free
+    if any(free.fits(shape) for shape in set(options.shapes())):
+        return ""
+    least = int(options.gpus.min()) if len(options) else least
+    return f"{kind.label}: needs at least {least} GPUs of one type, the cluster has {most} at most"

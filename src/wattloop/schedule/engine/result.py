@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.engine.log import EventLog
+from wattloop.schedule.engine.event_log import EventLog
 from wattloop.schedule.jobs.table import JobTable
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.step_function import StepFunction
 
-__all__ = ["Ended", "Result"]
+__all__ = ["FinishedJob", "SimulationResult"]
 
 Floats = NDArray[np.float64]
 
 
-class Ended(StrEnum):
+class FinishedJob(StrEnum):
     """Why a simulation went no further."""
 
     NOT_YET = "not yet"
@@ -33,7 +33,7 @@ class Ended(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class SimulationResult:
     """Jobs, energy and events of one simulation. All arrays over jobs are by job number.
 
     Attributes:
@@ -82,7 +82,7 @@ class Result:
     peak_w: float
     over_budget_s: float
     over_budget_j: float
-    budget_w: Steps
+    budget_w: StepFunction
     power_times_s: Floats
     power_w: Floats
     busy_gpu_s: tuple[float, ...]
@@ -93,7 +93,7 @@ class Result:
     log: EventLog
     wall_s: float
     policy_s: float
-    ended: Ended = Ended.DONE
+    ended: FinishedJob = FinishedJob.DONE
     left: Mapping[int, str] = field(default_factory=dict)
 
     @property

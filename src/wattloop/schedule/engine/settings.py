@@ -4,15 +4,15 @@ import math
 from dataclasses import dataclass, field
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.cluster.failures import NodeEvent
+from wattloop.schedule.cluster.cluster import NodeEvent
 from wattloop.schedule.preemption import Keeps, Preemption
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.step_function import StepFunction
 
-__all__ = ["Keeps", "NodeEvent", "Preemption", "Settings"]
+__all__ = ["EngineSettings", "Keeps", "NodeEvent", "Preemption"]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EngineSettings:
     """Rules of a simulation.
 
     Attributes:
@@ -38,9 +38,9 @@ class Settings:
     start_latency_s: float = 0.0
     end_latency_s: float = 0.0
     interference: float = 0.0
-    budget_w: Steps = field(default_factory=lambda: Steps.constant(math.inf))
-    carbon_g_per_kwh: Steps | None = None
-    price_per_kwh: Steps | None = None
+    budget_w: StepFunction = field(default_factory=lambda: StepFunction.constant(math.inf))
+    carbon_g_per_kwh: StepFunction | None = None
+    price_per_kwh: StepFunction | None = None
     node_events: tuple[NodeEvent, ...] = ()
     checks: bool = False
     strict: bool = False

@@ -1,38 +1,194 @@
-"""A cluster in time: a heap of events, and a policy that is asked after each."""
+"""The event loop: a heap of events, and a policy that is asked after each."""
 
 import gc
+import hashlib
 import math
+import os
+import pickle
+import tempfile
 import time
 from array import array
 from heapq import heappop, heappush
 from pathlib import Path
 
+import numpy as np
+
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.engine.decisions import WAKE, Decisions
+from wattloop.schedule.engine.event_log import EventKind
 from wattloop.schedule.engine.execution import BEGIN, END, REST, Execution
-from wattloop.schedule.engine.input import check_input
 from wattloop.schedule.engine.invariants import Invariants
-from wattloop.schedule.engine.log import What
-from wattloop.schedule.engine.outcome import result_of
-from wattloop.schedule.engine.result import Ended, Result
-from wattloop.schedule.engine.runnable import why_never
-from wattloop.schedule.engine.saved import load, save
-from wattloop.schedule.engine.settings import Settings
+from wattloop.schedule.engine.machines import why_never
+from wattloop.schedule.engine.result import FinishedJob, SimulationResult
+from wattloop.schedule.engine.settings import EngineSettings
+from wattloop.schedule.estimates.oracle import Oracle
 from wattloop.schedule.jobs.table import JobTable, uncapped
-from wattloop.schedule.oracle.oracle import Oracle
-from wattloop.schedule.policies.policy import Policy
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.policies.power_budget import Headroom
+from wattloop.schedule.step_function import StepFunction
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["Simulation"]
+
+def check_input(cluster: Cluster, jobs: JobTable, settings: EngineSettings) -> None:
+    """Refuse what would make time run backwards or never end.
+
+    Raises:
+        ConfigError: which job or event, and what is wrong with it.
+    """
+    for name, column in (("arrival_s", jobs.arrival_s), ("work", jobs.work)):
+        bad = np.flatnonzero(~(np.isfinite(column) & (column >= 0.0)))
+        if len(bad):
+            raise ConfigError(
+                f"jobs: {name} of job {bad[0]} is {column[bad[0]]:g}; give a number from 0 on"
+            )
+    for event in settings.node_events:
+        if not 0 <= event.node < len(cluster.node_groups):
+            raise ConfigError(
+                f"node_events: node {event.node}; the cluster has nodes 0 to "
+                f"{len(cluster.node_groups) - 1}"
+            )
+        if not 0.0 <= event.time_s < math.inf:
+            raise ConfigError(f"node_events: time_s is {event.time_s:g}; give seconds from 0 on")
+
+
+MAGIC = b"wattloop simulation 3\n"
+
+
+DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+def save(thing: object, path: Path) -> None:
+    """Write it whole or not at all: a file that is there can be loaded.
+
+    Raises:
+        ConfigError: it holds something that cannot be kept, such as a policy with a lambda.
+    """
+    try:
+        payload = pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"{path}: this simulation cannot be saved: {error}; "
+            "policies, oracles and objectives have to be made of named functions and classes"
+        ) from error
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(MAGIC + hashlib.sha256(payload).digest() + payload)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def load(path: Path) -> object:
+    """What was saved.
+
+    Raises:
+        ConfigError: there is no such file, it is damaged, or of another version.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    if not content.startswith(MAGIC):
+        raise ConfigError(f"{path}: no simulation saved by this version; simulate again")
+    digest, payload = content[len(MAGIC) :][:DIGEST_BYTES], content[len(MAGIC) + DIGEST_BYTES :]
+    if hashlib.sha256(payload).digest() != digest:
+        raise ConfigError(f"{path}: damaged (its checksum is wrong); simulate again")
+    try:
+        return pickle.loads(payload)
+    except (pickle.UnpicklingError, AttributeError, ImportError) as error:
+        raise ConfigError(f"{path}: names what is no longer there: {error}") from error
+
+
+def result_of(simulation: "Simulation") -> SimulationResult:
+    """Everything so far; running jobs with what they have had up to now. Changes nothing."""
+    world, decisions = simulation.world, simulation.decisions
+    ledger, accounts, now_s = world.ledger, world.accounts, world.ledger.now_s
+    energy_j, gpu_s = np.array(accounts.energy_j), np.array(accounts.gpu_s)
+    busy_gpu_s = accounts.busy_gpu_s.copy()
+    for job, stretch in world.running.items():
+        had_gpu_s = stretch.gpus * (now_s - stretch.started_s)
+        energy_j[job] += stretch.energy_at_j(now_s)
+        gpu_s[job] += had_gpu_s
+        busy_gpu_s[stretch.type_index] += had_gpu_s
+    active_j = float(energy_j.sum())
+    return SimulationResult(
+        policy=decisions.policy.name,
+        cluster=world.cluster,
+        jobs=world.jobs,
+        end_s=now_s,
+        started_s=np.array(accounts.started_s),
+        finished_s=np.array(accounts.finished_s),
+        energy_j=energy_j,
+        wasted_j=np.array(accounts.wasted_j),
+        gpu_s=gpu_s,
+        preemptions=np.array(accounts.preemptions, dtype=np.int64),
+        interruptions=np.array(accounts.interruptions, dtype=np.int64),
+        active_j=active_j,
+        idle_j=ledger.idle_j(active_j),
+        host_j=ledger.host_j,
+        network_j=ledger.network_j,
+        carbon_g=ledger.carbon_g,
+        cost=ledger.cost,
+        peak_w=ledger.peak_w,
+        over_budget_s=ledger.over_budget_s,
+        over_budget_j=ledger.over_budget_j,
+        budget_w=world.settings.budget_w,
+        power_times_s=np.array(ledger.times_s),
+        power_w=np.array(ledger.powers_w),
+        busy_gpu_s=tuple(busy_gpu_s),
+        down_gpu_s=tuple(world.outages.gpu_s(now_s)),
+        never=dict(simulation.never),
+        refused=tuple(decisions.refused),
+        refusals=decisions.refusals,
+        log=world.log.copy() if simulation.ended is FinishedJob.NOT_YET else world.log,
+        wall_s=simulation.wall_s,
+        policy_s=decisions.policy_s,
+        ended=simulation.ended,
+        left=_left(simulation)
+        if simulation.ended in (FinishedJob.STUCK, FinishedJob.STALLED)
+        else {},
+    )
+
+
+def _left(simulation: "Simulation") -> dict[int, str]:
+    """Why each waiting job was not started: it is impossible, or the policy starved it."""
+    headroom = Headroom(simulation.view)
+    return {job: _why_left(simulation, headroom, job) for job in simulation.view.queue.in_order()}
+
+
+def _why_left(simulation: "Simulation", headroom: Headroom, job: int) -> str:
+    world, policy = simulation.world, simulation.decisions.policy
+    kind = world.kind[job]
+    label, free = world.jobs.kinds[kind].label, world.machines.free
+    if not any(free.fits(choice.shape) for choice in world.choices[kind]):
+        down = [world.cluster.node_names[node] for node in sorted(world.outages.since_s)]
+        if down:
+            return f"{label}: impossible: its GPUs are down: {', '.join(down)}"
+        return f"{label}: starved: its GPUs were not free, and {policy.name} did not wait for them"
+    if why := headroom.why_never(job):
+        return f"{label}: impossible: {why}"
+    return f"{label}: starved: it could run, but {policy.name} never started it"
+
 
 # Order of what happens at one moment: ends first (0), so that their machines are free for the
 # rest; then nodes and figures that change, arrivals, and last the policy.
 NODE, TURN, ROUND = 1, 2, 4
-ARRIVE = int(What.ARRIVE)
+
+
+ARRIVE = int(EventKind.ARRIVE)
+
+
 GARBAGE_AFTER = 50_000
+
+
 WAKES_IN_VAIN = 10_000
+
+
 """How often a policy may ask to be woken, with nothing running and nobody to come."""
 
 
@@ -56,11 +212,11 @@ class Simulation:
         *,
         truth: Oracle,
         oracle: Oracle | None = None,
-        settings: Settings | None = None,
+        settings: EngineSettings | None = None,
     ) -> None:
         if not policy.sets_caps:
             jobs = uncapped(jobs)
-        self.settings = settings or Settings()
+        self.settings = settings or EngineSettings()
         check_input(cluster, jobs, self.settings)
         self.world = Execution(cluster, jobs, truth, oracle or truth, self.settings)
         self.decisions = Decisions(policy, self.world)
@@ -72,7 +228,7 @@ class Simulation:
         self._arrival_s = array("d", [*jobs.arrival_s.tolist(), math.inf])
         self._work = array("d", jobs.work.astype(float).tobytes())
         self.arrived = 0
-        self.ended = Ended.NOT_YET
+        self.ended = FinishedJob.NOT_YET
         self.wall_s = 0.0
         self._in_vain = 0
         self._last_news_s = 0.0
@@ -87,7 +243,7 @@ class Simulation:
         """What the policy sees."""
         return self.decisions.view
 
-    def run(self, until_s: float = math.inf) -> Result:
+    def run(self, until_s: float = math.inf) -> SimulationResult:
         """Go on until all is done, the horizon is reached, or `until_s`."""
         begun_s, thresholds = time.perf_counter(), gc.get_threshold()
         # Nothing here goes in circles: looking for those every 700 objects takes a tenth of the
@@ -100,7 +256,7 @@ class Simulation:
         self.wall_s += time.perf_counter() - begun_s
         return self.result()
 
-    def result(self) -> Result:
+    def result(self) -> SimulationResult:
         """What there is so far."""
         return result_of(self)
 
@@ -156,7 +312,7 @@ class Simulation:
                 continue
             self._in_vain += 1
             if self._in_vain > patience:
-                self.ended = Ended.STALLED
+                self.ended = FinishedJob.STALLED
                 return
         self._come_to_rest(until_s, now_s)
 
@@ -221,7 +377,7 @@ class Simulation:
         if next_s < math.inf:
             heappush(self.world.heap, (next_s, TURN, 0, 0))
 
-    def _steps(self) -> list[Steps]:
+    def _steps(self) -> list[StepFunction]:
         settings = self.settings
         steps = (settings.budget_w, settings.carbon_g_per_kwh, settings.price_per_kwh)
         return [each for each in steps if each is not None]
@@ -254,11 +410,11 @@ class Simulation:
         is_open = self.settings.horizon_s == math.inf
         if is_open and not self.world.running and self.arrived == len(self.world.jobs):
             if not len(self.world.queue):
-                self.ended = Ended.DONE
+                self.ended = FinishedJob.DONE
                 return
             if next_s <= until_s or next_s == math.inf:
-                self.ended = Ended.STUCK
+                self.ended = FinishedJob.STUCK
                 return
         self.world.ledger.advance(until_s)
         if until_s == self.settings.horizon_s:
-            self.ended = Ended.HORIZON
+            self.ended = FinishedJob.HORIZON

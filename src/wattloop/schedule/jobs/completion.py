@@ -1,10 +1,8 @@
-"""What a trace lacks, drawn from a documented mapping: model, work, options, user, deadline.
+"""Complete a trace with drawn models, work, options, users and deadlines."""
 
-Every assumption is written into the notes of the table that comes of it.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,24 +10,148 @@ from numpy.typing import NDArray
 from wattloop.core.errors import ConfigError
 from wattloop.core.yaml_spec import nearest
 from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.jobs.combined import Combined
-from wattloop.schedule.jobs.deadlines import Deadlines, best_runtime_s
-from wattloop.schedule.jobs.draws import Draws
-from wattloop.schedule.jobs.kind import JobKind
-from wattloop.schedule.jobs.model_draw import drawn_models
-from wattloop.schedule.jobs.people import People
-from wattloop.schedule.jobs.reference import reference_sample_s, reference_type
-from wattloop.schedule.jobs.rigid import pinned
+from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions
+from wattloop.schedule.jobs.attributes import Deadlines, Draws, People, best_runtime_s, pinned
+from wattloop.schedule.jobs.kind import JobKind, JobTemplate
 from wattloop.schedule.jobs.table import JobTable
-from wattloop.schedule.jobs.template import JobTemplate
-from wattloop.schedule.jobs.traces.trace import Trace
-from wattloop.schedule.jobs.traces.words import known_types
-from wattloop.schedule.oracle.oracle import Oracle
+from wattloop.schedule.traces.names import known_models, known_types
+from wattloop.schedule.traces.trace import Trace
 
-__all__ = ["Completion"]
+WIDEST = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Combined:
+    """Distinct rows of some columns of whole numbers.
+
+    Attributes:
+        rows: each combination.
+        counts: how many rows are of it.
+        of_job: which combination each row is, as an index into `rows`.
+    """
+
+    rows: list[tuple[int, ...]]
+    counts: list[int]
+    of_job: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, *columns: NDArray[Any]) -> "Combined":
+        """Ordered by the columns, the first one first."""
+        of_job = np.zeros(len(columns[0]), np.int64)
+        for column in columns:
+            place, count = _places(column)
+            of_job, _ = _places(of_job * count + place)
+        counts = np.bincount(of_job)
+        one = np.empty(len(counts), np.int64)
+        one[of_job] = np.arange(len(of_job))  # any row of a combination stands for it
+        rows = [tuple(int(column[row]) for column in columns) for row in one.tolist()]
+        return cls(rows, counts.tolist(), of_job)
+
+
+def _places(column: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
+    """Each value's place among the distinct ones, in their order, and how many there are."""
+    if not len(column):
+        return np.zeros(0, np.int64), 0
+    low, high = int(column.min()), int(column.max())
+    if high - low >= WIDEST:
+        values, place = np.unique(column, return_inverse=True)
+        return place.astype(np.int64), len(values)
+    # counting is ten times quicker than sorting
+    seen = np.bincount(column.astype(np.int64) - low) > 0
+    places = np.cumsum(seen) - 1
+    return places[column.astype(np.int64) - low], int(seen.sum())
+
+
+def reference_type(cluster: Cluster) -> int:
+    """The GPU type that a trace without types is taken to come from: the most common one."""
+    return int(np.argmax(cluster.gpus_by_type))
+
+
+def reference_sample_s(
+    options: PlacementOptions, cluster: Cluster, type_index: int, gpus: int
+) -> tuple[float, bool]:
+    """Seconds per sample on `gpus` GPUs of a type at full power with the fastest batch.
+
+    Where that placement does not exist: the same number of GPUs of the most common type that has
+    it; else the nearest number there is, taken to scale evenly.
+
+    Returns:
+        The figure, NaN for a kind without any placement; and whether it is of that very placement.
+    """
+    if not len(options):
+        return np.nan, False
+    by_size = sorted(range(len(cluster.types)), key=lambda n: -cluster.gpus_by_type[n])
+    for each in (type_index, *by_size):
+        rows = np.flatnonzero((options.type_index == each) & (options.gpus == gpus))
+        if len(rows):
+            full = rows[options.cap_w[rows] == options.cap_w[rows].max()]
+            return float(options.sample_s[full].min()), each == type_index
+    nearest = options.gpus[np.argmin(np.abs(np.log(options.gpus / gpus)))]
+    rows = np.flatnonzero(options.gpus == nearest)
+    return float(options.sample_s[rows].min() * nearest / gpus), False
+
+
+Bools = NDArray[np.bool_]
+
+
+def drawn_models(
+    trace: Trace, templates: Sequence[JobTemplate], draws: Draws, notes: list[str]
+) -> tuple[NDArray[np.int32], Bools]:
+    """The template of each job, and whether the trace itself says so.
+
+    Where it does not, one is drawn by weight among those that suit the job's GPUs and duration.
+    """
+    drawn = _drawn(trace, templates, draws, notes)
+    known = np.zeros(len(trace), bool)
+    if trace.model is not None:
+        said = known_models(trace.model, templates)
+        known = said >= 0
+        drawn = np.where(known, said, drawn)
+        notes.append(f"model: {int(known.sum())} jobs train what the trace says")
+    if not known.all():
+        labels = ", ".join(template.kind.label for template in templates)
+        notes.append(
+            f"model: {int((~known).sum())} drawn by weight from {labels}, seed {draws.seed}"
+        )
+    return drawn, known
+
+
+def _drawn(
+    trace: Trace, templates: Sequence[JobTemplate], draws: Draws, notes: list[str]
+) -> NDArray[np.int32]:
+    suits = [_suits(trace, template) for template in templates]
+    none: Bools = ~np.logical_or.reduce(suits)
+    if count := int(np.sum(none)):
+        notes.append(f"model: {count} jobs suit none by GPUs and duration, drawn from all")
+    total = np.zeros(len(trace))
+    for template, suit in zip(templates, suits, strict=True):
+        total += template.weight * (suit | none)
+    drawn = np.full(len(trace), -1, np.int32)
+    wanted, reached = draws.uniform("models", len(trace)) * total, np.zeros(len(trace))
+    for number, (template, suit) in enumerate(zip(templates, suits, strict=True)):
+        reached += template.weight * (suit | none)
+        drawn[(drawn < 0) & (wanted < reached)] = number
+    return drawn
+
+
+def _suits(trace: Trace, template: JobTemplate) -> Bools:
+    (least, most), (short_s, long_s) = template.trace_gpus, template.trace_s
+    fits: Bools = (trace.gpus >= least) & (trace.gpus <= most)
+    if (short_s, long_s) != (0, np.inf):  # an unknown duration suits only those who do not ask
+        fits &= (trace.duration_s >= short_s) & (trace.duration_s < long_s)
+    return fits
+
+
+# What a trace lacks, drawn from a documented mapping: model, work, options, user, deadline.
+#
+# Every assumption is written into the notes of the table that comes of it.
 
 Floats = NDArray[np.float64]
+
+
 Ints = NDArray[np.int64]
+
+
 Codes = NDArray[np.int32]
 
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_duration
-from wattloop.schedule.jobs.draws import Draws
-from wattloop.schedule.jobs.traces.trace import Trace
+from wattloop.schedule.jobs.attributes import Draws
+from wattloop.schedule.traces.trace import Trace
 
 __all__ = ["Scaling"]
 

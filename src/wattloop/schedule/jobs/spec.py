@@ -1,28 +1,245 @@
-"""The `jobs` section of a scenario file: where its jobs come from."""
+"""The `jobs` section of a scenario file."""
 
+import math
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+import numpy as np
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.amounts import PositiveSeconds, Share, Strict
+from wattloop.core.user_code import user_path
 from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.jobs.arrivals import Arrivals
+from wattloop.schedule.estimates.oracle import Oracle
+from wattloop.schedule.jobs.attributes import Deadlines, People
 from wattloop.schedule.jobs.completion import Completion
-from wattloop.schedule.jobs.deadlines import Deadlines
-from wattloop.schedule.jobs.people import People
-from wattloop.schedule.jobs.poisson import PoissonJobs
-from wattloop.schedule.jobs.spec_models import ModelSpec
-from wattloop.schedule.jobs.spec_trace import TraceSpec
-from wattloop.schedule.jobs.table import JobTable
-from wattloop.schedule.jobs.table_file import is_job_table, load_jobs
-from wattloop.schedule.oracle.oracle import Oracle
+from wattloop.schedule.jobs.generator import Arrivals, PoissonJobs
+from wattloop.schedule.jobs.kind import JobKind, JobTemplate
+from wattloop.schedule.jobs.scale import Scaling
+from wattloop.schedule.jobs.table import JobTable, is_job_table, load_jobs
+from wattloop.schedule.quantities import (
+    Count,
+    PositiveSeconds,
+    Seconds,
+    Share,
+    Strict,
+    number,
+    seconds,
+)
+from wattloop.schedule.traces.reader import read_trace
+from wattloop.schedule.traces.trace import Trace
 
-__all__ = ["DeadlinesSpec", "GenerateSpec", "JobsSpec", "TraceSpec", "UsersSpec"]
+
+def _bound(value: Any) -> Any:
+    """A number, a time, or nothing: no bound (as JSON writes infinity)."""
+    return math.inf if value is None else seconds(value)
+
+
+Most = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
+
+
+# 70% and 0.7 are the same cap, whatever the last bit says
+Cap = Annotated[
+    float, BeforeValidator(number), Field(gt=0, le=1), AfterValidator(lambda share: round(share, 6))
+]
+
 
 Positive = Annotated[float, Field(gt=0)]
+
+
+Bound = Annotated[float, Field(ge=0, allow_inf_nan=True), BeforeValidator(_bound)]
+
+
+Bounds = Annotated[list[Bound], Field(min_length=2, max_length=2)]
+
+
+class WorkSpec(Strict):
+    """Samples to train on: `samples`, times `epochs`, or anything from `least` to `most`."""
+
+    samples: Positive | None = None
+    epochs: Positive = 1.0
+    least: Positive | None = None
+    most: Positive | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_number(cls, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float | str | Mapping):
+            raise ValueError("write samples, or samples and epochs, or least and most")
+        return value if isinstance(value, Mapping) else {"samples": value}
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "WorkSpec":
+        ranged = self.least is not None and self.most is not None
+        if ranged == (self.samples is not None) or (self.least is None) != (self.most is None):
+            raise ValueError("write samples (and epochs), or least and most")
+        if ranged and (self.least or 0) > (self.most or 0):
+            raise ValueError(f"least is {self.least:g}, above most, which is {self.most:g}")
+        return self
+
+    def bounds(self) -> tuple[float, float]:
+        """Least and most samples."""
+        if self.samples is not None:
+            return self.samples * self.epochs, self.samples * self.epochs
+        return (self.least or math.nan) * self.epochs, (self.most or math.nan) * self.epochs
+
+
+class ModelSpec(Strict):
+    """One model. `work` is for generated jobs; the last three are for traces.
+
+    `when_gpus` and `when_duration` bound the jobs that may be this model (from, to); `called` are
+    names under which traces know it.
+    """
+
+    model: Annotated[str, Field(min_length=1)]
+    precision: str = ""
+    gpus: Annotated[list[Most], Field(min_length=1)] = Field(default_factory=lambda: [1])
+    batches: Annotated[list[Most], Field(min_length=1)] = Field(default_factory=lambda: [1])
+    caps: Annotated[list[Cap], Field(min_length=1)] = Field(default_factory=lambda: [1.0])
+    types: list[str] = Field(default_factory=list)
+    sequence: Most | None = None
+    spread: bool = False
+    weight: Positive = 1.0
+    work: WorkSpec | None = None
+    when_gpus: Bounds | None = None
+    called: list[str] = Field(default_factory=list)
+    when_duration: Bounds | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_name(cls, value: Any) -> Any:
+        return {"model": value} if isinstance(value, str) else value
+
+    @field_validator("gpus", "batches", "caps", "types", "called", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return value if isinstance(value, list) else [value]
+
+    @field_validator("when_gpus", "when_duration")
+    @classmethod
+    def _in_order(cls, value: list[float] | None) -> list[float] | None:
+        if value is not None and value[0] > value[1]:
+            raise ValueError(f"write from and to, in this order, not {value[0]:g} and {value[1]:g}")
+        return value
+
+    def template(self) -> JobTemplate:
+        """As generators and completion use it."""
+        kind = JobKind(
+            model=self.model,
+            precision=self.precision,
+            gpus=tuple(sorted(set(self.gpus))),
+            batches=tuple(sorted(set(self.batches))),
+            caps=tuple(sorted(set(self.caps))),
+            types=tuple(self.types),
+            sequence=self.sequence,
+            may_spread=self.spread,
+        )
+        least, most = self.work.bounds() if self.work is not None else (math.nan, math.nan)
+        gpus, lasting = self.when_gpus or (0.0, math.inf), self.when_duration or (0.0, math.inf)
+        return JobTemplate(
+            kind=kind,
+            least_work=least,
+            most_work=most,
+            weight=self.weight,
+            trace_gpus=(gpus[0], gpus[1]),
+            trace_s=(lasting[0], lasting[1]),
+            called=tuple(self.called),
+        )
+
+
+class TraceSpec(Strict):
+    """A trace, how it is written, and which part of it at which scale.
+
+    `file` alone may be written as a text. `begin`, `end`, `head` and `sample` take a part;
+    arrivals come `speed` times faster, jobs are `work` times longer on `gpus` times as many GPUs.
+    """
+
+    file: Annotated[str, Field(min_length=1)]
+    format: str = ""
+    columns: dict[str, str] = Field(default_factory=dict)
+    unusable: Literal["", "refuse", "leave_out"] = ""
+    reference: str = ""
+    gpu_types: Literal["any", "match"] | dict[str, str] = "any"
+    begin_s: Annotated[Seconds, Field(alias="begin")] = 0.0
+    end_s: Annotated[PositiveSeconds | None, Field(alias="end")] = None
+    head: Count | None = None
+    sample: Count | None = None
+    speed: Positive = 1.0
+    work: Positive = 1.0
+    gpus: Positive = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_file(cls, value: Any) -> Any:
+        if not isinstance(value, str | Mapping):
+            raise ValueError("write the path of a trace, or file and what else there is to say")
+        return {"file": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "TraceSpec":
+        if self.end_s is not None and self.end_s <= self.begin_s:
+            raise ValueError(f"end is {self.end_s:g} s, not after begin, which is {self.begin_s:g}")
+        return self
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything but the file is given."""
+        return self != TraceSpec(file=self.file)
+
+    def located(self, folder: Path) -> "TraceSpec":
+        """With its files found from `folder`."""
+        names = {"file": _located(self.file, folder)}
+        if self.format.endswith((".yaml", ".yml")):
+            names["format"] = _located(self.format, folder)
+        return self.model_copy(update=names)
+
+    def trace(self, seed: int) -> Trace:
+        """The part of it that is asked for; `seed` is of the sample."""
+        form = self.format
+        stamps = (_stamp(self.file), _stamp(form) if form.endswith((".yaml", ".yml")) else None)
+        whole = _read(self.file, form, tuple(self.columns.items()), self.unusable, stamps)
+        end_s = math.inf if self.end_s is None else self.end_s
+        scaling = Scaling(
+            begin_s=self.begin_s,
+            end_s=end_s,
+            head=self.head,
+            sample=self.sample,
+            speed=self.speed,
+            work=self.work,
+            gpus=self.gpus,
+        )
+        return scaling.of(whole, seed)
+
+
+@lru_cache(maxsize=1)
+def _read(
+    file: str,
+    form: str,
+    columns: tuple[tuple[str, str], ...],
+    unusable: str,
+    stamps: tuple[object, ...],
+) -> Trace:
+    """Kept, because every seed and policy of a campaign asks for it again."""
+    del stamps  # a file that has changed since is read again
+    trace = read_trace(file, form, dict(columns), unusable)
+    for column in vars(trace).values():
+        if isinstance(column, np.ndarray):
+            column.flags.writeable = False
+    return trace
+
+
+def _stamp(file: str) -> tuple[int, int] | None:
+    try:
+        found = user_path(file).stat()
+    except OSError:
+        return None  # whoever opens it says why
+    return found.st_mtime_ns, found.st_size
+
+
+def _located(file: str, folder: Path) -> str:
+    return str(folder / user_path(file))
 
 
 class DeadlinesSpec(Strict):

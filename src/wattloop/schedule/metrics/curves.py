@@ -1,4 +1,4 @@
-"""Power over time in equal bins, so that a month and an hour draw alike."""
+"""Power over time in equal bins, and the allocation of each GPU over time."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.schedule.engine.result import Result
-
-__all__ = ["PowerCurve", "power_curve"]
+from wattloop.schedule.engine.event_log import EventKind
+from wattloop.schedule.engine.machines import Machines
+from wattloop.schedule.engine.result import SimulationResult
+from wattloop.schedule.estimates.oracle import Oracle
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +30,7 @@ class PowerCurve(NamedTuple):
     budget_w: Floats
 
 
-def power_curve(result: Result, bins: int = 500) -> PowerCurve:
+def power_curve(result: SimulationResult, bins: int = 500) -> PowerCurve:
     """Power of a simulation from its start to its end; empty when no time passed."""
     none = np.empty(0)
     if result.end_s <= 0 or not len(result.power_times_s):
@@ -58,3 +59,68 @@ def _within(inside: NDArray[np.int64], edges_s: Floats, changes_s: Floats) -> li
             last -= 1
         found.append((int(inside[number]), max(last, int(inside[number]))))
     return found
+
+
+ENDS = {
+    EventKind.FINISH: "finished",
+    EventKind.PREEMPT: "preempted",
+    EventKind.INTERRUPT: "node died",
+}
+
+
+class GpuAllocation(NamedTuple):
+    """One GPU with one job.
+
+    Attributes:
+        job: its number.
+        node, gpu: number of the node, and of the GPU within it.
+        begin_s, end_s: when the job had it.
+        end: `finished`, `preempted`, `node died` or `still running`.
+    """
+
+    job: int
+    node: int
+    gpu: int
+    begin_s: float
+    end_s: float
+    end: str
+
+
+def gpu_allocations(result: SimulationResult, truth: Oracle) -> list[GpuAllocation]:
+    """Replay a simulation's events on the same machines, which choose GPUs by the same rule.
+
+    Args:
+        result: of the simulation.
+        truth: the oracle it was run with, which says what each option needs.
+    """
+    machines = Machines(result.cluster)
+    shapes = [truth.options(kind).shapes() for kind in result.jobs.kinds]
+    kinds = result.jobs.kind.tolist()
+    held: dict[int, tuple[float, tuple[tuple[int, int], ...]]] = {}
+    found: list[GpuAllocation] = []
+    for event in result.log:
+        if event.what is EventKind.START:
+            nodes = machines.take(shapes[kinds[event.job]][event.detail])
+            held[event.job] = (event.time_s, nodes)
+        elif event.what in ENDS:
+            begin_s, nodes = held.pop(event.job)
+            machines.give(nodes)
+            found += _of(event.job, nodes, begin_s, event.time_s, ENDS[event.what])
+        elif event.what is EventKind.NODE_DOWN:
+            machines.put_down(event.detail)
+        elif event.what is EventKind.NODE_UP:
+            machines.put_up(event.detail)
+    for job, (begin_s, nodes) in held.items():
+        found += _of(job, nodes, begin_s, result.end_s, "still running")
+    return found
+
+
+def _of(
+    job: int, nodes: tuple[tuple[int, int], ...], begin_s: float, end_s: float, end: str
+) -> list[GpuAllocation]:
+    return [
+        GpuAllocation(job, node, gpu, begin_s, end_s, end)
+        for node, mask in nodes
+        for gpu in range(mask.bit_length())
+        if mask >> gpu & 1
+    ]

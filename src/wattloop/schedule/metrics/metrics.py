@@ -1,4 +1,4 @@
-"""The figures of one simulation."""
+"""The metrics of one simulation."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -7,13 +7,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.schedule.engine.result import Result
-from wattloop.schedule.metrics.fairness import jain
+from wattloop.schedule.engine.result import SimulationResult
 
-__all__ = ["Metrics", "metrics_of"]
+
+def jain(values: NDArray[np.float64]) -> float | None:
+    """Jain's index: 1 when all are equal, 1/n when one has everything; None for nobody.
+
+    J = (sum x)^2 / (n sum x^2)
+    """
+    if not len(values):
+        return None
+    squares = float(np.sum(values**2))
+    if squares == 0.0:
+        return 1.0
+    return float(np.sum(values)) ** 2 / (len(values) * squares)
+
 
 JOULES_PER_KWH = 3.6e6
+
+
 SECONDS_PER_H = 3_600.0
+
+
 Floats = NDArray[np.float64]
 
 
@@ -94,7 +109,7 @@ class Metrics:
         return asdict(self)
 
 
-def metrics_of(result: Result) -> Metrics:
+def metrics_of(result: SimulationResult) -> Metrics:
     """All figures of a simulation."""
     jobs = result.jobs
     came = jobs.arrival_s <= result.end_s
@@ -150,7 +165,7 @@ def metrics_of(result: Result) -> Metrics:
     )
 
 
-def _deadlines(result: Result, counted: NDArray[np.bool_]) -> tuple[int, int]:
+def _deadlines(result: SimulationResult, counted: NDArray[np.bool_]) -> tuple[int, int]:
     """Deadlines that were decided, and those of them that were missed."""
     urgent = result.jobs.urgent & counted
     late = result.finished_s > result.jobs.deadline_s
@@ -159,7 +174,7 @@ def _deadlines(result: Result, counted: NDArray[np.bool_]) -> tuple[int, int]:
     return int(decided.sum()), int((urgent & (late | overdue)).sum())
 
 
-def _makespan_s(result: Result) -> float | None:
+def _makespan_s(result: SimulationResult) -> float | None:
     if not result.is_done.any():
         return None
     return float(np.nanmax(result.finished_s) - result.jobs.arrival_s[0])
@@ -172,7 +187,7 @@ def _by_user(user: NDArray[np.int64], values: Floats, *, mean: bool) -> Floats:
     return sums / counts[counts > 0] if mean else sums
 
 
-def _utilisation(result: Result) -> dict[str, float]:
+def _utilisation(result: SimulationResult) -> dict[str, float]:
     cluster = result.cluster
     columns = (cluster.types, cluster.gpus_by_type, result.busy_gpu_s, result.down_gpu_s)
     found = {}

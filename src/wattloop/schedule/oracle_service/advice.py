@@ -5,11 +5,11 @@ from typing import Any
 
 from wattloop.core.units import format_duration, kwh_from_joules
 from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.described.describe import stated_of
-from wattloop.schedule.described.described_job import EstimateSource
-from wattloop.schedule.described.submitted import SubmittedJob
+from wattloop.schedule.estimates.job_estimate import EstimateSource
+from wattloop.schedule.estimates.job_estimator import stated_of
+from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.schedule.oracle_service.answer import Answer
-from wattloop.schedule.oracle_service.prices import Price
+from wattloop.schedule.oracle_service.placement_estimates import PlacementEstimate
 from wattloop.schedule.oracle_service.service import AskedJob, OracleService
 
 __all__ = ["SubmitAdvice", "submit_advice"]
@@ -112,7 +112,7 @@ def _type(job: SubmittedJob, cluster: Cluster) -> str:
     return cluster.types[most].name
 
 
-def _own(answer: Answer, gpus: int) -> Price | None:
+def _own(answer: Answer, gpus: int) -> PlacementEstimate | None:
     """The price of what was asked for, the cheapest of several."""
     mine = [
         price
@@ -131,7 +131,7 @@ def _errors(answer: Answer, gpus: int) -> list[str]:
     return found[:1]
 
 
-def _expected(answer: Answer, job: SubmittedJob, own: Price, gpu: str) -> list[str]:
+def _expected(answer: Answer, job: SubmittedJob, own: PlacementEstimate, gpu: str) -> list[str]:
     energy_j, time_s = own.energy_j or 0.0, own.time_s or 0.0
     factor = (own.factors or {}).get("energy")
     about = "" if factor is None else f" ({_kwh(energy_j / factor)} to {_kwh(energy_j * factor)})"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattloop.predict.intervals import CONFIDENCE
-from wattloop.schedule.oracle_service.priced_job import PricedJob
-from wattloop.schedule.oracle_service.prices import COSTS, Pair, Price
-from wattloop.schedule.oracle_service.where import Where
+from wattloop.schedule.oracle_service.job_query import JobQuery
+from wattloop.schedule.oracle_service.placement_estimates import COSTS, Pair, PlacementEstimate
+from wattloop.schedule.oracle_service.placement_query import PlacementQuery
 
 __all__ = ["Answer", "best_of", "to_dict"]
 
@@ -25,16 +25,19 @@ class Answer:
         objective: what it is best in.
     """
 
-    jobs: tuple[PricedJob, ...]
-    places: tuple[Where, ...]
+    jobs: tuple[JobQuery, ...]
+    places: tuple[PlacementQuery, ...]
     pairs: tuple[Pair, ...]
-    prices: tuple[Price, ...]
+    prices: tuple[PlacementEstimate, ...]
     best: tuple[int | None, ...]
     objective: str
 
 
 def best_of(
-    jobs: Sequence[PricedJob], pairs: Sequence[Pair], prices: Sequence[Price], objective: str
+    jobs: Sequence[JobQuery],
+    pairs: Sequence[Pair],
+    prices: Sequence[PlacementEstimate],
+    objective: str,
 ) -> tuple[int | None, ...]:
     """Of each job the cheapest pair that keeps the deadline; when none does, the least late."""
     best: list[tuple[float, float, int]] = [(math.inf, math.inf, -1)] * len(jobs)
@@ -67,7 +70,7 @@ def to_dict(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _row(number: int, pair: Pair, price: Price) -> dict[str, Any]:
+def _row(number: int, pair: Pair, price: PlacementEstimate) -> dict[str, Any]:
     if price.error:
         return {
             "result": number,

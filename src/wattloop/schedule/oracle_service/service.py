@@ -7,20 +7,19 @@ from threading import Lock
 from wattloop.core.errors import ConfigError
 from wattloop.fleet.job_tag.stated import Stated
 from wattloop.predict.prediction import Placement
-from wattloop.schedule.described.describe import caps_of
-from wattloop.schedule.described.fleet_file import Fleet
-from wattloop.schedule.described.fleet_oracle import FleetOracle
-from wattloop.schedule.described.history import History
-from wattloop.schedule.described.model_names import ModelNames, predicted_names
-from wattloop.schedule.described.rules import Rules
-from wattloop.schedule.described.submitted import SubmittedJob
+from wattloop.schedule.estimates.fleet_file import Fleet
+from wattloop.schedule.estimates.fleet_oracle import FleetOracle, ModelNames, predicted_names
+from wattloop.schedule.estimates.history import History
+from wattloop.schedule.estimates.job_estimator import caps_of
+from wattloop.schedule.estimates.rules import Rules
+from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle_service.answer import Answer, best_of
-from wattloop.schedule.oracle_service.priced_job import PricedJob, fleet_types, priced_job
-from wattloop.schedule.oracle_service.prices import Pair, Prices
-from wattloop.schedule.oracle_service.table_prices import table_prices
-from wattloop.schedule.oracle_service.where import Where, known_places, places_of
-from wattloop.schedule.oracle_service.workload_prices import Trace, WorkloadPrices
+from wattloop.schedule.oracle_service.job_query import JobQuery, fleet_types, job_query
+from wattloop.schedule.oracle_service.placement_estimates import Pair, PairEstimates
+from wattloop.schedule.oracle_service.placement_query import PlacementQuery, known_places, places_of
+from wattloop.schedule.oracle_service.table_estimates import table_estimates
+from wattloop.schedule.oracle_service.workload_estimates import Trace, WorkloadEstimates
 
 __all__ = ["MOST_PAIRS", "AskedJob", "OracleService"]
 
@@ -56,14 +55,14 @@ class OracleService:
         self._rules = Rules() if fleet is None else fleet.rules
         self._history = history
         self._names = predicted_names().with_workloads(self._rules.workloads)
-        self._kept = WorkloadPrices(trace)
+        self._kept = WorkloadEstimates(trace)
         self._oracle: FleetOracle | None = None
         self._lock = Lock()
 
     def answer(
         self,
         jobs: Sequence[AskedJob],
-        places: Sequence[Where],
+        places: Sequence[PlacementQuery],
         pairs: Sequence[Pair] | None = None,
         *,
         objective: str = "energy",
@@ -79,14 +78,14 @@ class OracleService:
         if not places and self._fleet is not None and self._fleet.spec.kind == "table":
             oracle = self._fleet_oracle()
             priced = self._priced(jobs, oracle.names)
-            places, asked, prices = table_prices(priced, oracle, MOST_PAIRS, wait_s)
+            places, asked, prices = table_estimates(priced, oracle, MOST_PAIRS, wait_s)
         else:
             priced = self._priced(jobs, self._names)
             if places:
                 known, asked = known_places(places), _checked(pairs, len(jobs), len(places))
             else:
                 places, known, asked = self._on_fleet(priced)
-            prices = Prices(self._kept, wait_s=wait_s).of(priced, known, asked, objective)
+            prices = PairEstimates(self._kept, wait_s=wait_s).of(priced, known, asked, objective)
         best = best_of(priced, asked, prices, objective)
         return Answer(priced, tuple(places), tuple(asked), tuple(prices), best, objective)
 
@@ -119,9 +118,9 @@ class OracleService:
         """Names that jobs may have."""
         return self._names.names()
 
-    def _priced(self, jobs: Sequence[AskedJob], names: ModelNames) -> tuple[PricedJob, ...]:
+    def _priced(self, jobs: Sequence[AskedJob], names: ModelNames) -> tuple[JobQuery, ...]:
         return tuple(
-            priced_job(
+            job_query(
                 job.submitted,
                 job.stated,
                 names=names,
@@ -139,11 +138,11 @@ class OracleService:
             return self._oracle
 
     def _on_fleet(
-        self, jobs: Sequence[PricedJob]
-    ) -> tuple[list[Where], list[Placement | str], list[Pair]]:
+        self, jobs: Sequence[JobQuery]
+    ) -> tuple[list[PlacementQuery], list[Placement | str], list[Pair]]:
         """Every placement that each job may take on the fleet's machines."""
         cluster = self.fleet().cluster
-        places: dict[Where, int] = {}
+        places: dict[PlacementQuery, int] = {}
         known: list[Placement | str] = []
         pairs: list[Pair] = []
         for number, job in enumerate(jobs):

@@ -6,6 +6,6 @@
 - `ageing`    what waiting is worth.
 """
 
-from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.policies.base import Policy
 
 __all__ = ["Policy"]

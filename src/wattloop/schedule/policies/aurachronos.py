@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from wattloop.schedule.actions import Action, Preempt, Start, Wake
 from wattloop.schedule.objectives import TIME, Estimates
-from wattloop.schedule.policies.ageing import EDP_AGE_WEIGHT_PER_S
 from wattloop.schedule.policies.node_plan import NodePlan, Promise, Victims
+from wattloop.schedule.policies.packing import EDP_AGE_WEIGHT_PER_S
 from wattloop.schedule.policies.smoothing import full_batch
 from wattloop.schedule.policies.zeus import Zeus
 from wattloop.schedule.queue import Columns
-from wattloop.schedule.running import Running
-from wattloop.schedule.view import ClusterView
+from wattloop.schedule.view import ClusterView, RunningJob
 
 __all__ = ["AuraChronos"]
 
@@ -177,14 +176,14 @@ class AuraChronos(Zeus):
                 return [*(Preempt(victim) for victim in best[0].jobs), Start(job, best[1])]
         return []
 
-    def _may_stop(self, view: ClusterView, end_s: float, running: Running) -> bool:
+    def _may_stop(self, view: ClusterView, end_s: float, running: RunningJob) -> bool:
         """Nobody whose own deadline could still be kept, and nobody too often."""
         del end_s
         deadline_s = float(view.jobs.deadline_s[running.job])
         is_free = math.isinf(deadline_s) or deadline_s <= view.now_s
         return is_free and view.preemptions[running.job] < self.most_preemptions
 
-    def _may_stop_for_now(self, view: ClusterView, end_s: float, running: Running) -> bool:
+    def _may_stop_for_now(self, view: ClusterView, end_s: float, running: RunningJob) -> bool:
         """Also an urgent job that has time to begin again once the other one is done."""
         if view.preemptions[running.job] >= self.most_preemptions:
             return False

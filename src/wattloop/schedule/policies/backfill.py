@@ -14,9 +14,9 @@ import numpy as np
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Action, Start, Wake
+from wattloop.schedule.estimates.oracle import Shape
 from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.objectives import TIME
-from wattloop.schedule.oracle.options import Shape
 from wattloop.schedule.policies.fifo import Fifo
 from wattloop.schedule.view import ClusterView
 

@@ -4,11 +4,9 @@ import math
 from collections.abc import Sequence
 
 from wattloop.schedule.actions import Action, Preempt, Wake
-from wattloop.schedule.policies.budget_packing import packed
-from wattloop.schedule.policies.headroom import Headroom
+from wattloop.schedule.policies.power_budget import Headroom, packed
 from wattloop.schedule.policies.zeus import Zeus
-from wattloop.schedule.running import Running
-from wattloop.schedule.view import ClusterView
+from wattloop.schedule.view import ClusterView, RunningJob
 
 __all__ = ["Charon", "look_s", "stopped_for_budget"]
 
@@ -61,7 +59,7 @@ def stopped_for_budget(view: ClusterView, over_w: float) -> list[Action]:
     return found
 
 
-def _above_idle_w(view: ClusterView, running: Running) -> float:
+def _above_idle_w(view: ClusterView, running: RunningJob) -> float:
     """What stopping a job saves; a job that does not work yet as estimated."""
     if running.is_done:
         return 0.0

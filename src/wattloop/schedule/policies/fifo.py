@@ -6,8 +6,8 @@ from itertools import islice
 from wattloop.schedule.actions import Action, Start
 from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.objectives import TIME
-from wattloop.schedule.policies.policy import Policy
-from wattloop.schedule.queue import Queue
+from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.queue import JobQueue
 from wattloop.schedule.view import ClusterView
 
 __all__ = ["Fifo", "fastest"]
@@ -39,7 +39,7 @@ class Fifo(Policy):
         return starts
 
 
-def fastest(queue: Queue, job: int, free: FreeGpus) -> int | None:
+def fastest(queue: JobQueue, job: int, free: FreeGpus) -> int | None:
     """The job's fastest option among those that fit; None when none does."""
     options = queue.options(job)
     for option in queue.options_by(TIME, job):

@@ -1,13 +1,18 @@
-"""Hades: least energy-delay products of users who have had little first (algorithm 9, ADR 0032)."""
+"""Hades: least energy-delay products of users with little usage first (algorithm 9, ADR 0032)."""
 
 from wattloop.schedule.objectives import EDP
-from wattloop.schedule.policies.themis import Themis
-
-__all__ = ["Hades"]
+from wattloop.schedule.policies.themis import Themis, ThemisAsPrinted
 
 
 class Hades(Themis):
     """score = min(P T^2) (C + 1), C the GPU seconds its user has had: Themis with energy."""
 
     name = "hades"
+    objective = EDP
+
+
+class HadesAsPrinted(ThemisAsPrinted):
+    """score = min(P T^2) / (C + 1), C the GPU seconds its user has had: who had much goes first."""
+
+    name = "hades-as-printed"
     objective = EDP

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from wattloop.schedule.actions import Action, Preempt, Start, Wake
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.objectives import Estimates, Objective
-from wattloop.schedule.policies.ageing import share, weight
 from wattloop.schedule.policies.aurachronos import AuraChronos, options_in_time
-from wattloop.schedule.policies.budget_packing import packed
 from wattloop.schedule.policies.charon import look_s, stopped_for_budget
-from wattloop.schedule.policies.headroom import Headroom
+from wattloop.schedule.policies.packing import share, weight
 from wattloop.schedule.policies.patience import Patience
+from wattloop.schedule.policies.power_budget import Headroom, packed
 from wattloop.schedule.policies.recaps import lowered, recapped
 from wattloop.schedule.policies.time_value import (
     gpu_worth,

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from wattloop.schedule.estimates.oracle import Shape
 from wattloop.schedule.free_gpus import FreeGpus
-from wattloop.schedule.oracle.options import Shape
-from wattloop.schedule.running import Running
-from wattloop.schedule.view import ClusterView
+from wattloop.schedule.view import ClusterView, RunningJob
 
 __all__ = ["NodePlan", "Promise", "Victims"]
 
@@ -136,7 +135,7 @@ class NodePlan:
             if left and free.nodes_with[type_index][left]:
                 free.give(type_index, -left, left)
 
-    def victims(self, shape: Shape, may_stop: Callable[[Running], bool]) -> Victims | None:
+    def victims(self, shape: Shape, may_stop: Callable[[RunningJob], bool]) -> Victims | None:
         """Whom to stop so that a placement fits, wasting least energy; None if nothing helps."""
         type_index, gpus, spread = shape
         view = self._view
@@ -193,7 +192,7 @@ class NodePlan:
                 more[node] = had + gpus
         return free.fits(shape)
 
-    def _give(self, free: FreeGpus, left: list[int], running: Running) -> None:
+    def _give(self, free: FreeGpus, left: list[int], running: RunningJob) -> None:
         for node, mask in running.nodes:
             gpus = mask.bit_count()
             free.give(running.type_index, gpus, left[node])

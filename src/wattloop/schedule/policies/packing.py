@@ -1,8 +1,4 @@
-"""Batch packing: score every waiting job once, then start them in that order while they fit.
-
-The loop of thesis 5.3.2.4, over arrays: a policy says by what a placement is chosen (`objective`)
-and how jobs are ranked (`rank`), and is done.
-"""
+"""Batch packing: score every waiting job once, then start jobs in that order while they fit."""
 
 import math
 from abc import abstractmethod
@@ -14,14 +10,59 @@ from numpy.typing import NDArray
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Action, Start
 from wattloop.schedule.objectives import Objective
-from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.placement_costs import Placed
+from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.queue import Columns
-from wattloop.schedule.unit_costs import Placed
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["PackingPolicy"]
+TIME_AGE_WEIGHT = 1.0
+
+
+"""Seconds of score per second waited: jobs go in the order in which they would have ended."""
+
+
+EDP_AGE_WEIGHT_PER_S = 1 / 600
+
+
+"""Ten minutes of waiting halve a job's energy-delay product."""
+
+
+def weight(name: str, value: float) -> float:
+    """The parameter called `name`, if it is one that a policy can weigh with.
+
+    Raises:
+        ConfigError: it is negative, infinite or no number.
+    """
+    if not (0 <= value < math.inf):
+        raise ConfigError(f"{name} is {value:g}; give a number from 0 up")
+    return float(value)
+
+
+def share(name: str, value: float | str) -> float:
+    """The parameter called `name`, written as a share (`0.1`) or in percent (`10%`).
+
+    Raises:
+        ConfigError: it is neither, or not from 0 to 1.
+    """
+    text = str(value).strip()
+    try:
+        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found <= 1:
+        raise ConfigError(f"{name} is {value}; give a share such as 0.1, or 10%")
+    return found
+
+
+# Batch packing: score every waiting job once, then start them in that order while they fit.
+#
+# The loop of thesis 5.3.2.4, over arrays: a policy says by what a placement is chosen
+# (`objective`)
+# and how jobs are ranked (`rank`), and is done.
 
 Floats = NDArray[np.float64]
+
+
 Ints = NDArray[np.int64]
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from wattloop.schedule.actions import Action, Wake
 from wattloop.schedule.objectives import TIME, Objective
-from wattloop.schedule.policies.headroom import ABOVE_IDLE, Headroom
 from wattloop.schedule.policies.node_plan import NodePlan
+from wattloop.schedule.policies.power_budget import ABOVE_IDLE, Headroom
 from wattloop.schedule.policies.time_value import reference_w
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView

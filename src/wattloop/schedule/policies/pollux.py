@@ -4,8 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.schedule.objectives import TIME
-from wattloop.schedule.policies.ageing import TIME_AGE_WEIGHT, weight
-from wattloop.schedule.policies.packing import PackingPolicy
+from wattloop.schedule.policies.packing import TIME_AGE_WEIGHT, PackingPolicy, weight
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView
 

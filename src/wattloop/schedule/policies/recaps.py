@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from wattloop.schedule.actions import Action, Recap
 from wattloop.schedule.objectives import Objective
-from wattloop.schedule.policies.headroom import Headroom, worst_w
-from wattloop.schedule.queue import Queue
-from wattloop.schedule.running import Running
-from wattloop.schedule.view import ClusterView
+from wattloop.schedule.policies.power_budget import Headroom, worst_w
+from wattloop.schedule.queue import JobQueue
+from wattloop.schedule.view import ClusterView, RunningJob
 
 __all__ = ["lowered", "recapped"]
 
@@ -38,7 +37,7 @@ class _Caps(NamedTuple):
 
 # What a cap costs does not change while a job runs: it is looked up, round after round.
 _Known = dict[tuple[int, int], _Caps]
-_known: WeakKeyDictionary[Queue, dict[Objective, _Known]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[JobQueue, dict[Objective, _Known]] = WeakKeyDictionary()
 
 
 def recapped(
@@ -90,7 +89,7 @@ def lowered(view: ClusterView, over_w: float) -> tuple[list[Action], float]:
 
 
 def _best(
-    view: ClusterView, caps: _Caps, running: Running, headroom: Headroom, may_raise: bool
+    view: ClusterView, caps: _Caps, running: RunningJob, headroom: Headroom, may_raise: bool
 ) -> int:
     """The cap of least cost that is not too slow for the deadline nor too much for the budget."""
     now = caps.options.index(running.option)
@@ -115,7 +114,7 @@ def _best(
     return running.option
 
 
-def _caps(view: ClusterView, objective: Objective, running: Running) -> _Caps:
+def _caps(view: ClusterView, objective: Objective, running: RunningJob) -> _Caps:
     alike = _alike(view, running)
     estimates = view.queue.estimates_for(running.job, 1.0)
     worst = worst_w(view, view.queue.options(running.job), estimates)
@@ -129,7 +128,7 @@ def _caps(view: ClusterView, objective: Objective, running: Running) -> _Caps:
     )
 
 
-def _alike(view: ClusterView, running: Running) -> Ints:
+def _alike(view: ClusterView, running: RunningJob) -> Ints:
     """Options of a running job with its GPUs and its batch, highest cap first."""
     options = view.queue.options(running.job)
     shapes = view.queue.shape_of(running.job)

@@ -1,4 +1,4 @@
-"""Policies by name: ours, and those of anybody's file or package."""
+"""Policies by name: shipped ones, and those of the user's file or package."""
 
 import importlib
 import inspect
@@ -10,19 +10,36 @@ from typing import Any
 import yaml
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.user_code import load_user_code
 from wattloop.core.yaml_spec import nearest
-from wattloop.schedule.policies.foreign import foreign_class
-from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.policies.base import Policy
 
-__all__ = [
-    "POLICIES",
-    "PolicyCard",
-    "describe",
-    "policies_from",
-    "policy_from",
-    "split_policies",
-    "with_parameter",
-]
+
+def foreign_class(text: str) -> type[Policy]:
+    """The class that is named so.
+
+    Raises:
+        ConfigError: no such file, module or class; it fails to load; or it is no policy.
+    """
+    place, _, name = text.rpartition(":")
+    if not place:
+        raise ConfigError(f"policy {text}: name the class as well, such as {text}:MyPolicy")
+    module = load_user_code(place, f"policy {text}", "Class")
+    own: dict[str, type[Policy]] = dict(inspect.getmembers(module, _is_policy))
+    if name not in own:
+        if hasattr(module, name):
+            raise ConfigError(
+                f"policy {text}: {name} is no policy; derive it from PackingPolicy or Policy and "
+                "give it all of their abstract methods"
+            )
+        known = nearest(name, list(own)) if own else "it has no policy at all"
+        raise ConfigError(f"policy {text}: no class {name} in {place}; {known}")
+    return own[name]
+
+
+def _is_policy(found: object) -> bool:
+    return isinstance(found, type) and issubclass(found, Policy) and not inspect.isabstract(found)
+
 
 POLICIES: Mapping[str, str] = {
     "fifo": "wattloop.schedule.policies.fifo:Fifo",
@@ -30,15 +47,17 @@ POLICIES: Mapping[str, str] = {
     "sjf": "wattloop.schedule.policies.sjf:Sjf",
     "pollux": "wattloop.schedule.policies.pollux:Pollux",
     "themis": "wattloop.schedule.policies.themis:Themis",
-    "themis-as-printed": "wattloop.schedule.policies.themis_as_printed:ThemisAsPrinted",
+    "themis-as-printed": "wattloop.schedule.policies.themis:ThemisAsPrinted",
     "chronos": "wattloop.schedule.policies.chronos:Chronos",
     "zeus": "wattloop.schedule.policies.zeus:Zeus",
     "hades": "wattloop.schedule.policies.hades:Hades",
-    "hades-as-printed": "wattloop.schedule.policies.hades_as_printed:HadesAsPrinted",
+    "hades-as-printed": "wattloop.schedule.policies.hades:HadesAsPrinted",
     "aurachronos": "wattloop.schedule.policies.aurachronos:AuraChronos",
     "charon": "wattloop.schedule.policies.charon:Charon",
     "helios": "wattloop.schedule.policies.helios:Helios",
 }
+
+
 """Name -> module and class; loaded when it is asked for."""
 
 

@@ -13,14 +13,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.objectives import Estimates
-from wattloop.schedule.oracle.options import Options
 
 __all__ = ["full_batch", "smoothed"]
 
 Floats = NDArray[np.float64]
-_projections: WeakKeyDictionary[Options, Floats] = WeakKeyDictionary()
-_full: WeakKeyDictionary[Options, NDArray[np.bool_]] = WeakKeyDictionary()
+_projections: WeakKeyDictionary[PlacementOptions, Floats] = WeakKeyDictionary()
+_full: WeakKeyDictionary[PlacementOptions, NDArray[np.bool_]] = WeakKeyDictionary()
 
 
 def smoothed(estimates: Estimates) -> Estimates:
@@ -39,7 +39,7 @@ def _projected(values: Floats, projection: Floats) -> Floats:
     return np.where(has_zero, values, found)
 
 
-def full_batch(options: Options) -> NDArray[np.bool_]:
+def full_batch(options: PlacementOptions) -> NDArray[np.bool_]:
     """Which placements have the largest batch that their machines allow."""
     if options not in _full:
         shapes = _codes(options.type_index, options.gpus, options.spread)
@@ -49,7 +49,7 @@ def full_batch(options: Options) -> NDArray[np.bool_]:
     return _full[options]
 
 
-def _projection(options: Options) -> Floats:
+def _projection(options: PlacementOptions) -> Floats:
     if options not in _projections:
         types = _columns(options.type_index)
         terms = (

@@ -1,4 +1,4 @@
-"""Themis: short jobs of users who have had little first (thesis algorithm 4, ADR 0032)."""
+"""Themis: short jobs of users with little usage first (thesis algorithm 4, ADR 0032)."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,8 +7,6 @@ from wattloop.schedule.objectives import TIME
 from wattloop.schedule.policies.packing import PackingPolicy
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView
-
-__all__ = ["Themis"]
 
 
 class Themis(PackingPolicy):
@@ -22,3 +20,15 @@ class Themis(PackingPolicy):
     ) -> NDArray[np.float64]:
         """Thesis 5.4.1, as its sentence says."""
         return cost * (view.use.gpu_s(view.now_s)[waiting.user] + 1)
+
+
+class ThemisAsPrinted(Themis):
+    """score = min(T) / (C + 1), C the GPU seconds its user has had: who had much goes first."""
+
+    name = "themis-as-printed"
+
+    def rank(
+        self, view: ClusterView, waiting: Columns, cost: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Thesis 5.4.1, as its formula says."""
+        return cost / (view.use.gpu_s(view.now_s)[waiting.user] + 1)

@@ -4,8 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.schedule.objectives import EDP
-from wattloop.schedule.policies.ageing import EDP_AGE_WEIGHT_PER_S, weight
-from wattloop.schedule.policies.packing import PackingPolicy
+from wattloop.schedule.policies.packing import EDP_AGE_WEIGHT_PER_S, PackingPolicy, weight
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView
 

@@ -1,7 +1,7 @@
-"""Scenarios from YAML files, and those that are shipped."""
+"""Scenarios from layered YAML files, and the scenarios that are shipped."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +10,318 @@ from pydantic import ValidationError
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_code import user_path
 from wattloop.core.yaml_spec import (
+    Fault,
     YamlWithLines,
     format_errors,
     nearest,
     read_yaml,
     validation_errors,
 )
-from wattloop.schedule.scenarios.built import built
-from wattloop.schedule.scenarios.layers import changed, read_layers
-from wattloop.schedule.scenarios.scenario import Scenario
+from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.cluster.file import build_cluster as built_cluster
+from wattloop.schedule.cluster.file import failures_of, load_cluster
+from wattloop.schedule.cluster.spec import ClusterSpec
+from wattloop.schedule.policies.registry import policy_from
+from wattloop.schedule.scenarios.scenario import Scenario, budget_fault
 from wattloop.schedule.scenarios.spec import ScenarioSpec
+from wattloop.schedule.step_function import (
+    StepsError,
+    Written,
+    budget_steps,
+    carbon_steps,
+    clock_s,
+    price_steps,
+)
 
-__all__ = ["load_scenario", "scenario_from", "shipped_scenarios"]
+MOST_LAYERS = 10
+
+
+FILES = (
+    ("cluster",),
+    *(("jobs", "trace", name) for name in ("file", "format")),
+    *(("oracle", name) for name in ("throughputs", "cap_curves", "calibrations")),
+    *((name, "csv") for name in ("budget", "price", "carbon")),
+)
+
+
+"""Fields that may name files: one, a list, or by name."""
+
+
+SHORT = {
+    ("oracle",): "kind",
+    ("engine", "preemption"): "keeps",
+    ("jobs", "trace"): "file",
+    ("jobs", "users"): "count",
+}
+
+
+"""Sections that may be written as one value -> the field it is, so that others can be merged in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layered(YamlWithLines):
+    """The content of a file merged over that of the file it is `like`."""
+
+    base: YamlWithLines | None = None
+
+    def where(self, place: Sequence[str | int]) -> str:
+        """`FILE:LINE` of whichever file says it."""
+        if self.base is not None and tuple(place) not in self.lines:
+            known = self.base.where(place)
+            if self.base.line(place) and len(_known(self.base, place)) > len(_known(self, place)):
+                return known
+        return YamlWithLines.where(self, place)
+
+
+def read_layers(path: str, shipped: Mapping[str, Path], depth: int = 0) -> Layered:
+    """A file, over the one it is `like` (a shipped name, or a path beside it).
+
+    Mappings are merged field by field; anything else is replaced.
+
+    Raises:
+        ConfigError: not there, not YAML, or files that are like each other for ever.
+    """
+    own = read_yaml(path)
+    data = dict(own.data)
+    like = data.pop("like", None)
+    data = _with_models(data, own)
+    for place, name in SHORT.items():
+        value = _at(data, place)
+        if value is not None and not isinstance(value, Mapping | list):
+            data = changed(data, ".".join(place), {name: value})
+    if like is None:
+        return Layered(own.path, data, own.lines)
+    where = own.where(("like",))
+    if depth >= MOST_LAYERS:
+        raise ConfigError(f"{where}: like: more than {MOST_LAYERS} files are like each other")
+    base = read_layers(_found(str(like), own, shipped, where), shipped, depth + 1)
+    inherited = {key: value for key, value in base.data.items() if key != "variants"}
+    for place in FILES:
+        value = _at(inherited, place)
+        if value is not None:
+            found = _anchored(value, Path(base.path).parent)
+            inherited = changed(inherited, ".".join(place), found)
+    return Layered(own.path, merged(inherited, data), own.lines, base)
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of both; where both have one, mappings are merged and the rest is `above`'s."""
+    found = dict(below)
+    for key, value in above.items():
+        under = found.get(key)
+        both = isinstance(value, Mapping) and isinstance(under, Mapping)
+        found[key] = merged(under, value) if both else value  # type: ignore[arg-type] # both say so
+    return found
+
+
+def changed(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """With the field at a dotted path set: `jobs.generate.rate_per_s`, `jobs.models.0.batches`.
+
+    Raises:
+        ConfigError: it leads through a list that has no such item.
+    """
+    found: dict[str, Any] = _changed(data, path.split("."), value, path)
+    return found
+
+
+def _changed(data: Any, parts: Sequence[str], value: Any, path: str) -> Any:
+    if not parts:
+        return value
+    first, rest = parts[0], parts[1:]
+    if isinstance(data, list):
+        if not first.isdecimal() or int(first) >= len(data):
+            raise ConfigError(f"{path}: no item '{first}' in a list of {len(data)}")
+        found = list(data)
+        found[int(first)] = _changed(data[int(first)], rest, value, path)
+        return found
+    fields = dict(data) if isinstance(data, Mapping) else {}
+    fields[first] = _changed(fields.get(first), rest, value, path)
+    return fields
+
+
+def _at(data: Any, place: Sequence[str]) -> Any:
+    """What stands there; None when nothing does."""
+    for part in place:
+        data = data.get(part) if isinstance(data, Mapping) else None
+    return data
+
+
+def _anchored(value: Any, folder: Path) -> Any:
+    """Files found from the folder of whoever named them, wherever they are inherited to."""
+    if isinstance(value, str):
+        return str((folder / value).absolute()) if (folder / value).is_file() else value
+    if isinstance(value, list):
+        return [_anchored(each, folder) for each in value]
+    if isinstance(value, Mapping):
+        return {name: _anchored(each, folder) for name, each in value.items()}
+    return value
+
+
+def _with_models(data: dict[str, Any], own: YamlWithLines) -> dict[str, Any]:
+    """`jobs.models` may be a file that several scenarios share."""
+    name = _at(data, ("jobs", "models"))
+    if not isinstance(name, str) or not name.endswith((".yaml", ".yml")):
+        return data
+    where = own.where(("jobs", "models"))
+    try:
+        shared = read_yaml(str(Path(own.path).parent / name)).data
+    except ConfigError as error:
+        raise ConfigError(f"{where}: jobs.models: {error}") from None
+    if "models" not in shared:
+        raise ConfigError(f"{where}: jobs.models: {name} has no 'models'")
+    return changed(data, "jobs.models", shared["models"])
+
+
+def _found(like: str, own: YamlWithLines, shipped: Mapping[str, Path], where: str) -> str:
+    if like in shipped:
+        return str(shipped[like])
+    beside = Path(own.path).parent / like
+    if beside.is_file():
+        return str(beside)
+    raise ConfigError(
+        f"{where}: like: no scenario or file '{like}'; {nearest(like, sorted(shipped))}"
+    )
+
+
+def _known(lined: YamlWithLines, place: Sequence[str | int]) -> list[str | int]:
+    known = list(place)
+    while known and tuple(known) not in lined.lines:
+        known.pop()
+    return known
+
+
+def build_scenario(
+    spec: ScenarioSpec, *, name: str, folder: Path | None
+) -> tuple[Scenario | None, list[Fault]]:
+    """The scenario without its variants, or what is wrong with its description.
+
+    Files are looked for in `folder`, the scenario's own.
+    """
+    reader = _Reader(spec, name, folder)
+    return reader.scenario(), reader.faults
+
+
+class _Reader:
+    """The parts of a scenario that fields alone do not make, with all their faults."""
+
+    def __init__(self, spec: ScenarioSpec, name: str, folder: Path | None) -> None:
+        self.spec = spec
+        self.name = spec.name or name
+        self.folder = folder
+        self.faults: list[Fault] = []
+
+    def scenario(self) -> Scenario | None:
+        """The scenario; None when there are faults."""
+        spec = self.spec
+        cluster = self._cluster()
+        starts_at_s = self._starts_at_s()
+        steps = {
+            "budget": self._steps("budget", budget_steps),
+            "price": self._steps("price", price_steps),
+            "carbon": self._steps("carbon", carbon_steps),
+        }
+        self._check_policies()
+        if cluster is not None:
+            self._check_types(cluster)
+        if cluster is None or self.faults:
+            return None
+        fault = budget_fault(steps["budget"], cluster)
+        if fault:
+            self.faults.append((("budget",), fault))
+            return None
+        return Scenario(
+            name=self.name,
+            description=spec.description,
+            cluster=cluster,
+            jobs=spec.jobs if self.folder is None else spec.jobs.located(self.folder),
+            oracle=spec.oracle if self.folder is None else spec.oracle.located(self.folder),
+            engine=spec.engine,
+            budget=steps["budget"],
+            price=steps["price"],
+            carbon=steps["carbon"],
+            starts_at_s=starts_at_s,
+            policies=tuple(spec.policies),
+            seeds=tuple(spec.seeds),
+        )
+
+    def _cluster(self) -> Cluster | None:
+        given = self.spec.cluster
+        try:
+            cluster = self._inline(given) if isinstance(given, dict) else self._named(given)
+        except ConfigError as error:
+            self.faults.append((("cluster",), str(error)))
+            return None
+        failures = self.spec.engine.failures
+        if cluster is None or failures is None:
+            return cluster
+        found, faults = failures_of(failures, cluster, ("engine", "failures"))
+        self.faults += faults
+        return cluster.with_failures(found)
+
+    def _named(self, text: str) -> Cluster:
+        beside = None if self.folder is None else self.folder / text
+        return load_cluster(str(beside) if beside is not None and beside.is_file() else text)
+
+    def _inline(self, data: Mapping[str, Any]) -> Cluster | None:
+        try:
+            spec = ClusterSpec.model_validate(data)
+        except ValidationError as error:
+            faults = validation_errors(error, ClusterSpec)
+            self.faults += [(("cluster", *place), message) for place, message in faults]
+            return None
+        cluster, faults = built_cluster(spec, name=self.name.partition("/")[0], folder=self.folder)
+        self.faults += [(("cluster", *place), message) for place, message in faults]
+        return cluster
+
+    def _starts_at_s(self) -> float:
+        if self.spec.starts_at is None:
+            return 0.0
+        try:
+            return clock_s(self.spec.starts_at)
+        except StepsError as error:
+            self.faults.append((("starts_at",), str(error)))
+            return 0.0
+
+    def _check_policies(self) -> None:
+        names = set()
+        for number, given in enumerate(self.spec.policies):
+            try:
+                name = policy_from(given).name
+            except ConfigError as error:
+                self.faults.append((("policies", number), str(error)))
+                continue
+            if name in names:
+                self.faults.append((("policies", number), f"{name} is given twice; keep one"))
+            names.add(name)
+
+    def _check_types(self, cluster: Cluster) -> None:
+        """Jobs that ask for GPUs nobody has would wait for ever."""
+        known = [kind.name for kind in cluster.types]
+        for number, model in enumerate(self.spec.jobs.models):
+            for name in model.types:
+                if name not in known:
+                    said = (
+                        f"cluster {cluster.name} has no GPU type '{name}'; {nearest(name, known)}"
+                    )
+                    self.faults.append((("jobs", "models", number, "types"), said))
+
+    def _steps(self, name: str, read: Callable[[Any, Path | None], Written]) -> Written | None:
+        value = getattr(self.spec, name)
+        if value is None:
+            return None
+        try:
+            return read(value, self.folder)
+        except StepsError as error:
+            self.faults.append(((name, *error.place), str(error)))
+            return None
+
 
 SHIPPED = Path(__file__).with_name("shipped")
-FILES = ("jobs.trace.file", "oracle.throughputs", "oracle.cap_curves")
+
+
+FILES_file = ("jobs.trace.file", "oracle.throughputs", "oracle.cap_curves")
+
+
 """Fields that name files."""
 
 
@@ -56,7 +353,7 @@ def load_scenario(name: str, changes: Mapping[str, Any] | None = None) -> Scenar
     data: Mapping[str, Any] = source.data
     for place, value in (changes or {}).items():
         # a file that is not named in the scenario's file is found from here, not from there
-        here = place in FILES and isinstance(value, str)
+        here = place in FILES_file and isinstance(value, str)
         data = changed(data, place, str(user_path(value).absolute()) if here else value)
         if place == "jobs.trace.file":
             data = {**data, "jobs": {k: v for k, v in data["jobs"].items() if k != "generate"}}
@@ -85,7 +382,7 @@ def scenario_from(
             format_errors(validation_errors(error, ScenarioSpec), source, otherwise=name)
         ) from None
     folder = None if source is None else Path(source.path).parent
-    whole, faults = built(spec, name=name, folder=folder)
+    whole, faults = build_scenario(spec, name=name, folder=folder)
     if whole is None:
         raise ConfigError(format_errors(faults, source, otherwise=name))
     plain = {key: value for key, value in data.items() if key != "variants"}

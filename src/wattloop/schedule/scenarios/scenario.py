@@ -13,14 +13,13 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_duration
 from wattloop.core.user_code import user_path
 from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.engine.settings import NodeEvent, Settings
+from wattloop.schedule.engine.settings import EngineSettings, NodeEvent
+from wattloop.schedule.estimates.oracle import Oracle
+from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs.spec import JobsSpec
 from wattloop.schedule.jobs.table import JobTable
-from wattloop.schedule.oracle.oracle import Oracle
-from wattloop.schedule.oracle.spec import OracleSpec
 from wattloop.schedule.scenarios.spec import EngineSpec
-from wattloop.schedule.steps import Steps
-from wattloop.schedule.steps_file import Written
+from wattloop.schedule.step_function import StepFunction, Written
 
 __all__ = ["Scenario", "World", "budget_fault"]
 
@@ -40,7 +39,7 @@ class World(NamedTuple):
     jobs: JobTable
     truth: Oracle
     oracle: Oracle
-    settings: Settings
+    settings: EngineSettings
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class Scenario:
         """What jobs truly take and draw: the same for all seeds, so built once."""
         return self.oracle.truth(self.cluster)
 
-    def settings(self, seed: int) -> Settings:
+    def settings(self, seed: int) -> EngineSettings:
         """The rules, with the failures of one seed."""
         engine, failures = self.engine, self.cluster.failures
         horizon_s = math.inf if engine.horizon_s is None else engine.horizon_s
@@ -112,14 +111,14 @@ class Scenario:
                 events = failures.events(len(self.cluster.node_groups), horizon_s, seed)
             except ValueError as error:
                 raise ConfigError(f"scenario {self.name}: {error}") from None
-        return Settings(
+        return EngineSettings(
             round_s=engine.rounds_s,
             horizon_s=horizon_s,
             preemption=engine.preemption.preemption(),
             start_latency_s=engine.start_latency_s,
             end_latency_s=engine.end_latency_s,
             interference=engine.interference,
-            budget_w=self._seen(self.budget) or Steps.constant(math.inf),
+            budget_w=self._seen(self.budget) or StepFunction.constant(math.inf),
             carbon_g_per_kwh=self._seen(self.carbon),
             price_per_kwh=self._seen(self.price),
             node_events=events,
@@ -167,7 +166,7 @@ class Scenario:
         )
         return replace(jobs, notes=(*jobs.notes, note))
 
-    def _seen(self, written: Written | None) -> Steps | None:
+    def _seen(self, written: Written | None) -> StepFunction | None:
         return None if written is None else written.steps.shifted(self.starts_at_s)
 
 

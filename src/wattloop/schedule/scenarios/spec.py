@@ -5,12 +5,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from wattloop.schedule.amounts import PositiveSeconds, Seconds, Share, Strict, seconds
 from wattloop.schedule.cluster.spec import FailuresSpec
 from wattloop.schedule.engine.settings import Keeps, Preemption
+from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs.spec import JobsSpec
-from wattloop.schedule.oracle.spec import OracleSpec
 from wattloop.schedule.policies.registry import split_policies
+from wattloop.schedule.quantities import PositiveSeconds, Seconds, Share, Strict, seconds
 
 __all__ = ["EngineSpec", "PreemptionSpec", "ScenarioSpec"]
 

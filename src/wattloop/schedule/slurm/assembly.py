@@ -9,19 +9,16 @@ from pydantic import ValidationError
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.file import load_cluster
-from wattloop.schedule.described.describe import Describer
-from wattloop.schedule.described.fleet_oracle import FleetOracle
-from wattloop.schedule.described.history import History
-from wattloop.schedule.described.rules import Rules, load_rules
-from wattloop.schedule.oracle.spec import OracleSpec
-from wattloop.schedule.policies.policy import Policy
-from wattloop.schedule.slurm.believed import Believed
-from wattloop.schedule.slurm.client import SlurmClient
-from wattloop.schedule.slurm.known_nodes import known_nodes
-from wattloop.schedule.slurm.node_record import SlurmNode
-from wattloop.schedule.slurm.site import Site, shared_partitions
-from wattloop.schedule.steps import Steps
-from wattloop.schedule.steps_file import StepsError, budget_steps
+from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.history import History
+from wattloop.schedule.estimates.job_estimator import JobEstimator
+from wattloop.schedule.estimates.rules import Rules, load_rules
+from wattloop.schedule.estimates.spec import OracleSpec
+from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.slurm.managed_cluster import Believed, ManagedCluster, shared_partitions
+from wattloop.schedule.slurm.nodes import SlurmNode, known_nodes
+from wattloop.schedule.slurm.scontrol import SlurmClient
+from wattloop.schedule.step_function import StepFunction, StepsError, budget_steps
 
 __all__ = ["CAPS", "SiteRequest", "site_from", "site_of_nodes"]
 
@@ -54,7 +51,7 @@ class SiteRequest:
     store: Any = field(default=None, repr=False)
 
 
-def site_from(client: SlurmClient, request: SiteRequest, policy: Policy) -> Site:
+def site_from(client: SlurmClient, request: SiteRequest, policy: Policy) -> ManagedCluster:
     """Look at Slurm's nodes and put together what a driver needs.
 
     Raises:
@@ -64,7 +61,9 @@ def site_from(client: SlurmClient, request: SiteRequest, policy: Policy) -> Site
     return site_of_nodes(client.nodes(), request, policy)
 
 
-def site_of_nodes(nodes: Sequence[SlurmNode], request: SiteRequest, policy: Policy) -> Site:
+def site_of_nodes(
+    nodes: Sequence[SlurmNode], request: SiteRequest, policy: Policy
+) -> ManagedCluster:
     """What a driver needs, by the nodes that Slurm has now.
 
     Raises:
@@ -74,14 +73,14 @@ def site_of_nodes(nodes: Sequence[SlurmNode], request: SiteRequest, policy: Poli
     described = load_cluster(request.cluster) if request.cluster is not None else None
     known = known_nodes(nodes, partitions, described=described, count_hosts=not request.gpus_only)
     oracle = FleetOracle.of(known.cluster, _oracle_spec(request.oracle))
-    describer = Describer(
+    describer = JobEstimator(
         oracle,
         rules=load_rules(request.mapping) if request.mapping is not None else Rules(),
         history=History(request.store) if request.store is not None else None,
         wait_s=0.0,  # jobs wait for a new model, rounds do not
     )
     caps = request.caps if policy.sets_caps else (1.0,)
-    return Site(
+    return ManagedCluster(
         known=known,
         managed=tuple(partitions),
         shared=shared_partitions(nodes, known, partitions),
@@ -105,9 +104,9 @@ def _oracle_spec(given: Any) -> OracleSpec:
         raise ConfigError(f"oracle: {error.errors()[0]['msg']}") from None
 
 
-def _budget(given: Any, cluster: Cluster) -> Steps:
+def _budget(given: Any, cluster: Cluster) -> StepFunction:
     if given is None:
-        return Steps.constant(float("inf"))
+        return StepFunction.constant(float("inf"))
     try:
         found = budget_steps(given).steps
     except (StepsError, ValueError) as error:

@@ -4,21 +4,17 @@ import math
 import time
 
 from wattloop.core.errors import SlurmAway, SlurmError
-from wattloop.schedule.policies.policy import Policy
-from wattloop.schedule.slurm.acting import Acting
-from wattloop.schedule.slurm.backoff import BackOff
-from wattloop.schedule.slurm.carrying_out import CarryingOut
-from wattloop.schedule.slurm.client import SlurmClient
-from wattloop.schedule.slurm.event_log import EventLog
-from wattloop.schedule.slurm.gate import Gate
-from wattloop.schedule.slurm.looking import Looking, Readings, Resite, no_readings
-from wattloop.schedule.slurm.noticing import Noticing
-from wattloop.schedule.slurm.planning import Planned, planned
-from wattloop.schedule.slurm.round_report import RoundReport
-from wattloop.schedule.slurm.settings import DriverSettings
-from wattloop.schedule.slurm.site import Site
-from wattloop.schedule.slurm.snapshot import Snapshot
+from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
+from wattloop.schedule.slurm.executor import BackOff, PlanExecutor, RoundExecutor
+from wattloop.schedule.slurm.managed_cluster import DriverSettings, ManagedCluster
+from wattloop.schedule.slurm.plan import Planned, planned
+from wattloop.schedule.slurm.poller import Readings, Resite, SlurmPoller, no_readings
+from wattloop.schedule.slurm.reconcile import Reconciler
+from wattloop.schedule.slurm.reservation_gate import ReservationGate
+from wattloop.schedule.slurm.scontrol import SlurmClient
 from wattloop.schedule.slurm.state import DriverState
+from wattloop.schedule.slurm.view import Snapshot
 
 __all__ = ["SlurmDriver"]
 
@@ -41,11 +37,11 @@ class SlurmDriver:
     def __init__(
         self,
         client: SlurmClient,
-        site: Site,
+        site: ManagedCluster,
         policy: Policy,
         *,
         state: DriverState,
-        log: EventLog,
+        log: DriverLog,
         settings: DriverSettings,
         owner: str,
         readings: Readings = no_readings,
@@ -54,15 +50,15 @@ class SlurmDriver:
         self.client, self.policy = client, policy
         self.state, self.log, self.settings = state, log, settings
         nodes = ",".join(site.known.names)
-        self.gate = Gate(
+        self.gate = ReservationGate(
             client, state.gate_name, nodes, owner, settings.lease_s, now_s=time.monotonic
         )
         site.believed.on_refusal = log.add_refusal
-        self._looking = Looking(client, site, readings, settings.nodes_every_s, resite)
+        self._looking = SlurmPoller(client, site, readings, settings.nodes_every_s, resite)
         self._backoff = BackOff()
-        self._carrying_out = carrying_out = CarryingOut(client, state, log, state.gate_name)
-        self._noticing = Noticing(state, log, carrying_out, self._backoff, settings.patience_s)
-        self._acting = Acting(
+        self._carrying_out = carrying_out = PlanExecutor(client, state, log, state.gate_name)
+        self._noticing = Reconciler(state, log, carrying_out, self._backoff, settings.patience_s)
+        self._acting = RoundExecutor(
             policy, state, log, self.gate, carrying_out, self._backoff, settings.most_openings
         )
         self._unknown_s: dict[str, float] = {}
@@ -71,7 +67,7 @@ class SlurmDriver:
         self.snapshot = Snapshot()
 
     @property
-    def site(self) -> Site:
+    def site(self) -> ManagedCluster:
         """What is ours."""
         return self._looking.site
 

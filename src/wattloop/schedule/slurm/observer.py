@@ -1,21 +1,98 @@
-"""A policy that only looks: what it would do, and the commands that would do it."""
+"""Observe only: the decisions of a policy next to what Slurm did."""
 
 import time
+from dataclasses import dataclass
+from typing import Any
 
-from wattloop.schedule.policies.policy import Policy
-from wattloop.schedule.slurm.admin_comment import noted
-from wattloop.schedule.slurm.client import SlurmClient, update_words
-from wattloop.schedule.slurm.event_log import EventLog
-from wattloop.schedule.slurm.looking import Looking, Readings, Resite, no_readings
-from wattloop.schedule.slurm.opening import open_fields, wanted_start
-from wattloop.schedule.slurm.planning import Planned, planned
-from wattloop.schedule.slurm.round_report import RoundReport
-from wattloop.schedule.slurm.settings import DriverSettings
-from wattloop.schedule.slurm.site import Site
-from wattloop.schedule.slurm.snapshot import Snapshot
-from wattloop.schedule.slurm.would_have import WouldHaveTable
+from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
+from wattloop.schedule.slurm.executor import open_fields, wanted_start
+from wattloop.schedule.slurm.managed_cluster import DriverSettings, ManagedCluster
+from wattloop.schedule.slurm.plan import Planned, PlannedStart, planned
+from wattloop.schedule.slurm.poller import Readings, Resite, SlurmPoller, no_readings
+from wattloop.schedule.slurm.scontrol import SlurmClient, update_words
+from wattloop.schedule.slurm.squeue import format_notes
+from wattloop.schedule.slurm.view import LiveView, Snapshot
 
-__all__ = ["SlurmObserver"]
+MOST_KEPT = 5_000
+
+
+@dataclass(slots=True)
+class WouldHave:
+    """One job.
+
+    Attributes:
+        would_s: when the policy would have started it, seconds since 1970; None for not yet, or
+            when Slurm started it between two looks.
+        nodes, gpus, cap_w: where and how; the cap is None where the policy sets none.
+        time_s, gpu_energy_j: believed of that placement (scope: its GPUs).
+        source: of the belief.
+        began_s: when Slurm started it; None for not yet.
+    """
+
+    key: str
+    user: str
+    name: str
+    submit_s: float
+    source: str = ""
+    would_s: float | None = None
+    nodes: tuple[str, ...] = ()
+    gpus: int = 0
+    cap_w: float | None = None
+    time_s: float | None = None
+    gpu_energy_j: float | None = None
+    began_s: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class WouldHaveTable:
+    """Jobs by arrival; the oldest go when there are many.
+
+    Args:
+        site: what is ours.
+        sets_caps: the policy chooses power limits.
+        since_s: jobs that Slurm started earlier are not listed, seconds since 1970.
+    """
+
+    def __init__(self, site: ManagedCluster, *, sets_caps: bool, since_s: float) -> None:
+        self.site, self._sets_caps, self._since_s = site, sets_caps, since_s
+        self.rows: dict[str, WouldHave] = {}
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Take note of jobs that wait or have begun."""
+        begun = [job for job in snapshot.running if job.start_s >= self._since_s]
+        for job in (*snapshot.waiting, *begun):
+            if job.key not in self.rows:
+                said = self.site.believed.of(job)
+                self.rows[job.key] = WouldHave(
+                    job.key, job.user, job.name, job.submit_s, said.source.value
+                )
+        for job in snapshot.running:
+            row = self.rows.get(job.key)
+            if row is not None and row.began_s is None:
+                row.began_s = job.start_s
+        while len(self.rows) > MOST_KEPT:
+            del self.rows[next(iter(self.rows))]
+
+    def add(self, live: LiveView, start: PlannedStart) -> bool:
+        """The policy would start a job now; whether that is news."""
+        row = self.rows.get(live.jobs[start.job].key)
+        if row is None or row.would_s is not None:
+            return False
+        queue = live.view.queue
+        work = live.view.running[start.job].work_at_start
+        estimates = queue.estimates_for(start.job, work)
+        row.would_s = live.view.now_s
+        row.nodes = tuple(self.site.known.names[node] for node, _ in start.nodes)
+        row.gpus = int(estimates.gpus[start.option])
+        if self._sets_caps:
+            row.cap_w = float(estimates.options.cap_w[start.option])
+        row.time_s = float(estimates.time_s[start.option])
+        row.gpu_energy_j = row.time_s * float(estimates.power_w[start.option])
+        return True
 
 
 class SlurmObserver:
@@ -39,10 +116,10 @@ class SlurmObserver:
     def __init__(
         self,
         client: SlurmClient,
-        site: Site,
+        site: ManagedCluster,
         policy: Policy,
         *,
-        log: EventLog,
+        log: DriverLog,
         settings: DriverSettings,
         gate_name: str = "wattloop_gate",
         readings: Readings = no_readings,
@@ -52,14 +129,14 @@ class SlurmObserver:
         self.log, self.settings = log, settings
         self._gate_name = gate_name
         site.believed.on_refusal = log.add_refusal
-        self._looking = Looking(client, site, readings, settings.nodes_every_s, resite)
+        self._looking = SlurmPoller(client, site, readings, settings.nodes_every_s, resite)
         self.table = WouldHaveTable(site, sets_caps=policy.sets_caps, since_s=time.time())
         self.commands: list[tuple[str, ...]] = []
         self.faults = 0
         self.snapshot = Snapshot()
 
     @property
-    def site(self) -> Site:
+    def site(self) -> ManagedCluster:
         """What is ours."""
         return self._looking.site
 
@@ -129,5 +206,5 @@ class SlurmObserver:
             job = live.jobs[number]
             cap_w = round(float(live.view.queue.options(number).cap_w[option]), 1)
             report.recaps.append(job.key)
-            text = noted(job.admin_comment, {"cap_w": cap_w})
+            text = format_notes(job.admin_comment, {"cap_w": cap_w})
             self.commands.append(update_words(job.key, {"AdminComment": text}))

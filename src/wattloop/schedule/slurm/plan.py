@@ -1,21 +1,23 @@
-"""One round: a policy is asked about a live view, and what it says is planned, not done."""
+"""Plan one round: ask the policy about a view, and about what may happen before the next round."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from operator import index
 from typing import NamedTuple
 
 from wattloop.schedule.actions import Preempt, Recap, Start, Wake
 from wattloop.schedule.engine.machines import Nodes
-from wattloop.schedule.policies.headroom import Headroom
-from wattloop.schedule.policies.policy import Policy
-from wattloop.schedule.running import Running
-from wattloop.schedule.slurm.live_view import LiveView
-
-__all__ = ["Plan", "PlannedStart", "Planner"]
+from wattloop.schedule.estimates.job_estimate import EstimateSource
+from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.policies.power_budget import Headroom
+from wattloop.schedule.slurm.managed_cluster import ManagedCluster
+from wattloop.schedule.slurm.view import LiveView
+from wattloop.schedule.view import RunningJob
 
 MOST_ASKED = 50
+
+
 """Times a policy is asked in one round; the next round is a moment away."""
 
 
@@ -28,7 +30,7 @@ class PlannedStart(NamedTuple):
 
 
 @dataclass(slots=True)
-class Plan:
+class RoundPlan:
     """What a policy wants done in this round.
 
     Attributes:
@@ -59,11 +61,11 @@ class Planner:
 
     def __init__(self, live: LiveView, policy: Policy) -> None:
         self._live, self._policy = live, policy
-        self.plan = Plan()
+        self.plan = RoundPlan()
         self._is_held_back = False
         self.may_only_start = False
 
-    def ask(self, most: int = MOST_ASKED) -> Plan:
+    def ask(self, most: int = MOST_ASKED) -> RoundPlan:
         """Ask until the policy has nothing more to say.
 
         Raises:
@@ -131,7 +133,7 @@ class Planner:
         end_s = view.now_s + float(estimates.time_s[option])
         power_w = float(estimates.power_w[option])
         assert isinstance(view.running, dict)  # as `live_view` made it
-        view.running[job] = Running(
+        view.running[job] = RunningJob(
             job, option, shape[0], shape[1], nodes, view.now_s, power_w, end_s, work
         )
         view.use.start(int(view.jobs.user[job]), shape[1], view.now_s)
@@ -205,4 +207,92 @@ class Planner:
 
 
 PUT_OFF = "put off"
+
+
 """Not refused: there is no power for it now."""
+
+
+# What would start if jobs ended before the next round: Slurm may start it without waiting for us.
+#
+# A driver looks once a second; Slurm starts a job a few milliseconds after another has ended. So
+# jobs
+# that the policy would start on the GPUs of those that may end any moment are let through ahead of
+# time. Power is counted as if nobody ended: whenever they start, the budget is kept.
+
+MOST_STANDBY = 64
+
+
+ASKED = 4
+
+
+def may_end_soon(live: LiveView, guessed: Collection[int], within_s: float) -> list[int]:
+    """Running jobs that are believed to end within a time, are late, or of which nobody knows.
+
+    Args:
+        live: the view.
+        guessed: jobs whose time is only their limit.
+        within_s: until the round after the next.
+    """
+    now_s = live.view.now_s
+    return [
+        job
+        for job, running in live.view.running.items()
+        if job not in live.coming
+        and running.started_s < now_s
+        and (job in guessed or running.expected_end_s <= now_s + within_s)
+    ]
+
+
+def standby_starts(live: LiveView, policy: Policy, ending: Collection[int]) -> list[PlannedStart]:
+    """Starts on GPUs of jobs that may end; the live view is used up.
+
+    Raises:
+        Exception: whatever the policy raises.
+    """
+    if not ending or not len(live.view.queue):
+        return []
+    view = live.view
+    left = {job: running for job, running in view.running.items() if job not in ending}
+    for job in ending:
+        live.machines.give(view.running[job].nodes)
+    # Nothing is stopped or recapped for what may never come.
+    later = replace(live, view=replace(view, running=left, preemptions=[10**6] * len(live.jobs)))
+    planner = Planner(later, policy)
+    planner.may_only_start = True
+    return planner.ask(ASKED).starts[:MOST_STANDBY]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What to do now, and what to prepare."""
+
+    live: LiveView
+    plan: RoundPlan
+    standby: list[PlannedStart]
+
+
+def planned(
+    live: LiveView, site: ManagedCluster, policy: Policy, within_s: float | None
+) -> tuple[Planned | None, str]:
+    """The plan of a round, or what is wrong with the policy.
+
+    Args:
+        live: the view; it is used up.
+        site: what is ours.
+        policy: who decides.
+        within_s: jobs that may end within this time are planned for as well; None for none.
+    """
+    try:
+        plan = Planner(live, policy).ask()
+        standby: list[PlannedStart] = []
+        if within_s is not None and not plan.preempts and not plan.short_of_power:
+            guessed = {
+                number
+                for number in live.view.running
+                if site.believed.of(live.jobs[number]).source is EstimateSource.TIME_LIMIT
+            }
+            ending = may_end_soon(live, guessed, within_s)
+            standby = standby_starts(live, policy, ending)
+    except Exception as error:  # noqa: BLE001 - whatever a policy does must not stop the driver
+        return None, f"{type(error).__name__}: {error}"
+    return Planned(live, plan, standby), ""

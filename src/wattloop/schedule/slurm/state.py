@@ -1,18 +1,17 @@
-"""What a driver must still know after `kill -9`: one file, whole at any moment."""
+"""The driver's state file, which survives `kill -9`, and its status file."""
 
 import fcntl
 import json
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.slurm.gate import PREFIX
-from wattloop.schedule.slurm.opened import Opened
-
-__all__ = ["DriverState", "default_state_path"]
+from wattloop.schedule.slurm.released_job import ReleasedJob
+from wattloop.schedule.slurm.reservation_gate import PREFIX
 
 VERSION = 1
 
@@ -41,7 +40,7 @@ class DriverState:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.gate_name = f"{PREFIX}{secrets.token_hex(4)}"
-        self.opened: dict[str, Opened] = {}
+        self.opened: dict[str, ReleasedJob] = {}
         self.use_gpu_s: dict[str, float] = {}
         self.preempting: dict[str, float] = {}
         self._lock: int | None = None
@@ -125,7 +124,52 @@ class DriverState:
         if not name.startswith(PREFIX):
             raise ValueError(f"gate_name {name!r}")
         self.gate_name = name
-        opened = [Opened.from_dict(each) for each in data["opened"]]
+        opened = [ReleasedJob.from_dict(each) for each in data["opened"]]
         self.opened = {each.key: each for each in opened}
         self.preempting = {str(k): float(v) for k, v in data["preempting"].items()}
         self.use_gpu_s = {str(k): float(v) for k, v in data["use_gpu_s"].items()}
+
+
+def status_path(state: Path) -> Path:
+    """Beside the state."""
+    return state.with_suffix(".status.json")
+
+
+def write_status(path: Path, status: Mapping[str, Any]) -> None:
+    """Whole or not at all; a full disk stops no job."""
+    beside = path.with_suffix(".new")
+    with suppress(OSError):
+        beside.write_text(json.dumps(status, default=str), "utf-8")
+        beside.replace(path)
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """As it was last written, with whether its process is alive.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path}: no driver has run with this state; start one with 'wattloop slurm run', or "
+            "name its file with --state"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: not readable ({error})") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: is no status of a driver")
+    return {**found, "alive": _is_alive(found.get("pid"))}
+
+
+def _is_alive(pid: Any) -> bool:
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # it is somebody else's
+    return True

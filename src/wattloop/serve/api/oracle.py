@@ -11,11 +11,11 @@ from starlette.background import BackgroundTask
 from wattloop.core.errors import ConfigError
 from wattloop.core.text import plain
 from wattloop.fleet.job_tag.stated import Stated
-from wattloop.schedule.described.submitted import SubmittedJob
+from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.schedule.oracle_service.advice import submit_advice
 from wattloop.schedule.oracle_service.answer import to_dict
+from wattloop.schedule.oracle_service.placement_query import PlacementQuery
 from wattloop.schedule.oracle_service.service import MOST_PAIRS, AskedJob
-from wattloop.schedule.oracle_service.where import Where
 from wattloop.serve.errors import faults, needs_what_is_there
 from wattloop.serve.request_body import body_of
 from wattloop.serve.state import State
@@ -117,10 +117,12 @@ class PlacementQuestion(_Closed):
     network_gbit_s: Annotated[float, Field(gt=0, le=1e6)] = 200.0
     spread: bool = False
 
-    def where(self) -> Where:
+    def where(self) -> PlacementQuery:
         """As the service wants it."""
         bytes_s = self.network_gbit_s * 1e9 / 8
-        return Where(self.gpu, self.gpus, self.cap_w, self.gpus_per_node, bytes_s, self.spread)
+        return PlacementQuery(
+            self.gpu, self.gpus, self.cap_w, self.gpus_per_node, bytes_s, self.spread
+        )
 
 
 class BatchQuestion(_Closed):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.jobs.traces import Trace, read_trace
+from wattloop.schedule.traces.reader import read_trace
+from wattloop.schedule.traces.trace import Trace
 
 HEAD = "arrival_s,gpus,duration_s,user\n"
 
@@ -205,7 +206,7 @@ def test_jobs_larger_than_any_cluster_are_kept(tmp_path) -> None:
 
 def test_very_many_jobs_have_no_names(tmp_path, monkeypatch) -> None:
     """Their memory is spared, and that is said."""
-    monkeypatch.setattr("wattloop.schedule.jobs.traces.rows.MOST_NAMED", 2)
+    monkeypatch.setattr("wattloop.schedule.traces.rows.MOST_NAMED", 2)
     trace = read(tmp_path, "job,arrival,gpus,duration\na,0,1,1\nb,1,1,1\nc,2,1,1\n")
     assert not trace.names and any("names of jobs are not kept" in note for note in trace.notes)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.jobs.traces import read_trace
-from wattloop.schedule.jobs.traces.format_files import read_format
+from wattloop.schedule.traces.format import read_format
+from wattloop.schedule.traces.reader import read_trace
 
 MINE = """columns:
   arrival: t0

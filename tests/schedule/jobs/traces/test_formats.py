@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wattloop.schedule.jobs.traces import Trace, read_trace
-from wattloop.schedule.jobs.traces.format_files import known_formats
+from wattloop.schedule.traces.format import known_formats
+from wattloop.schedule.traces.reader import read_trace
+from wattloop.schedule.traces.trace import Trace
 
 PHILLY = "arrival_s,gpus,duration_s,vc\n0,8,2240194,7f04ca\n60,1,30,6214e9\n"
 ITP = "job_id,submission_time,duration,num_gpu\na,16566,3890,4\nb,16570,10,1\n"

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.jobs.traces import read_trace
+from wattloop.schedule.traces.reader import read_trace
 
 QUICK = settings(
     max_examples=60,

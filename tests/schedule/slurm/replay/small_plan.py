@@ -7,18 +7,18 @@ import numpy as np
 from tests.schedule.small_world import PlainOracle, jobs_of
 from wattloop.hardware.gpus import gpu_named
 from wattloop.schedule.cluster import Cluster, GpuType, NodeGroup
-from wattloop.schedule.engine import Settings
+from wattloop.schedule.engine import EngineSettings
+from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle.spec import OracleSpec
-from wattloop.schedule.slurm.replay.plan import Plan, opened
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.slurm.replay.plan import ReplayPlan, opened
+from wattloop.schedule.step_function import StepFunction
 
 IDLE_W = 50.0
 
 
 def small_plan(
     rows: list[tuple[float, float]], *, gpus: int = 1, nodes: int = 2, budget_w: float = math.inf
-) -> Plan:
+) -> ReplayPlan:
     """Jobs from (arrival, samples): a GPU takes a second per sample and draws 300 W."""
     cluster = Cluster(
         "small",
@@ -27,7 +27,7 @@ def small_plan(
     )
     asked = jobs_of(rows, kind=JobKind("toy", gpus=(gpus,)))
     could = jobs_of(rows, kind=JobKind("toy", gpus=(1, 2, 4)))
-    return Plan(
+    return ReplayPlan(
         scenario="small",
         seed=0,
         speedup=10.0,
@@ -36,10 +36,10 @@ def small_plan(
         open=opened(asked, could, 2),
         oracle=OracleSpec(),
         truth=PlainOracle(cluster),
-        settings=Settings(budget_w=Steps.constant(budget_w)),
+        settings=EngineSettings(budget_w=StepFunction.constant(budget_w)),
     )
 
 
-def kinds_of(plan: Plan) -> list[tuple[int, ...]]:
+def kinds_of(plan: ReplayPlan) -> list[tuple[int, ...]]:
     """GPU counts that each job may have."""
     return [plan.open.kinds[int(kind)].gpus for kind in np.asarray(plan.open.kind)]

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.schedule.slurm.replay.small_plan import IDLE_W, small_plan
-from wattloop.schedule.slurm.replay.cards import cards_of
-from wattloop.schedule.slurm.replay.notes import read_notes
-from wattloop.schedule.slurm.replay.submit import PROGRAM, write_plan
+from wattloop.schedule.slurm.replay.outcome import read_notes
+from wattloop.schedule.slurm.replay.submit import PROGRAM, cards_of, write_plan
 
 NAMES = {0: "n1", 1: "n2"}
 

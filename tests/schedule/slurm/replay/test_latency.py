@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.schedule.slurm.replay.latency import Times, latency_of, read_times, steered_end_s
-from wattloop.schedule.slurm.replay.notes import Ran
+from wattloop.schedule.slurm.replay.outcome import Ran
 
 GPU, OTHER = ("n1", 0), ("n1", 1)
 

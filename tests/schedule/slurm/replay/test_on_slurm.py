@@ -9,8 +9,8 @@ import pytest
 import wattloop
 from tests.schedule.slurm.replay.small_plan import small_plan
 from wattloop.core.errors import ConfigError, WattloopError
-from wattloop.schedule.slurm.replay import carried
-from wattloop.schedule.slurm.replay.replayed import OWN, replay
+from wattloop.schedule.slurm.replay import runner
+from wattloop.schedule.slurm.replay.runner import OWN, replay
 from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 
 pytestmark = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "-")
@@ -65,7 +65,7 @@ def test_a_job_that_fails_ends_the_replay_with_its_name(
     lab: SlurmLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would never note its end: nobody waits for it for ever."""
-    monkeypatch.setattr(carried, "ASK_SLURM_S", 0.5)
+    monkeypatch.setattr(runner, "ASK_SLURM_S", 0.5)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(WattloopError, match="1 jobs failed, the first is job 0"):
         replay(small_plan([(0, 1.0)]), [OWN], slurm=lab.run, folder=lab.folder)

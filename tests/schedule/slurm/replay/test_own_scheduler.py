@@ -3,7 +3,7 @@
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.slurm.replay.own_scheduler import own_scheduler
+from wattloop.schedule.slurm.replay.simulation import own_scheduler
 
 
 def policy_for(*lines: str) -> str:

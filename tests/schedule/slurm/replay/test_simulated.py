@@ -5,8 +5,7 @@ import pytest
 from tests.schedule.slurm.replay.small_plan import small_plan
 from wattloop.schedule.slurm.replay.latency import Latency
 from wattloop.schedule.slurm.replay.outcome import difference
-from wattloop.schedule.slurm.replay.own_scheduler import BACKFILL, BUILTIN, OwnScheduler
-from wattloop.schedule.slurm.replay.simulated import simulated
+from wattloop.schedule.slurm.replay.simulation import BACKFILL, BUILTIN, OwnScheduler, simulated
 
 LATENCY = Latency(start_s=1.0, end_s=0.5, starts=2, ends=2, source="-")
 

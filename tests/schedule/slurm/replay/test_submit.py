@@ -10,9 +10,9 @@ import pytest
 
 from tests.schedule.slurm.replay.small_plan import small_plan
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.described.describe import Describer
-from wattloop.schedule.described.fleet_oracle import FleetOracle
-from wattloop.schedule.described.submitted import SubmittedJob
+from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.job_estimator import JobEstimator
+from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.schedule.slurm.replay.plan import plan_of
 from wattloop.schedule.slurm.replay.submit import comment_of, sbatch_command, write_plan
@@ -67,7 +67,7 @@ def test_jobs_find_time_and_power_of_every_placement(tmp_path: Path) -> None:
 def test_a_driver_understands_every_comment_of_the_shipped_lab() -> None:
     """What the simulator knows of a job and what a driver reads in its comment are the same."""
     plan = plan_of(load_scenario("slurm-lab"), speedup=10, most_jobs=60)
-    describer = Describer(FleetOracle.of(plan.cluster, plan.oracle))
+    describer = JobEstimator(FleetOracle.of(plan.cluster, plan.oracle))
     first = {int(kind): job for job, kind in reversed(list(enumerate(plan.open.kind)))}
     for number, job in first.items():
         kind = plan.open.kinds[number]

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.schedule.slurm.replay.small_plan import IDLE_W, small_plan
-from wattloop.schedule.slurm.replay.cards import cards_of
-from wattloop.schedule.slurm.replay.submit import write_plan
-from wattloop.schedule.slurm.replay.watching import PowerWatch, exact_peak_w
+from wattloop.schedule.slurm.replay.power import PowerWatch, exact_peak_w
+from wattloop.schedule.slurm.replay.submit import cards_of, write_plan
 from wattloop.virtual.physics import IDLE, Activity
 
 NAMES = {0: "n1", 1: "n2"}

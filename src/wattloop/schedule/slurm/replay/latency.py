@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from wattloop.schedule.slurm.replay.notes import Ran
+from wattloop.schedule.slurm.replay.outcome import Ran
 
 __all__ = ["Latency", "Times", "latency_of", "read_times", "steered_end_s"]
 

@@ -1,18 +1,63 @@
-"""The figures of a replay, real or simulated, and how they differ."""
+"""The figures of a replay, real or simulated, and their differences."""
 
+import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from wattloop.schedule.engine.result import Result
-from wattloop.schedule.slurm.replay.notes import Ran
-from wattloop.schedule.slurm.replay.plan import Plan
-from wattloop.schedule.slurm.replay.watching import PowerSample
+from wattloop.schedule.engine.result import SimulationResult
+from wattloop.schedule.slurm.replay.plan import ReplayPlan
+from wattloop.schedule.slurm.replay.power import PowerSample
 
-__all__ = ["Figures", "difference", "real_figures", "simulated_figures"]
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One job from its start to its end, or until it was stopped.
+
+    Attributes:
+        job: its number in the plan.
+        slurm_job: its number in Slurm.
+        gpus: (node, GPU) of all its GPUs.
+        begin_s, end_s: of its work, on the clock of `time.monotonic`.
+        done: share of its work that is done.
+    """
+
+    job: int
+    slurm_job: int
+    gpus: tuple[tuple[str, int], ...]
+    begin_s: float
+    end_s: float
+    done: float
+
+
+def read_notes(folder: Path) -> list[Ran]:
+    """All that has been noted, by begin. A job of several nodes is one, and as long as its
+    longest part.
+    """
+    parts: dict[tuple[int, int], list[Ran]] = defaultdict(list)
+    for path in (folder / "notes").iterdir():
+        name, _, node = path.name.partition(".")
+        for turn, line in enumerate(path.read_text("utf-8").splitlines()):
+            parts[int(name), turn].append(_ran(int(name), node, line))
+    return sorted(map(_whole, parts.values()), key=lambda ran: ran.begin_s)
+
+
+def _ran(job: int, node: str, line: str) -> Ran:
+    data = json.loads(line)
+    gpus = tuple((node, int(gpu)) for gpu in data["gpus"])
+    return Ran(job, data["slurm_job"], gpus, data["begin_s"], data["end_s"], data["done"])
+
+
+def _whole(parts: list[Ran]) -> Ran:
+    first = parts[0]
+    gpus = tuple(sorted(gpu for part in parts for gpu in part.gpus))
+    begin_s, end_s = min(p.begin_s for p in parts), max(p.end_s for p in parts)
+    return Ran(first.job, first.slurm_job, gpus, begin_s, end_s, min(p.done for p in parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +94,7 @@ class Figures:
 
 
 def real_figures(
-    plan: Plan,
+    plan: ReplayPlan,
     ran: Sequence[Ran],
     submitted_s: Mapping[int, float],
     samples: Sequence[PowerSample],
@@ -88,7 +133,7 @@ def real_figures(
     )
 
 
-def simulated_figures(plan: Plan, result: Result) -> Figures:
+def simulated_figures(plan: ReplayPlan, result: SimulationResult) -> Figures:
     """Of the simulator, on the same jobs."""
     done = result.is_done
     jobs = result.jobs
@@ -116,7 +161,9 @@ def difference(real: float, simulated: float) -> float:
     return simulated / real - 1.0 if real else math.inf
 
 
-def _over_budget_s(plan: Plan, samples: Sequence[PowerSample], begin_s: float) -> float | None:
+def _over_budget_s(
+    plan: ReplayPlan, samples: Sequence[PowerSample], begin_s: float
+) -> float | None:
     budget = plan.settings.budget_w
     if math.isinf(max(budget.values)):
         return None
@@ -129,7 +176,7 @@ def _over_budget_s(plan: Plan, samples: Sequence[PowerSample], begin_s: float) -
 
 
 def _figures(
-    plan: Plan,
+    plan: ReplayPlan,
     *,
     jobs: int,
     jct_s: Sequence[float],

@@ -9,25 +9,23 @@ from numpy.typing import NDArray
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.engine.runnable import why_never
-from wattloop.schedule.engine.settings import Settings
-from wattloop.schedule.jobs.draws import Draws
+from wattloop.schedule.engine.machines import why_never
+from wattloop.schedule.engine.settings import EngineSettings
+from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions
+from wattloop.schedule.estimates.spec import OracleSpec
+from wattloop.schedule.jobs.attributes import Draws, pinned
 from wattloop.schedule.jobs.kind import JobKind
-from wattloop.schedule.jobs.rigid import pinned
 from wattloop.schedule.jobs.table import JobTable, uncapped
-from wattloop.schedule.oracle.options import Options
-from wattloop.schedule.oracle.oracle import Oracle
-from wattloop.schedule.oracle.spec import OracleSpec
 from wattloop.schedule.scenarios.scenario import Scenario
-from wattloop.schedule.steps import Steps
+from wattloop.schedule.step_function import StepFunction
 
-__all__ = ["Plan", "check_speedup", "opened", "plan_of"]
+__all__ = ["ReplayPlan", "check_speedup", "opened", "plan_of"]
 
 LEAST_SPEEDUP, MOST_SPEEDUP = 1.0, 100_000.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReplayPlan:
     """A world in which everything takes `1 / speedup` of the time; power is as it was.
 
     Attributes:
@@ -50,9 +48,9 @@ class Plan:
     open: JobTable
     oracle: OracleSpec
     truth: Oracle
-    settings: Settings
+    settings: EngineSettings
 
-    def options(self, job: int) -> Options:
+    def options(self, job: int) -> PlacementOptions:
         """The placements that one job could take, other GPU counts included."""
         return self.truth.options(self.open.kinds[self.open.kind[job]])
 
@@ -68,7 +66,7 @@ class Plan:
 
 def plan_of(
     scenario: Scenario, *, seed: int = 0, speedup: float = 10.0, most_jobs: int | None = None
-) -> Plan:
+) -> ReplayPlan:
     """A scenario's jobs, sped up.
 
     Args:
@@ -102,7 +100,7 @@ def plan_of(
         node_events=(),
         interference=0.0,
     )
-    return Plan(
+    return ReplayPlan(
         scenario=scenario.name,
         seed=seed,
         speedup=speedup,
@@ -155,8 +153,8 @@ def opened(asked: JobTable, jobs: JobTable, widest: int) -> JobTable:
     return replace(asked, kinds=tuple(kinds), kind=np.array(found, dtype=np.int64))
 
 
-def _faster_steps(steps: Steps, speedup: float) -> Steps:
+def _faster_steps(steps: StepFunction, speedup: float) -> StepFunction:
     def faster(times_s: Sequence[float]) -> tuple[float, ...]:
         return tuple(time_s / speedup for time_s in times_s)
 
-    return Steps(faster(steps.times_s), steps.values, steps.period_s / speedup)
+    return StepFunction(faster(steps.times_s), steps.values, steps.period_s / speedup)

@@ -1,4 +1,4 @@
-"""A job of a plan as sbatch takes it."""
+"""Submit the jobs of a plan through sbatch, with virtual GPUs for their nodes."""
 
 import json
 import math
@@ -8,16 +8,67 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
+from wattloop.schedule.cluster.cluster import Cluster, GpuType
 from wattloop.schedule.engine.settings import Keeps
-from wattloop.schedule.slurm.replay.cards import write_cards
-from wattloop.schedule.slurm.replay.plan import Plan
+from wattloop.schedule.slurm.replay.plan import ReplayPlan
+from wattloop.virtual.cards import write_card
+from wattloop.virtual.gpu import VirtualGpu
+from wattloop.virtual.machine import MODEL_VARIABLE, STATE_VARIABLE, shared_machine
 
-__all__ = ["comment_of", "sbatch_command", "write_plan"]
+
+def write_cards(cluster: Cluster, folder: Path) -> None:
+    """A file per GPU type: idle power and limits as the scenario has them."""
+    (folder / "virtual").mkdir(parents=True, exist_ok=True)
+    for each in cluster.types:
+        _write(each, _file(folder, each.name))
+
+
+def node_environment(folder: Path, node: str, type_name: str) -> dict[str, str]:
+    """Variables with which any process finds the virtual GPUs of a node: jobs, meters, agents."""
+    return {
+        STATE_VARIABLE: str(folder / "virtual" / f"{node}.state"),
+        MODEL_VARIABLE: str(_file(folder, type_name)),
+    }
+
+
+def cards_of(
+    cluster: Cluster, folder: Path, names: Mapping[int, str]
+) -> dict[str, tuple[VirtualGpu, ...]]:
+    """The virtual GPUs of every node, by the name that Slurm has for it."""
+    found = {}
+    for number, node in names.items():
+        group = cluster.node_groups[number]
+        environment = node_environment(folder, node, group.type_name)
+        found[node] = shared_machine(group.gpus_per_node, environment=environment).gpus
+    return found
+
+
+def _file(folder: Path, type_name: str) -> Path:
+    return folder / "virtual" / f"{type_name}.json"
+
+
+def _write(kind: GpuType, path: Path) -> None:
+    # All power above idle is arithmetic at the highest clock, so that any power up to the limit
+    # is a share of the time busy; and it follows at once, as jobs are short.
+    write_card(
+        path,
+        "h200",
+        name=f"virtual {kind.name}",
+        idle_w=kind.idle_w,
+        compute_w=kind.tdp_w - kind.idle_w,
+        memory_w=0.0,
+        memory_idle_w=0.0,
+        default_limit_w=kind.tdp_w,
+        min_limit_w=kind.gpu.cap_min_w,
+        ramp_s=0.005,
+        source="power of the replayed scenario's GPU type",
+    )
+
 
 PROGRAM = "wattloop.schedule.slurm.replay.job"
 
 
-def write_plan(plan: Plan, folder: Path, names: Mapping[int, str]) -> None:
+def write_plan(plan: ReplayPlan, folder: Path, names: Mapping[int, str]) -> None:
     """What jobs read when they run: which node has which GPUs, and time and power of each option.
 
     Args:
@@ -46,7 +97,7 @@ def write_plan(plan: Plan, folder: Path, names: Mapping[int, str]) -> None:
 
 
 def sbatch_command(
-    plan: Plan, job: int, folder: Path, *, extra: Sequence[str] = (), described: bool = False
+    plan: ReplayPlan, job: int, folder: Path, *, extra: Sequence[str] = (), described: bool = False
 ) -> list[str]:
     """The whole command line.
 
@@ -82,7 +133,7 @@ def sbatch_command(
     return [*command, f"--wrap=export WATTLOOP_REPLAY_KEEPS={keeps}; {work}"]
 
 
-def comment_of(plan: Plan, job: int) -> str:
+def comment_of(plan: ReplayPlan, job: int) -> str:
     """What the job trains, in the words of docs/slurm.md."""
     kind = plan.open.kinds[plan.open.kind[job]]
     fields = [

@@ -1,0 +1,145 @@
+"""Run a campaign over processes, store each result, and never compute one twice."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.campaigns.campaign import Campaign, Outcomes, SimulationJob, fingerprint
+from wattloop.schedule.campaigns.outcome import Simulator
+from wattloop.schedule.campaigns.store import (
+    FAILED,
+    FINISHED,
+    CampaignRecord,
+    known_cells,
+    open_campaign,
+)
+from wattloop.schedule.campaigns.workers import each_outcome, later
+from wattloop.schedule.scenarios.scenario import Scenario
+from wattloop.store.database import Store
+from wattloop.store.experiments import Experiment
+from wattloop.trials.lock import lock_experiment
+
+
+def share_predictions(scenarios: Iterable[Scenario]) -> None:
+    """Give scenarios of the same cluster and oracle the same truth, with all it has worked out."""
+    first: list[Scenario] = []
+    for scenario in scenarios:
+        like = [each for each in first if _is_alike(each, scenario)]
+        if like:
+            # what `cached_property` would keep there, had it been asked
+            scenario.__dict__["truth"] = like[0].truth
+        else:
+            first.append(scenario)
+
+
+def _is_alike(one: Scenario, other: Scenario) -> bool:
+    return one.cluster == other.cluster and one.oracle == other.oracle
+
+
+class CampaignCallback:
+    """Is told how far a campaign is; does nothing by itself."""
+
+    def begins(self, experiment: Experiment, cells: int, known: int, *, resumed: bool) -> None:
+        """All cells, and how many of them need not be computed."""
+
+    def ended(self, cell: SimulationJob, outcome: Mapping[str, Any], left_s: float) -> None:
+        """A cell ended; how long the rest will take."""
+
+
+def run_campaign(
+    campaign: Campaign,
+    store: Store,
+    *,
+    workers: int = 1,
+    new: bool = False,
+    listener: CampaignCallback | None = None,
+) -> tuple[Experiment, Outcomes]:
+    """Simulate what is not known yet.
+
+    Each cell is written down as it ends: killed at any moment, the same campaign goes on where it
+    was, and another one that has cells in common does not compute them again. What comes of a
+    cell does not depend on the number of workers.
+
+    Args:
+        campaign: what to simulate.
+        store: where cells are kept and looked for.
+        workers: processes; 1 is this one.
+        new: compute all of them, whatever is known.
+        listener: told how far it is.
+
+    Returns:
+        Its record in the store, and what came of every cell.
+
+    Raises:
+        ConfigError: the scenario cannot be built.
+        DeviceBusy: another process carries out this very campaign.
+    """
+    if workers < 1:
+        raise ConfigError(f"--workers {workers}: give 1 or more")
+    listener = listener or CampaignCallback()
+    cells = campaign.cells()
+    found = {} if new else known_cells(store, cells)
+    simulator = _simulator(campaign, [cell for cell in cells if cell.key not in found])
+    experiment, resumed = open_campaign(
+        store, campaign.spec(), fingerprint(cells), name=campaign.scenario.name, new=new
+    )
+    record = CampaignRecord(store, experiment)
+    with lock_experiment(store, experiment.experiment_id):
+        record.begin(cells, found)
+        listener.begins(experiment, len(cells), len(found), resumed=resumed)
+        try:
+            _compute(simulator, cells, record, found, workers, listener)
+        except BaseException:
+            with later():
+                record.ended("interrupted")
+            raise
+        failed = any("error" in outcome for outcome in found.values())
+        record.ended(FAILED if failed else FINISHED)
+    return experiment, {(c.variant, c.choice.label, c.seed): found[c.key] for c in cells}
+
+
+def _simulator(campaign: Campaign, todo: Sequence[SimulationJob]) -> Simulator:
+    """Who simulates; a world that cannot be built is found out before anything is written."""
+    scenarios = campaign.scenarios
+    share_predictions(scenarios.values())
+    simulator = Simulator(scenarios, checks=campaign.checks)
+    if todo:
+        simulator.world(todo[0])
+    return simulator
+
+
+def _compute(
+    simulator: Simulator,
+    cells: Sequence[SimulationJob],
+    record: CampaignRecord,
+    found: dict[str, dict[str, Any]],
+    workers: int,
+    listener: CampaignCallback,
+) -> None:
+    todo = [cell for cell in cells if cell.key not in found]
+    numbers = {cell.key: number for number, cell in enumerate(cells)}
+    pace = _Pace([cell.choice.label for cell in todo], min(workers, len(todo)))
+    for cell, outcome in each_outcome(simulator, todo, workers):
+        with later():
+            record.keep(numbers[cell.key], cell, outcome)
+        found[cell.key] = outcome
+        listener.ended(cell, outcome, pace.left_s(cell.choice.label, outcome.get("wall_s", 0.0)))
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How long what is left will take, by how long each policy took so far."""
+
+    left: list[str]
+    workers: int
+    took_s: dict[str, list[float]] = field(default_factory=dict)
+
+    def left_s(self, label: str, took_s: float) -> float:
+        """After one more cell of this policy."""
+        self.took_s.setdefault(label, []).append(took_s)
+        self.left.remove(label)
+        means_s = {name: math.fsum(each) / len(each) for name, each in self.took_s.items()}
+        usual_s = math.fsum(means_s.values()) / len(means_s)
+        return sum(means_s.get(name, usual_s) for name in self.left) / self.workers

@@ -1,0 +1,1 @@
+"""Estimates of time and power: oracles, and estimates for submitted jobs."""

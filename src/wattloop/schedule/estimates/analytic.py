@@ -1,0 +1,357 @@
+"""The analytic oracle: time and power from `predict`, without measurements."""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.user_code import user_path
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.cap_curve import cap_curve, static_power
+from wattloop.predict.communication import exchange, ring_of
+from wattloop.predict.models.kernels import KernelModel
+from wattloop.predict.models.model import Model
+from wattloop.predict.models.roofline import Roofline
+from wattloop.predict.prediction import Placement
+from wattloop.predict.workload.workload import Workload
+from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions, Placements, placements_of
+from wattloop.schedule.jobs.kind import JobKind
+from wattloop.version import __version__
+
+if TYPE_CHECKING:
+    from wattloop.predict.request import Question
+
+
+SHIPPED = Path(__file__).with_name("saved_workloads")
+
+
+"""Made by scripts/make_workloads.py."""
+
+
+def workload_of(kind: JobKind, batch: int) -> "Workload":
+    """One training step of the kind with `batch` samples on a GPU: shipped, kept, or traced.
+
+    Raises:
+        ConfigError: it is none of ours, was never traced here, and cannot be traced now; the
+            message says what is missing.
+    """
+    from wattloop.predict.request import asked_workload
+    from wattloop.predict.workload.files import load_workload
+
+    path = shipped_workload(kind, batch)
+    if path.is_file():
+        return load_workload(path)
+    try:
+        return asked_workload(question_of(kind, batch), cache=True)
+    except ConfigError as error:
+        raise ConfigError(f"job kind {kind.label}, batch {batch}: {error}") from None
+
+
+def shipped_workload(kind: JobKind, batch: int) -> Path:
+    """Where its workload would be, if it were shipped."""
+    words = [kind.model.removeprefix("hf:").rpartition("/")[2], kind.precision, f"b{batch}"]
+    if kind.sequence is not None:
+        words.append(f"s{kind.sequence}")
+    return SHIPPED / f"{re.sub(r'[^a-z0-9]+', '-', '-'.join(words).lower())}.json.gz"
+
+
+def question_of(kind: JobKind, batch: int) -> "Question":
+    """What `predict` would be asked."""
+    from wattloop.predict.request import Question
+
+    return Question(
+        model=kind.model, batch=batch, seq=kind.sequence, precision=kind.precision or None
+    )
+
+
+CODE = (Path(__file__).parents[2] / "predict", Path(__file__).parent)
+
+
+SUFFIXES = (".py", ".yaml", ".json", ".gz")
+
+
+def analytic_fingerprint(
+    kind: JobKind, cluster: Cluster, estimator: str, calibrations: Mapping[str, str]
+) -> list[str] | None:
+    """Version, code, kind, machines, constants and workloads; None when it cannot be told."""
+    workloads = _workloads(kind)
+    if workloads is None:
+        return None
+    machines = [
+        f"{each.name} {each.gpu} {each.limit_w} {each.link_bytes_s} "
+        f"{cluster.gpus_by_type[number]} {cluster.gpus_per_node(number)} "
+        f"{sum(group.nodes for group in cluster.groups if group.type_name == each.name)}"
+        for number, each in enumerate(cluster.types)
+    ]
+    constants = [_constants(each.name, each.gpu.name, calibrations) for each in cluster.types]
+    network = f"{cluster.network_bytes_s}"
+    return [
+        *("analytic", __version__, *_code(), repr(kind), estimator),
+        *(network, *machines, *constants, *workloads),
+    ]
+
+
+def _workloads(kind: JobKind) -> list[str] | None:
+    """What the traces of the kind's batches come from."""
+    found: list[str] = []
+    for batch in kind.batches:
+        path = shipped_workload(kind, batch)
+        if path.is_file():
+            found.append(path.name)
+        elif kind.model.endswith((".json", ".json.gz")):
+            found.append(_content(user_path(kind.model)))
+        else:
+            from wattloop.predict.request import trace_key
+
+            try:
+                parts = trace_key(question_of(kind, batch))
+            except ConfigError:  # whoever predicts it says what is wrong
+                return None
+            if parts is None:
+                return None
+            found += parts
+    return found
+
+
+def _constants(type_name: str, gpu_name: str, calibrations: Mapping[str, str]) -> str:
+    """The file of constants that the user gave or keeps for a GPU; ours are part of the code."""
+    if type_name in calibrations:
+        return _content(user_path(calibrations[type_name]))
+    from wattloop.predict.models.kernels.lookup import user_constants_path
+
+    return _content(user_constants_path(gpu_name))
+
+
+def _content(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "none"
+
+
+@lru_cache(maxsize=1)
+def _code() -> tuple[str, ...]:
+    """Of which day code and constants are: a clone changes without a new version."""
+    files = sorted(path for folder in CODE for path in folder.rglob("*.*"))
+    return tuple(
+        f"{path.name}:{stat.st_size}:{stat.st_mtime_ns}"
+        for path, stat in ((path, path.stat()) for path in files if path.suffix in SUFFIXES)
+    )
+
+
+BACKWARD_SHARE = 2 / 3
+
+
+"""Of a step: backward does each product of forward twice."""
+
+
+class StepFigures(NamedTuple):
+    """Of every workload (rows) on every placement (columns).
+
+    Attributes:
+        step_s: time of one optimizer step.
+        power_w: mean power of one GPU.
+        source: which model answered, from which constants.
+    """
+
+    step_s: NDArray[np.float64]
+    power_w: NDArray[np.float64]
+    source: str
+
+
+def step_figures(
+    model: Model, workloads: Sequence[Workload], placements: Sequence[Placement]
+) -> StepFigures:
+    """Figures by one of `predict`'s models; all placements have its GPU type.
+
+    `kernels` knows caps and rings. To the others, which do not, caps are added by the curve of a
+    typical program, and to `roofline` the exchange of gradients as well.
+    """
+    if isinstance(model, KernelModel):
+        found = model.predict_many(workloads, placements)
+        source = model.predict(workloads[0], placements[0]).model
+        return StepFigures(found.step_s, found.power_w, source)
+    return _by_points(model, placements[0].gpu, workloads, placements)
+
+
+def _by_points(
+    model: Model, gpu: Gpu, workloads: Sequence[Workload], placements: Sequence[Placement]
+) -> StepFigures:
+    """One prediction per workload and ring, whose cap curve gives the rest."""
+    shape = (len(workloads), len(placements))
+    step_s, power_w = np.empty(shape), np.empty(shape)
+    rings: dict[Placement, list[int]] = {}
+    for column, placement in enumerate(placements):
+        rings.setdefault(replace(placement, cap_w=None), []).append(column)
+    source = ""
+    for ring, columns in rings.items():
+        points = [_point(model, workload, ring) for workload in workloads]
+        caps_w = [placements[column].cap_w or gpu.tdp_w for column in columns]
+        curve = cap_curve([p[0] for p in points], [p[1] for p in points], caps_w, gpu)
+        step_s[:, columns], power_w[:, columns] = curve
+        source = points[0][2]
+    return StepFigures(step_s, power_w, source)
+
+
+def _point(model: Model, workload: Workload, placement: Placement) -> tuple[float, float, str]:
+    """Step time, power and source without a cap."""
+    found = model.predict(workload, placement)
+    if placement.gpus == 1 or not isinstance(model, Roofline):
+        return found.step_s, found.power_w, found.model
+    ring, backward_s = ring_of(placement), BACKWARD_SHARE * found.step_s
+    exposed_s = float(exchange(workload.gradient_bytes, backward_s, ring).exposed_s)
+    energy_j = found.step_s * found.power_w + exposed_s * static_power(placement.gpu).watts
+    step_s = found.step_s + exposed_s
+    return step_s, energy_j / step_s, found.model
+
+
+Floats = NDArray[np.float64]
+
+
+class AnalyticOracle(Oracle):
+    """All placements of a kind on a cluster, predicted at once; those that fit into memory.
+
+    Args:
+        cluster: where jobs run.
+        estimator: one of `predict`'s models: `kernels`, `adept` or `roofline`.
+        calibrations: GPU type name -> file of constants; others have what `predict` knows.
+    """
+
+    name = "analytic"
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        estimator: str = "kernels",
+        calibrations: Mapping[str, str] | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.estimator = estimator
+        self.calibrations = dict(calibrations or {})
+        self._options: dict[JobKind, PlacementOptions] = {}
+        self._workloads: dict[tuple[str, str, int | None, int], Workload] = {}
+        self._models: dict[int, Model] = {}
+
+    def options(self, kind: JobKind) -> PlacementOptions:
+        """Every placement that fits into memory.
+
+        Raises:
+            ConfigError: the model is not known and cannot be traced here, or the estimator has no
+                constants for a GPU of the cluster.
+        """
+        if kind not in self._options:
+            self._options[kind] = self._predicted(kind)
+        return self._options[kind]
+
+    def fingerprint(self, kind: JobKind) -> Sequence[str] | None:
+        """Kind, machines, constants, workloads and code."""
+        return analytic_fingerprint(kind, self.cluster, self.estimator, self.calibrations)
+
+    def _predicted(self, kind: JobKind) -> PlacementOptions:
+        rows = placements_of(kind, self.cluster)
+        workloads = {batch: self._workload(kind, batch) for batch in np.unique(rows.batch).tolist()}
+        step_s, power_w = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+        sources = []
+        for type_index in np.unique(rows.type_index).tolist():
+            mine = rows.type_index == type_index
+            found = self._of_type(type_index, rows, mine, workloads)
+            step_s[mine], power_w[mine] = found.step_s, found.power_w
+            sources.append(found.source)
+        fits = np.isfinite(step_s)
+        samples = np.array([workloads[batch].samples for batch in rows.batch.tolist()])
+        return PlacementOptions(
+            type_index=rows.type_index[fits],
+            gpus=rows.gpus[fits],
+            batch=rows.batch[fits],
+            cap_w=rows.cap_w[fits],
+            spread=rows.spread[fits],
+            sample_s=step_s[fits] / (samples * rows.gpus)[fits],
+            power_w=(power_w * rows.gpus)[fits],
+            step_s=step_s[fits],
+            source="; ".join(dict.fromkeys(sources)),
+        )
+
+    def _of_type(
+        self,
+        type_index: int,
+        rows: Placements,
+        mine: NDArray[np.bool_],
+        workloads: Mapping[int, "Workload"],
+    ) -> "_Found":
+        """Figures of the rows of one GPU type; not a number where it cannot run."""
+        from wattloop.predict.memory import memory_fit
+
+        gpu = self.cluster.types[type_index].gpu
+        batches = list(workloads)
+        columns: dict[Placement, int] = {}
+        at = [
+            columns.setdefault(self._placement(type_index, *row), len(columns))
+            for row in zip(
+                rows.gpus[mine].tolist(),
+                rows.spread[mine].tolist(),
+                rows.cap_w[mine].tolist(),
+                strict=True,
+            )
+        ]
+        model = self._model(type_index)
+        figures = step_figures(model, list(workloads.values()), list(columns))
+        counts = np.unique(rows.gpus[mine]).tolist()
+        fitting = {
+            (batch, gpus): _runs(workloads[batch], gpu)
+            and memory_fit(workloads[batch], gpu, gpus).fits
+            for batch in batches
+            for gpus in counts
+        }
+        pairs = zip(rows.batch[mine].tolist(), rows.gpus[mine].tolist(), strict=True)
+        fits = np.array([fitting[pair] for pair in pairs])
+        place = np.searchsorted(batches, rows.batch[mine]), np.array(at)
+        step_s = np.where(fits, figures.step_s[place], np.nan)
+        return _Found(step_s, figures.power_w[place], figures.source)
+
+    def _workload(self, kind: JobKind, batch: int) -> "Workload":
+
+        key = (kind.model, kind.precision, kind.sequence, batch)
+        if key not in self._workloads:
+            self._workloads[key] = workload_of(kind, batch)
+        return self._workloads[key]
+
+    def _model(self, type_index: int) -> "Model":
+        from wattloop.predict.estimators import estimator_for
+
+        if type_index not in self._models:
+            gpu_type = self.cluster.types[type_index]
+            calibration = self.calibrations.get(gpu_type.name)
+            model = estimator_for(gpu_type.gpu, self.estimator, calibration)
+            self._models[type_index] = model
+        return self._models[type_index]
+
+    def _placement(self, type_index: int, gpus: int, spread: bool, cap_w: float) -> "Placement":
+        from wattloop.predict.prediction import Placement
+
+        gpu_type = self.cluster.types[type_index]
+        return Placement(
+            gpu=gpu_type.gpu,
+            gpus=gpus,
+            cap_w=cap_w,
+            link_bytes_s=gpu_type.link_bytes_s,
+            # spread, any two neighbours of the ring may be on different nodes
+            gpus_per_node=1 if spread else self.cluster.gpus_per_node(type_index),
+            network_bytes_s=self.cluster.network_bytes_s,
+        )
+
+
+def _runs(workload: "Workload", gpu: Gpu) -> bool:
+    """Without bfloat16 units torch emulates them, at a speed that `predict` does not know."""
+    return workload.precision != "bf16" or "bf16" in gpu.matrix_flops
+
+
+class _Found(NamedTuple):
+    step_s: Floats
+    power_w: Floats
+    source: str

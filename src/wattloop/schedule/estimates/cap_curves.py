@@ -1,0 +1,259 @@
+"""Measured effect of power caps on time and power, and its files."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.user_code import user_path
+from wattloop.hardware.gpus import Gpu, gpu_named
+from wattloop.schedule.estimates.csv_rows import CsvFile, read_rows
+
+# Measured effect of power limits: how much slower a program is under one, and what it draws.
+#
+# Curves are kept in shares of the GPU's factory limit, so that one measured on a V100 serves a
+# P100,
+# with its time relative to that without a limit. Measurements jitter: a lower limit never makes a
+# curve quicker or hungrier.
+
+Floats = NDArray[np.float64]
+
+
+NEAREST = Path(__file__).with_name("nearest_curves.yaml")
+
+
+WITHIN = 1e-6
+
+
+"""Shares that differ by less are the same."""
+
+
+class CapPoint(NamedTuple):
+    """One measurement: time of any unit of work, and mean power of one GPU."""
+
+    workload: str
+    gpu: str
+    batch: float
+    cap_w: float
+    time_s: float
+    power_w: float
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredCapCurve:
+    """One program, ascending in `share` of the factory limit, which is 1.
+
+    Attributes:
+        stretch: time relative to that at the factory limit.
+        power: mean, as a share of the factory limit.
+        source: program, GPU and batch it was measured with.
+    """
+
+    share: Floats
+    stretch: Floats
+    power: Floats
+    source: str
+
+    def at(self, share: Floats) -> tuple[Floats, Floats]:
+        """Stretch and power of limits; not a number below the lowest that was measured."""
+        known = share >= self.share[0] - WITHIN
+        return (
+            np.where(known, np.interp(share, self.share, self.stretch), np.nan),
+            np.where(known, np.interp(share, self.share, self.power), np.nan),
+        )
+
+    def under(self, share: Floats, full: Floats) -> tuple[Floats, Floats]:
+        """The same for a program that draws `full` at the factory limit, all in shares of that.
+
+        A limit cuts it as one that is as far below what the curve's own program draws. Where
+        `full` is not a number, it draws what that one does.
+        """
+        ratio = np.where(np.isfinite(full), self.power[-1] / full, 1.0)
+        stretch, power = self.at(np.minimum(share * ratio, 1.0))
+        at_limit = self.at(np.minimum(ratio, 1.0))
+        drawn = np.where(np.isfinite(full), full, self.power[-1])
+        return stretch / at_limit[0], drawn * power / at_limit[1]
+
+
+class CapCurves:
+    """Curves of several programs, and which of them stands for which model.
+
+    Args:
+        points: measurements. A GPU's highest limit among them is taken for its factory's.
+        source: where they come from, for people.
+        nearest: model -> program whose curve it has, beside those that are shipped.
+    """
+
+    def __init__(
+        self, points: Iterable[CapPoint], source: str, nearest: Mapping[str, str] | None = None
+    ) -> None:
+        self.source = source
+        self._curves = _curves(list(points))
+        if not self._curves:
+            raise ConfigError(f"{source}: no measurement in it")
+        self._nearest = {**shipped_curve_names(), **(nearest or {})}
+        unknown = sorted(set((nearest or {}).values()) - set(self.workloads))
+        if unknown:
+            raise ConfigError(
+                f"curve {unknown[0]}: not in {source}, which has {', '.join(self.workloads)}"
+            )
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        """Programs that were measured."""
+        return tuple(sorted({workload for workload, _, _ in self._curves}))
+
+    def curve(self, model: str, gpu: Gpu, gpu_type: str, batch: float) -> MeasuredCapCurve:
+        """The curve of a model: its own or its nearest program's, GPU and batch as near as can be.
+
+        A GPU without measurements has those of one with the same kind of memory, which decides
+        how much of the limit is drawn at rest.
+
+        Raises:
+            ConfigError: no program is known to be like the model.
+        """
+        workload = model if model in self.workloads else self._nearest.get(model, "")
+        if workload not in self.workloads:
+            raise ConfigError(
+                f"model {model}: no cap curve in {self.source}, which has "
+                f"{', '.join(self.workloads)}; say which one it resembles: nearest: "
+                f"{{{model}: {self.workloads[0]}}}"
+            )
+        measured = sorted({gpu for name, gpu, _ in self._curves if name == workload})
+        at = _like(gpu, gpu_type, measured)
+        batches = [each for name, where, each in self._curves if (name, where) == (workload, at)]
+        near = min(batches, key=lambda each: (abs(np.log(each / batch)), each))
+        return self._curves[workload, at, near]
+
+
+def shipped_curve_names() -> dict[str, str]:
+    """Models of the tables we read -> the program of the Zeus traces that is most like each."""
+    import yaml
+
+    found: dict[str, str] = yaml.safe_load(NEAREST.read_text(encoding="utf-8"))
+    return found
+
+
+def _like(gpu: Gpu, gpu_type: str, measured: list[str]) -> str:
+    """That GPU, else the first with the same kind of memory, else the first."""
+    for name in (gpu_type.lower(), gpu.name, gpu.name.partition("-")[0]):
+        if name in measured:
+            return name
+    family = gpu.memory_type[:3]
+    same = [name for name in measured if gpu_named(name).memory_type[:3] == family]
+    return (same or measured)[0]
+
+
+def _curves(points: list[CapPoint]) -> dict[tuple[str, str, float], MeasuredCapCurve]:
+    top_w: dict[str, float] = {}
+    groups: dict[tuple[str, str, float], dict[float, list[CapPoint]]] = {}
+    for point in points:
+        top_w[point.gpu] = max(point.cap_w, top_w.get(point.gpu, 0.0))
+        caps = groups.setdefault((point.workload, point.gpu, point.batch), {})
+        caps.setdefault(point.cap_w, []).append(point)
+    return {
+        key: _curve(key, caps, top_w[key[1]])
+        for key, caps in groups.items()
+        if top_w[key[1]] in caps  # without a time at the limit there is nothing to compare with
+    }
+
+
+def _curve(
+    key: tuple[str, str, float], caps: Mapping[float, list[CapPoint]], top_w: float
+) -> MeasuredCapCurve:
+    limits = sorted(caps)
+    time_s = np.array([np.mean([point.time_s for point in caps[cap]]) for cap in limits])
+    power_w = np.array([np.mean([point.power_w for point in caps[cap]]) for cap in limits])
+    workload, gpu, batch = key
+    return MeasuredCapCurve(
+        share=np.array(limits) / top_w,
+        stretch=np.maximum.accumulate((time_s / time_s[-1])[::-1])[::-1],
+        power=np.minimum.accumulate((power_w / top_w)[::-1])[::-1],
+        source=f"{workload} on {gpu}, batch {batch:g}",
+    )
+
+
+OURS = ("model", "gpu", "batch", "cap_w", "time_s", "power_w")
+
+
+ZEUS = ("network", "batch_size", "power_limit", "time_per_epoch", "average_power")
+
+
+ZEUS_NAME = re.compile(r"power_(\w+)\.csv")
+
+
+def load_cap_curves(names: Sequence[str], nearest: Mapping[str, str] | None = None) -> CapCurves:
+    """Curves of files, or of folders with files called `power_GPU.csv` (docs/oracles.md).
+
+    Raises:
+        ConfigError: a file cannot be read, is of no known kind, or a field is wrong; the message
+            names file, line and column.
+    """
+    points: list[CapPoint] = []
+    for path in curve_files(names):
+        file = read_rows(path)
+        points += _zeus(file) if file.has(ZEUS) else _ours(file)
+    return CapCurves(points, ", ".join(names), nearest)
+
+
+def curve_files(names: Sequence[str]) -> list[str]:
+    """The files themselves, where folders are named.
+
+    Raises:
+        ConfigError: there is no such file in a folder.
+    """
+    found: list[str] = []
+    for name in names:
+        folder = user_path(name)
+        if not folder.is_dir():
+            found.append(name)
+            continue
+        inside = sorted(str(each) for each in folder.iterdir() if ZEUS_NAME.fullmatch(each.name))
+        if not inside:
+            raise ConfigError(f"{name}: no file in it is called power_GPU.csv")
+        found += inside
+    return found
+
+
+def _zeus(file: CsvFile) -> list[CapPoint]:
+    named = ZEUS_NAME.fullmatch(Path(file.path).name)
+    if named is None:
+        raise ConfigError(
+            f"{file.path}: the GPU of a Zeus trace is in its name; call it power_v100.csv"
+        )
+    return [
+        CapPoint(
+            row.text("network"),
+            named[1].lower(),
+            row.number("batch_size", least=1.0),
+            row.number("power_limit", least=1.0),
+            row.number("time_per_epoch", least=1e-9),
+            row.number("average_power", least=1e-9),
+        )
+        for row in file
+    ]
+
+
+def _ours(file: CsvFile) -> list[CapPoint]:
+    missing = [column for column in OURS if column not in file.columns]
+    if missing:
+        raise ConfigError(
+            f"{file.path}:1: cap curves need the columns {', '.join(OURS)}; {', '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing (docs/oracles.md)"
+        )
+    return [
+        CapPoint(
+            row.text("model"),
+            row.text("gpu").lower(),
+            row.number("batch", least=1e-9),
+            row.number("cap_w", least=1.0),
+            row.number("time_s", least=1e-12),
+            row.number("power_w", least=1e-9),
+        )
+        for row in file
+    ]

@@ -1,0 +1,90 @@
+"""A fleet in one file: machines, oracle, and rules for jobs.
+
+cluster: cluster.yaml      # or a shipped one by name, or its fields
+oracle: analytic           # as in a scenario
+rules: jobs.yaml           # optional
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ValidationError
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.user_code import user_path
+from wattloop.core.yaml_spec import format_errors, read_yaml, validation_errors
+from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.cluster.file import cluster_from, load_cluster
+from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.rules import Rules, load_rules
+from wattloop.schedule.estimates.spec import OracleSpec
+from wattloop.schedule.quantities import Strict
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Machines, what is known of models on them, and the operator's rules."""
+
+    cluster: Cluster
+    spec: OracleSpec
+    rules: Rules = field(default_factory=Rules)
+
+    def oracle(self) -> FleetOracle:
+        """One for all who ask in this process.
+
+        Raises:
+            ConfigError: a file it needs is wrong.
+        """
+        return FleetOracle.of(self.cluster, self.spec, self.rules.workloads)
+
+
+def load_fleet(name: str, mapping: str = "") -> Fleet:
+    """The fleet of a YAML file, the file of a cluster alone, or a shipped cluster by its name.
+
+    Args:
+        name: of the file or cluster.
+        mapping: a file of rules, instead of the one that the fleet's file names.
+
+    Raises:
+        ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
+    """
+    rules = load_rules(mapping) if mapping else Rules()
+    if not name.endswith((".yaml", ".yml")):
+        return Fleet(load_cluster(name), OracleSpec(), rules)
+    source = read_yaml(name)
+    if "groups" in source.data:
+        return Fleet(load_cluster(name), OracleSpec(), rules)
+    try:
+        spec = _FleetSpec.model_validate(source.data)
+    except ValidationError as error:
+        raise ConfigError(
+            format_errors(validation_errors(error, _FleetSpec), source, otherwise=name)
+        ) from None
+    folder = user_path(name).parent
+    cluster = (
+        cluster_from(spec.cluster, name=Path(name).stem)
+        if isinstance(spec.cluster, Mapping)
+        else load_cluster(_beside(spec.cluster, folder))
+    )
+    if spec.rules and not mapping:
+        rules = load_rules(_beside(spec.rules, folder))
+    return Fleet(cluster, spec.oracle.located(folder), rules)
+
+
+def _beside(name: str, folder: Path) -> str:
+    """A file is found from the folder of the fleet's; a name stays one."""
+    return str(folder / user_path(name)) if name.endswith((".yaml", ".yml")) else name
+
+
+def _name_or_fields(value: Any) -> Any:
+    if not isinstance(value, str | dict):
+        raise ValueError("write a name, a file, or 'key: value' lines")
+    return value
+
+
+class _FleetSpec(Strict):
+    cluster: Annotated[str | dict[str, Any], BeforeValidator(_name_or_fields)]
+    oracle: OracleSpec = OracleSpec()
+    rules: str = ""

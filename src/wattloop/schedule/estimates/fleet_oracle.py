@@ -1,0 +1,217 @@
+"""One oracle for all jobs of a fleet, and the models that a job may name."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.estimates.background_cache import BackgroundCache
+from wattloop.schedule.estimates.oracle import Factors, Oracle, PlacementOptions
+from wattloop.schedule.estimates.spec import OracleSpec
+from wattloop.schedule.estimates.submitted_job import is_timed, timed_options
+from wattloop.schedule.jobs.kind import JobKind
+
+MOST_SAID = 5
+
+
+class ModelNames:
+    """What people write -> what the oracle is asked. Case and punctuation do not matter.
+
+    A name never becomes a path or a module: what is not in the table is refused, so that nobody
+    runs code or reads files by a comment.
+
+    Args:
+        known: name -> what the oracle calls it.
+        batches: what the oracle calls it -> the only batches it knows; none for any.
+        other: finds further spellings; returns a name of `known`, or None.
+        precision: of a job that states none; empty where the oracle has one only.
+        precisions: what the oracle calls it -> the only precision it knows of it.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, str],
+        *,
+        batches: Mapping[str, Sequence[int]] | None = None,
+        other: Callable[[str], str | None] = lambda text: None,
+        precision: str = "",
+        precisions: Mapping[str, str] | None = None,
+    ) -> None:
+        self._known = dict(known)
+        self._by_key = {_key(name): name for name in known}
+        self._batches = dict(batches or {})
+        self._other = other
+        self._precision = precision
+        self._precisions = dict(precisions or {})
+
+    def find(self, text: str) -> str:
+        """What the oracle calls it.
+
+        Raises:
+            ConfigError: nobody knows it; with the nearest names.
+        """
+        name = self._by_key.get(_key(text)) or self._other(text)
+        if name is None or name not in self._known:
+            raise ConfigError(f"model '{text[:100]}': unknown; {self._nearest(text)}")
+        return self._known[name]
+
+    def batches(self, model: str) -> tuple[int, ...]:
+        """The only batches that are known of a model, as the oracle calls it; empty for any."""
+        return tuple(self._batches.get(model, ()))
+
+    def precision(self, model: str) -> str:
+        """Of a job that states none, its model being as the oracle calls it; empty for any."""
+        return self._precisions.get(model, self._precision)
+
+    def names(self) -> list[str]:
+        """All that may be named."""
+        return sorted(self._known)
+
+    def with_workloads(self, files: Mapping[str, str]) -> "ModelNames":
+        """With saved workloads by a name of the operator's choice, each of one batch.
+
+        Raises:
+            ConfigError: a file is no workload.
+        """
+        if not files:
+            return self
+        from wattloop.predict.workload.files import load_workload
+
+        traced = {path: load_workload(path) for path in files.values()}
+        return ModelNames(
+            {**self._known, **files},
+            batches={**self._batches, **{path: (one.batch,) for path, one in traced.items()}},
+            other=self._other,
+            precision=self._precision,
+            precisions={path: one.precision for path, one in traced.items()},
+        )
+
+    def _nearest(self, text: str) -> str:
+        near = get_close_matches(_key(text)[:100], list(self._by_key), n=MOST_SAID, cutoff=0.5)
+        if near:
+            return f"did you mean {', '.join(self._by_key[key] for key in near)}?"
+        some = self.names()[:MOST_SAID]
+        more = f" and {len(self._known) - len(some)} more" if len(self._known) > len(some) else ""
+        return f"known are {', '.join(some)}{more}"
+
+
+def predicted_names() -> ModelNames:
+    """Models that `predict` knows by name."""
+    from wattloop.predict.sources.huggingface import architecture_names, canonical_name
+
+    known = {name: f"hf:{name}" for name in architecture_names()}
+    return ModelNames(known, other=canonical_name, precision="fp32")
+
+
+def table_names(models: Mapping[str, Sequence[float]]) -> ModelNames:
+    """Models of a table of measurements, each with its batches per GPU."""
+    whole = {
+        name: tuple(int(batch) for batch in batches if batch == int(batch))
+        for name, batches in models.items()
+    }
+    return ModelNames({name: name for name in models}, batches=whole)
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+MOST_KINDS = 2_000
+
+
+"""Kinds whose options are kept: users invent kinds, and memory is not theirs."""
+
+
+class FleetOracle(Oracle):
+    """Models by an oracle behind it, jobs with a time alone by that time.
+
+    Predicting a model nobody has asked for yet may take seconds (it is traced). `options` waits for
+    it; `soon` does not, and a worker of this process goes on with it.
+
+    Args:
+        cluster: where jobs run.
+        make: a new oracle that knows models; called again when it has kept too much.
+        names: the models that jobs may name.
+    """
+
+    name = "fleet"
+
+    def __init__(self, cluster: Cluster, make: Callable[[], Oracle], names: ModelNames) -> None:
+        self.cluster = cluster
+        self.names = names
+        self._make = make
+        self._inner = make()
+        self._asked_inner = 0
+        self._prepared: BackgroundCache[JobKind, PlacementOptions] = BackgroundCache(
+            self._answer, most=MOST_KINDS
+        )
+        # apart: whoever is told a time limit does not wait for a model that is being traced
+        self._timed: BackgroundCache[JobKind, PlacementOptions] = BackgroundCache(
+            lambda kind: timed_options(kind, self.cluster), most=MOST_KINDS
+        )
+
+    @classmethod
+    def of(
+        cls,
+        cluster: Cluster,
+        spec: OracleSpec | None = None,
+        workloads: Mapping[str, str] | None = None,
+    ) -> "FleetOracle":
+        """As the `oracle` section of a scenario says; `workloads` are saved ones by name.
+
+        Raises:
+            ConfigError: a file it names is wrong.
+        """
+        spec = spec or OracleSpec()
+        if spec.kind == "analytic":
+            names = predicted_names().with_workloads(workloads or {})
+            return cls(cluster, lambda: spec.truth(cluster), names)
+        if workloads:
+            raise ConfigError("workloads are predicted; a table of measurements cannot use them")
+        from wattloop.schedule.estimates.table import TableOracle
+
+        table = spec.truth(cluster)
+        assert isinstance(table, TableOracle)
+        return cls(cluster, lambda: spec.truth(cluster), table_names(table.throughputs.models))
+
+    def options(self, kind: JobKind) -> PlacementOptions:
+        """Every placement of the kind; the same object as long as it is kept.
+
+        Raises:
+            ConfigError: nothing is known of it, or it cannot be predicted here.
+        """
+        return (self._timed if is_timed(kind) else self._prepared).get(kind)
+
+    def soon(self, kind: JobKind, wait_s: float = 0.0) -> PlacementOptions | None:
+        """The same if it is there, or comes within `wait_s`; None while it is worked out.
+
+        Raises:
+            ConfigError: as `options`.
+        """
+        return self.options(kind) if is_timed(kind) else self._prepared.soon(kind, wait_s)
+
+    def factors(self, job: int, kind: JobKind) -> Factors | None:
+        """The inner oracle's; what was measured or limited has none."""
+        return None if is_timed(kind) else self._inner.factors(job, kind)
+
+    def factors_of(self, jobs: Sequence[int], kind: JobKind) -> Factors | None:
+        """The inner oracle's; what was measured or limited has none."""
+        return None if is_timed(kind) else self._inner.factors_of(jobs, kind)
+
+    @property
+    def power_error(self) -> float:
+        """The inner oracle's."""
+        return self._inner.power_error
+
+    @property
+    def time_error(self) -> float:
+        """The inner oracle's."""
+        return self._inner.time_error
+
+    def _answer(self, kind: JobKind) -> PlacementOptions:
+        if self._asked_inner >= MOST_KINDS:
+            # what it keeps cannot be told to go; what it has computed is on disk
+            self._inner, self._asked_inner = self._make(), 0
+        self._asked_inner += 1
+        return self._inner.options(kind)

@@ -1,0 +1,288 @@
+"""Measured throughputs: samples per second of a model on a number of GPUs, and their files."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.user_code import user_path
+from wattloop.schedule.estimates.csv_rows import CsvFile, read_rows
+
+_FOLDER = Path(__file__).with_name("tables")
+
+
+THROUGHPUTS = _FOLDER / "predicted_throughputs.csv"
+
+
+"""ResNet-18 and -50, BERT and GPT-2 on K80, P100, V100, A100 and H100, as `predict` sees them."""
+
+
+CAPS = _FOLDER / "predicted_caps.csv"
+
+
+"""What power limits do to them."""
+
+
+# Measured throughput: samples per second of a model on so many GPUs of a type.
+#
+# Between and beyond the counts that were measured, throughput follows a straight line in log2 of
+# both, beyond at most as steeply as perfect scaling and never falling. One count alone says
+# nothing
+# of others.
+
+Floats = NDArray[np.float64]
+
+
+class Measured(NamedTuple):
+    """One row of a table.
+
+    Attributes:
+        model, precision: as the table names them; precision is empty where it has one only.
+        gpu: type, in lower case.
+        gpus: that worked together.
+        batch: samples per GPU and step; fractions of one happen where a fixed batch is divided.
+        spread: over more nodes than needed.
+        samples_s: of all GPUs together.
+        power_w: mean of one GPU at its factory limit; None where nobody measured it.
+    """
+
+    model: str
+    precision: str
+    gpu: str
+    gpus: int
+    batch: float
+    spread: bool
+    samples_s: float
+    power_w: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ThroughputSeries:
+    """One model, batch and GPU type over GPU counts, ascending."""
+
+    gpus: Floats
+    samples_s: Floats
+    power_w: Floats
+
+    def at(self, counts: Floats) -> Floats:
+        """Throughput of other counts; not a number where it cannot be known."""
+        return _in_log2(self.gpus, self.samples_s, counts, steepest=1.0)
+
+    def power_at(self, counts: Floats) -> Floats:
+        """Mean power of one GPU; beyond the ends, that of the end; not a number where unknown."""
+        known = np.isfinite(self.power_w)
+        if not known.any():
+            return np.full(len(counts), np.nan)
+        return np.interp(np.log2(counts), np.log2(self.gpus[known]), self.power_w[known])
+
+
+class Throughputs:
+    """A table of measurements.
+
+    Args:
+        rows: in any order. Of several for the same placement the last one counts.
+        source: where they come from, for people.
+    """
+
+    def __init__(self, rows: Iterable[Measured], source: str) -> None:
+        self.source = source
+        points: dict[_Place, dict[str, dict[int, Measured]]] = {}
+        for row in rows:
+            at = points.setdefault(_Place(row.model, row.gpu, row.batch, row.spread), {})
+            at.setdefault(row.precision, {})[row.gpus] = row
+        self._series = {
+            place: {precision: _series(list(found.values())) for precision, found in at.items()}
+            for place, at in points.items()
+        }
+        if not self._series:
+            raise ConfigError(f"{source}: no throughput above 0 in it")
+
+    def series(
+        self, model: str, precision: str, gpu: str, batch: float, *, spread: bool
+    ) -> ThroughputSeries | None:
+        """The measurements of one placement over GPU counts; None when there are none.
+
+        Rows that tell no precision serve any; who asks for none has the only one there is.
+
+        Raises:
+            ConfigError: none is asked for, and there are several.
+        """
+        at = self._series.get(_Place(model, gpu, float(batch), spread), {})
+        if precision in at or "" in at:
+            return at.get(precision) or at[""]
+        if precision or not at:
+            return None
+        if len(at) > 1:
+            raise ConfigError(
+                f"model {model}: {self.source} has it in {', '.join(sorted(at))}; say which "
+                "precision the jobs have"
+            )
+        return next(iter(at.values()))
+
+    @property
+    def models(self) -> Mapping[str, tuple[float, ...]]:
+        """Every model with the batches it was measured with."""
+        found: dict[str, set[float]] = {}
+        for place in self._series:
+            found.setdefault(place.model, set()).add(place.batch)
+        return {model: tuple(sorted(found[model])) for model in sorted(found)}
+
+    def gpus(self, model: str) -> tuple[str, ...]:
+        """Every GPU type that a model was measured on."""
+        return tuple(sorted({place.gpu for place in self._series if place.model == model}))
+
+    def precisions(self, model: str) -> tuple[str, ...]:
+        """Every precision that it was measured in; an empty one serves any."""
+        found = {each for place, at in self._series.items() if place.model == model for each in at}
+        return tuple(sorted(found))
+
+
+class _Place(NamedTuple):
+    model: str
+    gpu: str
+    batch: float
+    spread: bool
+
+
+def _series(rows: list[Measured]) -> ThroughputSeries:
+    rows.sort(key=lambda row: row.gpus)
+    return ThroughputSeries(
+        np.array([row.gpus for row in rows], dtype=float),
+        np.array([row.samples_s for row in rows], dtype=float),
+        np.array([np.nan if row.power_w is None else row.power_w for row in rows], dtype=float),
+    )
+
+
+def _in_log2(known: Floats, values: Floats, asked: Floats, *, steepest: float) -> Floats:
+    x, y, at = np.log2(known), np.log2(values), np.log2(asked)
+    found = np.interp(at, x, y)
+    if len(known) == 1:
+        found = np.where(asked == known[0], found, np.nan)
+    else:
+        slopes = np.clip(np.diff(y) / np.diff(x), 0.0, steepest)
+        found = np.where(at > x[-1], y[-1] + slopes[-1] * (at - x[-1]), found)
+        found = np.where(at < x[0], y[0] + slopes[0] * (at - x[0]), found)
+    return np.asarray(np.exp2(found), dtype=np.float64)
+
+
+OURS = ("model", "gpu", "gpus", "batch", "samples_per_s")
+
+
+"""Columns that a table of ours must have; precision, spread and power_w may be added."""
+
+
+SHIPPED = "the shipped table of throughput (predicted, not measured)"
+
+
+GAVEL = ("source", "model", "batch", "gpu_type", "scale_factor", "steps_per_s")
+
+
+ELASTICFLOW = ("gpu_type", "model", "global_batch", "gpus", "steps_per_s")
+
+
+GAVEL_SOURCE = "physical_cluster"
+
+
+"""Gavel has two tables, nearly alike: one measured for its cluster, one for its simulations."""
+
+
+UNCONSOLIDATED = "_unconsolidated"
+
+
+def load_throughputs(names: Sequence[str]) -> Throughputs:
+    """One table of one or more files (docs/oracles.md); later files overrule earlier ones.
+
+    Raises:
+        ConfigError: a file cannot be read, is of no known kind, or a field is wrong; the message
+            names file, line and column.
+    """
+    rows: list[Measured] = []
+    for name in names:
+        file = read_rows(name)
+        rows += _reader(file)(file)
+    said = (SHIPPED if user_path(name) == THROUGHPUTS else name for name in names)
+    return Throughputs(rows, ", ".join(said))
+
+
+def _reader(file: CsvFile) -> Callable[[CsvFile], list[Measured]]:
+    for columns, reader in ((GAVEL, _gavel), (ELASTICFLOW, _elasticflow), (OURS, _ours)):
+        if file.has(columns):
+            return reader
+    missing = [column for column in OURS if column not in file.columns]
+    raise ConfigError(
+        f"{file.path}:1: a table of throughput needs the columns {', '.join(OURS)}; "
+        f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing (docs/oracles.md)"
+    )
+
+
+def _ours(file: CsvFile) -> list[Measured]:
+    found = []
+    for row in file:
+        power = row.number("power_w") if row.text("power_w") else None
+        samples_s = row.number("samples_per_s")
+        if samples_s > 0:  # 0: does not run there
+            found.append(
+                Measured(
+                    model=row.text("model"),
+                    precision=row.text("precision"),
+                    gpu=row.text("gpu").lower(),
+                    gpus=row.whole("gpus"),
+                    batch=row.number("batch"),
+                    spread=row.flag("spread"),
+                    samples_s=samples_s,
+                    power_w=power,
+                )
+            )
+    return found
+
+
+def _gavel(file: CsvFile) -> list[Measured]:
+    """Steps summed over workers, each with the batch that the model's name gives.
+
+    A model without a batch (A3C, CycleGAN) counts steps: a sample is one of them.
+    """
+    found = []
+    for row in file:
+        gpu = row.text("gpu_type").lower()
+        gpus, steps_s = row.whole("scale_factor"), row.number("steps_per_s")
+        spread = gpu.endswith(UNCONSOLIDATED)
+        if row.text("source") != GAVEL_SOURCE or not steps_s or (spread and gpus == 1):
+            continue
+        batch = row.number("batch") if row.text("batch") else 1.0
+        found.append(
+            Measured(
+                model=row.text("model"),
+                precision="",
+                gpu=gpu.removesuffix(UNCONSOLIDATED),
+                gpus=gpus,
+                batch=batch,
+                spread=spread,
+                samples_s=steps_s * batch,
+            )
+        )
+    return found
+
+
+def _elasticflow(file: CsvFile) -> list[Measured]:
+    """Steps of a fixed global batch, divided among the GPUs."""
+    found = []
+    for row in file:
+        steps_s, gpus = row.number("steps_per_s"), row.whole("gpus")
+        batch = row.number("global_batch", least=1.0)
+        if steps_s:
+            found.append(
+                Measured(
+                    model=row.text("model"),
+                    precision="",
+                    gpu=row.text("gpu_type").lower(),
+                    gpus=gpus,
+                    batch=batch / gpus,
+                    spread=False,
+                    samples_s=steps_s * batch,
+                )
+            )
+    return found

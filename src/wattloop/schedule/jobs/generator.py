@@ -1,0 +1,148 @@
+"""Generated jobs: Poisson arrivals, constant or by the hour of the day (thesis 5.5.1)."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.estimates.oracle import Oracle
+from wattloop.schedule.jobs.attributes import (
+    Deadlines,
+    Draws,
+    People,
+    best_runtime_s,
+    chosen,
+    pinned,
+)
+from wattloop.schedule.jobs.kind import JobTemplate
+from wattloop.schedule.jobs.table import JobTable
+
+DAY_S = 86_400.0
+
+
+MOST_JOBS = 1e8
+
+
+"""More do not fit into memory; whoever asks for them took another unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Independent arrivals with a mean rate.
+
+    Attributes:
+        rate_per_s: jobs per second, on average over a day.
+        horizon_s: until when; None for as long as `count` takes.
+        count: how many at most; None for all until the horizon.
+        daily: weights of equal parts of the day, such as 24 for its hours; empty is even.
+    """
+
+    rate_per_s: float
+    horizon_s: float | None = None
+    count: int | None = None
+    daily: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.horizon_s is None and self.count is None:
+            raise ConfigError("jobs: say until when they come (horizon) or how many (count)")
+        if not self.rate_per_s > 0:
+            raise ConfigError(f"jobs: a rate of {self.rate_per_s:g} per second brings none")
+        expected = self.rate_per_s * (np.inf if self.horizon_s is None else self.horizon_s)
+        if min(expected, np.inf if self.count is None else self.count) > MOST_JOBS:
+            raise ConfigError(f"jobs: these are more than {MOST_JOBS:g}; is the rate per second?")
+        if self.daily and (min(self.daily) < 0 or not sum(self.daily) > 0):
+            raise ConfigError("jobs: the weights of the day must be 0 or more, and not all 0")
+
+    def draw(self, draws: Draws) -> NDArray[np.float64]:
+        """Times of arrival, ascending from 0."""
+        stream, wanted = draws.stream("arrivals"), self.count
+        if self.horizon_s is None:
+            assert wanted is not None
+            return self._clock_s(np.cumsum(stream.standard_exponential(wanted)))
+        expected = self.rate_per_s * self.horizon_s
+        gaps, reached = np.empty(0), False
+        while not reached:
+            more = stream.standard_exponential(int(expected / 4) + 64)
+            gaps = np.concatenate((gaps, more))
+            times_s = self._clock_s(np.cumsum(gaps))
+            reached = times_s[-1] >= self.horizon_s or (wanted is not None and len(gaps) >= wanted)
+        return times_s[times_s < self.horizon_s][:wanted]
+
+    def _clock_s(self, expected: NDArray[np.float64]) -> NDArray[np.float64]:
+        """When so many jobs are expected to have come: the inverse of the integrated rate."""
+        if not self.daily:
+            return expected / self.rate_per_s
+        parts = len(self.daily)
+        edges_s = np.arange(parts + 1) * (DAY_S / parts)
+        a_day = self.rate_per_s * DAY_S
+        by_edge = np.concatenate(([0.0], np.cumsum(self.daily))) * (a_day / sum(self.daily))
+        days, within = np.divmod(expected, a_day)
+        return np.asarray(days * DAY_S + np.interp(within, by_edge, edges_s))
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonJobs:
+    """Jobs of some templates that arrive independently of each other.
+
+    Arrivals, templates, sizes, users, deadlines, priorities and the one way of rigid jobs come
+    from streams of their own: changing one setting leaves the other columns as they were.
+
+    Attributes:
+        templates: what jobs are made from.
+        arrivals: when they come.
+        people: who submits them.
+        deadlines: of urgent jobs; None for no urgent ones.
+        rigid: each job has one GPU count and batch only.
+        priorities: priority -> share of the jobs that have it; empty is 0 for all.
+    """
+
+    templates: tuple[JobTemplate, ...]
+    arrivals: Arrivals
+    people: People = field(default_factory=lambda: People.equal(1))
+    deadlines: Deadlines | None = None
+    rigid: bool = False
+    priorities: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.templates:
+            raise ConfigError("jobs: no template to make jobs from")
+        for template in self.templates:
+            if not 0 < template.least_work <= template.most_work:
+                raise ConfigError(
+                    f"jobs: {template.kind.label}: how much work is there? Give samples above 0"
+                )
+
+    def table(self, seed: int, oracle: Oracle) -> JobTable:
+        """The jobs of one seed; `oracle` says how long they would take at best."""
+        draws = Draws(seed)
+        arrival_s = self.arrivals.draw(draws)
+        count = len(arrival_s)
+        weights = np.array([template.weight for template in self.templates])
+        made_from = chosen(draws.uniform("templates", count), weights)
+        size, work = draws.uniform("work", count), np.empty(count)
+        for number, template in enumerate(self.templates):
+            mine = made_from == number
+            work[mine] = template.work(size[mine])
+        kinds, kind = tuple(template.kind for template in self.templates), made_from
+        if self.rigid:
+            kinds, kind = pinned(kinds, kind, draws, oracle)
+        deadline_s = np.full(count, np.inf)
+        if self.deadlines is not None:
+            best_s = best_runtime_s(kinds, kind, work, oracle)
+            deadline_s = self.deadlines.draw(draws, arrival_s, best_s)
+        priority = np.zeros(count, np.int64)
+        if self.priorities:
+            values, shares = (np.array(each) for each in zip(*self.priorities, strict=True))
+            priority = values[chosen(draws.uniform("priorities", count), shares)].astype(np.int64)
+        return JobTable(
+            kinds=kinds,
+            users=self.people.names,
+            arrival_s=arrival_s,
+            kind=kind,
+            user=self.people.draw(draws, count),
+            work=work,
+            deadline_s=deadline_s,
+            priority=priority,
+            notes=(f"{count} jobs made by a Poisson process, seed {seed}",),
+        )

@@ -1,0 +1,240 @@
+"""Time, power and energy of jobs on placements, many pairs at once."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from wattloop.core.errors import ConfigError
+from wattloop.predict.cap_curve import cap_curve
+from wattloop.predict.prediction import Placement
+from wattloop.predict.workload.workload import Workload
+from wattloop.schedule.estimates.history import PastRuns
+from wattloop.schedule.estimates.job_estimate import EstimateSource
+from wattloop.schedule.oracle_service.job_query import JobQuery
+from wattloop.schedule.oracle_service.workload_estimates import (
+    Figure,
+    PlacementKey,
+    WorkloadEstimates,
+    WorkloadKey,
+)
+
+COSTS: Mapping[str, Callable[[float, float], float]] = {
+    "energy": lambda time_s, power_w: time_s * power_w,
+    "time": lambda time_s, power_w: time_s,
+    "edp": lambda time_s, power_w: time_s**2 * power_w,
+}
+
+
+"""Objective -> what a time and a power cost; lower is better."""
+
+
+Pair = tuple[int, int]
+
+
+Factors = Mapping[str, float]
+
+
+@dataclass(slots=True)
+class PlacementEstimate:
+    """One job on one placement.
+
+    Attributes:
+        time_s: of the whole job; None when nobody said how many samples.
+        power_w: of all its GPUs together (scope: gpu).
+        most_w: more than that they do not draw, whatever `factors` say; None where nobody knows.
+        samples_s: throughput; None where only a time is known.
+        batch: samples per GPU and step that cost least; None where only a time is known.
+        cap_w: power limit of each GPU.
+        factors: quantity -> the truth is within value / factor and value x factor.
+        provenance: `predicted`, `measured`, ..., or `limit` for the most it may be.
+        source: in words.
+        error: why there is no price; everything else is then None.
+        later: it will be known in some seconds.
+    """
+
+    time_s: float | None = None
+    power_w: float | None = None
+    most_w: float | None = None
+    samples_s: float | None = None
+    batch: int | None = None
+    cap_w: float | None = None
+    factors: Factors | None = None
+    provenance: str = ""
+    source: str = ""
+    error: str = ""
+    later: bool = False
+
+    @property
+    def energy_j(self) -> float | None:
+        """Of all its GPUs (scope: gpu)."""
+        if self.time_s is None or self.power_w is None:
+            return None
+        return self.time_s * self.power_w
+
+
+class PairEstimates:
+    """Prices of one question.
+
+    Args:
+        kept: workloads and models, shared by all questions.
+        wait_s: how long models that were never traced may take in all.
+    """
+
+    def __init__(self, kept: WorkloadEstimates, *, wait_s: float) -> None:
+        self._kept = kept
+        self._until_s = time.monotonic() + wait_s
+        self._workloads: dict[WorkloadKey, Workload | PlacementEstimate] = {}
+
+    def of(
+        self,
+        jobs: Sequence[JobQuery],
+        places: Sequence[Placement | str],
+        pairs: Sequence[Pair],
+        objective: str,
+    ) -> list[PlacementEstimate]:
+        """A price for each pair; a place that is a text is no place, and says why."""
+        found: list[PlacementEstimate | None] = [None] * len(pairs)
+        asked: list[tuple[int, WorkloadKey, PlacementKey]] = []
+        spots: dict[tuple[int, float | None], PlacementKey] = {}
+        for at, (number, where) in enumerate(pairs):
+            job, place = jobs[number], places[where]
+            refused = place if isinstance(place, str) else _refused(job, place)
+            if refused or isinstance(place, str):
+                found[at] = PlacementEstimate(error=refused)
+                continue
+            spot = spots.get((where, job.cap_share))
+            if spot is None:
+                spot = self._kept.spot(_capped(place, job.cap_share))
+                spots[where, job.cap_share] = spot
+            if not job.keys:
+                found[at] = _by_time(job, spot.placement)
+            for key in job.keys:
+                asked.append((at, key, spot))
+        figures = self._figures(asked)
+        for at, key, spot in asked:
+            price = _price(figures[key, spot], key, spot, jobs[pairs[at][0]].work)
+            kept = found[at]
+            found[at] = price if kept is None else _better(kept, price, objective)
+        return [price or PlacementEstimate(error="no price") for price in found]
+
+    def _figures(
+        self, asked: Sequence[tuple[int, WorkloadKey, PlacementKey]]
+    ) -> dict[tuple[WorkloadKey, PlacementKey], Figure | PlacementEstimate]:
+        """Each that is asked for, once; a price in its place says why there is none."""
+        found: dict[tuple[WorkloadKey, PlacementKey], Figure | PlacementEstimate] = {}
+        by_gpu: dict[str, dict[WorkloadKey, dict[PlacementKey, None]]] = {}
+        for _, key, spot in asked:
+            by_gpu.setdefault(spot.placement.gpu.name, {}).setdefault(key, {})[spot] = None
+        for by_key in by_gpu.values():
+            wanted: dict[WorkloadKey, tuple[Workload, Sequence[PlacementKey]]] = {}
+            for key, own in by_key.items():
+                workload = self._workload(key)
+                if isinstance(workload, PlacementEstimate):
+                    found |= {(key, spot): workload for spot in own}
+                else:
+                    wanted[key] = (workload, list(own))
+            try:
+                found |= self._kept.figures(wanted)
+            except ConfigError as error:
+                refused = PlacementEstimate(error=str(error))
+                found |= {(key, spot): refused for key in wanted for spot in by_key[key]}
+        return found
+
+    def _workload(self, key: WorkloadKey) -> Workload | PlacementEstimate:
+        if key not in self._workloads:
+            left_s = max(self._until_s - time.monotonic(), 0.0)
+            try:
+                found = self._kept.workload(key, left_s)
+            except ConfigError as error:
+                self._workloads[key] = PlacementEstimate(error=str(error))
+            else:
+                said = f"{key.words} is being traced; ask again in some seconds"
+                self._workloads[key] = found or PlacementEstimate(error=said, later=True)
+        return self._workloads[key]
+
+
+def _capped(place: Placement, share: float | None) -> Placement:
+    """With the limit that a job asks for, where the placement has none."""
+    if place.cap_w is not None or share is None:
+        return place
+    return replace(place, cap_w=max(share * place.gpu.tdp_w, place.gpu.cap_min_w))
+
+
+def _price(
+    figure: Figure | PlacementEstimate, key: WorkloadKey, spot: PlacementKey, work: float | None
+) -> PlacementEstimate:
+    if isinstance(figure, PlacementEstimate):
+        return figure
+    if figure.refused:
+        return PlacementEstimate(error=figure.refused)
+    return PlacementEstimate(
+        time_s=None if work is None else work / figure.samples_s,
+        power_w=figure.power_w,
+        most_w=figure.most_w,
+        samples_s=figure.samples_s,
+        batch=key.batch,
+        cap_w=spot.placement.cap_w,
+        factors=figure.factors,
+        provenance="predicted",
+        source=figure.source,
+    )
+
+
+def _refused(job: JobQuery, place: Placement) -> str:
+    if job.source is EstimateSource.NONE:
+        return "; ".join(job.refusals) or "no model, no history and no time limit: nothing is known"
+    if job.gpus and place.gpus not in job.gpus:
+        allowed = ", ".join(map(str, job.gpus))
+        return f"on {place.gpus} GPUs: the job is known or may run on {allowed} only"
+    return ""
+
+
+def _better(one: PlacementEstimate, other: PlacementEstimate, objective: str) -> PlacementEstimate:
+    """The batch that costs less per sample; a price rather than an error."""
+    if one.error or other.error:
+        return other if one.error else one
+
+    def cost(price: PlacementEstimate) -> float:
+        return COSTS[objective](1 / (price.samples_s or 1.0), price.power_w or 0.0)
+
+    return other if cost(other) < cost(one) else one
+
+
+def _by_time(job: JobQuery, place: Placement) -> PlacementEstimate:
+    """A job of which only a time is known."""
+    assert job.time_s is not None  # nobody else gets here
+    limit_w = place.gpu.tdp_w if place.cap_w is None else place.cap_w
+    if job.gpu_w is None or job.past is None:
+        return PlacementEstimate(
+            time_s=job.time_s,
+            power_w=limit_w * place.gpus,
+            cap_w=place.cap_w,
+            provenance="limit",
+            source="; ".join(job.notes),
+        )
+    own_w = min(max(job.gpu_w, place.gpu.idle_w or 0.0), place.gpu.tdp_w)
+    curve = cap_curve(1.0, own_w, [limit_w], place.gpu)
+    return PlacementEstimate(
+        time_s=job.time_s * max(float(curve.step_s.ravel()[0]), 1.0),
+        power_w=float(curve.power_w.ravel()[0]) * place.gpus,
+        cap_w=place.cap_w,
+        factors=_spread(job.past),
+        provenance=job.past.provenance,
+        source="; ".join(job.notes),
+    )
+
+
+def _spread(past: PastRuns) -> Factors:
+    """The middle 80% of earlier jobs, as the wider of the two sides."""
+
+    def factor(low: float | None, middle: float | None, high: float | None) -> float:
+        if not low or not middle or not high:
+            return 1.0
+        return max(high / middle, middle / low, 1.0)
+
+    time_x = factor(past.time_low_s, past.time_s, past.time_high_s)
+    power_x = factor(past.gpu_low_w, past.gpu_w, past.gpu_high_w)
+    both = float(np.exp(np.hypot(np.log(time_x), np.log(power_x))))
+    return {"time": time_x, "power": power_x, "energy": both}

@@ -1,0 +1,227 @@
+"""Time and power of models on placements: workloads kept, figures vectorised."""
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import NamedTuple
+
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.estimators import estimator_for
+from wattloop.predict.intervals import most_power_w
+from wattloop.predict.memory import memory_fit
+from wattloop.predict.models.kernels import KernelModel
+from wattloop.predict.prediction import Placement
+from wattloop.predict.workload.workload import Workload
+from wattloop.schedule.estimates.analytic import workload_of
+from wattloop.schedule.estimates.background_cache import BackgroundCache
+from wattloop.schedule.estimates.pair_figures import OnGpu, figures_of
+from wattloop.schedule.jobs.kind import JobKind
+
+MOST_WORKLOADS = 300
+
+
+"""Kept in memory, some megabytes each; the user's cache folder has more."""
+
+
+MOST_FIGURES = 200_000
+
+
+"""Pairs whose figures are kept: schedulers ask the same again every round."""
+
+
+MUCH_NEW = 2_000
+
+
+"""Figures after which it is worth to settle; a workload on a GPU weighs as much."""
+
+
+class WorkloadKey(NamedTuple):
+    """What a trace depends on."""
+
+    model: str
+    precision: str
+    sequence: int | None
+    batch: int
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        kind = JobKind(self.model, self.precision)
+        return f"{kind.label}, batch {self.batch}"
+
+
+Trace = Callable[[WorkloadKey], Workload]
+
+
+"""Makes the workload of a key, or raises a `ConfigError` that says why not."""
+
+
+class Figure(NamedTuple):
+    """A workload on a placement.
+
+    Attributes:
+        refused: why it does not run there; empty when it does.
+        samples_s: of all GPUs together.
+        power_w: of all GPUs together.
+        most_w: what their power limit lets through, as closely as GPUs hold it.
+        factors: quantity -> how far off it may be (see `PairFigures`).
+        source: which model answered, from which constants.
+    """
+
+    refused: str
+    samples_s: float
+    power_w: float
+    most_w: float
+    factors: Mapping[str, float]
+    source: str
+
+
+class PlacementKey:
+    """A placement that is one and the same object in every question: a key that is quick."""
+
+    __slots__ = ("placement",)
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+
+
+class WorkloadEstimates:
+    """Traces once, then answers any number of placements.
+
+    Args:
+        trace: makes a workload; in this process unless given.
+    """
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        make = traced_workload if trace is None else trace
+        self._workloads: BackgroundCache[WorkloadKey, Workload] = BackgroundCache(
+            make, most=MOST_WORKLOADS
+        )
+        self._models: dict[Gpu, KernelModel] = {}
+        self._on: dict[tuple[WorkloadKey, Gpu], tuple[Workload, OnGpu]] = {}
+        self._spots: dict[Placement, PlacementKey] = {}
+        self._figures: dict[tuple[WorkloadKey, PlacementKey], Figure] = {}
+        self._lock = Lock()
+        self._new = 0
+
+    def workload(self, key: WorkloadKey, wait_s: float | None) -> Workload | None:
+        """The traced step; None while it is traced for longer than `wait_s`.
+
+        Raises:
+            ConfigError: it cannot be traced here.
+        """
+        if wait_s is None:
+            return self._workloads.get(key)
+        return self._workloads.soon(key, wait_s)
+
+    def on(self, key: WorkloadKey, workload: Workload, gpu: Gpu) -> OnGpu:
+        """The workload on a GPU type, made once.
+
+        Raises:
+            ConfigError: no constants for the GPU.
+        """
+        with self._lock:
+            known = self._on.get((key, gpu))
+            if known is None or known[0] is not workload:
+                if len(self._on) >= 4 * MOST_WORKLOADS:
+                    # models keep profiles of workloads that are long gone
+                    self._on.clear()
+                    self._models.clear()
+                known = self._on[key, gpu] = (workload, OnGpu(self._model(gpu), workload, gpu))
+                self._new += MUCH_NEW
+            return known[1]
+
+    def spot(self, placement: Placement) -> PlacementKey:
+        """Its key."""
+        return self._spots.setdefault(placement, PlacementKey(placement))
+
+    def figures(
+        self, wanted: Mapping[WorkloadKey, tuple[Workload, Sequence[PlacementKey]]]
+    ) -> dict[tuple[WorkloadKey, PlacementKey], Figure]:
+        """Workloads on placements of one GPU type, each on its own; what is known is looked up.
+
+        Raises:
+            ConfigError: no constants for the GPU.
+        """
+        found: dict[tuple[WorkloadKey, PlacementKey], Figure] = {}
+        new: dict[WorkloadKey, tuple[OnGpu, Workload, list[PlacementKey]]] = {}
+        for key, (workload, spots) in wanted.items():
+            missing = []
+            for spot in spots:
+                known = self._figures.get((key, spot))
+                if known is None:
+                    missing.append(spot)
+                else:
+                    found[key, spot] = known
+            if missing:
+                on = self.on(key, workload, missing[0].placement.gpu)
+                new[key] = (on, workload, missing)
+        if new:
+            computed = _computed(new)
+            if len(self._figures) > MOST_FIGURES:
+                self._figures.clear()
+                self._spots.clear()
+            self._figures.update(computed)
+            self._new += len(computed)
+            found.update(computed)
+        return found
+
+    def settle(self) -> bool:
+        """Tell Python that what is kept stays; whether there was anything to tell.
+
+        Workloads are a hundred thousand objects. Python's collector would look at all of them every
+        few questions, for 70 ms each time.
+        """
+        if self._new < MUCH_NEW:
+            return False
+        self._new = 0
+        gc.collect()
+        gc.freeze()
+        return True
+
+    def _model(self, gpu: Gpu) -> KernelModel:
+        if gpu not in self._models:
+            found = estimator_for(gpu, "kernels", None)
+            assert isinstance(found, KernelModel)
+            self._models[gpu] = found
+        return self._models[gpu]
+
+
+def _computed(
+    wanted: Mapping[WorkloadKey, tuple[OnGpu, Workload, list[PlacementKey]]],
+) -> dict[tuple[WorkloadKey, PlacementKey], Figure]:
+    rows = list(wanted.items())
+    places = [[spot.placement for spot in spots] for _, (_, _, spots) in rows]
+    figures = figures_of([row[0] for _, row in rows], places)
+    found = {}
+    for (key, (on, workload, spots)), figure in zip(rows, figures, strict=True):
+        step_s, power_w = figure.step_s.tolist(), figure.power_w.tolist()
+        factors = {name: values.tolist() for name, values in figure.factors.items()}
+        refused: dict[int, str] = {}
+        for column, spot in enumerate(spots):
+            gpus = spot.placement.gpus
+            if gpus not in refused:
+                refused[gpus] = _why_not(workload, spot.placement)
+            found[key, spot] = Figure(
+                refused=refused[gpus],
+                samples_s=workload.samples * gpus / step_s[column],
+                power_w=power_w[column] * gpus,
+                most_w=gpus * most_power_w(spot.placement),
+                factors={name: values[column] for name, values in factors.items()},
+                source=on.source,
+            )
+    return found
+
+
+def _why_not(workload: Workload, placement: Placement) -> str:
+    """Why it does not run there; empty when it does."""
+    if workload.precision == "bf16" and "bf16" not in placement.gpu.matrix_flops:
+        return f"the {placement.gpu.product} has no bfloat16 units"
+    fit = memory_fit(workload, placement.gpu, placement.gpus)
+    return "" if fit.fits else f"memory: {fit.words}"
+
+
+def traced_workload(key: WorkloadKey) -> Workload:
+    """Shipped, kept in the cache folder, or traced now."""
+    kind = JobKind(key.model, key.precision, sequence=key.sequence)
+    return workload_of(kind, key.batch)

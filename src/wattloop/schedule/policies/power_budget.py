@@ -1,0 +1,473 @@
+"""Power headroom under a budget, and packing that keeps it (thesis algorithm 8)."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.schedule.actions import Start
+from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.estimates.oracle import PlacementOptions
+from wattloop.schedule.free_gpus import FreeGpus
+from wattloop.schedule.objectives import ENERGY, Estimates, Objective
+from wattloop.schedule.queue import Columns, JobQueue
+from wattloop.schedule.view import ClusterView
+
+# How much more power a cluster may draw, if whatever may go wrong with estimates does.
+#
+# Promise: if every start and recap stays within the headroom, the cluster is never above its
+# budget,
+# as long as truth exceeds estimates by no more than the oracle says it may.
+
+Floats = NDArray[np.float64]
+
+
+Bools = NDArray[np.bool_]
+
+
+SAFETY = 1e-6
+
+
+"""Share of the budget that is left alone, for sums of floats."""
+
+
+DOUBT_PER_STOP = 0.05
+
+
+"""By how much more than an oracle admits a job's power is doubted, each time it was stopped
+without a fall of the budget: perhaps it drew more than estimated.
+"""
+
+
+def _above_idle(estimates: Estimates) -> Floats:
+    return estimates.power_w - estimates.idle_w
+
+
+_buildable: WeakKeyDictionary[JobQueue, Bools] = WeakKeyDictionary()
+
+
+"""Which shapes of a queue's jobs the whole cluster has the GPUs for."""
+
+
+ABOVE_IDLE = Objective("power above idle", _above_idle, degree=0)
+
+
+"""What a start adds to the cluster's power if the estimate holds: no start adds less, at worst."""
+
+
+class Headroom:
+    """Power that is left, counted down as a round's decisions are made.
+
+    What runs is taken as measured, and as going on for ever; nodes that are away as coming back.
+    A job to be started or recapped is taken at its worst: by how much its estimate may be
+    exceeded, but not above the factory limits of its GPUs.
+    """
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self.drawn_w = view.power_w + _away_w(view.cluster, view.is_up)
+        self._busy_w = _busy_w_per_gpu(view.cluster)
+        self._added_w: dict[tuple[int, int], Floats] = {}
+        self._budget_w = view.budget_w.at(view.now_s)
+        self._is_stepped = math.isfinite(view.budget_w.next_change_s(view.now_s))
+
+    def now_w(self) -> float:
+        """What may be added for a moment."""
+        return self._budget_w * (1 - SAFETY) - self.drawn_w
+
+    def alone_w(self) -> float:
+        """What may be added now if nothing ran."""
+        return self._budget_w * (1 - SAFETY) - self._view.cluster.idle_w
+
+    def until_w(self, end_s: float) -> float:
+        """What may be added from now until a time: the least of the budgets until then."""
+        view = self._view
+        return view.budget_w.least(view.now_s, end_s) * (1 - SAFETY) - self.drawn_w
+
+    def added_w(self, job: int, estimates: Estimates) -> Floats:
+        """What each option of a waiting job adds at worst: GPUs at work instead of idle, hosts."""
+        queue, stops = self._view.queue, self._unexplained_stops(job)
+        # Jobs of a kind are alike where estimates are exact.
+        alike = (queue.kind_of[job] if queue.is_exact else -1 - job, stops)
+        if alike not in self._added_w:
+            options = queue.options(job)
+            hosts_w = self._busy_w[options.type_index] * options.gpus
+            worst = worst_w(self._view, options, estimates, 1 + DOUBT_PER_STOP * stops)
+            self._added_w[alike] = worst - estimates.idle_w + hosts_w
+        return self._added_w[alike]
+
+    def keeps(self, job: int, estimates: Estimates) -> Bools:
+        """Which options of a waiting job keep all budgets until it is done, at worst."""
+        added_w = self.added_w(job, estimates)
+        if not self._is_stepped:
+            return added_w <= self.now_w()
+        times_s, least_w = self._least
+        end_s = self._view.now_s + self._longest_s(job, estimates)
+        # `least_w` begins with the budget of now
+        budget_w = least_w[np.searchsorted(times_s, end_s, side="right") - 1]
+        found: Bools = added_w <= budget_w * (1 - SAFETY) - self.drawn_w
+        return found
+
+    def may_start(self, job: int, estimates: Estimates) -> Bools:
+        """Which options of a waiting job may start: those that keep all budgets until its end.
+
+        A job that is too long for all times between two falls of the budget would wait for ever.
+        It may start wherever it gets on before the budget falls, when it is stopped again.
+        """
+        found = self.keeps(job, estimates)
+        if not self._is_stepped:
+            return found
+        if (found & self.has_gpus(job)).any() or self.fits_in_one_go(job, estimates):
+            return found
+        added_w = self.added_w(job, estimates)
+        found = added_w <= self.now_w()
+        for option in np.flatnonzero(found).tolist():
+            lasts_s = self._lasts_s(self.drawn_w + float(added_w[option]))
+            found[option] = self._gets_on(estimates, option, lasts_s)
+        return found
+
+    def hopeless(self, job: int, estimates: Estimates, here: Bools) -> tuple[float, float]:
+        """From how much work to how much a job like this one finds no power in this round either.
+
+        Args:
+            job: one that may not start on any of the options.
+            estimates: of it, which are exact.
+            here: options that there are GPUs for.
+        """
+        if not (self.added_w(job, estimates)[here] <= self.now_w()).any():
+            return 0.0, math.inf
+        work = self._view.queue.work(job)
+        if not self.fits_in_one_go(job, estimates):
+            return work, math.inf
+        # A longer one may run in parts, where this one waits for a time that is long enough.
+        if self._view.preemption.pauses:
+            return work, work
+        room_s = self._room_s(job, estimates)
+        nothing_s = self._view.occupied_s(job, np.zeros(1))[0]
+        sample_s = np.maximum(estimates.options.sample_s, 1e-12)
+        most = (room_s - nothing_s) / sample_s
+        return work, max(work, float(most.max()) * (1 - SAFETY))
+
+    def unlimited(self, job: int, estimates: Estimates, here: Bools) -> tuple[float, float]:
+        """Up to how much work a job like this one has the power for all options that fit.
+
+        Args:
+            job: a waiting one.
+            estimates: of it, which are exact.
+            here: options that there are GPUs for.
+
+        Returns:
+            The work, and how much may be drawn in this round for that to hold.
+        """
+        most_w = float(self.added_w(job, estimates)[here].max(initial=0.0))
+        least_w = self._budget_w if not self._is_stepped else float(self._least[1][-1])
+        if most_w <= least_w * (1 - SAFETY) - self.drawn_w:
+            return math.inf, least_w * (1 - SAFETY) - most_w
+        now_w = self._budget_w * (1 - SAFETY) - most_w
+        if self.drawn_w > now_w or not self._is_stepped or self._view.preemption.pauses:
+            return -1.0, -math.inf
+        left_s = float(self._least[0][1]) - self._view.now_s
+        left_s -= float(self._view.occupied_s(job, np.zeros(1))[0])
+        slowest_s = float(estimates.options.sample_s[here].max(initial=1e-12))
+        return left_s / slowest_s * (1 - SAFETY), now_w
+
+    def fits_in_one_go(self, job: int, estimates: Estimates) -> bool:
+        """Whether a job can be done between two falls of the budget, with nothing else running."""
+        room_s = self._room_s(job, estimates)
+        return bool(np.any((room_s > 0) & (self._longest_s(job, estimates) <= room_s)))
+
+    def can_ever(self, job: int, estimates: Estimates) -> Bools:
+        """Which options of a waiting job may run within the budget some time, if alone."""
+        room_s = self._room_s(job, estimates)
+        found: Bools = (room_s > 0) & (self._longest_s(job, estimates) <= room_s)
+        if not found.any():
+            for option in np.flatnonzero(room_s > 0).tolist():
+                found[option] = self._gets_on(estimates, option, float(room_s[option]))
+        return found
+
+    def why_never(self, job: int) -> str:
+        """Why a waiting job can never run within the budget, even alone; empty when it can."""
+        view = self._view
+        estimates = view.queue.estimates(job)
+        if self.can_ever(job, estimates).any():
+            return ""
+        room_s, longest_s = self._room_s(job, estimates), self._longest_s(job, estimates)
+        if not np.any(room_s > 0):
+            least_w = float(self.added_w(job, estimates)[room_s >= 0].min())
+            most_w = max(budget_w for _, budget_w in view.budget_w.changes(view.now_s))
+            doubt = f" at worst (estimates +{view.power_error:.0%})" if view.power_error else ""
+            left_w = max(most_w - view.cluster.idle_w, 0.0)
+            return f"adds {least_w:.0f} W or more{doubt}, the budget leaves {left_w:.0f} W at most"
+        best = int(np.argmax(room_s / np.maximum(longest_s, 1e-9)))
+        return (
+            f"takes up to {longest_s[best]:.0f} s, the budget has power for {room_s[best]:.0f} s "
+            "in one go, and a job that is stopped then has kept nothing"
+        )
+
+    def start(self, job: int, option: int) -> None:
+        """A waiting job is to start: what it may add is no longer there."""
+        self.drawn_w += float(self.added_w(job, self._view.queue.estimates(job))[option])
+
+    def stop(self, job: int) -> None:
+        """A running job is to be stopped: its GPUs will be idle."""
+        running = self._view.running[job]
+        idle_w = running.gpus * self._view.cluster.types[running.type_index].idle_w
+        self.drawn_w -= max(running.power_w - idle_w, 0.0)
+
+    @cached_property
+    def _least(self) -> tuple[Floats, Floats]:
+        """Times from now on, and the least budget from now until the step that begins then."""
+        steps = self._view.budget_w.changes(self._view.now_s)
+        times_s, budgets_w = np.array(steps).T
+        return times_s, np.minimum.accumulate(budgets_w)
+
+    def _longest_s(self, job: int, estimates: Estimates) -> Floats:
+        """How long each option of a waiting job has its GPUs at most."""
+        view = self._view
+        return view.occupied_s(job, estimates.time_s * (1 + view.time_error))
+
+    def _room_s(self, job: int, estimates: Estimates) -> Floats:
+        """The longest time in one go that each option can run if alone; -1 without the GPUs."""
+        view = self._view
+        levels_w, room_s = self._room_by_level
+        needed_w = (view.cluster.idle_w + self.added_w(job, estimates)) / (1 - SAFETY)
+        found = room_s[np.searchsorted(levels_w, needed_w)]
+        return np.where(self.has_gpus(job), found, -1.0)
+
+    @cached_property
+    def _room_by_level(self) -> tuple[Floats, Floats]:
+        """Levels of the budget, and for how long each is kept in one go; 0 above all of them.
+
+        A job starts at the first round after the budget has risen.
+        """
+        view = self._view
+        levels_w = sorted({budget_w for _, budget_w in view.budget_w.changes(view.now_s)})
+        room_s = [view.budget_w.longest_s(view.now_s, each) - view.round_s for each in levels_w]
+        return np.array(levels_w), np.array([*(max(each_s, 0.0) for each_s in room_s), 0.0])
+
+    def has_gpus(self, job: int) -> Bools:
+        """Which options of a job the whole cluster has the GPUs for."""
+        queue = self._view.queue
+        if queue not in _buildable:
+            built = FreeGpus.of_all(self._view.cluster)
+            _buildable[queue] = np.array([built.fits(shape) for shape in queue.shapes], dtype=bool)
+        return _buildable[queue][queue.shape_of(job)]
+
+    def _lasts_s(self, drawn_w: float) -> float:
+        """For how long from now on so much may be drawn."""
+        for time_s, budget_w in self._view.budget_w.changes(self._view.now_s):
+            if budget_w * (1 - SAFETY) < drawn_w:
+                return time_s - self._view.now_s
+        return math.inf
+
+    def _gets_on(self, estimates: Estimates, option: int, lasts_s: float) -> bool:
+        """Whether a job that may run for so long has then done some work that it keeps."""
+        view = self._view
+        step_s = float(estimates.options.step_s[option]) * (1 + view.time_error)
+        # It is stopped at the last round before the budget falls.
+        lasts_s -= view.start_latency_s + view.round_s
+        return view.preemption.makes_progress(lasts_s, step_s)
+
+    def _unexplained_stops(self, job: int) -> int:
+        """Stops of a job that no fall of the budget explains: it may draw more than estimated."""
+        view = self._view
+        stops = view.preemptions[job]
+        if not stops or not self._is_stepped:
+            return stops
+        return max(stops - view.budget_w.falls(float(view.jobs.arrival_s[job]), view.now_s), 0)
+
+
+def worst_w(
+    view: ClusterView, options: PlacementOptions, estimates: Estimates, doubt: float = 1.0
+) -> Floats:
+    """The most that the GPUs of each option may draw, times `doubt`."""
+    tdp_w = np.array([each.tdp_w for each in view.cluster.types])
+    limit_w = tdp_w[options.type_index] * options.gpus
+    worst: Floats = estimates.power_w * (1 + view.power_error) * doubt
+    return np.minimum(worst, np.maximum(limit_w, estimates.power_w))
+
+
+def _away_w(cluster: Cluster, is_up: Sequence[bool]) -> float:
+    """What nodes that are down will draw, idle, once they are back."""
+    if all(is_up):
+        return 0.0
+    groups = cluster.node_groups
+    away = [node for node, up in enumerate(is_up) if not up]
+    return sum(
+        groups[node].host_w
+        + groups[node].gpus_per_node * cluster.types[cluster.node_types[node]].idle_w
+        for node in away
+    )
+
+
+def _busy_w_per_gpu(cluster: Cluster) -> Floats:
+    """What a host draws more per GPU at work, by GPU type: the most of its groups."""
+    found = np.zeros(len(cluster.types))
+    index = {kind.name: number for number, kind in enumerate(cluster.types)}
+    for group in cluster.groups:
+        number = index[group.type_name]
+        found[number] = max(found[number], group.host_busy_w_per_gpu)
+    return found
+
+
+Rank = Callable[[ClusterView, Columns, Floats], Floats]
+
+
+FIRST = 256
+
+
+NO_WORK = (np.inf, -np.inf)
+
+
+LOOKS = 200
+
+
+"""Jobs of a round that find nothing before the rest is not tried: they differ little in power."""
+
+
+def packed(
+    view: ClusterView, objective: Objective, rank: Rank, headroom: Headroom
+) -> tuple[list[Start], bool]:
+    """What to start, best first, each job on its best placement that fits and keeps the budget.
+
+    Returns:
+        The starts, and whether a job found GPUs but no power.
+    """
+    queue, free = view.queue, view.free
+    if not len(queue) or not free.total:
+        return [], False
+    fits = np.array([free.fits(shape) for shape in queue.shapes])
+    table = queue.table(objective)
+    fitting = np.where(fits[:, None], table.costs, np.inf)
+    enough = queue.table(ABOVE_IDLE).costs <= headroom.now_w()
+    best = table.of_jobs(np.where(enough, fitting, np.inf).min(axis=0))
+    waiting = queue.columns()
+    scores = np.where(np.isfinite(best), rank(view, waiting, best), np.inf)
+    packing = _Round(view, objective, headroom, fits)
+    packing.is_short = bool(
+        np.any(np.isfinite(table.of_jobs(fitting.min(axis=0))) & ~np.isfinite(best))
+    )
+    looks, starts = 0, list[Start]()
+    for job in _in_order(waiting, scores):
+        option = packing.placed(job)
+        if option is not None:
+            starts.append(Start(job, option))
+        else:  # the next round may find another placement for it
+            looks += 1
+        if looks == LOOKS or not packing.free.total:
+            break
+    return starts, packing.is_short
+
+
+class _Round:
+    """Jobs placed one after the other, each on the best of what those before it left.
+
+    GPUs and power only become less in a round. What one job did not find is not looked for again
+    for others that are like it: of its kind, stopped as often, and with exact estimates.
+
+    Args:
+        view: the cluster.
+        objective: by what placements are chosen.
+        headroom: power that is left.
+        fits: which shapes of the queue had free GPUs when the round began.
+
+    Attributes:
+        free: GPUs that are left.
+        is_short: a job found GPUs but no power.
+    """
+
+    def __init__(
+        self, view: ClusterView, objective: Objective, headroom: Headroom, fits: Bools
+    ) -> None:
+        self._view, self._objective, self._headroom = view, objective, headroom
+        self._fits, self.free = fits, view.free.copy()
+        self.is_short = False
+        self._hopeless: dict[tuple[int, int], tuple[float, float]] = {}
+        self._taken: dict[tuple[int, int], tuple[float, float]] = {}
+        self._has_room: dict[int, bool] = {}
+        self._known: dict[int, tuple[Bools, Floats, Bools | None]] = {}
+
+    def placed(self, job: int) -> int | None:
+        """The option that a job starts on, its GPUs and its power taken; None for none."""
+        queue, headroom = self._view.queue, self._headroom
+        if self._is_in_vain(job):
+            return None
+        estimates = queue.estimates(job)
+        here, cost, unwanted = self._costs(job)
+        keeps = headroom.may_start(job, estimates)
+        alike = (queue.kind_of[job], self._view.preemptions[job])
+        if queue.is_exact and not (keeps & here).any():
+            self._hopeless[alike] = headroom.hopeless(job, estimates, here)
+        # What the objective leaves out is better than to wait for ever.
+        if (
+            unwanted is not None
+            and not (keeps & headroom.has_gpus(job) & ~unwanted).any()
+            and (unwanted | ~headroom.can_ever(job, estimates)).all()
+        ):
+            cost = np.where(here, ENERGY.cost(estimates), np.inf)
+        option = int(np.argmin(np.where(keeps, cost, np.inf)))
+        self.is_short |= not keeps[int(np.argmin(cost))]
+        if not (keeps[option] and np.isfinite(cost[option])):
+            return None
+        shape = queue.options(job).shape(option)
+        if not self.free.fits(shape):
+            if queue.is_exact:
+                self._taken[alike] = headroom.unlimited(job, estimates, here)
+            return None
+        self.free.take(shape)
+        self._has_room = {kind: has for kind, has in self._has_room.items() if not has}
+        headroom.start(job, option)
+        return option
+
+    def _is_in_vain(self, job: int) -> bool:
+        """Whether another job has shown that there is nothing for this one."""
+        queue = self._view.queue
+        kind, work = queue.kind_of[job], queue.work(job)
+        alike = (kind, self._view.preemptions[job])
+        low, high = self._hopeless.get(alike, NO_WORK)
+        if low <= work <= high:
+            self.is_short = True
+            return True
+        if kind not in self._has_room:
+            shapes = [(n, queue.shapes[n]) for n in np.unique(queue.shape_of(job)).tolist()]
+            fits, free = self._fits, self.free
+            self._has_room[kind] = any(fits[n] and free.fits(shape) for n, shape in shapes)
+        most_work, most_w = self._taken.get(alike, (-1.0, 0.0))
+        is_taken = work <= most_work and self._headroom.drawn_w <= most_w
+        return not self._has_room[kind] or is_taken
+
+    def _costs(self, job: int) -> tuple[Bools, Floats, Bools | None]:
+        """Which options have free GPUs, their costs, and which the objective leaves out.
+
+        Costs are infinite where GPUs are not free; of one sample where estimates are exact.
+        """
+        queue, objective = self._view.queue, self._objective
+        is_alike = queue.is_exact and objective.degree is not None
+        kind = queue.kind_of[job]
+        if not is_alike or kind not in self._known:
+            here = self._fits[queue.shape_of(job)]
+            work = 1.0 if is_alike else queue.work(job)
+            cost = objective.cost(queue.estimates_for(job, work))
+            unwanted = np.isinf(cost) if np.isinf(cost).any() else None
+            self._known[kind] = here, np.where(here, cost, np.inf), unwanted
+        return self._known[kind]
+
+
+def _in_order(waiting: Columns, scores: Floats) -> Iterator[int]:
+    """Jobs with a score: higher priority first, then lower score, then who came first.
+
+    The first few are found without sorting all, as most rounds look at no more.
+    """
+    rows = np.flatnonzero(np.isfinite(scores))
+    first = rows
+    if len(rows) > 4 * FIRST and waiting.priority[rows].min() == waiting.priority[rows].max():
+        edge = np.partition(scores[rows], FIRST)[FIRST]
+        first, rows = rows[scores[rows] <= edge], rows[scores[rows] > edge]
+    else:
+        rows = rows[:0]
+    for part in (first, rows):
+        keys = (waiting.job[part], scores[part], -waiting.priority[part])
+        yield from waiting.job[part[np.lexsort(keys)]].tolist()

@@ -1,0 +1,71 @@
+"""Watts, times, bandwidths and shares as people write them in cluster and scenario files."""
+
+import math
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from wattloop.core.quantities import Dimension, quantity
+
+
+class Strict(BaseModel):
+    """Unknown fields are errors, and so is a number that is none."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False
+    )
+
+
+def watts(value: Any) -> Any:
+    """`4500`, `4500 W` or `4.5 kW` as watts; what is no text is left to be judged by others."""
+    return _scaled(value, Dimension.POWER, "a power; write watts, '4500 W' or '4.5 kW'")
+
+
+def bytes_per_second(value: Any) -> Any:
+    """`25e9`, `25 GB/s`, `200 Gb/s` or `200 Gbit/s` as bytes per second."""
+    return _scaled(value, Dimension.BANDWIDTH, "a bandwidth; write '25 GB/s' or '200 Gbit/s'")
+
+
+def seconds(value: Any) -> Any:
+    """`90`, `90 s`, `1.5 min`, `2 h` or `30 d` as seconds."""
+    return _scaled(value, Dimension.TIME, "a time; write seconds, '10 min', '2 h' or '30 d'")
+
+
+def number(value: Any) -> Any:
+    """`1e-3` as the number it is, where YAML has made a text of it; `10%` as 0.1."""
+    return _scaled(value, Dimension.SHARE, "a number")
+
+
+def not_negative(value: Any, what: str) -> float:
+    """The value as a finite number of 0 or more.
+
+    Raises:
+        ValueError: with `what` to write.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"write {what}, not {value!r}")
+    return float(value)
+
+
+def _scaled(value: Any, dimension: Dimension, what: str) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"'{str(value).lower()}' is not {what}")
+    return quantity(value, dimension, what=what).value if isinstance(value, str) else value
+
+
+Watts = Annotated[float, BeforeValidator(watts), Field(ge=0)]
+
+
+Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0)]
+
+
+PositiveSeconds = Annotated[float, BeforeValidator(seconds), Field(gt=0)]
+
+
+BytesPerSecond = Annotated[float, BeforeValidator(bytes_per_second), Field(gt=0)]
+
+
+Share = Annotated[float, BeforeValidator(number), Field(ge=0, le=1)]
+
+
+Count = Annotated[int, Field(ge=1, strict=True)]

@@ -1,0 +1,178 @@
+"""Write the measured energy of finished jobs into AdminComment."""
+
+import json
+import math
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from wattloop.core.errors import RunNotFound, SlurmAway, SlurmError, StoreError
+from wattloop.core.threads import BackgroundThread
+from wattloop.schedule.slurm.event_log import DriverLog
+from wattloop.schedule.slurm.scontrol import SlurmClient, update_words
+from wattloop.schedule.slurm.squeue import SlurmJob, format_notes
+from wattloop.store.database import Store
+from wattloop.store.job_queries import job_with_runs
+
+# Measured energy into AdminComment, once a job's runs of all its nodes are in the store.
+#
+# slurmctld lets nobody change a job that has ended. Where Slurm keeps accounts (slurmdbd), the
+# comment is written there, and `sacct -o JobID,AdminComment` shows it. Where it keeps none, the
+# energy is in the store, on the Jobs page and in `GET /api/v1/jobs/slurm:CLUSTER:JOB`.
+
+GIVE_UP_S = 3_600.0
+
+
+EVERY_S = 5.0
+
+
+GOODBYE_S = 5.0
+
+
+MOST_AT_ONCE = 20
+
+
+MOST_KEPT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnergy:
+    """What was measured of a job: joules of everything that was read on its nodes.
+
+    Attributes:
+        gpu_j: of its GPUs alone; None where that is not told apart.
+        nodes: whose runs are complete.
+    """
+
+    energy_j: float
+    gpu_j: float | None
+    provenance: str
+    nodes: int
+
+
+class EnergyAnnotator(BackgroundThread):
+    """Jobs that ended, until their energy is known and written, beside the rounds.
+
+    Args:
+        client: Slurm.
+        energy_of: the energy of a job by its number; None while it is not known.
+        log: what was written, and why not.
+    """
+
+    def __init__(
+        self, client: SlurmClient, energy_of: Callable[[str], JobEnergy | None], log: DriverLog
+    ) -> None:
+        super().__init__("annotating", patience_s=GOODBYE_S)
+        self._client, self._energy_of, self._log = client, energy_of, log
+        self._running: dict[str, SlurmJob] = {}
+        self._ended: dict[str, tuple[SlurmJob, float]] = {}
+        self._guard = threading.Lock()
+        self.may_write = True
+
+    def look(self, jobs: Mapping[str, SlurmJob], now_s: float) -> None:
+        """Take note of jobs that ended since the last look."""
+        running = {key: job for key, job in jobs.items() if job.has_machines}
+        with self._guard:
+            for key, job in self._running.items():
+                if key not in jobs:
+                    self._ended[key] = (job, now_s)
+            while len(self._ended) > MOST_KEPT:
+                del self._ended[next(iter(self._ended))]
+        self._running = running
+
+    def write(self, now_s: float) -> None:
+        """Write what is known by now of jobs that ended, the first few of them."""
+        with self._guard:
+            ended = list(self._ended.items())[:MOST_AT_ONCE]
+        for key, (job, ended_s) in ended:
+            found = self._energy_of(job.number or key)
+            is_known = found is not None and found.nodes >= len(job.placed)
+            with self._guard:
+                entry = self._ended.pop(key, None)
+                if not is_known and entry is not None and now_s - ended_s <= GIVE_UP_S:
+                    self._ended[key] = entry  # behind the others
+            if is_known and found is not None:
+                self._annotate(job, found)
+
+    def _work(self) -> None:
+        while not self._stop.wait(EVERY_S):
+            self.write(time.time())
+
+    def _annotate(self, job: SlurmJob, found: JobEnergy) -> None:
+        notes: dict[str, Any] = {
+            "energy_j": round(found.energy_j, 1),
+            "gpu_j": None if found.gpu_j is None else round(found.gpu_j, 1),
+            "provenance": found.provenance,
+        }
+        self._log.add("energy", job=job.key, user=job.user, **notes)
+        if not self.may_write:
+            return
+        text = format_notes(job.admin_comment, notes)
+        try:
+            try:
+                self._client.update_job(update_words(job.key, {"AdminComment": text}))
+            except SlurmAway:
+                raise
+            except SlurmError:  # it has ended: only the accounts can be changed
+                self._client.note_in_accounts(job.number or job.key, text)
+        except SlurmAway as error:
+            self._log.add("warning", f"job {job.key}: energy not written: {error}")
+        except SlurmError as error:
+            self.may_write = False
+            self._log.add(
+                "warning",
+                f"energy is not written into AdminComment: slurmctld takes none for ended jobs, "
+                f"and {error}; it is in the store",
+            )
+
+
+TIMEOUT_S = 2.0
+
+
+LARGEST_B = 2_000_000
+
+
+def energy_from_store(store: Store, cluster: str, number: str) -> JobEnergy | None:
+    """What the store has of a job; None while nothing is complete."""
+    try:
+        row, runs = job_with_runs(store, f"slurm:{cluster}:{number}")
+    except (RunNotFound, StoreError):
+        return None
+    return _energy(row, runs)
+
+
+def energy_from_fleet(url: str, token: str, cluster: str, number: str) -> JobEnergy | None:
+    """What the fleet's server has of a job; None while nothing is complete, or it is away."""
+    place = f"{url.rstrip('/')}/api/v1/jobs/{quote(f'slurm:{cluster}:{number}')}"
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(place, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            data = json.loads(answer.read(LARGEST_B))
+        return _energy(data["job"], data["runs"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _energy(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> JobEnergy | None:
+    energy_j = row.get("energy_j")
+    if isinstance(energy_j, bool) or not isinstance(energy_j, int | float):
+        return None
+    measured = [run for run in runs if run["kind"] == "slurm"]
+    ended = [run for run in measured if run["energy_j"] is not None and run["status"] != "running"]
+    nodes = {run["host"] for run in ended}
+    if not math.isfinite(energy_j) or energy_j < 0 or not nodes:
+        return None
+    provenance = str(row.get("provenance") or "unknown")
+    return JobEnergy(float(energy_j), _gpu_j(measured), provenance, len(nodes))
+
+
+def _gpu_j(runs: Sequence[Mapping[str, Any]]) -> float | None:
+    """Of all its runs; None unless each of them knows."""
+    found = [run.get("gpu_energy_j") for run in runs]
+    known = [float(joules) for joules in found if joules is not None]
+    return sum(known) if known and len(known) == len(found) else None

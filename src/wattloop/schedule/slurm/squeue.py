@@ -1,0 +1,420 @@
+"""Jobs that wait or run, by one call of squeue, and the notes in their AdminComment."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from wattloop.core.errors import SlurmError
+from wattloop.schedule.slurm.commands import SlurmCommands
+
+HAS_MACHINES = (
+    "RUNNING",
+    "COMPLETING",
+    "SUSPENDED",
+    "CONFIGURING",
+    "STOPPED",
+    "SIGNALING",
+    "STAGE_OUT",
+)
+
+
+NOT_YET = (
+    "BeginTime", "Dependency", "DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin",
+    "JobArrayTaskLimit", "Licenses", "BadConstraints", "PartitionDown", "PartitionInactive",
+    "PartitionTimeLimit", "PartitionNodeLimit", "AccountNotAllowed", "QOSNotAllowed",
+    "InvalidAccount", "InvalidQOS", "DeadLine", "launch failed requeued held", "Cleaning",
+)  # fmt: skip
+
+
+"""Reasons of waiting that no machine helps against."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """One job, or one task of an array. Texts are the user's own, and may be anything.
+
+    Attributes:
+        key: what scontrol takes: `17`, or `17_3` for a task.
+        number: of its own, as its nodes know it; that of the array while a task waits.
+        gpus, gpu_type: asked for, all nodes together; the type is empty for any.
+        gpus_per_node: asked for of each node; 0 where they were asked for in another way.
+        nodes: how many it asked for at least.
+        placed: (node name, GPUs there) while it has machines.
+        required_nodes, features: what it demands of its nodes.
+        time_limit_s: None without one.
+        submit_s, start_s: seconds since 1970, whole ones; 0 for not yet.
+    """
+
+    key: str
+    state: str
+    number: str = ""
+    reason: str = ""
+    user: str = ""
+    name: str = ""
+    account: str = ""
+    partition: str = ""
+    command: str = ""
+    comment: str = ""
+    admin_comment: str = ""
+    reservation: str = ""
+    gpus: int = 0
+    gpu_type: str = ""
+    gpus_per_node: int = 0
+    nodes: int = 1
+    placed: tuple[tuple[str, int], ...] = ()
+    required_nodes: str = ""
+    features: str = ""
+    submit_s: float = 0.0
+    start_s: float = 0.0
+    time_limit_s: float | None = None
+    deadline_s: float | None = None
+    priority: int | None = None
+    restarts: int = 0
+    may_requeue: bool = True
+    is_exclusive: bool = False
+
+    @property
+    def is_pending(self) -> bool:
+        """It waits."""
+        return self.state == "PENDING"
+
+    @property
+    def is_eligible(self) -> bool:
+        """It waits for machines, not for a time, another job or somebody's release."""
+        return self.is_pending and self.priority != 0 and self.reason not in NOT_YET
+
+    @property
+    def has_machines(self) -> bool:
+        """It runs, begins or ends on machines."""
+        return self.state in HAS_MACHINES
+
+
+ITEM = re.compile(
+    r"(?:gres[:/])?gpu(?:[:/](?P<type>[A-Za-z_][\w.+-]{0,63}))?(?:[:=](?P<count>\d{1,6}))?"
+    r"(?P<rest>\(.*\))?",
+    re.ASCII,
+)
+
+
+class Gpus(NamedTuple):
+    """How many of which type; the type is empty where none is named."""
+
+    type_name: str
+    number: int
+
+
+def asked_gpus(text: str) -> Gpus:
+    """GPUs that a text names, others left out; of several types the first, with all counts."""
+    type_name, count = "", 0
+    for item in _items(text):
+        match = ITEM.fullmatch(item)
+        if match is not None:
+            type_name = type_name or (match["type"] or "").lower()
+            count += int(match["count"] or 1)
+    return Gpus(type_name, count)
+
+
+def _items(text: str) -> list[str]:
+    """Split at commas outside of brackets."""
+    items, depth = [""], 0
+    for character in text[:10_000]:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            items.append("")
+        else:
+            items[-1] += character
+    return items
+
+
+MOST_NODES = 100_000
+
+
+PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+
+
+RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+
+
+def expanded(text: str) -> list[str]:
+    """Every name, in order; digits keep their leading zeros.
+
+    Raises:
+        SlurmError: it is no such list, or has more than 100,000 names.
+    """
+    found: list[str] = []
+    for part in PART.findall(text):
+        found += _expanded_part(part, MOST_NODES - len(found))
+    return found
+
+
+def _expanded_part(part: str, most: int) -> list[str]:
+    begin = part.find("[")
+    if begin < 0:
+        return [part]
+    end = part.index("]", begin)
+    inside: list[str] = []
+    for piece in part[begin + 1 : end].split(","):
+        match = RANGE.fullmatch(piece)
+        if match is None:
+            raise SlurmError(f"Slurm: {part[:80]!r} is no list of nodes")
+        first, last = match.group(1), match.group(2) or match.group(1)
+        if not 0 <= int(last) - int(first) < most:
+            raise SlurmError(f"Slurm: {part[:80]!r} names too many nodes, or none")
+        inside += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    rest = _expanded_part(part[end + 1 :], most) if part[end + 1 :] else [""]
+    if len(inside) * len(rest) > most:
+        raise SlurmError(f"Slurm: {part[:80]!r} names too many nodes")
+    return [f"{part[:begin]}{number}{tail}" for number in inside for tail in rest]
+
+
+MARK = "wattloop:"
+
+
+LONGEST = 16_000
+
+
+def notes_in(text: str) -> dict[str, Any]:
+    """What we have noted there; empty for nothing."""
+    begin, end = _ours(text)
+    if begin < 0:
+        return {}
+    found = json.loads(text[begin + len(MARK) : end])
+    return found if isinstance(found, dict) else {}
+
+
+def format_notes(text: str, notes: Mapping[str, Any]) -> str:
+    """The text with our notes changed: others' words stay, a note of None goes."""
+    kept = {**notes_in(text), **notes}
+    ours = {name: value for name, value in kept.items() if value is not None}
+    said = f"{MARK}{json.dumps(ours, separators=(',', ':'))}" if ours else ""
+    begin, end = _ours(text)
+    before, after = (text, "") if begin < 0 else (text[:begin], text[end:])
+    others = " ".join(f"{before.rstrip()} {after.lstrip()}".split("\n")).strip()
+    return f"{others[: LONGEST - len(said)]} {said}".strip()
+
+
+def _ours(text: str) -> tuple[int, int]:
+    """Where our part begins and ends; -1 where there is none."""
+    begin = text.find(MARK + "{")
+    if begin < 0:
+        return -1, -1
+    try:
+        _, length = json.JSONDecoder().raw_decode(text[begin + len(MARK) :])
+    except (ValueError, RecursionError):
+        return -1, -1
+    return begin, begin + len(MARK) + length
+
+
+# Every job that waits or runs, by one call of squeue.
+#
+# Columns have a fixed width in bytes, and so has a record: a job's name or comment may have line
+# breaks, separators or any other character in it, and still only fills its own column. (`squeue
+# --json` is as safe, but lists every ended job as well and takes ten times as long, ADR 0043.)
+
+COLUMNS = {
+    "JobArrayID": ("JOBID", 128),
+    "JobID": ("JOBID", 20),
+    "State": ("STATE", 20),
+    "Reason": ("REASON", 64),
+    "UserName": ("USER", 64),
+    "Account": ("ACCOUNT", 64),
+    "Partition": ("PARTITION", 128),
+    "Reservation": ("RESERVATION", 64),
+    "tres-per-node": ("TRES_PER_NODE", 100),
+    "tres-per-job": ("TRES_PER_JOB", 100),
+    "tres-per-task": ("TRES_PER_TASK", 100),
+    "NumNodes": ("NODES", 12),
+    "NumTasks": ("TASKS", 12),
+    "NodeList": ("NODELIST", 400),
+    "ReqNodes": ("REQ_NODES", 128),
+    "Feature": ("FEATURES", 64),
+    "SubmitTime": ("SUBMIT_TIME", 24),
+    "StartTime": ("START_TIME", 24),
+    "TimeLimit": ("TIME_LIMIT", 24),
+    "Deadline": ("DEADLINE", 24),
+    "PriorityLong": ("PRIORITY", 24),
+    "RestartCnt": ("RESTART_COUNT", 12),
+    "Requeue": ("REQUEUE", 12),
+    "OverSubscribe": ("OVER_SUBSCRIBE", 16),
+    "AdminComment": ("ADMIN_COMMENT", 1024),
+    "Name": ("NAME", 128),
+    "Command": ("COMMAND", 256),
+    "Comment": ("COMMENT", 1100),
+}
+
+
+"""What squeue calls a column -> its heading, and its width in bytes."""
+
+
+OLD_NAMES = {"AdminComment": "admin_comment"}
+
+
+"""In 22.05."""
+
+
+NOTHING = {"", "(null)", "N/A", "n/a", "None assigned", "NONE"}
+
+
+LIMIT = re.compile(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", re.ASCII)
+
+
+ARRAY = re.compile(r"(\d{1,18})_\[(.*?)\]?", re.ASCII | re.DOTALL)
+
+
+TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+
+
+KEY = re.compile(r"\d{1,18}(_\d{1,9})?", re.ASCII)
+
+
+MOST_TASKS = 200
+
+
+"""Waiting tasks of one array that are looked at; the rest follows as these start."""
+
+
+class JobLister:
+    """Asks squeue, and reads again only what has changed since the last time.
+
+    Args:
+        commands: who starts it.
+    """
+
+    def __init__(self, commands: SlurmCommands) -> None:
+        self._commands = commands
+        self._read: dict[bytes, list[SlurmJob]] = {}
+
+    def jobs(self) -> list[SlurmJob]:
+        """Every job that waits or has machines.
+
+        Raises:
+            SlurmError: it does not answer, or its columns are others.
+        """
+        error = SlurmError("Slurm: squeue has other columns than those asked for")
+        for names in (OLD_NAMES, {}):
+            form = ",".join(f"{names.get(n, n)}:{width}" for n, (_, width) in COLUMNS.items())
+            text = self._commands.output("squeue", "--all", "-O", form)
+            try:
+                records = _records(text)
+            except SlurmError as found:
+                error = found
+                continue
+            self._read = {each: self._read.get(each) or _jobs(_cut(each)) for each in records}
+            return [job for jobs in self._read.values() for job in jobs]
+        raise error
+
+
+def read_jobs(text: bytes) -> list[SlurmJob]:
+    """Jobs of what squeue printed, headings included.
+
+    Raises:
+        SlurmError: it is no such list.
+    """
+    return [job for each in _records(text) for job in _jobs(_cut(each))]
+
+
+def _records(text: bytes) -> list[bytes]:
+    """One for each job; that they are whole is seen by their number and by the headings."""
+    size = sum(width for _, width in COLUMNS.values()) + 1
+    if len(text) < size or len(text) % size:
+        raise SlurmError("Slurm: squeue's list of jobs has not the form that was asked for")
+    headings = _cut(text[:size])
+    for name, (heading, _) in COLUMNS.items():
+        if not headings[name].startswith(heading[:3]):
+            raise SlurmError(f"Slurm: squeue shows {headings[name][:20]!r} for column {name}")
+    return [text[begin : begin + size] for begin in range(size, len(text), size)]
+
+
+def _cut(record: bytes) -> dict[str, str]:
+    values, at = {}, 0
+    for name, (_, width) in COLUMNS.items():
+        value = record[at : at + width].decode("utf-8", "replace").rstrip(" ")
+        values[name] = "" if value in NOTHING else value
+        at += width
+    return values
+
+
+def _jobs(row: Mapping[str, str]) -> list[SlurmJob]:
+    match = ARRAY.fullmatch(row["JobArrayID"])
+    if match is not None:
+        return [_job(row, f"{match[1]}_{task}") for task in _tasks(match[2])]
+    return [_job(row, row["JobArrayID"])] if KEY.fullmatch(row["JobArrayID"]) else []
+
+
+def _job(row: Mapping[str, str], key: str) -> SlurmJob:
+    state, nodes = row["State"], max(_whole(row["NumNodes"]) or 1, 1)
+    per_node, in_all = asked_gpus(row["tres-per-node"]), asked_gpus(row["tres-per-job"])
+    per_task = asked_gpus(row["tres-per-task"])
+    tasks = _whole(row["NumTasks"]) or 1
+    gpus = in_all.number or per_node.number * nodes or per_task.number * tasks
+    submit_s = float(_whole(row["SubmitTime"]) or 0)
+    deadline_s = _whole(row["Deadline"])
+    return SlurmJob(
+        key=key,
+        state=state,
+        number=row["JobID"],
+        reason=row["Reason"],
+        user=row["UserName"],
+        name=row["Name"],
+        account=row["Account"],
+        partition=row["Partition"],
+        command=row["Command"],
+        comment=row["Comment"],
+        admin_comment=row["AdminComment"],
+        reservation=row["Reservation"],
+        gpus=gpus,
+        gpu_type=per_node.type_name or in_all.type_name or per_task.type_name,
+        gpus_per_node=per_node.number if not in_all.number else 0,
+        nodes=nodes,
+        placed=_placed(row["NodeList"], gpus) if state in HAS_MACHINES else (),
+        required_nodes=row["ReqNodes"],
+        features=row["Feature"],
+        submit_s=submit_s,
+        start_s=float(_whole(row["StartTime"]) or 0) if state != "PENDING" else 0.0,
+        time_limit_s=_limit_s(row["TimeLimit"]),
+        deadline_s=None if not deadline_s else max(deadline_s - submit_s, 0.0),
+        priority=_whole(row["PriorityLong"]),
+        restarts=_whole(row["RestartCnt"]) or 0,
+        may_requeue=row["Requeue"] != "0",
+        is_exclusive=row["OverSubscribe"] == "NO",
+    )
+
+
+def _placed(text: str, gpus: int) -> tuple[tuple[str, int], ...]:
+    """Nodes with the GPUs of the job on each; which ones of a node is Slurm's own business."""
+    try:
+        names = expanded(text)
+    except SlurmError:
+        return ()
+    if not names:
+        return ()
+    each, rest = divmod(gpus, len(names))
+    return tuple((name, each + (place < rest)) for place, name in enumerate(names))
+
+
+def _tasks(text: str) -> list[int]:
+    """`1-5:2,9%2` -> 1, 3, 5, 9; the first of them where there are many."""
+    found: list[int] = []
+    for piece in text.partition("%")[0].split(","):
+        match = TASKS.fullmatch(piece)
+        if match is not None:
+            first, last = int(match[1]), int(match[2] or match[1])
+            step = max(int(match[3] or 1), 1)
+            found += range(first, last + 1, step)[: MOST_TASKS - len(found)]
+    return found
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+def _limit_s(text: str) -> float | None:
+    """`3-04:05:06`, `05:06`; None for UNLIMITED."""
+    match = LIMIT.fullmatch(text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    found_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return float(found_s) if 0 < found_s < 365 * 86_400 else None

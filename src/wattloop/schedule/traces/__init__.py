@@ -1,0 +1,1 @@
+"""Traces of real clusters: CSV files of several formats, read by column mappings."""

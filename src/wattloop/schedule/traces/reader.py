@@ -1,0 +1,297 @@
+"""Read traces from files in chunks, so that ten million rows fit into memory."""
+
+import csv
+import gzip
+import io
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.units import format_duration
+from wattloop.core.user_code import user_path
+from wattloop.schedule.traces.detection import Layout, detected, rows_of
+from wattloop.schedule.traces.format import TraceFormat
+from wattloop.schedule.traces.rows import Chunk, Gathered, gather
+from wattloop.schedule.traces.trace import Coded, Trace
+
+HEADER = ("jobid", "vc", "user", "status", "submitted_time", "gpus", "duration")
+
+
+FORM = TraceFormat(
+    name="philly-log",
+    columns={
+        "name": ("jobid",),
+        "user": ("user",),
+        "state": ("status",),
+        "arrival": ("submitted_time",),
+        "gpus": ("gpus",),
+        "duration": ("duration",),
+    },
+    units={"arrival": "date"},
+    unusable="leave_out",  # the log has attempts without an end, and says so
+)
+
+
+def philly_log_layout() -> Layout:
+    """How `philly_log_rows` are to be read."""
+    return Layout(FORM, ",", HEADER, False, FORM.positions(HEADER))
+
+
+def philly_log_rows(name: str, text: str) -> Iterator[list[str]]:
+    """One row per job: GPUs of its last attempt, and the time of all of them together.
+
+    Raises:
+        ConfigError: not the JSON of that log.
+    """
+    try:
+        jobs = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: not valid JSON: {error}") from None
+    for number, job in enumerate(jobs):
+        try:
+            attempts = job["attempts"]
+            gpus = sum(len(part["gpus"]) for part in attempts[-1]["detail"]) if attempts else ""
+            times_s = [_lasted_s(attempt) for attempt in attempts]
+            known = [time_s for time_s in times_s if time_s is not None]
+            row = [job[key] for key in HEADER[:5]]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{name}: job {number} is not one of Philly's cluster_job_log: {error} is missing"
+            ) from None
+        duration = sum(known) if len(known) == len(times_s) and known else ""
+        yield [*("" if cell is None else str(cell) for cell in row), str(gpus), str(duration)]
+
+
+def _lasted_s(attempt: dict[str, Any]) -> float | None:
+    try:
+        begin, end = (datetime.fromisoformat(attempt[key]) for key in ("start_time", "end_time"))
+    except (TypeError, ValueError):
+        return None  # a fault of logging, or still running
+    return (end - begin).total_seconds()
+
+
+LONGEST_S = 3e9
+
+
+"""No cluster has run for a century: whoever reads so took another unit."""
+
+
+Floats = NDArray[np.float64]
+
+
+def trace_of(name: str, found: Gathered, layout: Layout) -> Trace:
+    """The trace of what was gathered from a file.
+
+    Raises:
+        ConfigError: nothing usable is left, or times that cannot be.
+    """
+    columns = {key: _joined(found, key) for key in list(found.columns)}
+    arrival_s = columns.pop("arrival", np.empty(0))
+    if not len(arrival_s):
+        why = f": left out {_counted(found.left_out)}" if found.left_out else ""
+        raise ConfigError(f"{name}: no job in {found.rows} rows below the names{why}")
+    order = None
+    late = int(np.sum(np.diff(arrival_s) < 0))
+    if late:
+        order = np.argsort(arrival_s, kind="stable")
+        arrival_s = arrival_s[order]
+        columns = {key: values[order] for key, values in columns.items()}
+    first_s = float(arrival_s[0])
+    arrival_s -= first_s
+    if arrival_s[-1] > LONGEST_S:
+        raise ConfigError(
+            f"{name}: from the first arrival to the last pass {arrival_s[-1] / 31_557_600:.0f} "
+            "years; is its unit right? Say which it is, such as "
+            "jobs.trace.columns.arrival=COLUMN:ms"
+        )
+    model, batch = _model_and_batch(found, columns, layout)
+    gpus = columns.pop("gpus").astype(np.int64)
+    if batch is not None and layout.form.unit("batch") == "global":
+        batch = batch / gpus
+    samples, counted = _samples(_said(columns, "steps"), batch, gpus, layout)
+    deadline_s = _said(columns, "deadline")
+    names = tuple(found.names or ())
+    if names and order is not None:
+        names = tuple(names[row] for row in order.tolist())
+    return Trace(
+        source=name,
+        arrival_s=arrival_s,
+        gpus=gpus,
+        duration_s=columns.pop("duration"),
+        samples=samples,
+        batch=batch,
+        deadline_s=None if deadline_s is None else deadline_s - first_s,
+        priority=_said(columns, "priority"),
+        user=_coded(found, columns, "user"),
+        model=model,
+        gpu_type=_coded(found, columns, "gpu_type"),
+        names=names,
+        notes=(*_notes(name, found, layout, late, float(arrival_s[-1])), *counted),
+    )
+
+
+def _joined(found: Gathered, key: str) -> NDArray[np.float64]:
+    return np.concatenate(found.columns.pop(key))  # popped: never two copies of all columns
+
+
+def _said(columns: dict[str, Floats], key: str) -> Floats | None:
+    """A column that says something of some job."""
+    values = columns.pop(key, None)
+    return None if values is None or np.isnan(values).all() else values
+
+
+def _coded(found: Gathered, columns: dict[str, Floats], key: str) -> Coded | None:
+    if key not in columns:
+        return None
+    words = tuple(word for word, code in found.words[key].items() if code >= 0)
+    column = Coded(words, columns.pop(key).astype(np.int32, copy=False)).used()
+    return column if column.values else None
+
+
+def _model_and_batch(
+    found: Gathered, columns: dict[str, Floats], layout: Layout
+) -> tuple[Coded | None, Floats | None]:
+    """`LM (batch size 10)` is a model and a batch, where the format says so."""
+    model, batch = _coded(found, columns, "model"), _said(columns, "batch")
+    if model is None or not layout.form.model_batch:
+        return model, batch
+    matches = [re.fullmatch(layout.form.model_batch, word) for word in model.values]
+    words = [m.group(1) if m else w for m, w in zip(matches, model.values, strict=True)]
+    sizes = np.array([*(float(m.group(2)) if m else np.nan for m in matches), np.nan])
+    distinct = tuple(dict.fromkeys(words))
+    codes = np.array([*(distinct.index(word) for word in words), -1], np.int32)
+    return Coded(distinct, codes[model.codes]), sizes[model.codes] if batch is None else batch
+
+
+def _samples(
+    steps: Floats | None, batch: Floats | None, gpus: NDArray[np.int64], layout: Layout
+) -> tuple[Floats | None, tuple[str, ...]]:
+    if steps is None:
+        return None, ()
+    known = np.full(len(steps), np.nan) if batch is None else batch
+    workers = gpus if layout.form.unit("steps") == "global" else 1
+    single = int(np.sum(np.isnan(known)))
+    note = f"{single} jobs without a batch: a step counts as one sample" if single else ""
+    samples = steps * np.where(np.isnan(known), 1.0, known * workers)
+    return samples, (note,) if note else ()
+
+
+def _notes(name: str, found: Gathered, layout: Layout, late: int, span_s: float) -> tuple[str, ...]:
+    jobs = found.rows - found.left_out.total()
+    notes = [
+        f"{name}: {jobs} jobs of {found.rows} rows over {format_duration(span_s)}, read as "
+        f"{layout.form.name}"
+    ]
+    if found.left_out:
+        notes.append(f"left out: {_counted(found.left_out)}")
+    if late:
+        notes.append(f"sorted by arrival; rows that came after later ones: {late}")
+    if found.rounded_up:
+        notes.append(f"{found.rounded_up} jobs asked for parts of a GPU, rounded up to whole ones")
+    if found.names is None:
+        notes.append("names of jobs are not kept: there are more than a million")
+    return tuple(notes)
+
+
+def _counted(reasons: Counter[str]) -> str:
+    return ", ".join(f"{count} with {reason}" for reason, count in reasons.most_common())
+
+
+ROWS_AT_ONCE = 20_000
+
+
+LONGEST_LINE = 1 << 20
+
+
+def read_trace(
+    place: str | Path,
+    form: str = "",
+    columns: Mapping[str, str] | None = None,
+    unusable: str = "",
+    progress: Callable[[float], None] | None = None,
+) -> Trace:
+    """The jobs of a trace, in order of arrival.
+
+    Args:
+        place: a CSV file, or one packed with gzip; or Philly's own JSON.
+        form: name of its format, or a YAML file with a mapping; empty to tell by the columns.
+        columns: field -> column, or `column:unit`, where they are named otherwise.
+        unusable: `refuse` or `leave_out` rows with wrong values; empty for the format's habit.
+        progress: is told which share of the file has been read.
+
+    Raises:
+        ConfigError: what is wrong, with file, line and column.
+    """
+    name = str(place)
+    if unusable not in ("", "refuse", "leave_out"):
+        raise ConfigError(f"unusable: must be refuse or leave_out, not {unusable!r}")
+    try:
+        with user_path(name).open("rb") as raw:
+            size = max(1, user_path(name).stat().st_size)
+            text = _text(name, raw)
+            first = text.readline(LONGEST_LINE)
+            if not first.strip():
+                raise ConfigError(f"{name}: empty; the first line holds the names of the columns")
+            if first.lstrip().startswith("["):
+                if form or columns:
+                    raise ConfigError(f"{name}: is JSON, as Philly's log; leave its format out")
+                layout = philly_log_layout()
+                chunks = _json_chunks(name, first + text.read())
+            else:
+                layout = detected(name, first, form, columns)
+                chunks = _chunks(name, first, text, layout)
+            refuse = (unusable or layout.form.unusable) == "refuse"
+            found = Gathered()
+            for chunk in chunks:
+                gather(found, chunk, layout, name, refuse)
+                if progress is not None:
+                    progress(min(1.0, raw.tell() / size))
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or "it ends too early"
+        raise ConfigError(f"{name}: cannot be read: {reason}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name}: cannot be read: not text in UTF-8") from None
+    return trace_of(name, found, layout)
+
+
+def _text(name: str, raw: IO[bytes]) -> io.TextIOWrapper:
+    begin = raw.read(4096)
+    raw.seek(0)
+    if begin[:2] == b"\x1f\x8b":
+        packed = gzip.GzipFile(fileobj=raw)
+        return io.TextIOWrapper(packed, encoding="utf-8-sig", newline="")
+    if b"\0" in begin:
+        raise ConfigError(f"{name}: cannot be read: not text, but a binary file")
+    return io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+
+
+def _json_chunks(name: str, text: str) -> Iterator[Chunk]:
+    rows = list(philly_log_rows(name, text))
+    for begin in range(0, len(rows), ROWS_AT_ONCE):
+        yield Chunk(rows[begin : begin + ROWS_AT_ONCE], begin, False)
+
+
+def _chunks(name: str, first: str, text: io.TextIOWrapper, layout: Layout) -> Iterator[Chunk]:
+    lines: Iterator[str] = text if layout.named else itertools.chain([first], text)
+    reader = rows_of(lines, layout.separator)
+    before = 1 if layout.named else 0
+    while True:
+        begin = reader.line_num
+        try:
+            rows = list(itertools.islice(reader, ROWS_AT_ONCE))
+        except csv.Error as error:
+            line = before + reader.line_num
+            raise ConfigError(f"{name}:{line}: not a CSV file: {error}") from None
+        if not rows:
+            return
+        one_each = reader.line_num - begin == len(rows)
+        yield Chunk(rows, before + begin + 1, one_each)
