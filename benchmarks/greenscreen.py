@@ -22,8 +22,7 @@ from wattloop.analyze.findings import Findings
 from wattloop.analyze.matrix import configuration_matrix
 from wattloop.analyze.ols import Regression, regression
 from wattloop.analyze.top import top_runs
-from wattloop.cli.analyze_request import Request
-from wattloop.cli.analyze_source import read_source
+from wattloop.cli.commands.analyze.view import Request, read_source
 from wattloop.core.errors import ConfigError, WattloopError
 from wattloop.store.database import open_store
 from wattloop.store.experiments import list_experiments
@@ -192,9 +191,9 @@ def turned(found: Findings) -> Table:
 
 def drawn(rows: table.RunTable, folder: Path) -> None:
     from wattloop.report.figures.clusters import cluster_figures
-    from wattloop.report.figures.matrix import matrix_figures
-    from wattloop.report.figures.regression import regression_figures
     from wattloop.report.figures.render import save
+    from wattloop.report.figures.search import matrix_figures
+    from wattloop.report.figures.statistics import regression_figures
 
     figures: dict[str, Any] = {}
     figures |= matrix_figures(configuration_matrix(rows, "val_accuracy"))

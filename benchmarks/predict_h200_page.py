@@ -186,7 +186,7 @@ def prototype_table(outcomes: Mapping[str, Sequence[Outcome]]) -> Table:
 
 def draw(outcomes: Sequence[Outcome], folder: Path) -> None:
     """The figure beside the page."""
-    from wattloop.report.figures.predicted import PredictedStep, predicted_figures
+    from wattloop.report.figures.prediction import PredictedStep, predicted_figures
     from wattloop.report.figures.render import save_one
 
     steps = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wattloop.advise.precision import recorded_precision
+from wattloop.advise.facts import recorded_precision
 from wattloop.store.runs import RunRecord
 
 

@@ -4,25 +4,25 @@ import math
 
 import pytest
 
-from wattloop.advise.trace import Stretch, Trace
+from wattloop.advise.trace import SignalTrace, TraceInterval
 
 
 def test_gaps_and_times_that_went_back_are_left_out() -> None:
     """Promise: NaN is no reading, and a clock that went backwards does not turn time around."""
-    trace = Trace.of([10.0, 11.0, 10.5, 12.0, 13.0], [1.0, math.nan, 5.0, 2.0, 3.0], 10.0)
-    assert trace == Trace((0.0, 0.5, 2.0, 3.0), (1.0, 5.0, 2.0, 3.0))
+    trace = SignalTrace.of([10.0, 11.0, 10.5, 12.0, 13.0], [1.0, math.nan, 5.0, 2.0, 3.0], 10.0)
+    assert trace == SignalTrace((0.0, 0.5, 2.0, 3.0), (1.0, 5.0, 2.0, 3.0))
 
 
 def test_means_are_weighted_with_time() -> None:
     """Promise: readings that come closer together do not count more."""
-    assert Trace((0.0, 1.0, 2.0, 10.0), (0.0, 0.0, 0.0, 10.0)).mean() == pytest.approx(4.0)
-    assert Trace((), ()).mean() is None
-    assert Trace((3.0,), (7.0,)).mean() == 7.0
+    assert SignalTrace((0.0, 1.0, 2.0, 10.0), (0.0, 0.0, 0.0, 10.0)).mean() == pytest.approx(4.0)
+    assert SignalTrace((), ()).mean() is None
+    assert SignalTrace((3.0,), (7.0,)).mean() == 7.0
 
 
 def test_stretches_end_where_the_next_reading_does_not_hold() -> None:
     """Promise: together with their gaps they cover the time; the last one reaches the end."""
-    trace = Trace((0.0, 1.0, 2.0, 3.0, 4.0), (0.0, 0.0, 1.0, 0.0, 0.0))
+    trace = SignalTrace((0.0, 1.0, 2.0, 3.0, 4.0), (0.0, 0.0, 1.0, 0.0, 0.0))
     idle = trace.where(lambda value: value == 0.0, 6.0)
-    assert idle == [Stretch(0.0, 2.0), Stretch(3.0, 6.0)]
-    assert trace.within(Stretch(1.0, 2.0)) == Trace((1.0, 2.0), (0.0, 1.0))
+    assert idle == [TraceInterval(0.0, 2.0), TraceInterval(3.0, 6.0)]
+    assert trace.within(TraceInterval(1.0, 2.0)) == SignalTrace((1.0, 2.0), (0.0, 1.0))

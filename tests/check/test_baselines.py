@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from wattloop.check.baselines import Baseline, Baselines, NotComparable
-from wattloop.check.comparison import compared
-from wattloop.check.figures import Kind, Series
+from wattloop.check.figures import FigureSeries, Kind
 from wattloop.check.machine import Machine
+from wattloop.check.verdict import compared
 from wattloop.core.errors import ConfigError
 
 XEON = Machine("Xeon", 8, "x86_64", "aaa")
 EPYC = Machine("EPYC", 8, "x86_64", "bbb")
-JOULES = Series(Kind.ENERGY, (10.0, 10.1), 0.1, "measured", ("cpu:0/package",))
-SECONDS = Series(Kind.CPU_TIME, (1.0, 1.1))
+JOULES = FigureSeries(Kind.ENERGY, (10.0, 10.1), 0.1, "measured", ("cpu:0/package",))
+SECONDS = FigureSeries(Kind.CPU_TIME, (1.0, 1.1))
 
 
-def baseline(machine: Machine = XEON, **series: Series) -> Baseline:
+def baseline(machine: Machine = XEON, **series: FigureSeries) -> Baseline:
     found = {one.kind: one for one in (series or {"j": JOULES, "s": SECONDS}).values()}
     return Baseline(machine, next(iter(found)), found, 123.0, "0.1.0")
 
@@ -111,8 +111,8 @@ def test_another_kind_of_figure_is_not_compared_unless_asked() -> None:
 def test_joules_of_other_sensors_are_not_compared() -> None:
     """Promise: a GPU more, or a simulated one, is another figure."""
     for other in (
-        Series(Kind.ENERGY, (10.0,), 0.1, "measured", ("cpu:0/package", "gpu:0 (H200)")),
-        Series(Kind.ENERGY, (10.0,), 0.1, "simulated", ("cpu:0/package",)),
+        FigureSeries(Kind.ENERGY, (10.0,), 0.1, "measured", ("cpu:0/package", "gpu:0 (H200)")),
+        FigureSeries(Kind.ENERGY, (10.0,), 0.1, "simulated", ("cpu:0/package",)),
     ):
         with pytest.raises(NotComparable, match="here it would be"):
             compared(

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from wattloop.check.counting import ChildCounters, OwnCounters
+from wattloop.check.counters import ChildCounters, OwnCounters
 from wattloop.check.figures import Kind
 
 TASK_CLOCK = (1, 1)

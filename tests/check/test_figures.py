@@ -3,8 +3,8 @@
 import pytest
 
 from wattloop.check.figures import (
+    FigureReading,
     Kind,
-    Reading,
     added,
     energy_reading,
     format_figure,
@@ -34,7 +34,7 @@ def test_only_what_sensors_read_is_energy() -> None:
         ),
     )  # fmt: skip
     found = energy_reading(result)
-    assert found == Reading(10.0, 0.3, "measured", ("gpu:0 (H200)",))
+    assert found == FigureReading(10.0, 0.3, "measured", ("gpu:0 (H200)",))
     assert energy_reading(result._replace(domains=result.domains[1:])) is None
 
 
@@ -48,10 +48,16 @@ def test_what_is_judged_falls_back_in_order() -> None:
 
 def test_a_kind_that_one_repeat_lacks_is_not_compared() -> None:
     """Promise: a GPU that fell off the bus in one repeat does not make the mean smaller."""
-    whole = {Kind.ENERGY: Reading(9.0, 0.1, "measured", ("a", "b")), Kind.CPU_TIME: Reading(1.0)}
-    half = {Kind.ENERGY: Reading(4.0, 0.1, "measured", ("a",)), Kind.CPU_TIME: Reading(1.0)}
+    whole = {
+        Kind.ENERGY: FigureReading(9.0, 0.1, "measured", ("a", "b")),
+        Kind.CPU_TIME: FigureReading(1.0),
+    }
+    half = {
+        Kind.ENERGY: FigureReading(4.0, 0.1, "measured", ("a",)),
+        Kind.CPU_TIME: FigureReading(1.0),
+    }
     assert set(gathered([whole, half])) == {Kind.CPU_TIME}
-    assert set(gathered([whole, {Kind.CPU_TIME: Reading(1.0)}])) == {Kind.CPU_TIME}
+    assert set(gathered([whole, {Kind.CPU_TIME: FigureReading(1.0)}])) == {Kind.CPU_TIME}
     assert gathered([whole, whole])[Kind.ENERGY].values == (9.0, 9.0)
     assert added([whole, whole])[Kind.ENERGY].value == 18.0
 

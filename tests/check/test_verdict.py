@@ -5,28 +5,28 @@ import re
 
 import pytest
 
-from wattloop.check.figures import Kind, Series
-from wattloop.check.verdict import Verdict, against_limit, judged, mean_and_noise
+from wattloop.check.figures import FigureSeries, Kind
+from wattloop.check.verdict import EnergyVerdict, against_limit, judged, mean_and_noise
 
 
-def series(*values: float, uncertainty: float = 0.0) -> Series:
-    return Series(Kind.ENERGY, values, uncertainty)
+def series(*values: float, uncertainty: float = 0.0) -> FigureSeries:
+    return FigureSeries(Kind.ENERGY, values, uncertainty)
 
 
 def test_a_difference_within_the_tolerance_is_none() -> None:
     """Promise: 3% more, sure as it is, passes with a tolerance of 5%."""
     found = judged(series(100, 100.1, 99.9), series(103, 103.1, 102.9), 0.05)
-    assert found.verdict is Verdict.SAME
+    assert found.verdict is EnergyVerdict.SAME
     assert found.change == pytest.approx(0.03)
     assert judged(series(100, 100.1, 99.9), series(103, 103.1, 102.9), 0.02).verdict is (
-        Verdict.REGRESSION
+        EnergyVerdict.REGRESSION
     )
 
 
 def test_a_difference_within_the_noise_is_unclear() -> None:
     """Promise: 10% more of what scatters by 45% is neither the same nor a loss."""
     found = judged(series(80, 100, 120), series(90, 110, 130), 0.05)
-    assert found.verdict is Verdict.UNCLEAR
+    assert found.verdict is EnergyVerdict.UNCLEAR
     assert "cannot tell whether 5% more is used" in found.notes[0]
 
 
@@ -35,11 +35,11 @@ def test_equal_means_in_wide_noise_are_not_the_same() -> None:
     found = judged(series(77, 100, 123), series(77, 100, 123), 0.05)
     assert found.noise is not None
     assert 0.4 < found.noise < 0.7
-    assert found.verdict is Verdict.UNCLEAR
+    assert found.verdict is EnergyVerdict.UNCLEAR
     repeats = int(re.search(r"about (\d+) repeats", found.notes[0])[1])  # type: ignore[index]
     rng = random.Random(5)
 
-    def drawn(count: int) -> Series:
+    def drawn(count: int) -> FigureSeries:
         return series(*(rng.gauss(100, 23) for _ in range(count)))
 
     rounds = 200
@@ -50,20 +50,20 @@ def test_equal_means_in_wide_noise_are_not_the_same() -> None:
 def test_noise_that_no_repeats_help_is_said() -> None:
     """Promise: not a number of repeats that would take a year."""
     found = judged(series(1.0, 199.0), series(1.0, 199.0), 0.05)
-    assert found.verdict is Verdict.UNCLEAR
+    assert found.verdict is EnergyVerdict.UNCLEAR
     assert "a longer command or a quieter machine" in found.notes[0]
 
 
 def test_less_is_an_improvement() -> None:
     """Promise: what uses clearly less is called so."""
-    assert judged(series(100, 101, 99), series(80, 81, 79), 0.05).verdict is Verdict.IMPROVED
+    assert judged(series(100, 101, 99), series(80, 81, 79), 0.05).verdict is EnergyVerdict.IMPROVED
 
 
 def test_one_new_reading_is_held_against_the_scatter_of_the_baseline() -> None:
     """Promise: a single repeat is judged with the spread known from before."""
     before = series(95, 100, 105, 98, 102)
-    assert judged(before, series(107), 0.05).verdict is Verdict.UNCLEAR
-    assert judged(before, series(130), 0.05).verdict is Verdict.REGRESSION
+    assert judged(before, series(107), 0.05).verdict is EnergyVerdict.UNCLEAR
+    assert judged(before, series(130), 0.05).verdict is EnergyVerdict.REGRESSION
 
 
 def test_one_of_each_says_that_its_noise_is_not_known() -> None:
@@ -72,14 +72,14 @@ def test_one_of_each_says_that_its_noise_is_not_known() -> None:
     assert found.noise is None
     assert "not known" in found.notes[0]
     assert judged(series(100, uncertainty=8), series(110, uncertainty=8), 0.05).verdict is (
-        Verdict.UNCLEAR
+        EnergyVerdict.UNCLEAR
     )
 
 
 def test_an_outlier_does_not_decide() -> None:
     """Promise: one repeat during which something else ran is left out, and said."""
     found = judged(series(100, 101, 99, 100, 101), series(100, 101, 99, 100, 300), 0.05)
-    assert found.verdict is Verdict.SAME
+    assert found.verdict is EnergyVerdict.SAME
     assert found.now == pytest.approx(100)
     assert "1 outlying" in found.notes[0]
 
@@ -88,15 +88,17 @@ def test_false_alarms_and_misses_stay_rare() -> None:
     """Promise: of 5 repeats with 3% noise, < 2% false alarms, and 20% more is seen in > 98%."""
     rng = random.Random(7)
 
-    def drawn(mean: float) -> Series:
+    def drawn(mean: float) -> FigureSeries:
         return series(*(rng.gauss(mean, 0.03 * mean) for _ in range(5)))
 
     rounds = 600
     alarms = sum(
-        judged(drawn(100), drawn(100), 0.05).verdict is Verdict.REGRESSION for _ in range(rounds)
+        judged(drawn(100), drawn(100), 0.05).verdict is EnergyVerdict.REGRESSION
+        for _ in range(rounds)
     )
     seen = sum(
-        judged(drawn(100), drawn(120), 0.05).verdict is Verdict.REGRESSION for _ in range(rounds)
+        judged(drawn(100), drawn(120), 0.05).verdict is EnergyVerdict.REGRESSION
+        for _ in range(rounds)
     )
     assert alarms < 0.02 * rounds
     assert seen > 0.98 * rounds
@@ -106,7 +108,7 @@ def test_a_baseline_of_nothing_has_no_share() -> None:
     """Promise: zero before is no division by zero."""
     found = judged(series(0, 0), series(1, 1), 0.05)
     assert found.change is None
-    assert found.verdict is Verdict.REGRESSION
+    assert found.verdict is EnergyVerdict.REGRESSION
 
 
 def test_a_limit_is_broken_beyond_noise() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from wattloop.cli.commands.run.execution import keep
 from wattloop.cli.main import main
-from wattloop.cli.run_request import keep
 from wattloop.core.settings import Settings
 from wattloop.measure.run_result import RunResult
 from wattloop.store.database import open_store

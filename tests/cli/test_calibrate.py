@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.cli.conftest import Machine
-from wattloop.cli.calibrate_host import report
+from wattloop.cli.commands.calibrate import report
 from wattloop.cli.main import main
 from wattloop.predict.calibrate.host_speed import HostSpeed
 

@@ -9,8 +9,8 @@ import typer
 
 from tests.cli.conftest import Machine
 from wattloop.cli import main as entry
-from wattloop.cli.frame import VERBS
-from wattloop.cli.run_request import WORDS, RunRequest, quick
+from wattloop.cli.app import VERBS
+from wattloop.cli.commands.run.execution import WORDS, RunRequest, quick
 from wattloop.core.errors import CommandError, ConfigError
 from wattloop.version import __version__
 
@@ -168,7 +168,7 @@ def test_letters_that_the_terminal_does_not_have_are_spelt(bare: Machine) -> Non
 
 def test_quick_parser_knows_exactly_the_documented_options() -> None:
     """The fast way into `run` and its help are the same options."""
-    from wattloop.cli.run import app
+    from wattloop.cli.commands.run.command import app
 
     command = typer.main.get_command(app)
     documented = {

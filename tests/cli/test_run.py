@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Machine
-from wattloop.cli.chosen import settings_of
 from wattloop.cli.main import main
+from wattloop.cli.settings import settings_of
 from wattloop.store.database import open_store
 
 PROMISED = {

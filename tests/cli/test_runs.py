@@ -11,8 +11,8 @@ import pytest
 
 import wattloop
 from tests.cli.conftest import Machine
+from wattloop.cli.commands.runs.view import print_run
 from wattloop.cli.main import main
-from wattloop.cli.runs_view import print_run
 from wattloop.store.database import open_store
 from wattloop.store.journal import JournalWriter, journal_directory
 from wattloop.store.run_record import RunRecord

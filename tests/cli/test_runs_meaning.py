@@ -3,8 +3,8 @@
 import pytest
 
 from wattloop.accounting.summary import account
-from wattloop.cli.runs_meaning import meaning_lines
-from wattloop.cli.runs_slope import slopes_of
+from wattloop.cli.commands.runs.command import slopes_of
+from wattloop.cli.commands.runs.view import meaning_lines
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.settings import Settings

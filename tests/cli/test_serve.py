@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("fastapi", reason="FastAPI is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
-from wattloop.cli.serve import listening
+from wattloop.cli.commands.serve import listening
 
 from .conftest import Machine
 

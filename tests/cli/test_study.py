@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.cli.study_view import print_step
-from wattloop.report.document import Note, Table
-from wattloop.report.of_study import report_of_study
+from wattloop.cli.commands.study.view import print_step
+from wattloop.report.document import DocumentTable, Note
+from wattloop.report.study import report_of_study
 from wattloop.store.database import open_store
 from wattloop.store.experiments import Experiment
 
@@ -100,7 +100,7 @@ def test_a_report_says_what_the_terminal_says(
         print_step(step, found)
     said = capsys.readouterr()
     printed = [" ".join(line.split()) for line in said.out.splitlines()]
-    rows = [row for block in blocks if isinstance(block, Table) for row in block.rows]
+    rows = [row for block in blocks if isinstance(block, DocumentTable) for row in block.rows]
     assert len(rows) == 4
     for row in rows:
         shown = " ".join(row[:4]) if "s-1" not in row else " ".join(row)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import POWER_W, Machine
+from wattloop.cli.commands.watch.view import sparkline
 from wattloop.cli.main import main
-from wattloop.cli.watch_view import sparkline
 
 
 def test_once_shows_power_now(machine: Machine) -> None:

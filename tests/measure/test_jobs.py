@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from wattloop.cli.runs_job import find_job
+from wattloop.cli.commands.runs.command import find_job
 from wattloop.core.errors import RunNotFound
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store, open_store

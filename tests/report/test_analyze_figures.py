@@ -16,16 +16,24 @@ from wattloop.analyze.row_metrics import row_metrics
 from wattloop.analyze.table_reader import table_of
 from wattloop.analyze.top import top_runs
 from wattloop.core.errors import ConfigError
+from wattloop.report.figures.chart_data import spec_of
 from wattloop.report.figures.clusters import cluster_figures
-from wattloop.report.figures.correlation import correlation_figures
-from wattloop.report.figures.matrix import matrix_figures
-from wattloop.report.figures.parallel import MOST_LINES, parallel_figure
-from wattloop.report.figures.pareto import metrics_figures, pareto_figures
-from wattloop.report.figures.quotient import quotient_figures, top_figures
-from wattloop.report.figures.regression import importance_figures, regression_figures
 from wattloop.report.figures.render import save_one
-from wattloop.report.figures.rows import spec_of
 from wattloop.report.figures.scatter import MOST_POINTS, titled
+from wattloop.report.figures.search import (
+    MOST_LINES,
+    matrix_figures,
+    metrics_figures,
+    parallel_figure,
+    pareto_figures,
+    quotient_figures,
+    top_figures,
+)
+from wattloop.report.figures.statistics import (
+    correlation_figures,
+    importance_figures,
+    regression_figures,
+)
 
 for library, extra in (("altair", "figures"), ("vl_convert", "figures"), ("sklearn", "analyze")):
     pytest.importorskip(library, reason=f"the extra '{extra}' is not installed")

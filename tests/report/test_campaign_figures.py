@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
-from wattloop.report.figures.rows import spec_of
+from wattloop.report.figures.chart_data import spec_of
 from wattloop.schedule.engine import EngineSettings, Simulation, SimulationResult
 from wattloop.schedule.metrics.curves import gpu_allocations, power_curve
 from wattloop.schedule.policies.fifo import Fifo

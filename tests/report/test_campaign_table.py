@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wattloop.report.campaign_table import difference_cells, policy_cells
+from wattloop.report.campaign import difference_cells, policy_cells
 from wattloop.schedule.campaigns.summary import Summary, summary_of
 
 

@@ -10,11 +10,9 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, RunStatus, WindowResult
 from wattloop.measure.run_result import RunResult
-from wattloop.report import card_inference
-from wattloop.report.card import card_of
-from wattloop.report.card_inference import Inference, measured_inference
-from wattloop.report.card_markdown import card_markdown
-from wattloop.report.card_svg import card_svg
+from wattloop.report import card
+from wattloop.report.card import Inference, card_of, measured_inference
+from wattloop.report.card_formats import card_markdown, card_svg
 from wattloop.store.runs import RunRecord
 
 FRANCE = IntensitySearch(Intensity(56.0, "FRA", IntensityKind.ANNUAL, "annual mean of France"))
@@ -152,7 +150,7 @@ def test_the_start_of_the_program_is_taken_off(
         asked.append(command[1])
         return ran(*first) if command[1] == "100" else ran(*second)
 
-    monkeypatch.setattr(card_inference, "_ran", measured)
+    monkeypatch.setattr(card, "_ran", measured)
     found = measured_inference(["infer", "{n}"], 1_000, None)  # type: ignore[arg-type] # not used
     assert asked == ["100", "1000"]
     assert (found.energy_j, found.latency_s) == (
@@ -167,7 +165,7 @@ def test_a_command_that_does_not_say_how_many_counts_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Promise: without {n} the start of the program is in the figure, and that is said."""
-    monkeypatch.setattr(card_inference, "_ran", lambda *_: ran(500.0, 5.0))
+    monkeypatch.setattr(card, "_ran", lambda *_: ran(500.0, 5.0))
     found = measured_inference(["infer"], 100, None)  # type: ignore[arg-type] # not used
     assert (found.energy_j, found.latency_s) == (5.0, 0.05)
     assert found.method == "with the start of the program"

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from wattloop.report.document import (
-    Badge,
     Badges,
     Chart,
     Document,
+    DocumentBadge,
+    DocumentTable,
     Fact,
     Facts,
     Note,
     Paragraph,
     Section,
-    Table,
 )
 
 pytest.importorskip("altair", reason="Altair is not installed")
@@ -42,8 +42,8 @@ def nasty_document() -> Document:
         Paragraph(NASTY),
         Note(NASTY, tone="warning", title=NASTY, command=NASTY, source=NASTY),
         Facts((Fact(NASTY, NASTY, NASTY),)),
-        Badges((Badge(NASTY, NASTY, "good", NASTY),)),
-        Table((NASTY, "n"), ((NASTY, "1"), ("b", "2")), NASTY, frozenset((1,)), (NASTY,)),
+        Badges((DocumentBadge(NASTY, NASTY, "good", NASTY),)),
+        DocumentTable((NASTY, "n"), ((NASTY, "1"), ("b", "2")), NASTY, frozenset((1,)), (NASTY,)),
         Chart("bars", chart(), NASTY),
     )
     return Document(NASTY, NASTY, (Section(NASTY, blocks),), 0.0, "0")
@@ -80,7 +80,7 @@ def wide_document(columns: int) -> Document:
     """A table as of a campaign with all its figures."""
     names = tuple(f"figure {n}" for n in range(columns))
     rows = tuple((policy, *["1,234.5 ± 12.3 *"] * columns) for policy in ("fifo", "aurachronos"))
-    table = Table(("policy", *names), rows, "wide", frozenset(range(1, columns + 1)))
+    table = DocumentTable(("policy", *names), rows, "wide", frozenset(range(1, columns + 1)))
     return Document("t", "s", (Section("h", (table,)),), 0.0, "0")
 
 

@@ -10,12 +10,11 @@ import pytest
 
 from tests.characterize.made import CAPS_W, energy_j, made_sweep
 from wattloop.core.errors import ConfigError
+from wattloop.report.figures.chart_data import spec_of
 from wattloop.report.figures.power import power_figure
 from wattloop.report.figures.render import page_of, save, writable_folder
-from wattloop.report.figures.rows import spec_of
 from wattloop.report.figures.style import lever_title, plain_name
-from wattloop.report.figures.sweep import sweep_figures
-from wattloop.report.figures.techniques import technique_figures
+from wattloop.report.figures.sweep import sweep_figures, technique_figures
 from wattloop.store.database import open_store
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import find_run

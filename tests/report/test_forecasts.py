@@ -11,8 +11,8 @@ from wattloop.predict.request import Question
 
 pytest.importorskip("altair", reason="Altair is not installed")
 
-from wattloop.report.figures.forecasts import forecast_figures
-from wattloop.report.figures.rows import spec_of
+from wattloop.report.figures.chart_data import spec_of
+from wattloop.report.figures.prediction import forecast_figures
 
 
 def drawn(axes: list[Axis]) -> Any:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from wattloop.report.figures.predicted import PredictedStep, predicted_figures
-from wattloop.report.figures.rows import spec_of
+from wattloop.report.figures.chart_data import spec_of
+from wattloop.report.figures.prediction import PredictedStep, predicted_figures
 
 
 def test_every_step_is_a_point_in_three_panels_with_its_units() -> None:

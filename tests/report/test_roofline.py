@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.characterize.bench.made import energy, made
+from wattloop.report.figures.chart_data import spec_of
 from wattloop.report.figures.roofline import roofline_figures
-from wattloop.report.figures.rows import spec_of
 
 pytest.importorskip("altair", reason="pip install 'wattloop[figures]'")
 

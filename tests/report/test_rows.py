@@ -13,8 +13,8 @@ pytest.importorskip("vl_convert", reason="vl-convert is not installed")
 import altair as alt
 
 from wattloop.report.document import Chart, Document, Section
+from wattloop.report.figures.chart_data import chart_parts, rows_data, spec_of
 from wattloop.report.figures.render import image_of
-from wattloop.report.figures.rows import chart_parts, rows_data, spec_of
 from wattloop.report.html import document_html
 from wattloop.serve.blocks import sections_html
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from wattloop.report.figures.chart_data import spec_of
 from wattloop.report.figures.render import save
-from wattloop.report.figures.rows import spec_of
 from wattloop.report.figures.sm2 import SweptRates, course_figure, rate_figure, sm2_figures
 from wattloop.testing.strategy_contract import played
 from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem

@@ -28,7 +28,7 @@ from playwright.sync_api import sync_playwright
 
 from tests.serve.filled import LONG, Filled, filled
 from wattloop.fleet.delivery.status import NodeStatus
-from wattloop.fleet.nodes import NodeBook
+from wattloop.fleet.nodes import NodeTable
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 
@@ -111,7 +111,7 @@ def base(store: Filled) -> Iterator[str]:
         thread.join(10)
 
 
-def _hear_of_nodes(book: NodeBook) -> None:
+def _hear_of_nodes(book: NodeTable) -> None:
     """One that is well, one that was refused, one that is silent."""
     now_s = time.time()
     said = NodeStatus(

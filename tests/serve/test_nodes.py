@@ -15,9 +15,9 @@ from fastapi.testclient import TestClient
 
 from tests.fleet.delivery.served import domain, end_of, header_of, whole
 from wattloop.core.errors import ConfigError
+from wattloop.fleet import tokens as token_file
 from wattloop.fleet.delivery.batch import Piece, pack_batch
 from wattloop.fleet.tokens import Role, add_token, revoke_token
-from wattloop.fleet.tokens import file as token_file
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.journal import END, EVENT, HEADER, json_frame, pack_frame

@@ -7,14 +7,14 @@ import pytest
 
 from tests.store.test_job_list import record
 from wattloop.core.errors import ConfigError
-from wattloop.report.of_study import report_of_study
+from wattloop.report.study import report_of_study
 from wattloop.store.database import Store, open_store
 from wattloop.store.runs import insert_run
 from wattloop.study.decision import decide
-from wattloop.study.goals import Verdict
+from wattloop.study.goals import GoalVerdict
 from wattloop.study.record import next_step
 from wattloop.study.spec import EXAMPLE, StudySpec, read_study
-from wattloop.study.steps import Studying
+from wattloop.study.steps import StudyRunner
 
 SMALL = {
     "name": "small",
@@ -36,9 +36,9 @@ def store(tmp_path: Path) -> Any:
         yield place
 
 
-def study(store: Store, **changes: Any) -> Studying:
+def study(store: Store, **changes: Any) -> StudyRunner:
     """The small study, changed."""
-    return Studying(store, StudySpec.model_validate({**SMALL, **changes}))
+    return StudyRunner(store, StudySpec.model_validate({**SMALL, **changes}))
 
 
 def test_the_six_steps_lead_from_a_need_to_a_proof(store: Store) -> None:
@@ -111,9 +111,9 @@ def test_a_kpi_that_nobody_measured_is_said(store: Store) -> None:
         work.simulate()
 
 
-def verdict(*, met: bool) -> Verdict:
+def verdict(*, met: bool) -> GoalVerdict:
     """A goal that is met or not."""
-    return Verdict("energy_kwh", "-10%", 10.0, 8.0, -0.2, met, "shown")
+    return GoalVerdict("energy_kwh", "-10%", 10.0, 8.0, -0.2, met, "shown")
 
 
 def test_the_tree_is_followed_where_its_policy_meets_the_goals() -> None:

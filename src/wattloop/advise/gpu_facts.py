@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from wattloop.advise.trace import Stretch, Trace
+from wattloop.advise.trace import SignalTrace, TraceInterval
 from wattloop.core.errors import ConfigError
 from wattloop.core.results import DomainEnergy
 from wattloop.hardware.gpus import Gpu, gpu_of_table
@@ -49,11 +49,11 @@ class GpuFacts:
     card: Gpu | None
     limit_w: float
     energy_j: float
-    power: Trace
-    signals: Mapping[str, Trace]
+    power: SignalTrace
+    signals: Mapping[str, SignalTrace]
     idle: IdlePower
     duration_s: float
-    load: Trace = field(default=Trace((), ()))
+    load: SignalTrace = field(default=SignalTrace((), ()))
 
     @property
     def label(self) -> str:
@@ -66,34 +66,34 @@ class GpuFacts:
         return max(1.0, self.limit_w - self.idle.watts)
 
     @property
-    def busy_stretches(self) -> list[Stretch]:
+    def busy_stretches(self) -> list[TraceInterval]:
         """When it had work."""
         return self.load.where(lambda share: share > IDLE_UTILISATION, self.duration_s)
 
-    def idle_stretches(self, span: Stretch) -> list[Stretch]:
+    def idle_stretches(self, span: TraceInterval) -> list[TraceInterval]:
         """When it had none, within a part of the run."""
         return self.load.within(span).where(lambda share: share <= IDLE_UTILISATION, span.end_s)
 
-    def idle_share(self, span: Stretch) -> float:
+    def idle_share(self, span: TraceInterval) -> float:
         """Share of that part's readings in which it had no work."""
         shares = self.load.within(span).values
         return sum(share <= IDLE_UTILISATION for share in shares) / len(shares) if shares else 0.0
 
     @property
-    def load_by_power(self) -> Trace:
+    def load_by_power(self) -> SignalTrace:
         """1 where its power is above idle, else 0: read ten times as often as the utilisation."""
         return _from_power(self.power, self.idle.watts, self.limit_w)
 
-    def mean(self, signal: str, span: Stretch) -> float | None:
+    def mean(self, signal: str, span: TraceInterval) -> float | None:
         """Mean of a signal in a part of the run; None where it was not read."""
         trace = self.signals.get(signal)
         return None if trace is None else trace.within(span).mean()
 
-    def busy_share(self, span: Stretch) -> float:
+    def busy_share(self, span: TraceInterval) -> float:
         """Share of the time in which it worked."""
         return self.load.within(span).mean() or 0.0
 
-    def power_share(self, span: Stretch) -> float:
+    def power_share(self, span: TraceInterval) -> float:
         """Mean power above idle while it works, as a part of the room up to its limit.
 
         Mean power of the span is idle + busy share x that, so it is known also where readings are
@@ -108,8 +108,8 @@ class GpuFacts:
 
 def gpu_facts(
     domain: DomainEnergy,
-    power: Trace,
-    signals: Mapping[str, Trace],
+    power: SignalTrace,
+    signals: Mapping[str, SignalTrace],
     duration_s: float,
     application: Mapping[str, Any] | None,
 ) -> GpuFacts | None:
@@ -151,8 +151,8 @@ def _card(product: str) -> Gpu | None:
 
 
 def _idle(
-    power: Trace,
-    utilisation: Trace | None,
+    power: SignalTrace,
+    utilisation: SignalTrace | None,
     card: Gpu | None,
     limit_w: float,
     application: Mapping[str, Any] | None,
@@ -180,6 +180,6 @@ def _idle(
     return IdlePower(min(share_w, lowest_w), f"assumed: {ASSUMED_IDLE:.0%} of the limit")
 
 
-def _from_power(power: Trace, idle_w: float, limit_w: float) -> Trace:
+def _from_power(power: SignalTrace, idle_w: float, limit_w: float) -> SignalTrace:
     threshold_w = idle_w + IDLE_ROOM * max(0.0, limit_w - idle_w)
-    return Trace(power.times_s, tuple(float(value > threshold_w) for value in power.values))
+    return SignalTrace(power.times_s, tuple(float(value > threshold_w) for value in power.values))

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-__all__ = ["Stretch", "Trace"]
+__all__ = ["SignalTrace", "TraceInterval"]
 
 
-class Stretch(NamedTuple):
+class TraceInterval(NamedTuple):
     """From one moment to another, in seconds since the run began."""
 
     begin_s: float
@@ -21,7 +21,7 @@ class Stretch(NamedTuple):
         return max(0.0, self.end_s - self.begin_s)
 
 
-class Trace(NamedTuple):
+class SignalTrace(NamedTuple):
     """Readings in the order of their times; each holds half-way to its neighbours.
 
     Times are seconds since the run began. What could not be read is not in it.
@@ -31,7 +31,9 @@ class Trace(NamedTuple):
     values: tuple[float, ...]
 
     @classmethod
-    def of(cls, times_s: Sequence[float], values: Sequence[float], begin_s: float = 0.0) -> "Trace":
+    def of(
+        cls, times_s: Sequence[float], values: Sequence[float], begin_s: float = 0.0
+    ) -> "SignalTrace":
         """Without gaps, and without times that went backwards."""
         kept_s: list[float] = []
         kept: list[float] = []
@@ -41,11 +43,11 @@ class Trace(NamedTuple):
                 kept.append(value)
         return cls(tuple(kept_s), tuple(kept))
 
-    def within(self, span: Stretch) -> "Trace":
+    def within(self, span: TraceInterval) -> "SignalTrace":
         """The readings in a part of the run."""
         low = bisect_left(self.times_s, span.begin_s)
         high = bisect_right(self.times_s, span.end_s)
-        return Trace(self.times_s[low:high], self.values[low:high])
+        return SignalTrace(self.times_s[low:high], self.values[low:high])
 
     def mean(self) -> float | None:
         """Each value weighted with the time it holds."""
@@ -62,11 +64,15 @@ class Trace(NamedTuple):
         ordered = sorted(self.values)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
-    def where(self, holds: Callable[[float], bool], end_s: float | None = None) -> list[Stretch]:
+    def where(
+        self, holds: Callable[[float], bool], end_s: float | None = None
+    ) -> list[TraceInterval]:
         """The stretches in which every reading holds."""
         return list(self._stretches(holds, end_s))
 
-    def _stretches(self, holds: Callable[[float], bool], end_s: float | None) -> Iterator[Stretch]:
+    def _stretches(
+        self, holds: Callable[[float], bool], end_s: float | None
+    ) -> Iterator[TraceInterval]:
         times_s, last = self.times_s, len(self.times_s) - 1
         begin: int | None = None
         for place, value in enumerate(self.values):
@@ -80,7 +86,7 @@ class Trace(NamedTuple):
             else:
                 until_s = times_s[place]
             assert begin is not None
-            yield Stretch(times_s[begin], until_s)
+            yield TraceInterval(times_s[begin], until_s)
             begin = None
 
     def _weights(self) -> list[float]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wattloop.check.figures import Kind, Series
+from wattloop.check.figures import FigureSeries, Kind
 from wattloop.check.machine import Machine
 from wattloop.core.errors import ConfigError
 
@@ -25,7 +25,7 @@ class Baseline:
 
     machine: Machine
     judged: Kind
-    series: dict[Kind, Series]
+    series: dict[Kind, FigureSeries]
     taken_wall_s: float = 0.0
     version: str = ""
 
@@ -138,11 +138,11 @@ class Baselines:
         )
 
 
-def _series(kind: Kind, data: Any) -> Series:
+def _series(kind: Kind, data: Any) -> FigureSeries:
     values = tuple(float(value) for value in data["values"])
     if not values or not all(math.isfinite(value) and value >= 0 for value in values):
         raise ValueError(f"{kind.value} has no values, or impossible ones")
-    return Series(
+    return FigureSeries(
         kind=kind,
         values=values,
         uncertainty=float(data.get("uncertainty", 0.0)),

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from wattloop.check.counting import ChildCounters
-from wattloop.check.figures import SENSED, Execution, Kind, Reading, energy_reading
+from wattloop.check.counters import ChildCounters
+from wattloop.check.figures import SENSED, Execution, FigureReading, Kind, energy_reading
 from wattloop.core.errors import CommandError, ConfigError
 from wattloop.core.settings import Settings
 from wattloop.measure.command import CommandRun, run_command
@@ -77,12 +77,12 @@ def measured_command(
     return Measured(tuple(executions), tuple(runs), reason, tuple(notes))
 
 
-def _execution(done: CommandRun, counted: dict[Kind, Reading]) -> tuple[Execution, str]:
+def _execution(done: CommandRun, counted: dict[Kind, FigureReading]) -> tuple[Execution, str]:
     found = dict(counted)
     if done.run is None:
         return found, "nothing could be measured: " + "; ".join(done.warnings)
     result = done.run.result
-    found[Kind.TIME] = Reading(result.duration_s)
+    found[Kind.TIME] = FigureReading(result.duration_s)
     energy = energy_reading(result) if done.run.reported else None
     if energy is not None:
         found[Kind.ENERGY] = energy

@@ -16,9 +16,9 @@ from wattloop.core.units import format_duration, format_energy
 __all__ = [
     "JUDGED_FIRST",
     "Execution",
+    "FigureReading",
+    "FigureSeries",
     "Kind",
-    "Reading",
-    "Series",
     "added",
     "energy_reading",
     "format_figure",
@@ -53,7 +53,7 @@ JUDGED_FIRST = (Kind.ENERGY, Kind.INSTRUCTIONS, Kind.CPU_TIME)
 """The first of these that can be had is what is judged; elapsed time only when asked for."""
 
 
-class Reading(NamedTuple):
+class FigureReading(NamedTuple):
     """One figure of one execution.
 
     Attributes:
@@ -68,12 +68,12 @@ class Reading(NamedTuple):
     parts: tuple[str, ...] = ()
 
 
-Execution = Mapping[Kind, Reading]
+Execution = Mapping[Kind, FigureReading]
 """Every figure that could be had of one execution."""
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class FigureSeries:
     """One kind of figure over the repeats.
 
     `uncertainty` is that of a single reading.
@@ -96,12 +96,12 @@ class Series:
         }
 
 
-def energy_reading(result: WindowResult) -> Reading | None:
+def energy_reading(result: WindowResult) -> FigureReading | None:
     """Joules of what sensors read, each device once; None where there is no sensor."""
     sensed = [domain for domain in result.counted if domain.provenance in SENSED]
     if not sensed:
         return None
-    return Reading(
+    return FigureReading(
         value=sum(domain.energy_j or 0.0 for domain in sensed),
         uncertainty=sum(domain.uncertainty_j**2 for domain in sensed) ** 0.5,
         provenance=Provenance.weakest(domain.provenance for domain in sensed).value,
@@ -113,7 +113,7 @@ def added(parts: Sequence[Execution]) -> Execution:
     """Blocks of one execution together; only the kinds that each of them has."""
     kinds = [kind for kind in Kind if parts and all(kind in part for part in parts)]
     return {
-        kind: Reading(
+        kind: FigureReading(
             value=sum(part[kind].value for part in parts),
             uncertainty=sum(part[kind].uncertainty ** 2 for part in parts) ** 0.5,
             provenance=parts[0][kind].provenance,
@@ -123,14 +123,14 @@ def added(parts: Sequence[Execution]) -> Execution:
     }
 
 
-def gathered(executions: Sequence[Execution]) -> dict[Kind, Series]:
+def gathered(executions: Sequence[Execution]) -> dict[Kind, FigureSeries]:
     """The kinds that every execution has, from the same parts."""
     found = {}
     for kind in Kind:
         readings = [one[kind] for one in executions if kind in one]
         same = len({(reading.parts, reading.provenance) for reading in readings}) == 1
         if readings and len(readings) == len(executions) and same:
-            found[kind] = Series(
+            found[kind] = FigureSeries(
                 kind=kind,
                 values=tuple(reading.value for reading in readings),
                 uncertainty=max(reading.uncertainty for reading in readings),

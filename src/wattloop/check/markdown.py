@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 
-from wattloop.check.comparison import Comparison
 from wattloop.check.figures import format_figure
-from wattloop.check.verdict import Judgement, Verdict
+from wattloop.check.verdict import Comparison, EnergyVerdict, Judgement
 from wattloop.core.units import format_change
 
 __all__ = ["HEADERS", "as_cell", "comparison_markdown", "judgement_row", "table"]
 
 HEADERS = ("figure", "baseline", "now", "change", "noise", "verdict")
 MARKS = {
-    Verdict.REGRESSION: "❌ ",
-    Verdict.IMPROVED: "✅ ",
-    Verdict.SAME: "✅ ",
-    Verdict.UNCLEAR: "❔ ",
+    EnergyVerdict.REGRESSION: "❌ ",
+    EnergyVerdict.IMPROVED: "✅ ",
+    EnergyVerdict.SAME: "✅ ",
+    EnergyVerdict.UNCLEAR: "❔ ",
 }
 
 

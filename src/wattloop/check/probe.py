@@ -2,8 +2,8 @@
 
 import time
 
-from wattloop.check.counting import OwnCounters
-from wattloop.check.figures import SENSED, Execution, Kind, Reading, energy_reading
+from wattloop.check.counters import OwnCounters
+from wattloop.check.figures import SENSED, Execution, FigureReading, Kind, energy_reading
 from wattloop.core.settings import Settings
 from wattloop.measure.session import Session
 from wattloop.measure.windows import Window
@@ -44,8 +44,8 @@ class Probe:
     def end(self) -> Execution:
         """End it; every figure that could be had."""
         assert self._counters is not None
-        found: dict[Kind, Reading] = self._counters.end()
-        found[Kind.TIME] = Reading(time.perf_counter() - self._begin_s)
+        found: dict[Kind, FigureReading] = self._counters.end()
+        found[Kind.TIME] = FigureReading(time.perf_counter() - self._begin_s)
         if self._session is not None and self._window is not None:
             self._window.end()
             energy = energy_reading(self._settled(self._session, self._window).result)

@@ -1,14 +1,4 @@
-"""Whether a figure got worse: beyond the noise of both series, and beyond a tolerance.
-
-    half-width = t(0.975, n + m - 2) s sqrt(1/n + 1/m), s the pooled standard deviation
-
-and with the sensors' own uncertainty added in quadrature. One spread for both series, so that a
-single new reading can be held against a baseline of several.
-
-"The same" is a finding as well: the interval of the change must exclude a loss beyond the
-tolerance. Where it does not, the verdict is "unclear", with the number of repeats that
-would decide.
-"""
+"""Compare figures with a baseline or a limit: beyond the noise of both, and beyond a tolerance."""
 
 import math
 import statistics
@@ -18,15 +8,28 @@ from enum import StrEnum
 from typing import Any
 
 from wattloop.analyze.intervals import is_outlier, t_975
-from wattloop.check.figures import Kind, Series
+from wattloop.check.baselines import Baseline, NotComparable
+from wattloop.check.figures import FigureSeries, Kind
+from wattloop.check.machine import Machine
 
-__all__ = ["Judgement", "Verdict", "against_limit", "judged", "mean_and_noise"]
+# Whether a figure got worse: beyond the noise of both series, and beyond a tolerance.
+#
+#     half-width = t(0.975, n + m - 2) s sqrt(1/n + 1/m), s the pooled standard deviation
+#
+# and with the sensors' own uncertainty added in quadrature. One spread for both series, so that a
+# single new reading can be held against a baseline of several.
+#
+# "The same" is a finding as well: the interval of the change must exclude a loss beyond the
+# tolerance. Where it does not, the verdict is "unclear", with the number of repeats that
+# would decide.
 
 MOST_REPEATS = 1_000
+
+
 """More are not suggested."""
 
 
-class Verdict(StrEnum):
+class EnergyVerdict(StrEnum):
     """What became of a figure."""
 
     REGRESSION = "regression"
@@ -54,7 +57,7 @@ class Judgement:
     change: float | None
     noise: float | None
     tolerance: float
-    verdict: Verdict
+    verdict: EnergyVerdict
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +75,7 @@ class Judgement:
         }
 
 
-def judged(before: Series, now: Series, tolerance: float) -> Judgement:
+def judged(before: FigureSeries, now: FigureSeries, tolerance: float) -> Judgement:
     """Compare two series of the same kind."""
     old, new = _belonging(before.values), _belonging(now.values)
     old_mean, new_mean = statistics.fmean(old), statistics.fmean(new)
@@ -88,11 +91,11 @@ def judged(before: Series, now: Series, tolerance: float) -> Judgement:
         notes.append(f"{left_out} outlying repeat(s) left out")
     if half_width is None:
         notes.append("one repeat of each: how much they scatter is not known; use --repeats 5")
-    verdict, allowed = Verdict.SAME, tolerance * abs(old_mean)
+    verdict, allowed = EnergyVerdict.SAME, tolerance * abs(old_mean)
     if abs(difference) > noise and abs(difference) > allowed:
-        verdict = Verdict.REGRESSION if difference > 0 else Verdict.IMPROVED
+        verdict = EnergyVerdict.REGRESSION if difference > 0 else EnergyVerdict.IMPROVED
     elif difference + noise > allowed:
-        verdict = Verdict.UNCLEAR
+        verdict = EnergyVerdict.UNCLEAR
         enough = allowed - difference if difference < allowed else difference
         notes.append(_remedy(old_mean, noise, tolerance, _repeats_for(enough, old, new, before)))
     unknown = half_width is None and not sensors
@@ -108,7 +111,7 @@ def judged(before: Series, now: Series, tolerance: float) -> Judgement:
     )
 
 
-def mean_and_noise(series: Series) -> tuple[float, float]:
+def mean_and_noise(series: FigureSeries) -> tuple[float, float]:
     """The mean without outliers, and the half-width of its 95% interval."""
     values = _belonging(series.values)
     n = len(values)
@@ -116,7 +119,7 @@ def mean_and_noise(series: Series) -> tuple[float, float]:
     return statistics.fmean(values), math.hypot(scatter, series.uncertainty / math.sqrt(n))
 
 
-def against_limit(series: Series, value: float) -> tuple[bool, str]:
+def against_limit(series: FigureSeries, value: float) -> tuple[bool, str]:
     """Whether a series stays below `value`, and what to say where it is not plain."""
     mean, noise = mean_and_noise(series)
     if mean - noise > value:
@@ -136,7 +139,7 @@ def _half_width(old: Sequence[float], new: Sequence[float]) -> float | None:
 
 
 def _repeats_for(
-    half_width: float, old: Sequence[float], new: Sequence[float], series: Series
+    half_width: float, old: Sequence[float], new: Sequence[float], series: FigureSeries
 ) -> int | None:
     """Repeats of baseline and command that bring the noise down to a half-width; None for too many.
 
@@ -165,3 +168,98 @@ def _remedy(mean: float, noise: float, tolerance: float, repeats: int | None) ->
 
 def _belonging(values: Sequence[float]) -> list[float]:
     return [v for v, out in zip(values, is_outlier(values), strict=True) if not out]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The judged figure, the others beside it, and what a reader should know."""
+
+    name: str
+    judged: Judgement
+    others: tuple[Judgement, ...]
+    provenance: str
+    parts: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def verdict(self) -> EnergyVerdict:
+        """That of the judged figure."""
+        return self.judged.verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "name": self.name,
+            "verdict": self.verdict.value,
+            "judged": self.judged.to_dict(),
+            "shown": [one.to_dict() for one in self.others],
+            "provenance": self.provenance,
+            "parts": list(self.parts),
+            "notes": list(self.notes),
+        }
+
+
+def compared(
+    name: str,
+    baseline: Baseline,
+    now: dict[Kind, FigureSeries],
+    kind: Kind,
+    *,
+    machine: Machine,
+    tolerance: float,
+    chosen: bool = False,
+) -> Comparison:
+    """Judge `kind`, and put the other figures beside it.
+
+    Args:
+        name: of the test or command.
+        baseline: what was found before.
+        now: what was found now.
+        kind: the figure to judge.
+        machine: where `now` was found.
+        tolerance: the share that may be lost.
+        chosen: whether somebody asked for this kind; without, it must be the baseline's.
+
+    Raises:
+        NotComparable: the baseline has another kind of figure, or one of other sensors.
+    """
+    if not chosen and kind is not baseline.judged:
+        raise NotComparable(
+            f"the baseline of {name!r} judges {baseline.judged.words}, and here it would be "
+            f"{kind.words}: take one here with --update, or choose --figure {kind.value}"
+        )
+    if kind not in baseline.series:
+        raise NotComparable(f"the baseline of {name!r} has no {kind.words}; take it with --update")
+    before = baseline.series[kind]
+    if (before.parts, before.provenance) != (now[kind].parts, now[kind].provenance):
+        raise NotComparable(
+            f"the baseline of {name!r} is {_described(before)}, and here it would be "
+            f"{_described(now[kind])}: take one here with --update"
+        )
+    return Comparison(
+        name=name,
+        judged=judged(before, now[kind], tolerance),
+        others=tuple(
+            judged(baseline.series[other], series, tolerance)
+            for other, series in now.items()
+            if other is not kind
+            and other in baseline.series
+            and baseline.series[other].parts == series.parts
+        ),
+        provenance=now[kind].provenance,
+        parts=now[kind].parts,
+        notes=tuple(_notes(baseline.machine, machine)),
+    )
+
+
+def _notes(before: Machine, now: Machine) -> list[str]:
+    if before.kind != now.kind:
+        return [f"compared with another kind of machine: {before.words}; here: {now.words}"]
+    if before.specimen != now.specimen:
+        return ["the baseline is of another machine of the same kind; such differ by some percent"]
+    return []
+
+
+def _described(series: FigureSeries) -> str:
+    of = f" of {', '.join(series.parts)}" if series.parts else ""
+    return f"{series.provenance} {series.kind.words}{of}"

@@ -75,14 +75,14 @@ def _main(words: list[str]) -> int:
 def _run_verb(words: list[str]) -> int:
     """`run` is started without typer where possible: that alone takes longer than measuring."""
     if words[:1] == ["run"]:
-        from wattloop.cli.run_request import execute, quick
+        from wattloop.cli.commands.run.execution import execute, quick
 
         request = quick(words[1:])
         if request is not None:
             return execute(request)
     import typer
 
-    from wattloop.cli.frame import app
+    from wattloop.cli.app import app
 
     typer.main.get_command(app)(args=words, prog_name="wattloop")
     return 0

@@ -1,8 +1,4 @@
-"""Progress on standard error: bars and spinners on a terminal that can redraw a line.
-
-Every text is shown as it is: names of trials, models and files may hold square brackets, which
-rich would otherwise read as markup.
-"""
+"""Progress bars, and a warning about other load on the machine."""
 
 import os
 import sys
@@ -10,12 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from wattloop.cli.output import PLAIN_TERMINALS, is_terminal
+from wattloop.cli.output import PLAIN_TERMINALS, is_terminal, say
+from wattloop.measure.session import Session
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
 
-__all__ = ["Bar", "bars", "counted", "counted_trials", "is_redrawable", "spinner"]
+
+# Progress on standard error: bars and spinners on a terminal that can redraw a line.
+#
+# Every text is shown as it is: names of trials, models and files may hold square brackets, which
+# rich would otherwise read as markup.
 
 BAR_WIDTH = 20
 
@@ -114,3 +115,20 @@ def spinner(text: str) -> Iterator[None]:
     with bars(SpinnerColumn(), "{task.description}", TimeElapsedColumn()) as progress:
         progress.add_task(text, total=None)
         yield
+
+
+BUSY_LOAD = 0.5
+
+
+"""Programs that want a core, on average over the last minute."""
+
+
+def warn_if_busy(session: Session, consequence: str) -> None:
+    """Say so, with what comes of it and what to do."""
+    text = session.host.read_text("proc", "loadavg") or ""
+    try:
+        load = float(text.split()[0])
+    except (IndexError, ValueError):
+        return
+    if load > BUSY_LOAD:
+        say(f"wattloop: warning: the machine is not quiet (load {load:g}): {consequence}")

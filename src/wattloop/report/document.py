@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = [
-    "Badge",
     "Badges",
     "Block",
     "Chart",
     "Document",
+    "DocumentBadge",
+    "DocumentTable",
     "Fact",
     "Facts",
     "Note",
     "Paragraph",
     "Section",
-    "Table",
     "Tone",
 ]
 
@@ -66,7 +66,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Badge:
+class DocumentBadge:
     """A mark with its meaning: an efficiency label of a device, say."""
 
     label: str
@@ -79,11 +79,11 @@ class Badge:
 class Badges:
     """Marks side by side."""
 
-    badges: tuple[Badge, ...]
+    badges: tuple[DocumentBadge, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DocumentTable:
     """Rows of text; columns that hold numbers are set to the right.
 
     Attributes:
@@ -110,7 +110,7 @@ class Chart:
     alternative: str
 
 
-Block = Paragraph | Note | Facts | Badges | Table | Chart
+Block = Paragraph | Note | Facts | Badges | DocumentTable | Chart
 
 
 @dataclass(frozen=True, slots=True)

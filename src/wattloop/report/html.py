@@ -11,11 +11,11 @@ from wattloop.report.document import (
     Block,
     Chart,
     Document,
+    DocumentTable,
     Facts,
     Note,
     Paragraph,
     Section,
-    Table,
 )
 from wattloop.report.figures.render import drawing_scripts
 
@@ -123,7 +123,7 @@ def _badges(block: Badges) -> str:
     return f'<ul class="badges">{badges}</ul>'
 
 
-def _table(block: Table) -> str:
+def _table(block: DocumentTable) -> str:
     def cell(text: str, place: int, tag: str, scope: str = "") -> str:
         kind = ' class="number"' if place in block.numbers else ""
         return f"<{tag}{kind}{scope}>{_e(text)}</{tag}>"
@@ -153,7 +153,7 @@ _BLOCKS: dict[type, Callable[[Any], str]] = {
     Note: _note,
     Facts: _facts,
     Badges: _badges,
-    Table: _table,
+    DocumentTable: _table,
     Chart: _chart,
 }
 

@@ -14,10 +14,10 @@ from wattloop.report.document import (
     Block,
     Chart,
     Document,
+    DocumentTable,
     Facts,
     Note,
     Paragraph,
-    Table,
 )
 from wattloop.report.figures.render import image_of, needs_libraries
 
@@ -102,7 +102,7 @@ def _badges(block: Badges, _: Path) -> dict[str, Any]:
     return {"kind": "badges", "badges": badges}
 
 
-def _table(block: Table, _: Path) -> dict[str, Any]:
+def _table(block: DocumentTable, _: Path) -> dict[str, Any]:
     return {
         "kind": "table",
         "columns": list(block.columns),
@@ -137,6 +137,6 @@ _BLOCKS: dict[type, Callable[[Any, Path], dict[str, Any]]] = {
     Note: _note,
     Facts: _facts,
     Badges: _badges,
-    Table: _table,
+    DocumentTable: _table,
     Chart: _chart,
 }

@@ -6,12 +6,12 @@ from wattloop.accounting.restatement import restated
 from wattloop.core.errors import ConfigError, ExperimentNotFound, RunNotFound
 from wattloop.core.settings import Settings
 from wattloop.report.advice_notes import advice_notes
+from wattloop.report.campaign import report_of_campaign
 from wattloop.report.document import Document
-from wattloop.report.of_campaign import report_of_campaign
-from wattloop.report.of_run import report_of_run
-from wattloop.report.of_search import report_of_search
-from wattloop.report.of_study import report_of_study
-from wattloop.report.of_sweep import report_of_sweep
+from wattloop.report.run import report_of_run
+from wattloop.report.search import report_of_search
+from wattloop.report.study import report_of_study
+from wattloop.report.sweep import report_of_sweep
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
 from wattloop.store.runs import RunRecord, find_run

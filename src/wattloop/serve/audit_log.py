@@ -8,7 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 
-from wattloop.fleet.nodes import NodeBook
+from wattloop.fleet.nodes import NodeTable
 from wattloop.fleet.tokens import Caller
 
 EVERY_S = 10.0
@@ -26,7 +26,7 @@ _log = logging.getLogger("wattloop.refusals")
 class Refusals:
     """Notes refusals; one line of a kind and caller every ten seconds, with how many there were."""
 
-    def __init__(self, book: NodeBook) -> None:
+    def __init__(self, book: NodeTable) -> None:
         self._book = book
         self._guard = threading.Lock()
         self._last: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from wattloop.core.config_file import load_settings
 from wattloop.core.errors import StoreLocked, StoreUnwritable
 from wattloop.core.units import format_duration, format_energy, format_mass, format_power
-from wattloop.fleet.nodes import NodeBook
+from wattloop.fleet.nodes import NodeTable
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.predict.workload.files import workload_from
 from wattloop.predict.workload.workload import Workload
@@ -91,7 +91,7 @@ class AppState:
             self._traced,
         )
         self.folding = ImportQueue(self.ingest)
-        self.book = NodeBook()
+        self.book = NodeTable()
         self.refusals = Refusals(self.book)
         self._tidied_s = -math.inf
         self.templates = Environment(

@@ -28,7 +28,7 @@ def forecast(**question: Any) -> dict[str, Any]:
     """A prediction: as the API has it, and as parts of a page."""
     from wattloop.predict.forecaster import Forecaster
     from wattloop.predict.request import Question
-    from wattloop.report.of_forecast import forecast_blocks
+    from wattloop.report.forecast import forecast_blocks
     from wattloop.serve.blocks import blocks_html
 
     forecaster: Forecaster = _kept.setdefault("forecaster", Forecaster(cache=True))

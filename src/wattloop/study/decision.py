@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wattloop.study.goals import Verdict
+from wattloop.study.goals import GoalVerdict
 
 __all__ = ["TREE", "Decision", "decide"]
 
@@ -30,7 +30,7 @@ class Decision:
 
 
 def decide(
-    objective: str, verdicts: Mapping[str, tuple[Verdict, ...]], energy: Mapping[str, float]
+    objective: str, verdicts: Mapping[str, tuple[GoalVerdict, ...]], energy: Mapping[str, float]
 ) -> Decision:
     """The tree's policy where it meets all goals, else the one that does with least energy.
 

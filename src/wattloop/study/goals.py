@@ -10,7 +10,7 @@ from wattloop.analyze.intervals import estimate, t_975
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_number
 
-__all__ = ["Goal", "Values", "Verdict", "judge"]
+__all__ = ["Goal", "GoalVerdict", "Values", "judge"]
 
 Values = Mapping[int | str, float]
 """Seed or run -> the figure."""
@@ -62,7 +62,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GoalVerdict:
     """A goal against the figures.
 
     Attributes:
@@ -91,7 +91,7 @@ class Verdict:
         return {**asdict(self), "verdict": self.word}
 
 
-def judge(metric: str, goal: Goal, before: Values, after: Values) -> Verdict:
+def judge(metric: str, goal: Goal, before: Values, after: Values) -> GoalVerdict:
     """Whether the goal is met: its bound must hold at the end of the 95% interval, not only in
     the mean. Seeds that both have are compared pairwise, other values as two groups.
 
@@ -117,7 +117,7 @@ def judge(metric: str, goal: Goal, before: Values, after: Values) -> Verdict:
     in_mean = goal.sign * (value - bound) >= -rounding
     met = goal.sign * (value - bound) >= half - rounding if half else in_mean
     why = shown if met or not in_mean else f"{shown}: met in the mean, not beyond chance"
-    return Verdict(metric, goal.text, old, new, change, met, why)
+    return GoalVerdict(metric, goal.text, old, new, change, met, why)
 
 
 def _difference(before: Values, after: Values) -> tuple[float, float]:

@@ -4,26 +4,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.report.stored import stored_sweep
+from wattloop.report.stored_results import stored_sweep
 from wattloop.schedule.campaigns.runner import CampaignCallback
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.store.database import Store
 from wattloop.study.decision import decide
-from wattloop.study.figures_of import (
-    Figures,
+from wattloop.study.goals import GoalVerdict, judge
+from wattloop.study.metrics import (
+    SourceFigures,
     measured_figures,
     metric_values,
     simulated_figures,
+    symptoms_of_cluster,
+    symptoms_of_runs,
 )
-from wattloop.study.goals import Verdict, judge
 from wattloop.study.record import StudyRecord
 from wattloop.study.spec import Source, StudySpec
-from wattloop.study.symptoms import symptoms_of_cluster, symptoms_of_runs
 
-__all__ = ["Studying"]
+__all__ = ["StudyRunner"]
 
 
-class Studying:
+class StudyRunner:
     """One study on one store.
 
     Args:
@@ -165,12 +166,12 @@ class Studying:
             },
         )
 
-    def _simulated(self, source: Source, policies: list[str]) -> dict[str, Figures]:
+    def _simulated(self, source: Source, policies: list[str]) -> dict[str, SourceFigures]:
         return simulated_figures(
             self._store, source, policies, workers=self._workers, listener=self._listener
         )
 
-    def _verdicts(self, before: Figures, after: Figures) -> list[Verdict]:
+    def _verdicts(self, before: SourceFigures, after: SourceFigures) -> list[GoalVerdict]:
         return [
             judge(
                 kpi.metric,
@@ -181,7 +182,7 @@ class Studying:
             for kpi in self._spec.kpis
         ]
 
-    def _twin(self, measured: Mapping[str, Any], simulated: Figures) -> list[dict[str, Any]]:
+    def _twin(self, measured: Mapping[str, Any], simulated: SourceFigures) -> list[dict[str, Any]]:
         """Each KPI of the twin beside the measured one."""
         rows = []
         for kpi in self._spec.kpis:
@@ -199,7 +200,7 @@ class Studying:
             )
         return rows
 
-    def _values(self, found: Figures) -> dict[str, Any]:
+    def _values(self, found: SourceFigures) -> dict[str, Any]:
         """Means of the KPIs, for the record."""
         means = {}
         for name in dict.fromkeys((*(kpi.metric for kpi in self._spec.kpis), "energy_kwh")):
@@ -213,5 +214,5 @@ class Studying:
         return found
 
 
-def _verdict(data: Mapping[str, Any]) -> Verdict:
-    return Verdict(**{name: data[name] for name in Verdict.__slots__})
+def _verdict(data: Mapping[str, Any]) -> GoalVerdict:
+    return GoalVerdict(**{name: data[name] for name in GoalVerdict.__slots__})

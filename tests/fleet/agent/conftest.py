@@ -13,9 +13,9 @@ from tests.characterize.conftest import ENTRY_POINTS
 from tests.control.daemon.conftest import daemon, rig  # noqa: F401 - fixtures of a real daemon
 from wattloop.core.settings import Settings
 from wattloop.fleet.agent.agent import Agent
+from wattloop.fleet.agent.agent_context import site_of
 from wattloop.fleet.agent.config import AgentConfig
 from wattloop.fleet.agent.hooks import install_hooks
-from wattloop.fleet.agent.site import site_of
 from wattloop.hardware.host import Host
 from wattloop.store.journal import Journal, read_journal
 

@@ -10,9 +10,9 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Domain, DomainKind, Scope
 from wattloop.core.settings import Settings
 from wattloop.fleet.agent.agent import Agent
+from wattloop.fleet.agent.agent_context import AgentContext
 from wattloop.fleet.agent.config import AgentConfig
-from wattloop.fleet.agent.desk import Desk
-from wattloop.fleet.agent.site import Site
+from wattloop.fleet.agent.slow_calls import SlowCalls
 from wattloop.hardware.host import Host
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.meters.base import Meter
@@ -23,7 +23,7 @@ from wattloop.testing.scripted_meter import Script, ScriptedMeter
 PACKAGE, DRAM = "cpu:0/package", "dram:0"
 
 
-class QuietDesk(Desk):
+class QuietDesk(SlowCalls):
     """There is no Slurm to ask."""
 
     def start(self) -> None:
@@ -67,8 +67,8 @@ class ScriptedNode:
         self._scripts = list(scripts)
         self.agent: Agent | None = None
         monkeypatch.setattr("wattloop.fleet.agent.node_energy.detect", self._detected)
-        monkeypatch.setattr("wattloop.fleet.agent.agent.Desk", QuietDesk)
-        monkeypatch.setattr("wattloop.fleet.agent.run_book.PATIENCE_S", 0.0)
+        monkeypatch.setattr("wattloop.fleet.agent.agent.SlowCalls", QuietDesk)
+        monkeypatch.setattr("wattloop.fleet.agent.open_runs.PATIENCE_S", 0.0)
 
     def _detected(self, context: Any, explain: bool = True) -> Inventory:
         meters: list[Meter] = [ScriptedMeter(self.clock, [script]) for script in self._scripts]
@@ -78,7 +78,7 @@ class ScriptedNode:
 
     def start(self) -> Agent:
         config = AgentConfig.model_validate(self.config)
-        self.agent = Agent(Site("n1", config, Settings(), self.host, self.clock, {}, 8))
+        self.agent = Agent(AgentContext("n1", config, Settings(), self.host, self.clock, {}, 8))
         self.agent.start()
         return self.agent
 

@@ -10,10 +10,10 @@ import pytest
 from tests.fleet.agent.conftest import Node
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
+from wattloop.fleet.agent.agent_context import site_of
 from wattloop.fleet.agent.config import AgentConfig
-from wattloop.fleet.agent.lost_ends import LostEnds
+from wattloop.fleet.agent.missing_epilogs import MissingEpilogs
 from wattloop.fleet.agent.service import Service
-from wattloop.fleet.agent.site import site_of
 from wattloop.fleet.agent.state import load_state
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
@@ -176,7 +176,7 @@ def test_a_job_whose_end_was_lost_has_died(node: Node) -> None:
     node.start()
     node.begin("7", "0")
     node.work(0.3)
-    LostEnds(node.home / "events", "n1", list)._write_end("7")
+    MissingEpilogs(node.home / "events", "n1", list)._write_end("7")
     (journal,) = node.ended("7")
     assert journal.end is not None
     assert journal.end["status"] == "died"

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.fleet.agent.cpu_time import CpuTimes, Curve, JobKey
-from wattloop.fleet.agent.process_times import ProcessTimes
+from wattloop.fleet.agent.cpu_time import CpuTimeCurve, CpuTimes, JobKey, ProcessTimes
 from wattloop.hardware.host import Host
 
 V2 = "system.slice/slurmstepd.scope/job_7/cpu.stat"
@@ -96,7 +95,7 @@ def test_strangers_are_not_looked_up_again_and_again(tmp_path: Path) -> None:
 
 def test_a_curve_is_straight_between_its_points_and_never_falls() -> None:
     """A process that left takes its time with it; the job's stays."""
-    curve = Curve()
+    curve = CpuTimeCurve()
     for time_s, value in ((0.0, 0.0), (2.0, 4.0), (4.0, 1.0)):
         curve.add(time_s, value)
     assert curve.between(0.5, 1.5) == pytest.approx(2.0)

@@ -3,7 +3,7 @@
 import math
 from array import array
 
-from wattloop.fleet.agent.earlier_rows import ROWS, chosen_rows
+from wattloop.fleet.agent.job_run import ROWS, chosen_rows
 from wattloop.store.journal import SampleBlock
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fleet.agent.conftest import Node
 from wattloop.core.errors import ConfigError
-from wattloop.fleet.agent.events import EventFolder
+from wattloop.fleet.agent.event_queue import EventFolder
 from wattloop.fleet.agent.hooks import hook_text, install_hooks
 
 

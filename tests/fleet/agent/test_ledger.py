@@ -7,8 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fleet.agent.test_shares import PACKAGE, PARTS
-from wattloop.fleet.agent.ledger import Account, Ledger
-from wattloop.fleet.agent.shares import NOBODY, Layout, Occupant, Stretch
+from wattloop.fleet.agent.attribution import (
+    NOBODY,
+    Account,
+    EnergyLedger,
+    NodeLayout,
+    Occupant,
+    SharedInterval,
+)
 
 NAMES = [PACKAGE, "gpu:0", "gpu:1"]
 POWER_W = {PACKAGE: 100.0, "gpu:0": 300.0, "gpu:1": 50.0}
@@ -30,9 +36,9 @@ class Curves:
         return name not in self.silent
 
 
-def ledger() -> Ledger:
-    layout = Layout({name: PARTS[name] for name in NAMES}, 8)
-    return Ledger(layout, dict.fromkeys(NAMES, 0.0))
+def ledger() -> EnergyLedger:
+    layout = NodeLayout({name: PARTS[name] for name in NAMES}, 8)
+    return EnergyLedger(layout, dict.fromkeys(NAMES, 0.0))
 
 
 def total_j(accounts: list[Account], name: str) -> float:
@@ -46,7 +52,10 @@ def test_what_a_silent_sensor_counted_goes_to_those_who_were_there() -> None:
     curves.silent = {"gpu:0"}
     gpu = frozenset({"gpu:0"})
     book.extend(
-        [Stretch(0, 1, (Occupant("first", gpu),)), Stretch(1, 3, (Occupant("second", gpu),))]
+        [
+            SharedInterval(0, 1, (Occupant("first", gpu),)),
+            SharedInterval(1, 3, (Occupant("second", gpu),)),
+        ]
     )
     book.settle(curves.take, curves.readable, {})
     assert not book.settled(["gpu:0"], 1.0)
@@ -62,7 +71,7 @@ def test_what_comes_after_a_run_was_closed_is_nobodys() -> None:
     book, curves = ledger(), Curves()
     book.open("gone")
     curves.silent = {"gpu:0"}
-    book.extend([Stretch(0, 1, (Occupant("gone", frozenset({"gpu:0"})),))])
+    book.extend([SharedInterval(0, 1, (Occupant("gone", frozenset({"gpu:0"})),))])
     book.settle(curves.take, curves.readable, {})
     book.close("gone")
     curves.silent = set()
@@ -74,7 +83,7 @@ def test_an_account_survives_its_state() -> None:
     """What a restarted agent reads is what was written."""
     book, curves = ledger(), Curves()
     account = book.open("a")
-    book.extend([Stretch(0, 2, (Occupant("a", frozenset({"gpu:1"}), 4, cpu_s=1.0),), 2.0)])
+    book.extend([SharedInterval(0, 2, (Occupant("a", frozenset({"gpu:1"}), 4, cpu_s=1.0),), 2.0)])
     book.settle(curves.take, curves.readable, {PACKAGE: 50.0})
     assert Account.from_state(account.to_state()) == account
 
@@ -109,12 +118,12 @@ def test_accounts_add_up_to_the_node_whatever_happens(steps: list[Any]) -> None:
             curves.silent.add(NAMES[which % 3])
         elif what == "back":
             curves.silent.discard(NAMES[which % 3])
-        book.extend([Stretch(now_s, now_s + length_s, tuple(open_runs.values()), length_s)])
+        book.extend([SharedInterval(now_s, now_s + length_s, tuple(open_runs.values()), length_s)])
         now_s += length_s
         if settled:
             book.settle(curves.take, curves.readable, {PACKAGE: 30.0})
     curves.silent = set()
-    book.extend([Stretch(now_s, now_s + 1.0, (), None)])
+    book.extend([SharedInterval(now_s, now_s + 1.0, (), None)])
     book.settle(curves.take, curves.readable, {PACKAGE: 30.0})
     for name in NAMES:
         whole_j = POWER_W[name] * (now_s + 1.0)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.fleet.agent.events import EventFolder
-from wattloop.fleet.agent.lost_ends import LostEnds
+from wattloop.fleet.agent.event_queue import EventFolder
+from wattloop.fleet.agent.missing_epilogs import MissingEpilogs
 
 
 class Controller:
@@ -33,7 +33,7 @@ def test_a_job_that_slurm_does_not_have_twice_has_ended(
     """Once may be a moment between two messages; the event is one that the agent reads."""
     events = EventFolder(tmp_path / "events")
     events.prepare()
-    ends = LostEnds(events.path, "n1", lambda: ["12", "13"], str(tmp_path))
+    ends = MissingEpilogs(events.path, "n1", lambda: ["12", "13"], str(tmp_path))
     controller.says("12", "99")
     assert ends.look() == []
     assert ends.look() == ["13"]
@@ -44,7 +44,7 @@ def test_a_job_that_slurm_does_not_have_twice_has_ended(
 
 def test_a_job_that_is_seen_again_goes_on(tmp_path: Path, controller: Controller) -> None:
     """Two looks in a row count, not two at any time."""
-    ends = LostEnds(tmp_path, "n1", lambda: ["12"], str(tmp_path))
+    ends = MissingEpilogs(tmp_path, "n1", lambda: ["12"], str(tmp_path))
     for listed in ((), ("12",), (), ("12",)):
         controller.says(*listed)
         assert ends.look() == []
@@ -54,7 +54,7 @@ def test_a_controller_that_does_not_answer_ends_nobody(
     tmp_path: Path, controller: Controller
 ) -> None:
     """Neither one that fails, nor a machine without Slurm."""
-    ends = LostEnds(tmp_path, "n1", lambda: ["12"], str(tmp_path))
+    ends = MissingEpilogs(tmp_path, "n1", lambda: ["12"], str(tmp_path))
     controller.says(code=1)
     assert ends.look() == ends.look() == []
     (tmp_path / "squeue").unlink()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattloop.core.records import Domain, DomainKind, Scope
-from wattloop.fleet.agent.shares import NOBODY, Layout, Occupant, Stretch, split
+from wattloop.fleet.agent.attribution import NOBODY, NodeLayout, Occupant, SharedInterval, split
 
 
 def domain(name: str, scope: Scope, inside: str | None = None) -> Domain:
@@ -27,8 +27,8 @@ NODE = {**PARTS, "node": domain("node", Scope.NODE)}
 
 def test_idle_power_goes_by_cpus_and_the_rest_by_cpu_time() -> None:
     """100 J in 2 s of which 40 J idle; job a has 2 of 8 CPUs and used 3 of 4 busy seconds."""
-    stretch = Stretch(0.0, 2.0, (Occupant("a", cpus=2, cpu_s=3.0),), busy_s=4.0)
-    parts = split(Layout(PARTS, 8), stretch, {PACKAGE: 100.0}, {PACKAGE: 20.0})
+    stretch = SharedInterval(0.0, 2.0, (Occupant("a", cpus=2, cpu_s=3.0),), busy_s=4.0)
+    parts = split(NodeLayout(PARTS, 8), stretch, {PACKAGE: 100.0}, {PACKAGE: 20.0})
     assert parts["a"][PACKAGE].energy_j == pytest.approx(40 * 2 / 8 + 60 * 3 / 4)
     assert parts[NOBODY][PACKAGE].energy_j == pytest.approx(100 - 55)
     assert parts["a"][PACKAGE].by_cpus_j == pytest.approx(25)
@@ -37,8 +37,8 @@ def test_idle_power_goes_by_cpus_and_the_rest_by_cpu_time() -> None:
 
 def test_a_gpu_belongs_to_its_job_and_an_idle_one_to_nobody() -> None:
     """Exact, whatever the CPUs do."""
-    stretch = Stretch(0.0, 1.0, (Occupant("a", frozenset({"gpu:1"}), 1, cpu_s=0.0),), 0.0)
-    parts = split(Layout(PARTS, 8), stretch, {"gpu:0": 50.0, "gpu:1": 300.0}, {})
+    stretch = SharedInterval(0.0, 1.0, (Occupant("a", frozenset({"gpu:1"}), 1, cpu_s=0.0),), 0.0)
+    parts = split(NodeLayout(PARTS, 8), stretch, {"gpu:0": 50.0, "gpu:1": 300.0}, {})
     assert parts["a"]["gpu:1"].energy_j == 300.0
     assert parts[NOBODY]["gpu:0"].energy_j == 50.0
 
@@ -46,8 +46,8 @@ def test_a_gpu_belongs_to_its_job_and_an_idle_one_to_nobody() -> None:
 def test_a_job_with_all_cpus_has_the_whole_node() -> None:
     """Meters of the node are its own only then; nobody gets nothing."""
     energies = dict.fromkeys(NODE, 10.0)
-    stretch = Stretch(0.0, 1.0, (Occupant("a", cpus=8, whole=True),), 1.0)
-    parts = split(Layout(NODE, 8), stretch, energies, {PACKAGE: 5.0})
+    stretch = SharedInterval(0.0, 1.0, (Occupant("a", cpus=8, whole=True),), 1.0)
+    parts = split(NodeLayout(NODE, 8), stretch, energies, {PACKAGE: 5.0})
     assert {n: p.energy_j for n, p in parts["a"].items()} == energies
     assert not parts[NOBODY]
 
@@ -59,24 +59,26 @@ def test_neighbours_that_both_have_all_cpus_share() -> None:
         for name, gpu in (("a", "gpu:0"), ("b", "gpu:1"))
     )
     energies = {PACKAGE: 100.0, "gpu:0": 50.0, "gpu:1": 300.0}
-    parts = split(Layout(PARTS, 8), Stretch(0.0, 1.0, jobs, 2.0), energies, {})
+    parts = split(NodeLayout(PARTS, 8), SharedInterval(0.0, 1.0, jobs, 2.0), energies, {})
     assert [parts[n][PACKAGE].energy_j for n in "ab"] == [50.0, 50.0]
     assert ("gpu:1" in parts["a"], parts["b"]["gpu:1"].energy_j) == (False, 300.0)
 
 
 def test_a_nodes_meter_leaves_to_nobody_what_jobs_did_not_get() -> None:
     """Node 1000 J; the job has 300 J of GPU and 25 J of CPU; core lies inside and counts once."""
-    stretch = Stretch(0.0, 1.0, (Occupant("a", frozenset({"gpu:0"}), 2, cpu_s=1.0),), busy_s=4.0)
+    stretch = SharedInterval(
+        0.0, 1.0, (Occupant("a", frozenset({"gpu:0"}), 2, cpu_s=1.0),), busy_s=4.0
+    )
     energies = {PACKAGE: 100.0, CORE: 60.0, "gpu:0": 300.0, "node": 1000.0}
-    parts = split(Layout(NODE, 8), stretch, energies, {})
+    parts = split(NodeLayout(NODE, 8), stretch, energies, {})
     assert "node" not in parts["a"]
     assert parts[NOBODY]["node"].energy_j == pytest.approx(1000 - 300 - 25)
 
 
 def test_a_job_whose_cpu_time_cannot_be_read_is_as_busy_as_its_cpus() -> None:
     """Missing is not zero."""
-    stretch = Stretch(0.0, 1.0, (Occupant("a", cpus=4, cpu_s=None),), busy_s=6.0)
-    parts = split(Layout(PARTS, 8), stretch, {PACKAGE: 100.0}, {})
+    stretch = SharedInterval(0.0, 1.0, (Occupant("a", cpus=4, cpu_s=None),), busy_s=6.0)
+    parts = split(NodeLayout(PARTS, 8), stretch, {PACKAGE: 100.0}, {})
     assert parts["a"][PACKAGE].energy_j == pytest.approx(50.0)
 
 
@@ -111,8 +113,8 @@ def test_parts_of_every_domain_add_up_to_it_whoever_is_there(  # the invariant o
     idle_w: dict[str, float],
 ) -> None:
     """Within 1e-6 of the node, no part below zero but a node's rest; the total once as well."""
-    layout = Layout(NODE, 8)
-    parts = split(layout, Stretch(0.0, duration_s, tuple(jobs), busy_s), energy_j, idle_w)
+    layout = NodeLayout(NODE, 8)
+    parts = split(layout, SharedInterval(0.0, duration_s, tuple(jobs), busy_s), energy_j, idle_w)
     for name, whole_j in energy_j.items():
         given_j = [own[name].energy_j for own in parts.values() if name in own]
         if not layout.is_node(name):

@@ -10,8 +10,8 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 
 from tests.fleet.delivery.served import NODE, begin, served, whole
 from wattloop.fleet.delivery import deliver
+from wattloop.fleet.delivery.disk_quota import Made, make_room
 from wattloop.fleet.delivery.outbox import Outbox
-from wattloop.fleet.delivery.room import Made, make_room
 from wattloop.store.ingest.received_run import Source
 from wattloop.store.runs import find_run
 from wattloop.store.samples import find_series, read_samples

@@ -12,7 +12,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 from tests.fleet.delivery.served import Served, begin, end_of, sample, served, whole
 from wattloop.core.errors import ConfigError, StoreError
 from wattloop.fleet.delivery import DeliveryOptions, deliver
-from wattloop.fleet.delivery.link import ServerAway, ServerRefuses
+from wattloop.fleet.delivery.client import ServerRefuses, ServerUnavailable
 from wattloop.fleet.delivery.sender import Sender
 from wattloop.store.journal import JournalWriter
 from wattloop.store.runs import find_run, list_runs
@@ -154,7 +154,7 @@ def test_nothing_is_lost_while_nobody_answers(site: Served) -> None:
     """Neither a server that is away nor one that refuses the token costs a byte."""
     whole(site.outbox, RUN)
     before = (site.outbox / f"{RUN}.journal").read_bytes()
-    with pytest.raises(ServerAway):
+    with pytest.raises(ServerUnavailable):
         deliver(site.options(url="http://127.0.0.1:9"), once=True)
     with pytest.raises(ServerRefuses, match="401"):
         deliver(site.options(token="wrong"), once=True)

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wattloop.fleet.job_tag.comment import LONGEST_COMMENT, LONGEST_TAG, read_comment
-from wattloop.fleet.job_tag.stated import FIELDS, FLAGS, MOST_GPUS, Stated
+from wattloop.fleet.job_comment import (
+    FIELDS,
+    FLAGS,
+    LONGEST_COMMENT,
+    LONGEST_TAG,
+    MOST_GPUS,
+    JobComment,
+    read_comment,
+)
 
 KEYS = [*FIELDS, *FLAGS, "", "nice", "priority"]
 
@@ -19,7 +26,7 @@ def test_all_fields_are_read() -> None:
         "seq=512,caps=0.6|80%|1,types=a100|h100,deadline=2h,low-power,spread please"
     )
     assert refusal == ""
-    assert stated == Stated(
+    assert stated == JobComment(
         model="resnet50",
         batches=(64, 128),
         work=1.5e6,

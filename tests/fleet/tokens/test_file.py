@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError
+from wattloop.fleet import tokens as token_file
 from wattloop.fleet.tokens import Role, TokenFile, add_token, list_tokens, revoke_token
-from wattloop.fleet.tokens import file as token_file
 
 
 @pytest.fixture

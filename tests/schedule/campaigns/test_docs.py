@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from wattloop.cli.simulate import app
+from wattloop.cli.commands.simulate.command import app
 from wattloop.schedule.campaigns.summary import PER_CELL
 
 PAGE = (Path(__file__).parents[3] / "docs" / "simulate.md").read_text()

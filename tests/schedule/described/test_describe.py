@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.schedule.described.stored_runs import job_run
 from tests.schedule.small_world import PlainOracle, small_cluster
 from wattloop.core.errors import ConfigError
-from wattloop.fleet.job_tag.stated import Stated
+from wattloop.fleet.job_comment import JobComment
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle, ModelNames
 from wattloop.schedule.estimates.history import History
 from wattloop.schedule.estimates.job_estimate import EstimateSource
@@ -47,7 +47,9 @@ def test_a_named_model_is_predicted() -> None:
 
 def test_a_comment_overrules_rules_and_rules_overrule_history(tmp_path: Path) -> None:
     """Each only where the one before says nothing."""
-    rules = Rules((Rule({"name": ("tr*",)}, Stated(model="toy-large", batches=(4,), work=5.0)),))
+    rules = Rules(
+        (Rule({"name": ("tr*",)}, JobComment(model="toy-large", batches=(4,), work=5.0)),)
+    )
     with open_store(tmp_path / "runs.db") as store:
         for number in range(1, 5):
             insert_run(store, job_run(number, 100.0, 250.0))
@@ -159,9 +161,9 @@ def test_no_job_breaks_it(
         comment=comment, gpus=gpus, time_limit_s=limit_s, **dict(zip(names, texts, strict=True))
     )
     oracle = _oracle()
-    found = JobEstimator(oracle, rules=Rules((Rule({"name": ("*a*",)}, Stated("toy")),))).describe(
-        job
-    )
+    found = JobEstimator(
+        oracle, rules=Rules((Rule({"name": ("*a*",)}, JobComment("toy")),))
+    ).describe(job)
     assert math.isfinite(found.work) and found.work >= 0
     if found.kind is not None:
         oracle.options(found.kind)

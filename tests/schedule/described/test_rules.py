@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.fleet.job_tag.stated import Stated
+from wattloop.fleet.job_comment import JobComment
 from wattloop.schedule.cluster.file import load_cluster
 from wattloop.schedule.estimates.analytic import SHIPPED
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle
@@ -35,11 +35,11 @@ def test_the_first_rule_that_fits_in_all_its_patterns_counts(tmp_path: Path) -> 
     """Name and account, or the script; otherwise nothing."""
     rules = load_rules(_file(tmp_path, GOOD))
     both = SubmittedJob(name="resnet-7", account="robots", script="/home/a/bert.sh")
-    assert rules.stated(both) == Stated(
+    assert rules.stated(both) == JobComment(
         model="resnet-50", batches=(128,), work=1e6, gpus=(1, 2), deadline_s=7200.0
     )
     other = rules.stated(SubmittedJob(name="resnet-7", account="text", script="/home/a/bert.sh"))
-    assert other == Stated(model="bert-base-uncased", caps=(0.7, 1.0), low_power=True)
+    assert other == JobComment(model="bert-base-uncased", caps=(0.7, 1.0), low_power=True)
     assert rules.stated(SubmittedJob(name="Resnet-7", account="vision")) is None
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.schedule.described.stored_runs import job_run
 from wattloop.core.errors import ConfigError
-from wattloop.fleet.job_tag.stated import Stated
+from wattloop.fleet.job_comment import JobComment
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.forecaster import Forecaster
 from wattloop.schedule.estimates.analytic import question_of, workload_of
@@ -23,7 +23,7 @@ from wattloop.schedule.oracle_service.placement_query import PlacementQuery
 from wattloop.store.database import open_store
 from wattloop.store.runs import insert_run
 
-RESNET = Stated("resnet50", (64,), 1e6, precision="tf32")
+RESNET = JobComment("resnet50", (64,), 1e6, precision="tf32")
 H200, A100 = PlacementQuery("h200"), PlacementQuery("a100-sxm-40")
 
 
@@ -62,7 +62,7 @@ def test_a_wrong_pair_does_not_spoil_the_others(service: OracleService) -> None:
     """Unknown model, unknown GPU, impossible cap, too large a batch: each its own error."""
     jobs = [
         AskedJob(stated=RESNET),
-        AskedJob(stated=Stated("resmet50", (64,), 1e6)),
+        AskedJob(stated=JobComment("resmet50", (64,), 1e6)),
         AskedJob(stated=replace(RESNET, batches=(256,))),
         AskedJob(SubmittedJob(comment="wattloop:model=$(x)")),
     ]

@@ -5,10 +5,9 @@ import shlex
 from typing import NamedTuple
 
 from wattloop.advise.advice import Advice
-from wattloop.advise.facts import RunFacts
+from wattloop.advise.facts import SLOWER, RunFacts, TriedCap
 from wattloop.advise.gpu_facts import GpuFacts
-from wattloop.advise.trace import Stretch
-from wattloop.advise.tried import SLOWER, TriedCap
+from wattloop.advise.trace import TraceInterval
 from wattloop.core.units import format_power
 
 __all__ = ["cap_too_high"]
@@ -79,7 +78,7 @@ def _tried(tried: tuple[TriedCap, ...], gpus: tuple[GpuFacts, ...]) -> Found | N
     return Found(best.cap_w, best.saving_share, best.time_change_share, best.source)
 
 
-def _predicted(gpus: tuple[GpuFacts, ...], span: Stretch) -> Found | None:
+def _predicted(gpus: tuple[GpuFacts, ...], span: TraceInterval) -> Found | None:
     """By the cap curve of the GPU that works most, from what was read of this run."""
     gpu = max(gpus, key=lambda g: g.energy_j)
     memory, busy = gpu.mean("memory_utilisation", span), gpu.busy_share(span)
@@ -128,7 +127,7 @@ def _caps(lowest_w: float, limit_w: float) -> list[float]:
     return [step_w * i for i in range(first, math.ceil(limit_w / step_w)) if step_w * i < limit_w]
 
 
-def _evidence(gpu: GpuFacts, span: Stretch) -> str:
+def _evidence(gpu: GpuFacts, span: TraceInterval) -> str:
     power_w = gpu.power.within(span).mean() or 0.0
     parts = [f"{gpu.label}: {format_power(power_w)} of {format_power(gpu.limit_w)}"]
     memory, clock_mhz = gpu.mean("memory_utilisation", span), gpu.mean("sm_clock", span)

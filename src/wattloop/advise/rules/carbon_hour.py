@@ -4,8 +4,8 @@ from datetime import datetime
 
 from wattloop.accounting.carbon import load_series, mean_intensity
 from wattloop.advise.advice import Advice
-from wattloop.advise.again import run_again
 from wattloop.advise.facts import RunFacts
+from wattloop.advise.program import run_again
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_mass
 from wattloop.core.user_code import user_path

@@ -1,10 +1,9 @@
 """Single precision on a GPU whose matrix units are several times faster in half of it."""
 
 from wattloop.advise.advice import Advice
-from wattloop.advise.again import run_again
-from wattloop.advise.facts import RunFacts
+from wattloop.advise.facts import KEYS, NAMES, RunFacts
 from wattloop.advise.gpu_facts import GpuFacts
-from wattloop.advise.precision import KEYS, NAMES
+from wattloop.advise.program import run_again
 from wattloop.hardware.gpus import Gpu
 
 __all__ = ["fp32"]

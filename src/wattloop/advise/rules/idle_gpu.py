@@ -3,8 +3,8 @@
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
 from wattloop.advise.gpu_facts import GpuFacts
-from wattloop.advise.serving import waits_on_purpose
-from wattloop.advise.trace import Stretch
+from wattloop.advise.program import waits_on_purpose
+from wattloop.advise.trace import TraceInterval
 from wattloop.core.units import format_energy, format_power
 
 __all__ = ["idle_gpu"]
@@ -43,7 +43,7 @@ def _never_used(facts: RunFacts) -> Advice | None:
     return _advice(facts, list(facts.gpus), facts.whole)
 
 
-def _typical_rest_s(gpu: GpuFacts, span: Stretch) -> float:
+def _typical_rest_s(gpu: GpuFacts, span: TraceInterval) -> float:
     """Half of the idle time lies in rests at least this long."""
     rests = sorted((s.length_s for s in gpu.idle_stretches(span)), reverse=True)
     half, so_far = sum(rests) / 2, 0.0
@@ -54,7 +54,7 @@ def _typical_rest_s(gpu: GpuFacts, span: Stretch) -> float:
     return 0.0
 
 
-def _advice(facts: RunFacts, idle: list[GpuFacts], span: Stretch) -> Advice:
+def _advice(facts: RunFacts, idle: list[GpuFacts], span: TraceInterval) -> Advice:
     shares = {gpu.label: gpu.idle_share(span) for gpu in idle}
     saving_j = sum(_while_idle_w(gpu, span) * span.length_s * shares[gpu.label] for gpu in idle)
     names = _listed([gpu.label for gpu in idle])
@@ -84,7 +84,7 @@ def _advice(facts: RunFacts, idle: list[GpuFacts], span: Stretch) -> Advice:
     )
 
 
-def _while_idle_w(gpu: GpuFacts, span: Stretch) -> float:
+def _while_idle_w(gpu: GpuFacts, span: TraceInterval) -> float:
     rests = gpu.idle_stretches(span)
     means = [(gpu.power.within(s).mean(), s.length_s) for s in rests if s.length_s > 0]
     known = [(mean, length_s) for mean, length_s in means if mean is not None]
@@ -94,7 +94,7 @@ def _while_idle_w(gpu: GpuFacts, span: Stretch) -> float:
 
 def _confirm(facts: RunFacts, idle: list[GpuFacts]) -> str:
     """The same program with the GPUs that it uses."""
-    from wattloop.advise.again import run_again
+    from wattloop.advise.program import run_again
 
     used = [g.name.removeprefix("gpu:") for g in facts.gpus if g not in idle]
     visible = ",".join(used)

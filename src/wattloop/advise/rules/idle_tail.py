@@ -1,9 +1,9 @@
 """A run that goes on after its GPUs have finished."""
 
 from wattloop.advise.advice import Advice
-from wattloop.advise.again import run_again
 from wattloop.advise.facts import RunFacts
-from wattloop.advise.trace import Stretch
+from wattloop.advise.program import run_again
+from wattloop.advise.trace import TraceInterval
 from wattloop.core.units import format_duration, format_energy
 
 __all__ = ["idle_tail"]
@@ -20,7 +20,7 @@ def idle_tail(facts: RunFacts) -> Advice | None:
     span = facts.working
     if span is None or span.length_s < WORKED * facts.duration_s:
         return None
-    tail = Stretch(span.end_s, facts.duration_s)
+    tail = TraceInterval(span.end_s, facts.duration_s)
     share = tail.length_s / facts.duration_s
     if tail.length_s < SHORTEST_S or share < TAIL:
         return None

@@ -1,10 +1,10 @@
 """A GPU that is never without work and still draws little: kernels too small to fill it."""
 
 from wattloop.advise.advice import Advice
-from wattloop.advise.again import number_of, run_again
 from wattloop.advise.facts import RunFacts
 from wattloop.advise.gpu_facts import GpuFacts
-from wattloop.advise.trace import Stretch
+from wattloop.advise.program import number_of, run_again
+from wattloop.advise.trace import TraceInterval
 from wattloop.core.units import format_bytes, format_power
 
 __all__ = ["launch_bound"]
@@ -59,7 +59,7 @@ def launch_bound(facts: RunFacts) -> Advice | None:
     )
 
 
-def _hardly_filled(gpu: GpuFacts, span: Stretch) -> bool:
+def _hardly_filled(gpu: GpuFacts, span: TraceInterval) -> bool:
     """Whether what is known of it says so; utilisation and memory traffic must be known."""
     if gpu.busy_share(span) < HAS_WORK or gpu.power_share(span) > HARDLY_FILLED:
         return False
@@ -74,7 +74,7 @@ def _hardly_filled(gpu: GpuFacts, span: Stretch) -> bool:
     return clock_mhz is None or clock_mhz >= SLOW_CLOCK * gpu.card.boost_clock_mhz
 
 
-def _evidence(gpu: GpuFacts, span: Stretch) -> str:
+def _evidence(gpu: GpuFacts, span: TraceInterval) -> str:
     used_b = gpu.mean("memory_used", span)
     used = "" if used_b is None else f", {format_bytes(used_b)} of memory in use"
     power_w = gpu.power.within(span).mean() or 0.0

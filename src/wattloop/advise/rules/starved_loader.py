@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from wattloop.advise.advice import Advice
-from wattloop.advise.again import run_again
 from wattloop.advise.facts import RunFacts
 from wattloop.advise.gpu_facts import IDLE_UTILISATION, GpuFacts
+from wattloop.advise.program import run_again, waits_on_purpose
 from wattloop.advise.rules.idle_gpu import LONG_REST_S
-from wattloop.advise.serving import waits_on_purpose
-from wattloop.advise.trace import Stretch, Trace
+from wattloop.advise.trace import SignalTrace, TraceInterval
 from wattloop.core.units import format_energy, format_power
 
 __all__ = ["starved_loader"]
@@ -92,7 +91,7 @@ def _remedy(waiting: Waiting) -> str:
     )
 
 
-def _told(facts: RunFacts, span: Stretch) -> Waiting | None:
+def _told(facts: RunFacts, span: TraceInterval) -> Waiting | None:
     """From steps whose loop recorded how long it waited for its batch."""
     steps = [step for step in facts.steps if step.get("kind") == "step"]
     waited_s = lasted_s = 0.0
@@ -107,12 +106,12 @@ def _told(facts: RunFacts, span: Stretch) -> Waiting | None:
     return Waiting(waited_s / lasted_s, f"{len(steps)} steps told how long they waited for data")
 
 
-def _seen_at_all(gpu: GpuFacts, span: Stretch) -> Waiting | None:
+def _seen_at_all(gpu: GpuFacts, span: TraceInterval) -> Waiting | None:
     """In the utilisation; else in the power, which is read more often."""
     return _seen(gpu, gpu.load, span) or _seen(gpu, gpu.load_by_power, span)
 
 
-def _seen(gpu: GpuFacts, whole_load: Trace, span: Stretch) -> Waiting | None:
+def _seen(gpu: GpuFacts, whole_load: SignalTrace, span: TraceInterval) -> Waiting | None:
     """A saw-tooth, or an even part of the time where readings are too slow to see it."""
     load = whole_load.within(span)
     if len(load.values) < 2 * MANY:
@@ -138,11 +137,12 @@ def _seen(gpu: GpuFacts, whole_load: Trace, span: Stretch) -> Waiting | None:
     )
 
 
-def _spread_over_tenths(load: Trace, span: Stretch) -> float:
+def _spread_over_tenths(load: SignalTrace, span: TraceInterval) -> float:
     """How differently it worked in each tenth of the time."""
     tenth_s = span.length_s / 10
     parts = [
-        Stretch(span.begin_s + i * tenth_s, span.begin_s + (i + 1) * tenth_s) for i in range(10)
+        TraceInterval(span.begin_s + i * tenth_s, span.begin_s + (i + 1) * tenth_s)
+        for i in range(10)
     ]
     means = [m for part in parts if (m := load.within(part).mean()) is not None]
     return _spread(means)
@@ -157,7 +157,7 @@ def _spread(values: Sequence[float]) -> float:
 
 def _workers(command: list[str]) -> dict[str, str]:
     """The argument for the number of workers, doubled, where the command has one."""
-    from wattloop.advise.again import number_of
+    from wattloop.advise.program import number_of
 
     for name in ("--num-workers", "--num_workers", "--workers", "--dataloader_num_workers", "-j"):
         number = number_of(command, name)

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from wattloop.control.daemon.job_gpus import JobGpus
 from wattloop.core.records import Gap
 from wattloop.core.results import RunStatus
-from wattloop.fleet.agent.arrivals import Arrivals
-from wattloop.fleet.agent.desk import Desk
-from wattloop.fleet.agent.events import JobEvent
+from wattloop.fleet.agent.agent_context import AgentContext
+from wattloop.fleet.agent.energy_sharing import EnergySharing
+from wattloop.fleet.agent.event_queue import EventQueue, JobEvent
 from wattloop.fleet.agent.job_run import JobRun
 from wattloop.fleet.agent.resume import resumed, to_keep
-from wattloop.fleet.agent.sharing import Sharing
-from wattloop.fleet.agent.site import Site
+from wattloop.fleet.agent.slow_calls import SlowCalls
 from wattloop.fleet.agent.state import STATE_FILE, load_state, save_state
 
 __all__ = ["Agent"]
@@ -35,14 +34,14 @@ _log = logging.getLogger("wattloop.agent")
 class Agent:
     """One node. `start`, then `work` (or `look` again and again), then `stop`."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: AgentContext) -> None:
         self.site = site
         self.faults: list[str] = []
         """What an operator should know, the last ones."""
-        self.arrivals = Arrivals(site, self.fault)
-        self.sharing = Sharing(site)
+        self.arrivals = EventQueue(site, self.fault)
+        self.sharing = EnergySharing(site)
         self.book = self.sharing.book
-        self.desk = Desk(site.config, site.folder)
+        self.desk = SlowCalls(site.config, site.folder)
         self.on_run_ended: Callable[[], None] | None = None
         self.on_step: Callable[[], None] | None = None
         self.sharing.sensors.on_gap = self._gap

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattloop.fleet.job_tag.comment import read_comment
+from wattloop.fleet.job_comment import read_comment
 
 __all__ = [
     "COLUMNS",

@@ -1,31 +1,138 @@
-"""The sensors of a node as one energy curve each, which a restarted agent takes up again."""
+"""The sensors of a node as one energy curve each, which a restarted agent continues."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
-from wattloop.core.records import Domain, DomainKind, Gap
+from wattloop.core.clock import Clock
+from wattloop.core.plausible import highest_power_w
+from wattloop.core.records import Domain, DomainKind, Gap, Signal
 from wattloop.core.results import Missing
-from wattloop.fleet.agent.plausible import PlausibleMeter
-from wattloop.fleet.agent.same_counter import goes_on
 from wattloop.measure.domain_source import DomainSource, FusedCurve, domain_sources, selected
 from wattloop.measure.energy_curve import BRIDGE_S, MODEL_S, CounterCurve, EnergySpan
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.windows import unseen_wraps_reason
-from wattloop.meters.base import Context
+from wattloop.meters.base import Context, Meter, Reading
 from wattloop.meters.registry import detect
 
-__all__ = ["NodeEnergy"]
+SLACK_S = 0.25
+
+
+"""A reading may be stamped this late on a busy machine."""
+
+
+BELIEVED_AFTER = 3
+
+
+"""A counter that jumped and goes on from there was set anew; its jump is not counted."""
+
+
+def highest_w(domain: Domain) -> float:
+    """No plausible reading lies above this."""
+    return domain.max_power_w or highest_power_w(domain.scope)
+
+
+class PlausibleMeter(Meter):
+    """Another meter, checked: counters neither jump nor are negative, nor is power.
+
+    A counter that jumped is shown again from zero, which tracks understand as a new beginning.
+    """
+
+    name: ClassVar[str] = "plausible"
+
+    def __init__(self, meter: Meter, clock: Clock) -> None:
+        self.meter = meter
+        self.name = meter.name  # type: ignore[misc]  # each wears the name of the one it checks
+        self._clock = clock
+        self._last: list[tuple[float, float] | None] = [None] * len(meter.domains)
+        self._zero_j = [0.0] * len(meter.domains)
+        self._refused = [0] * len(meter.domains)
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """Those of the meter."""
+        return self.meter.domains
+
+    @property
+    def refused(self) -> tuple[Missing, ...]:
+        """Those of the meter."""
+        return self.meter.refused
+
+    @property
+    def signals(self) -> tuple[Signal, ...]:
+        """Those of the meter."""
+        return self.meter.signals
+
+    def read_signals(self) -> Sequence[Reading]:
+        """Those of the meter."""
+        return self.meter.read_signals()
+
+    def read(self) -> Sequence[Reading]:
+        """One value per domain, or a gap."""
+        values = list(self.meter.decoded(self.meter.sample()))
+        now_s = self._clock.now_s()
+        return [
+            value if isinstance(value, Gap) else self._checked(i, domain, value, now_s)
+            for i, (domain, value) in enumerate(zip(self.domains, values, strict=True))
+        ]
+
+    def close(self) -> None:
+        """Close the meter."""
+        self.meter.close()
+
+    def _checked(self, i: int, domain: Domain, value: float, now_s: float) -> Reading:
+        if value < 0:
+            return Gap(f"{domain.name}: a reading below zero, which cannot be")
+        most_w = highest_w(domain)
+        if domain.kind is DomainKind.GAUGE:
+            if value <= most_w:
+                return value
+            return Gap(f"{domain.name}: more than {most_w:g} W, which cannot be")
+        last = self._last[i]
+        if last is not None:
+            most_j = most_w * (now_s - last[0] + domain.update_period_s + SLACK_S)
+            if value - last[1] > most_j and not self._believed(i):
+                return Gap(f"{domain.name}: a jump of more than {most_w:g} W, which cannot be")
+            if value - last[1] > most_j:
+                self._zero_j[i] = value
+            elif value < last[1]:
+                self._zero_j[i] = 0.0 if self._zero_j[i] > value else self._zero_j[i]
+        self._refused[i] = 0
+        self._last[i] = (now_s, value)
+        return value - self._zero_j[i]
+
+    def _believed(self, i: int) -> bool:
+        self._refused[i] += 1
+        return self._refused[i] >= BELIEVED_AFTER
+
+
+def goes_on(domain: Domain, kept: Mapping[str, Any], raw_j: float, read_s: float) -> bool:
+    """Whether a counter's reading is that of before, gone on."""
+    if math.isnan(raw_j):
+        return False
+    gap_s = read_s - kept["read_s"]
+    most_j = highest_w(domain) * (gap_s + 1.0)
+    gained_j = raw_j - kept["raw_j"]
+    if domain.wrap_j is not None:
+        gained_j %= domain.wrap_j  # how often it wrapped is the energy curve's to judge
+    return bool(gap_s >= 0 and 0 <= gained_j <= most_j)
+
 
 OWN_ZERO = frozenset({"perf", "estimate", "virtual-node"})
+
+
 """Meters that count from the moment a process opened them: a restart begins anew."""
+
+
 GapListener = Callable[[float, str, Gap], None]
+
+
 LONGEST_LAG_S, SHORTEST_LAG_S = 0.25, 0.02
 
 
-class NodeEnergy:
+class NodeSensors:
     """Every domain of the node, read together.
 
     Energy is asked for up to `lag_s` ago: by then every sensor has been read since, so that the

@@ -6,11 +6,10 @@ import logging
 from pathlib import Path
 
 from wattloop.core.results import WindowResult
+from wattloop.fleet.agent.attribution import NOBODY, Account, EnergyLedger
+from wattloop.fleet.agent.energy_sharing import EnergySharing
 from wattloop.fleet.agent.job_run import JobRun
-from wattloop.fleet.agent.ledger import Account, Ledger
-from wattloop.fleet.agent.shares import NOBODY
-from wattloop.fleet.agent.sharing import Sharing
-from wattloop.fleet.agent.state import AgentState, KeptRun
+from wattloop.fleet.agent.state import AgentState, OpenRunState
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.run_header import new_run_id
 from wattloop.store.journal import JournalWriter, read_journal
@@ -24,14 +23,14 @@ NOTICED_S = 2.0
 _log = logging.getLogger("wattloop.agent")
 
 
-def resumed(sharing: Sharing, state: AgentState | None) -> None:
+def resumed(sharing: EnergySharing, state: AgentState | None) -> None:
     """Bring a node's sharing to where the last agent was."""
     site, sensors, book = sharing.site, sharing.sensors, sharing.book
     now_s = site.clock.now_s()
     same_boot = state is not None and state.boot_id == site.host.boot_id and state.until_s <= now_s
     if state is None or not same_boot:
         sensors.start(now_s)
-        sharing.ledger = Ledger(sharing.layout, sensors.handed_out_s())
+        sharing.ledger = EnergyLedger(sharing.layout, sensors.handed_out_s())
         _end_strays(
             site.journals, "the node was restarted" if state else "its agent's state is lost"
         )
@@ -43,7 +42,7 @@ def resumed(sharing: Sharing, state: AgentState | None) -> None:
         return
     taken = set(sensors.take_up(state.sensors))
     sensors.start(now_s)
-    sharing.ledger = Ledger(sharing.layout, sensors.handed_out_s())
+    sharing.ledger = EnergyLedger(sharing.layout, sensors.handed_out_s())
     sharing.idle.take_up(state.idle)
     gap_s = now_s - state.until_s
     for kept in state.runs:
@@ -66,10 +65,10 @@ def resumed(sharing: Sharing, state: AgentState | None) -> None:
     sharing.until_s = state.until_s
 
 
-def to_keep(sharing: Sharing, handled: list[str]) -> AgentState:
+def to_keep(sharing: EnergySharing, handled: list[str]) -> AgentState:
     """What the next agent needs to go on from here."""
     runs = [
-        KeptRun(
+        OpenRunState(
             plan=run.plan,
             account=sharing.account_of(run).to_state(),
             offsets_j=run.offsets_j,
@@ -104,7 +103,9 @@ def end_as_died(path: Path, why: str) -> bool:
     return True
 
 
-def _taken_up(sharing: Sharing, kept: KeptRun, gap_s: float, until_s: float) -> JobRun | None:
+def _taken_up(
+    sharing: EnergySharing, kept: OpenRunState, gap_s: float, until_s: float
+) -> JobRun | None:
     """An open run; None for one that ended just before the state was to say so."""
     plan, book = kept.plan, sharing.book
     path = sharing.site.journals / f"{plan.run_id}.journal"

@@ -14,11 +14,11 @@ from wattloop.control.daemon.trusted_file import check_folder
 from wattloop.core.errors import ConfigError, StoreError
 from wattloop.core.records import Provenance
 from wattloop.fleet.agent.agent import Agent
-from wattloop.fleet.agent.lost_ends import LostEnds
-from wattloop.fleet.agent.site import Site
+from wattloop.fleet.agent.agent_context import AgentContext
+from wattloop.fleet.agent.missing_epilogs import MissingEpilogs
 from wattloop.fleet.agent.state import STATUS_FILE
-from wattloop.fleet.delivery.loop import Delivery
 from wattloop.fleet.delivery.options import DeliveryOptions
+from wattloop.fleet.delivery.sender_loop import Delivery
 from wattloop.fleet.delivery.status import NodeStatus, write_status
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
@@ -35,7 +35,7 @@ _log = logging.getLogger("wattloop.agent")
 class Service:
     """Runs an agent until told to stop."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: AgentContext) -> None:
         self.site = site
         self.stop = threading.Event()
         self._status: NodeStatus | None = None
@@ -51,7 +51,7 @@ class Service:
             folding = None if sender is not None else LocalStore(self.site)
             agent = Agent(self.site)
             agent.start()  # holds all its journals before anybody sends them
-            ends = LostEnds(
+            ends = MissingEpilogs(
                 self.site.folder / "events", self.site.node, self._jobs, self.site.config.slurm_bin
             )
             ends.start()
@@ -125,7 +125,7 @@ def node_status(agent: Agent, faults: list[str]) -> NodeStatus:
 class LocalStore:
     """Puts runs that ended into the node's own store, in a thread of its own."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: AgentContext) -> None:
         self._site = site
         self._wake = threading.Event()
         self._stopped = False

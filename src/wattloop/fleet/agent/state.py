@@ -13,7 +13,7 @@ from typing import Any
 
 from wattloop.fleet.agent.job_run import RunPlan
 
-__all__ = ["STATE_FILE", "STATUS_FILE", "AgentState", "KeptRun", "load_state", "save_state"]
+__all__ = ["STATE_FILE", "STATUS_FILE", "AgentState", "OpenRunState", "load_state", "save_state"]
 
 STATE_FILE, STATUS_FILE = "state.json", "status.json"
 """In the agent's folder: what a restart needs, and what it says of the node."""
@@ -21,7 +21,7 @@ VERSION = 1
 
 
 @dataclass(slots=True)
-class KeptRun:
+class OpenRunState:
     """An open run.
 
     Attributes:
@@ -58,7 +58,7 @@ class AgentState:
     wall_s: float
     sensors: dict[str, Any] = field(default_factory=dict)
     idle: dict[str, Any] = field(default_factory=dict)
-    runs: list[KeptRun] = field(default_factory=list)
+    runs: list[OpenRunState] = field(default_factory=list)
     handled: list[str] = field(default_factory=list)
 
 
@@ -86,7 +86,8 @@ def load_state(path: Path) -> tuple[AgentState | None, str]:
         if data.pop("version") != VERSION:
             return None, f"{path}: of another version"
         runs = [
-            KeptRun(**{**run, "plan": RunPlan(**_known(run["plan"]))}) for run in data.pop("runs")
+            OpenRunState(**{**run, "plan": RunPlan(**_known(run["plan"]))})
+            for run in data.pop("runs")
         ]
         for run in runs:
             run.plan.gpus = tuple(run.plan.gpus)

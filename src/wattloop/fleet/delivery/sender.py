@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from wattloop.fleet.delivery.batch import MOST_PIECES, Piece, Taken, pack_batch
-from wattloop.fleet.delivery.link import Link, ServerAway
+from wattloop.fleet.delivery.client import DeliveryClient, ServerUnavailable
 from wattloop.fleet.delivery.options import DeliveryOptions
 from wattloop.fleet.delivery.outbox import Outbox, Waiting
 from wattloop.fleet.delivery.status import NodeStatus
@@ -47,10 +47,10 @@ class Sender:
         link: the connection; made from the options by default.
     """
 
-    def __init__(self, options: DeliveryOptions, link: Link | None = None) -> None:
+    def __init__(self, options: DeliveryOptions, link: DeliveryClient | None = None) -> None:
         self.options = options
         self.outbox = Outbox(options.folder)
-        self._link = Link(options) if link is None else link
+        self._link = DeliveryClient(options) if link is None else link
         self._path = f"/api/v1/nodes/{quote(options.node)}/delivery"
         # by file, not by run: a thinned journal begins anew
         self._offsets: dict[str, int] = {}
@@ -175,7 +175,9 @@ def _answers(said: Any, pieces: list[Piece]) -> list[Taken]:
             for a in said["pieces"]
         ]
     except (LookupError, TypeError, ValueError):
-        raise ServerAway("the server answers in a way that this version does not know") from None
+        raise ServerUnavailable(
+            "the server answers in a way that this version does not know"
+        ) from None
     if [taken.run_id for taken in found] != [piece.run_id for piece in pieces]:
-        raise ServerAway("the server answers something else than was asked")
+        raise ServerUnavailable("the server answers something else than was asked")
     return found

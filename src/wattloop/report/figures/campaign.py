@@ -1,28 +1,93 @@
-"""Policies side by side: throughput and energy, deadlines, fairness, load (thesis 5.3 to 5.9)."""
+"""Policies next to each other: throughput and energy, deadlines, fairness, load (thesis 5.3 to
+5.9).
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wattloop.report.figures.label_places import label_places
-from wattloop.report.figures.rows import rows_data
+from wattloop.report.figures.chart_data import rows_data
 from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, colour, styled
 from wattloop.schedule.metrics import spread
 
-__all__ = [
-    "Row",
-    "fairness_figure",
-    "goal_figures",
-    "load_figure",
-    "miss_figure",
-    "trade_off_figure",
-]
+LETTER_PX = 6.2
+
+
+LINE_PX = 13.0
+
+
+ASIDE_PX = 10.0
+
+
+Box = tuple[float, float, float, float]
+
+
+"""Left, top, right, bottom, in pixels from the upper left corner."""
+
+
+def label_places(
+    points_px: Sequence[tuple[float, float]], names: Sequence[str], size_px: tuple[float, float]
+) -> list[tuple[float, float]]:
+    """Left end and middle line of each name: right of its point, or the nearest place that is free.
+
+    Args:
+        points_px: x and y of each point from the upper left corner.
+        names: what is to be written beside each.
+        size_px: width and height of the chart; names stay inside.
+    """
+    places = []
+    taken: list[Box] = [(x - 4, y - 4, x + 4, y + 4) for x, y in points_px]
+    for point, name in zip(points_px, names, strict=True):
+        place = _free(point, LETTER_PX * len(name), taken, size_px)
+        places.append(place)
+        taken.append(_box(place, LETTER_PX * len(name)))
+    return places
+
+
+def _free(
+    point: tuple[float, float], wide: float, taken: Sequence[Box], size_px: tuple[float, float]
+) -> tuple[float, float]:
+    x, y = point
+    width, height = size_px
+    sides = [each for each in (x + ASIDE_PX, x - ASIDE_PX - wide) if 0 <= each <= width - wide]
+    rows = int(height // LINE_PX)
+    for away in sorted(range(-rows, rows + 1), key=abs):
+        for left in sides:
+            place = (left, y + away * LINE_PX)
+            if 0 <= place[1] <= height and not _overlaps(_box(place, wide), taken):
+                return place
+    return x + ASIDE_PX, y
+
+
+def _box(place: tuple[float, float], wide: float) -> Box:
+    return place[0], place[1] - LINE_PX / 2, place[0] + wide, place[1] + LINE_PX / 2
+
+
+def _overlaps(box: Box, taken: Sequence[Box]) -> bool:
+    left, top, right, bottom = box
+    return any(
+        left < other[2] and right > other[0] and top < other[3] and bottom > other[1]
+        for other in taken
+    )
+
 
 Row = Mapping[str, Any]
+
+
 """One policy and seed: `policy`, `seed`, figures of `schedule.metrics`, and what was varied."""
+
+
 BAR_PX = 34
+
+
 TRADE_OFF_PX = (WIDTH + 120, 320)
+
+
 MOST_NAMES = 14
+
+
 """Points that are named; more have a legend."""
+
+
 DASHES = ([1, 0], [6, 3], [2, 2])
 
 

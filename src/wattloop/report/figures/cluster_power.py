@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from wattloop.report.figures.rows import rows_data
+from wattloop.report.figures.chart_data import rows_data
 from wattloop.report.figures.style import BEST, HEIGHT, PALETTE, WIDTH, styled
 from wattloop.schedule.engine.result import SimulationResult
 from wattloop.schedule.estimates.oracle import Oracle

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from wattloop.analyze.clusters import Clusters
-from wattloop.report.figures.rows import rows_data
+from wattloop.report.figures.chart_data import rows_data
 from wattloop.report.figures.scatter import drawn_rows, fitted, tooltips, with_tooltips
 from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, styled
 

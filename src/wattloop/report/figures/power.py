@@ -1,21 +1,22 @@
-"""Power over time against the TDP, as EnergyScopium shows it, of any stored run.
-
-The area under the curve is the energy; the distance to the line is power that was paid for in
-hardware and not used.
-"""
+"""Power over time, energy by component, and energy over duration."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wattloop.core.records import Scope
-from wattloop.report.figures.rows import rows_data
-from wattloop.report.figures.style import HEIGHT, PALETTE, WIDTH, colour, styled
+from wattloop.core.results import WindowResult
+from wattloop.core.units import format_energy
+from wattloop.report.figures.chart_data import rows_data
+from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, colour, styled
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
 from wattloop.store.samples import Series, power_series, read_curve
 
-__all__ = ["power_figure"]
+# Power over time against the TDP, as EnergyScopium shows it, of any stored run.
+#
+# The area under the curve is the energy; the distance to the line is power that was paid for in
+# hardware and not used.
 
 MAX_POINTS = 600
 
@@ -104,3 +105,85 @@ def _domains(run: RunRecord, scope: str) -> list[Any]:
 
 def _series(run: RunRecord, name: str) -> Series | None:
     return power_series(run.feeds).get(name)
+
+
+ROW_PX = 34
+
+
+def components_figure(result: WindowResult) -> Any:
+    """A bar per domain that counts in the total, with its uncertainty; None without any."""
+    import altair as alt
+
+    rows: list[dict[str, Any]] = [
+        {
+            "domain": domain.name,
+            "scope": domain.scope.value,
+            "energy_j": domain.energy_j,
+            "low": max(0.0, domain.energy_j - domain.uncertainty_j),
+            "high": domain.energy_j + domain.uncertainty_j,
+            "shown": format_energy(domain.energy_j).partition(" (")[0],
+        }
+        for domain in result.domains
+        if domain.energy_j is not None and domain.in_total
+    ]
+    if not rows:
+        return None
+    base = alt.Chart(rows_data(rows))
+    y = alt.Y("domain:N", sort=[row["domain"] for row in rows], title=None)
+    # room for the text behind the longest bar
+    scale = alt.Scale(domain=[0, 1.25 * max(row["high"] for row in rows)], nice=False)
+    x = alt.X("energy_j:Q", title="Energy (J)", scale=scale)
+    color = alt.Color("scope:N", title=None)
+    bars = base.mark_bar().encode(x=x, y=y, color=color)
+    ends = base.mark_rule(color=GREY).encode(
+        x=alt.X("low:Q", title="Energy (J)"), x2=alt.X2("high:Q"), y=y
+    )
+    text = base.mark_text(align="left", dx=5, fontSize=11, color=GREY).encode(
+        x=alt.X("high:Q", title="Energy (J)"), y=y, text=alt.Text("shown:N")
+    )
+    chart = alt.layer(bars, ends, text).properties(width=WIDTH, height=ROW_PX * len(rows))
+    missing = f"; missing: {', '.join(part.name for part in result.missing)}"
+    kinds = sorted({d.provenance.value for d in result.domains if d.energy_j is not None})
+    said = f"{', '.join(kinds)}; lines: uncertainty{missing if result.missing else ''}"
+    return styled(chart, "Energy by component", said)
+
+
+MOST_POINTS = 600
+
+
+def slope_figure(
+    points: Sequence[tuple[str, float, float]], lines: Sequence[tuple[str, float, float]]
+) -> Any:
+    """Each run a point, each device a line.
+
+    Args:
+        points: device, seconds, joules of every run.
+        lines: device, watts of its slope, joules at 0 s.
+    """
+    import altair as alt
+
+    step = max(1, -(-len(points) // MOST_POINTS))
+    shown = points[::step]
+    longest_s: dict[str, float] = {}
+    for device, duration_s, _ in points:
+        longest_s[device] = max(longest_s.get(device, 0.0), duration_s)
+    order = list(dict.fromkeys(device for device, _, _ in points))
+    scale = alt.Scale(domain=order, range=[PALETTE[n % len(PALETTE)] for n in range(len(order))])
+    colour = alt.Color("device:N", title=None, scale=scale)
+    x, y = alt.X("s:Q", title="Duration (s)"), alt.Y("j:Q", title="Energy (J)")
+    dots = (
+        alt.Chart(rows_data([{"device": d, "s": s, "j": j} for d, s, j in shown]))
+        .mark_point(filled=True, size=35, opacity=0.6)
+        .encode(
+            x=x, y=y, color=colour, tooltip=[alt.Tooltip("device:N"), alt.Tooltip("s:Q"), "j:Q"]
+        )
+    )
+    ends = [
+        {"device": device, "s": s, "j": intercept_j + slope_w * s}
+        for device, slope_w, intercept_j in lines
+        for s in (0.0, longest_s.get(device, 0.0))
+    ]
+    drawn = alt.Chart(alt.Data(values=ends)).mark_line().encode(x=x, y=y, color=colour)
+    sampled = f"; {len(shown)} of {len(points)} runs drawn" if step > 1 else ""
+    chart = alt.layer(dots, drawn).properties(width=int(1.5 * WIDTH), height=HEIGHT)
+    return styled(chart, "Energy against duration", f"lines: least squares per device{sampled}")

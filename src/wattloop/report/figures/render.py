@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.report.figures.rows import chart_parts, spec_of
+from wattloop.report.figures.chart_data import chart_parts, spec_of
 from wattloop.report.figures.style import with_hint
 
 __all__ = [

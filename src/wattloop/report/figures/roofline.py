@@ -9,7 +9,7 @@ from typing import Any
 
 from wattloop.bench.result import KernelResult
 from wattloop.bench.roofline import Peaks, roofline
-from wattloop.report.figures.rows import rows_data
+from wattloop.report.figures.chart_data import rows_data
 from wattloop.report.figures.style import GREY, HEIGHT, WIDTH, colour, styled
 
 __all__ = ["power_figure", "roofline_figure", "roofline_figures"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from wattloop.report.figures.rows import rows_data
+from wattloop.report.figures.chart_data import rows_data
 from wattloop.report.figures.style import BEST, GREY, HEIGHT, PALETTE, WIDTH, colour, styled
 from wattloop.tune.strategies.sm2.sm2 import Sm2
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from wattloop.core.errors import ConfigError, StoreError
 from wattloop.core.units import format_duration
-from wattloop.fleet.job_tag.comment import read_comment
-from wattloop.fleet.job_tag.stated import LOW_POWER_SHARE, MOST_GPUS, Stated
+from wattloop.fleet.job_comment import LOW_POWER_SHARE, MOST_GPUS, JobComment, read_comment
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle
 from wattloop.schedule.estimates.history import History, PastRuns
 from wattloop.schedule.estimates.job_estimate import EstimateSource, JobEstimate
@@ -87,7 +86,7 @@ class JobEstimator:
     def _named(
         self,
         job: SubmittedJob,
-        stated: Stated,
+        stated: JobComment,
         source: EstimateSource,
         past: PastRuns | None,
         refusals: list[str],
@@ -131,7 +130,7 @@ class JobEstimator:
         return JobEstimate(kind=kind, work=work, source=source, provenance=said, past=past)
 
     def _timed(
-        self, job: SubmittedJob, stated: Stated, past: PastRuns | None, refusals: list[str]
+        self, job: SubmittedJob, stated: JobComment, past: PastRuns | None, refusals: list[str]
     ) -> JobEstimate:
         """By what such jobs took before, else by the most it may take."""
         gpus = min(job.gpus if job.gpus > 0 else min(stated.gpus), MOST_GPUS)
@@ -155,7 +154,7 @@ class JobEstimator:
             past=past,
         )
 
-    def _types(self, job: SubmittedJob, stated: Stated, refusals: list[str]) -> tuple[str, ...]:
+    def _types(self, job: SubmittedJob, stated: JobComment, refusals: list[str]) -> tuple[str, ...]:
         """GPU types of the cluster; what the batch system was asked for wins."""
         known = {each.name.lower(): each.name for each in self.oracle.cluster.types}
         if job.gpu_type:
@@ -169,7 +168,7 @@ class JobEstimator:
 
 def stated_of(
     job: SubmittedJob, rules: Rules, refusals: list[str]
-) -> tuple[Stated, EstimateSource]:
+) -> tuple[JobComment, EstimateSource]:
     """What comment or rules state of a job, and which of them names the model."""
     stated, refusal = read_comment(job.comment)
     if refusal:
@@ -178,10 +177,10 @@ def stated_of(
         ruled = rules.stated(job)
         if ruled is not None:
             return _over(stated, ruled), EstimateSource.RULES
-    return stated or Stated(), EstimateSource.COMMENT
+    return stated or JobComment(), EstimateSource.COMMENT
 
 
-def _over(comment: Stated | None, ruled: Stated) -> Stated:
+def _over(comment: JobComment | None, ruled: JobComment) -> JobComment:
     """What a rule states, with what the user says of how and until when it may run."""
     if comment is None:
         return ruled
@@ -198,7 +197,7 @@ def _over(comment: Stated | None, ruled: Stated) -> Stated:
     )
 
 
-def caps_of(stated: Stated) -> tuple[float, ...]:
+def caps_of(stated: JobComment) -> tuple[float, ...]:
     """Shares of the GPU's TDP that it may run under; the lowest where it asks for low power."""
     if stated.low_power:
         return (min(stated.caps, default=LOW_POWER_SHARE),)

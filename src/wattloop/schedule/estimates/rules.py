@@ -25,7 +25,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_code import user_path
 from wattloop.core.yaml_spec import YamlWithLines, format_errors, read_yaml, validation_errors
-from wattloop.fleet.job_tag.stated import FIELDS, FLAGS, Stated, with_field
+from wattloop.fleet.job_comment import FIELDS, FLAGS, JobComment, with_field
 from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.schedule.quantities import Strict
 
@@ -51,7 +51,7 @@ class Rule:
     """
 
     patterns: Mapping[str, tuple[str, ...]]
-    stated: Stated
+    stated: JobComment
 
     def fits(self, job: SubmittedJob) -> bool:
         """Whether it speaks of this job."""
@@ -70,7 +70,7 @@ class Rules:
     rules: tuple[Rule, ...] = ()
     workloads: Mapping[str, str] = field(default_factory=dict)
 
-    def stated(self, job: SubmittedJob) -> Stated | None:
+    def stated(self, job: SubmittedJob) -> JobComment | None:
         """What the first rule that fits states; None when none does."""
         return next((rule.stated for rule in self.rules if rule.fits(job)), None)
 
@@ -116,11 +116,11 @@ def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _read_job(value: Any) -> Stated:
+def _read_job(value: Any) -> JobComment:
     """By the readers of comments: bounds are the same."""
     if not isinstance(value, Mapping):
         raise ValueError("write fields such as {model: resnet-50, batch: 128}")
-    stated = Stated()
+    stated = JobComment()
     for key, given in value.items():
         if key in FLAGS:
             if not isinstance(given, bool):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wattloop.core.errors import ConfigError, StoreError
-from wattloop.fleet.job_tag.stated import Stated
+from wattloop.fleet.job_comment import JobComment
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.fleet_oracle import ModelNames
 from wattloop.schedule.estimates.history import History, PastRuns
@@ -33,7 +33,7 @@ class JobQuery:
         refusals: what was not believed.
     """
 
-    stated: Stated
+    stated: JobComment
     source: EstimateSource
     keys: tuple[WorkloadKey, ...] = ()
     work: float | None = None
@@ -72,7 +72,7 @@ class JobQuery:
 
 def job_query(
     job: SubmittedJob,
-    own: Stated | None,
+    own: JobComment | None,
     *,
     names: ModelNames,
     rules: Rules,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from wattloop.core.errors import ConfigError
-from wattloop.fleet.job_tag.stated import Stated
+from wattloop.fleet.job_comment import JobComment
 from wattloop.predict.prediction import Placement
 from wattloop.schedule.estimates.fleet_file import Fleet
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle, ModelNames, predicted_names
@@ -33,7 +33,7 @@ class AskedJob:
     """A job of a question: what the batch system says, or what the caller states itself."""
 
     submitted: SubmittedJob = field(default_factory=SubmittedJob)
-    stated: Stated | None = None
+    stated: JobComment | None = None
 
 
 class OracleService:
@@ -111,7 +111,7 @@ class OracleService:
         if self._fleet is None:
             return
         asked = [replace(rule.stated, gpus=(1,)) for rule in self._rules.rules]
-        asked.append(Stated("resnet-50", (64,), 1.0, (1,), "tf32"))
+        asked.append(JobComment("resnet-50", (64,), 1.0, (1,), "tf32"))
         self.answer([AskedJob(stated=each) for each in asked[:MOST_WARM]], [], wait_s=60.0)
 
     def models(self) -> list[str]:

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from wattloop.analyze.clusters import Clusters, clusters
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import RunTable, nearest
-from wattloop.report.stored import stored_search
-from wattloop.report.tables.of_search import search_table
+from wattloop.report.stored_results import stored_search
+from wattloop.report.tables import search_table
 from wattloop.serve.api.experiments import state_of
 from wattloop.serve.errors import NotThere, faults, needs_what_is_there
 from wattloop.serve.state import AppState, State

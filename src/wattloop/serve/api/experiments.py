@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from sqlalchemy import func, select
 
-from wattloop.report.stored import looked_at, stored_search, stored_sweep
+from wattloop.report.stored_results import looked_at, stored_search, stored_sweep
 from wattloop.schedule.campaigns.store import known_outcomes
 from wattloop.schedule.campaigns.summary import per_cell
 from wattloop.serve.errors import faults

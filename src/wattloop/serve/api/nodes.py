@@ -13,7 +13,7 @@ from wattloop.core.errors import ConfigError, RunSenseless
 from wattloop.fleet.delivery.batch import LARGEST_BATCH_B, Piece, Taken, clock_of, unpack_batch
 from wattloop.fleet.delivery.options import NODE_NAME
 from wattloop.fleet.delivery.status import NodeStatus
-from wattloop.fleet.nodes import STALE_S, NodeBook, NodeNow
+from wattloop.fleet.nodes import STALE_S, NodeNow, NodeTable
 from wattloop.fleet.tokens import Role
 from wattloop.serve.api.node_forms import (
     DELIVERY_BODY,
@@ -210,7 +210,7 @@ def _answered(taken: Taken, ended: dict[str, bool | str]) -> Taken:
     return taken._replace(ended=taken.ended or bool(said))
 
 
-def node_answers(book: NodeBook) -> list[NodeAnswer]:
+def node_answers(book: NodeTable) -> list[NodeAnswer]:
     """What the page shows and the API says."""
     return [_node(one) for one in book.now()]
 
@@ -237,7 +237,7 @@ def _node(one: NodeNow) -> NodeAnswer:
     )
 
 
-def power_answer(book: NodeBook, max_age_s: float = STALE_S) -> PowerAnswer:
+def power_answer(book: NodeTable, max_age_s: float = STALE_S) -> PowerAnswer:
     """The sum over nodes that were heard lately."""
     known = book.now()
     heard = [n for n in known if n.age_s <= max_age_s and n.power_w is not None]

@@ -10,7 +10,7 @@ from starlette.background import BackgroundTask
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.text import plain
-from wattloop.fleet.job_tag.stated import Stated
+from wattloop.fleet.job_comment import JobComment
 from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.schedule.oracle_service.advice import submit_advice
 from wattloop.schedule.oracle_service.answer import to_dict
@@ -84,7 +84,7 @@ class JobQuestion(_Closed):
     def asked(self) -> AskedJob:
         """As the service wants it."""
         batches = (self.batch,) if isinstance(self.batch, int) else tuple(self.batch)
-        stated = Stated(
+        stated = JobComment(
             model=self.model,
             batches=batches,
             work=self.samples,

@@ -9,8 +9,8 @@ from wattloop.analyze.clusters import STRATEGIES
 from wattloop.core.errors import ConfigError
 from wattloop.report.document import Block, Chart, Note
 from wattloop.report.figures.clusters import cluster_figures
-from wattloop.report.findings_blocks import findings_blocks
-from wattloop.report.stored import stored_search
+from wattloop.report.findings import findings_blocks
+from wattloop.report.stored_results import stored_search
 from wattloop.serve.api.clusters import ClusterQuery, clusters_of, table_of_search
 from wattloop.serve.api.experiments import state_of
 from wattloop.serve.blocks import blocks_html

@@ -14,7 +14,7 @@ from wattloop.core.units import (
     format_number,
     format_power,
 )
-from wattloop.report.document import Block, Chart, Note, Table
+from wattloop.report.document import Block, Chart, DocumentTable, Note
 from wattloop.report.figures.power import power_figure
 from wattloop.serve.api.compare import comparison_of
 from wattloop.serve.blocks import blocks_html
@@ -92,7 +92,7 @@ def _blocks(house: AppState, found: Comparison) -> list[Block]:
         )
         for quantity in found.quantities
     )
-    table = Table(
+    table = DocumentTable(
         tuple(columns),
         rows,
         caption=f"Compared with {heads[0]}; a difference within the uncertainty is marked '?'",

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
+from wattloop.report.campaign import report_of_campaign
 from wattloop.report.document import Document
-from wattloop.report.of_campaign import report_of_campaign
-from wattloop.report.of_search import report_of_search
-from wattloop.report.of_study import report_of_study
-from wattloop.report.of_sweep import report_of_sweep
+from wattloop.report.search import report_of_search
+from wattloop.report.study import report_of_study
+from wattloop.report.sweep import report_of_sweep
 from wattloop.serve.api.experiments import Kind, experiments_answer, state_of
 from wattloop.serve.blocks import sections_html
 from wattloop.serve.cache import ReportPage

@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from wattloop.report.document import Chart
-from wattloop.report.figures.slopes import slope_figure
+from wattloop.report.figures.power import slope_figure
 from wattloop.serve.api.jobs import JobQuery, SlopesAnswer, job_answer, jobs_answer, slopes_answer
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.state import AppState, State

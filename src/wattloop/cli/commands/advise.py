@@ -1,0 +1,96 @@
+"""`wattloop advise`: what a run wasted, and what to do about it."""
+
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattloop.cli.options import Config, JsonFile, StorePlace
+from wattloop.cli.output import check_target, say, write_json
+
+if TYPE_CHECKING:
+    from wattloop.advise.advice import Advice
+    from wattloop.core.settings import Settings
+    from wattloop.store.database import Store
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+WIDTH = 96
+
+
+IN_SUMMARY = 2
+
+
+"""Lines of advice below the summary of a run; `wattloop advise` has them all."""
+
+
+@app.command()
+def advise(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN]",
+            help="Identifier, its beginning, a name, or 'last' for the last run.",
+        ),
+    ] = "last",
+    *,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Say what a run wasted and what to do about it, the largest saving first.
+
+    Every advice has its evidence, where its saving comes from, and the command that confirms it.
+    """
+    from wattloop.advise.advisor import RULES, advice_on
+    from wattloop.cli.settings import settings_of
+    from wattloop.cli.stored_runs import opened
+    from wattloop.core.settings import STORE
+    from wattloop.store.runs import find_run
+
+    check_target(json_file, "--json")
+    settings = settings_of(config, needs=STORE, store=store)
+    with opened(store, config) as place:
+        record = find_run(place, run, by_name=True)
+        found = advice_on(place, record, settings)
+    if json_file is not None:
+        advice = [one.to_dict() for one in found]
+        write_json({"run_id": record.run_id, "rules": list(RULES), "advice": advice}, json_file)
+    if json_file != "-":
+        if found:
+            print_advice(found)
+        else:
+            say(f"wattloop: nothing to advise on run {record.run_id}{_why(record.energy_j)}")
+
+
+def print_advice(found: "list[Advice]") -> None:
+    """Title, saving, evidence and command of each, on standard output."""
+    for number, advice in enumerate(found, start=1):
+        lines = [f"{number}. {advice.title}: {advice.saving_words}"]
+        lines += textwrap.wrap(advice.text, WIDTH - 3)
+        lines += [f"seen: {fact}" for fact in advice.evidence]
+        lines.append(f"saving: {advice.source}")
+        if advice.command:
+            lines.append(f"try: {advice.command}")
+        sys.stdout.write("\n   ".join(lines) + "\n")
+
+
+def say_advice(store: "Store", run_id: str, settings: "Settings") -> None:
+    """The best advice on a run that just ended, in the summary of `wattloop run`."""
+    from wattloop.advise.advisor import advice_on
+    from wattloop.store.runs import find_run
+
+    found = advice_on(store, find_run(store, run_id), settings)
+    for advice in found[:IN_SUMMARY]:
+        say(f"  advice: {advice.line}")
+    if found:
+        more = len(found) - IN_SUMMARY
+        rest = f" and {more} more" if more > 0 else ""
+        say(f"  evidence{rest}: wattloop advise {run_id}")
+
+
+def _why(energy_j: float | None) -> str:
+    return ": no energy was measured" if energy_j is None else ""

@@ -1,0 +1,343 @@
+"""`wattloop agent`: energy per job on a node of a cluster."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wattloop.cli.options import JsonFile
+from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.core.errors import ConfigError
+from wattloop.core.results import non_overlapping
+from wattloop.core.units import format_duration, format_energy, format_power
+from wattloop.core.user_code import user_path
+
+if TYPE_CHECKING:
+    from wattloop.fleet.delivery import DeliveryOptions, Progress
+
+
+ConfigFile = Annotated[
+    str | None, typer.Option("--config", metavar="FILE", help="agent.yaml (docs/agent.md).")
+]
+
+
+Node = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="This node's name in Slurm (default: the host's)."),
+]
+
+
+def node_name(given: str | None) -> str:
+    """The node's name: as given, as Slurm's daemon says it, or the host's without its domain."""
+    return given or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+
+
+def run_command(
+    *, config: ConfigFile = None, node: Node = None, json_file: JsonFile = None
+) -> None:
+    """Measure this node once, and share its energy among its jobs, until told to stop."""
+    from wattloop.core.config_file import load_settings
+    from wattloop.fleet.agent.agent_context import site_of
+    from wattloop.fleet.agent.config import load_agent_config
+    from wattloop.fleet.agent.service import Service
+
+    check_target(json_file, "--json")
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    name = node_name(node)
+    service = Service(site_of(load_agent_config(config, name), name, load_settings()))
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        service.stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    say(f"wattloop: agent of {name}, folder {service.site.folder} (Ctrl-C ends it; jobs run on)")
+    service.run()
+    if json_file is not None:
+        write_json({"node": name, "folder": str(service.site.folder)}, json_file)
+
+
+LOOK_S = 0.1
+
+
+def deliver_command(
+    *,
+    node: Annotated[str, typer.Option(metavar="NAME", help="This node, as Slurm calls it.")],
+    config: Annotated[
+        str | None, typer.Option("--config", metavar="FILE", help="agent.yaml of the cluster.")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when all is in the store, or fail when it cannot.")
+    ] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout", metavar="SECONDS", help="With --once: fail after so long without progress."
+        ),
+    ] = 30.0,
+    json: JsonFile = None,
+) -> None:
+    """Send journals of a node: those of an agent that is gone, or whose server was away."""
+    from wattloop.fleet.agent.config import load_agent_config
+    from wattloop.fleet.delivery import DeliveryOptions, deliver, status_from_file
+
+    check_target(json, "--json")
+    told = load_agent_config(config, node)
+    if told.deliver is None:
+        raise ConfigError(f"{config or 'agent.yaml'}: deliver: url is needed to send anything")
+    options = DeliveryOptions(
+        url=told.deliver.url,
+        node=node,
+        folder=told.place / "journals",
+        token_file=Path(told.deliver.token_file) if told.deliver.token_file else None,
+        every_s=told.deliver.every_s,
+        limit_b=told.deliver.limit_b,
+        ca_file=Path(told.deliver.ca_file) if told.deliver.ca_file else None,
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    watch = _Watch()
+    if once:
+        total = _deliver_once(options, watch, stop, timeout)
+    else:
+        total = deliver(
+            options,
+            lambda: status_from_file(told.place / "status.json"),
+            stop=stop,
+            report=watch.report,
+        )
+    if json is not None:
+        write_json(total._asdict(), json)
+
+
+class _Watch:
+    """What has become of a delivery so far, and when it last came further."""
+
+    def __init__(self) -> None:
+        self.further_s = time.monotonic()
+        self.left: int | None = None
+        """Journals that wait, by the last answer of the server; None before the first."""
+        self._stored = 0
+
+    def report(self, done: "Progress | str") -> None:
+        """Told of each round, and of each fault in words."""
+        if isinstance(done, str):
+            say(f"wattloop: {done}")
+            return
+        self.left = done.left
+        if done.sent_b or done.stored or done.refused:
+            self.further_s = time.monotonic()
+        if done.stored or done.refused:
+            self._stored += done.stored
+            say(f"wattloop: {self._stored} runs in the store, {done.left} journals left")
+
+
+def _deliver_once(
+    options: "DeliveryOptions", watch: _Watch, stop: threading.Event, timeout_s: float
+) -> "Progress":
+    """Deliver in a thread: names that do not resolve and servers that do not answer cannot be
+    interrupted, but this command ends.
+
+    Raises:
+        ServerAway: nothing has come further for `timeout_s`.
+    """
+    from wattloop.fleet.delivery import Progress, deliver
+    from wattloop.fleet.delivery.client import ServerUnavailable
+
+    waiting = len(list(options.folder.glob("*.journal")))
+    say(f"wattloop: {waiting} journal(s) in {options.folder} for {options.url}")
+    found: list[Progress | BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(deliver(options, once=True, stop=stop, report=watch.report))
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            found.append(error)
+
+    thread = threading.Thread(target=work, name="wattloop-delivery", daemon=True)
+    thread.start()
+    while thread.is_alive() and not stop.is_set():
+        thread.join(LOOK_S)
+        if thread.is_alive() and time.monotonic() - watch.further_s > timeout_s:
+            stop.set()
+            raise ServerUnavailable(_stalled(options, watch.left, timeout_s))
+    thread.join(timeout_s)
+    outcome = found[0] if found else Progress()
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def _stalled(options: "DeliveryOptions", left: int | None, timeout_s: float) -> str:
+    if left is None:
+        return (
+            f"{options.url}: no answer for {timeout_s:g} s; the journals wait in "
+            f"{options.folder}; check that 'wattloop serve' runs there, or give it longer with "
+            "--timeout"
+        )
+    return (
+        f"{options.url}: {left} journal(s) did not come into the store for {timeout_s:g} s: its "
+        "store is away, or they have no end yet and an agent may go on with them "
+        f"({options.final_after_s:g} s after their last reading they are closed); they wait in "
+        f"{options.folder}"
+    )
+
+
+FOLDER = "/var/lib/wattloop/{node}"
+
+
+def hooks_command(
+    *,
+    install: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Write both scripts here (default: print them)."),
+    ] = None,
+    folder: Annotated[
+        str, typer.Option(help="The agents' folder, as in agent.yaml; {node} is the node's name.")
+    ] = FOLDER,
+    wait: Annotated[
+        float,
+        typer.Option(min=0.0, max=60.0, help="Seconds a job may wait for its power cap."),
+    ] = 2.0,
+    json_file: JsonFile = None,
+) -> None:
+    """Print or install Slurm's prolog and epilog."""
+    from wattloop.fleet.agent.hooks import HOOKS, hook_text, install_hooks
+
+    check_target(json_file, "--json")
+    if install is None:
+        texts = {name: hook_text(name, folder, wait) for name in HOOKS}
+        if json_file is not None:
+            write_json(texts, json_file)
+        else:
+            for name, text in texts.items():
+                typer.echo(f"# --- {name} ---\n{text}")
+        return
+    written = install_hooks(Path(user_path(install)), folder, wait)
+    lines = [f"{name.capitalize()}={p.absolute()}" for name, p in zip(HOOKS, written, strict=True)]
+    lines.append("PrologFlags=Alloc")
+    if json_file is not None:
+        write_json(
+            {"scripts": [str(p.absolute()) for p in written], "slurm_conf": lines}, json_file
+        )
+    if json_file != "-":
+        say("add to slurm.conf, and run 'scontrol reconfigure':")
+        typer.echo("\n".join(lines))
+
+
+SILENT_S = 30.0
+
+
+def status_command(
+    *, config: ConfigFile = None, node: Node = None, json_file: JsonFile = None
+) -> None:
+    """Show jobs, power and faults of this node as its agent sees them."""
+    from wattloop.fleet.agent.config import load_agent_config
+
+    check_target(json_file, "--json")
+    name = node_name(node)
+    found = _status(load_agent_config(config, name).place, name)
+    if json_file is not None:
+        write_json(found, json_file)
+    if json_file != "-":
+        _show(found)
+
+
+def _status(folder: Path, node: str) -> dict[str, Any]:
+    from wattloop.fleet.agent.state import STATE_FILE, STATUS_FILE, load_state
+    from wattloop.fleet.delivery.status import status_from_file
+
+    state, reason = load_state(folder / STATE_FILE)
+    status = status_from_file(folder / STATUS_FILE)
+    if state is None:
+        raise ConfigError(
+            reason or f"{folder}: no agent has worked here; start one with: wattloop agent run"
+        )
+    jobs = [
+        {
+            "job": kept.plan.job,
+            "name": kept.plan.facts.get("name", ""),
+            "user": kept.plan.user,
+            "gpus": list(kept.plan.gpus),
+            "cpus": kept.plan.cpus,
+            "since_s": state.until_s - kept.plan.started_s,
+            "energy_j": {domain: values[0] for domain, values in kept.account.items()},
+            "ended": kept.plan.ended_s is not None,
+        }
+        for kept in state.runs
+        if kept.plan.job
+    ]
+    waiting = len(list((folder / "journals").glob("*.journal")))
+    return {
+        "node": node,
+        "folder": str(folder),
+        "age_s": time.time() - state.wall_s,
+        "power_w": {} if status is None else dict(status.power_w),
+        "faults": [] if status is None else list(status.faults),
+        "jobs": jobs,
+        "events_waiting": len(list((folder / "events").glob("[0-9]*"))),
+        "journals": waiting,
+    }
+
+
+def _total_j(energy_j: dict[str, float]) -> float:
+    """Of a job: the node's meter where it has the node, else its parts without those inside."""
+    if "node" in energy_j:
+        return energy_j["node"]
+    inside = ((n, f"{n.rpartition('/')[0]}/package" if "/" in n else None) for n in energy_j)
+    counted = non_overlapping((n, where if where != n else None) for n, where in inside)
+    return sum(energy_j[name] for name in counted)
+
+
+def _show(found: dict[str, Any]) -> None:
+    power_w = found["power_w"].values()
+    drawn = f"{format_power(sum(power_w))} now" if power_w else "power not known"
+    say(f"node {found['node']}: {drawn}, as of {format_duration(max(0.0, found['age_s']))} ago")
+    if found["age_s"] > SILENT_S:
+        say("the agent does not work: start it with: wattloop agent run")
+    for fault in found["faults"]:
+        say(f"fault: {fault}")
+    rows = [
+        (
+            job["job"],
+            job["name"],
+            job["user"],
+            ",".join(gpu.removeprefix("gpu:") for gpu in job["gpus"]) or "-",
+            str(job["cpus"] or "-"),
+            format_duration(job["since_s"]),
+            format_energy(_total_j(job["energy_j"])) if job["energy_j"] else "not known",
+        )
+        for job in found["jobs"]
+    ]
+    print_table(("job", "name", "user", "GPUs", "CPUs", "for", "energy"), rows)
+
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Measure a node once, and share its energy among the jobs that Slurm runs on it.",
+    epilog="Example: wattloop agent hooks --install /etc/slurm; wattloop agent run --node n1.",
+)
+
+
+app.command("run")(run_command)
+
+
+app.command("status")(status_command)
+
+
+app.command("deliver")(deliver_command)
+
+
+app.command("hooks")(hooks_command)

@@ -1,0 +1,1 @@
+"""`wattloop analyze`: statistics over a search, a sweep or a CSV file."""

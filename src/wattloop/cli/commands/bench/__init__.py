@@ -1,0 +1,1 @@
+"""`wattloop bench`: time and energy of six kernels."""

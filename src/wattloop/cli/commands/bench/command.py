@@ -1,0 +1,292 @@
+"""`wattloop bench`: time and energy of six kernels across frameworks and parallel styles."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, NamedTuple
+
+import typer
+
+from wattloop.bench.idle import IdleByThreads, IdlePower, idle_by_threads, idle_line
+from wattloop.bench.plan import BenchPlan, BenchRequest, make_plan, usable_cpus, words
+from wattloop.bench.record import BenchRecord, BenchRecorder
+from wattloop.bench.result import KernelResult
+from wattloop.bench.runner import TIMEOUT_S, KernelBench
+from wattloop.bench.tables import csv_table
+from wattloop.cli.commands.bench.view import TABLES, list_kernels, machine_facts, show
+from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
+from wattloop.cli.output import check_target, say, write_json
+from wattloop.cli.progress import bars, is_redrawable, warn_if_busy
+from wattloop.cli.settings import settings_of
+from wattloop.core.errors import ConfigError, StoreError
+from wattloop.core.results import RunStatus
+from wattloop.core.settings import Settings
+from wattloop.core.units import format_duration
+from wattloop.core.user_code import user_path
+from wattloop.measure.session import Session
+from wattloop.store.database import open_store
+from wattloop.store.formats.csv_file import write as write_csv
+from wattloop.store.formats.target import Target
+
+Tell = Callable[[str, KernelResult | None], None]
+
+
+class Manner(NamedTuple):
+    """How to measure: what is idle, how long a kernel may take."""
+
+    idle: str
+    timeout_s: float
+
+
+def measured(choice: BenchRequest, settings: Settings, manner: Manner) -> BenchRecord:
+    """Everything that was chosen, in one stored run whose curve shows kernel after kernel."""
+    session = Session.open(settings, name="bench", in_process=False)
+    status = RunStatus.FAILED
+    try:
+        record = _watched(make_plan(choice, session.host), session, manner)
+        status = RunStatus.FINISHED
+    finally:
+        session.close(status)
+    return record
+
+
+def _watched(plan: BenchPlan, session: Session, manner: Manner) -> BenchRecord:
+    for item in plan.left_out:
+        say(f"wattloop: left out: {item.what}: {item.reason}")
+    warn_if_busy(
+        session, "times will be longer, and energy that others use is counted; stop what else runs"
+    )
+    with _keeper(plan, session) as keeper, _progress(plan) as tell:
+        rows, idle = _idle(plan, session, manner.idle, tell)
+
+        def listen(text: str, result: KernelResult | None) -> None:
+            tell(text, result)
+            if result is not None and keeper is not None:
+                keeper.add(result)
+
+        bench = KernelBench(plan, session, idle, listen, manner.timeout_s)
+        bench.run()
+        record = BenchRecord(
+            results=bench.results,
+            left_out=[{"what": o.what, "reason": o.reason} for o in plan.left_out],
+            idle=idle.to_dict(),
+            idle_by_threads=rows,
+            machine=machine_facts(session),
+            missing=[{"name": m.name, "reason": m.reason} for m in session.missing],
+            warnings=[*idle.warnings, *session.notes, *(keeper.warnings if keeper else ())],
+            experiment_id=keeper.experiment_id if keeper else None,
+        )
+        if keeper is not None:
+            keeper.end("finished", record)
+    return record
+
+
+def _idle(
+    plan: BenchPlan, session: Session, how: str, tell: Tell
+) -> tuple[list[IdleByThreads], IdlePower]:
+    if how != "threads":
+        tell("what this machine draws when idle", None)
+        return [], idle_line(session, how, plan.choice.device.kind, lambda: None)
+    most = len(usable_cpus())
+    doubling = [2**power for power in range(most.bit_length()) if 2**power <= most]
+    counts = plan.choice.threads or tuple(doubling)
+    tell(f"idle with {', '.join(map(str, counts))} sleeping threads", None)
+    rows, lines = idle_by_threads(session, counts, lambda: None)
+    return rows, IdlePower(lines, "idle line fitted over windows of sleeping threads")
+
+
+@contextmanager
+def _keeper(plan: BenchPlan, session: Session) -> Iterator[BenchRecorder | None]:
+    try:
+        store = open_store(session.settings.store_location)
+    except StoreError as error:
+        say(f"wattloop: warning: results will not be kept: {error}")
+        yield None
+        return
+    with store:
+        keeper = BenchRecorder(store, plan, session.clock.wall_s())
+        try:
+            yield keeper
+        except BaseException:
+            keeper.end("interrupted")
+            raise
+
+
+@contextmanager
+def _progress(plan: BenchPlan) -> Iterator[Tell]:
+    """A bar on a terminal; elsewhere a line at the beginning and one for each framework."""
+    about = f"{plan.measurements} measurements, about {format_duration(plan.expected_s)}"
+    if not is_redrawable():
+        say(f"wattloop: {about}")
+        yield _plain_progress
+        return
+    from rich.progress import BarColumn, TimeRemainingColumn
+
+    with bars(BarColumn(20), TimeRemainingColumn(), "{task.description}") as progress:
+        task = progress.add_task(about, total=plan.measurements)
+
+        def tell(text: str, result: KernelResult | None) -> None:
+            if result is None:
+                progress.update(task, description=text)
+            else:
+                progress.advance(task)
+
+        yield tell
+
+
+def _plain_progress(text: str, result: KernelResult | None) -> None:
+    if text.endswith(": starting"):
+        say(f"wattloop: {text.removesuffix(': starting')}")
+
+
+IDLE = ("auto", "stored", "fit", "threads", "none")
+
+
+USAGE_ERROR = 2
+
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command("bench")
+def bench(  # noqa: PLR0913 - one parameter per option
+    *,
+    kernels: Annotated[
+        str, typer.Option("--kernels", "-k", metavar="LIST", help="Such as gemm,triad.")
+    ] = "",
+    backends: Annotated[
+        str, typer.Option("--backends", "-b", metavar="LIST", help="Such as numpy,torch.")
+    ] = "",
+    styles: Annotated[
+        str, typer.Option("--styles", metavar="LIST", help="Such as scalar,simd or compiled.")
+    ] = "",
+    threads: Annotated[
+        str, typer.Option("--threads", metavar="LIST", help="CPU threads, such as 1,2,4.")
+    ] = "",
+    sizes: Annotated[
+        str,
+        typer.Option("--sizes", metavar="LIST", help="Such as small, or gemm=4096,triad=1e8."),
+    ] = "",
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="Number format: fp64, fp32, tf32, bf16 or fp16.")
+    ] = "fp32",
+    device: Annotated[
+        str, typer.Option("--device", help="cpu, gpu or gpu:N (default: a GPU if there is one).")
+    ] = "",
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", "-s", help="Measured seconds per kernel.")
+    ] = None,
+    idle: Annotated[
+        str, typer.Option("--idle", help="What to subtract: auto, stored, fit, threads, none.")
+    ] = "auto",
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, help="Most seconds for one kernel.")
+    ] = TIMEOUT_S,
+    tables: Annotated[
+        str, typer.Option("--tables", metavar="LIST", help=f"Of {','.join(TABLES)}, or all.")
+    ] = "",
+    listing: Annotated[
+        bool, typer.Option("--list", help="Show kernels, sizes and frameworks, and end.")
+    ] = False,
+    kept: Annotated[
+        str | None,
+        typer.Option("--show", metavar="ID", help="Show an earlier session; 'last' is the newest."),
+    ] = None,
+    csv_file: Annotated[
+        str | None, typer.Option("--csv", metavar="FILE", help="Write the results as CSV.")
+    ] = None,
+    figures: Annotated[
+        str | None, typer.Option("--figures", metavar="DIR", help="Draw the roofline there.")
+    ] = None,
+    json_file: JsonFile = None,
+    interval: Interval = None,
+    devices: Devices = None,
+    meters: Meters = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Run six kernels on every installed framework; say how fast, and at how many joules.
+
+    Results are checked, kernels run in processes of their own, and energy is read from outside.
+    """
+    outputs = Outputs(json_file, csv_file, figures)
+    outputs.check()
+    wanted = _tables(tables)
+    settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
+    if listing:
+        list_kernels(json_file)
+        return
+    if kept is not None:
+        _give(_kept(settings, kept), wanted, outputs)
+        return
+    if idle not in IDLE:
+        raise ConfigError(f"--idle {idle}: use {', '.join(IDLE)}")
+    choice = BenchRequest.of(
+        kernels=kernels,
+        backends=backends,
+        styles=styles,
+        threads=threads,
+        sizes=sizes,
+        dtype=dtype,
+        device=device,
+        seconds=seconds,
+    )
+    record = measured(choice, settings, Manner(idle, timeout))
+    _give(record, wanted, outputs)
+    if not any(r.ok for r in record.results):
+        raise typer.Exit(USAGE_ERROR)
+
+
+def _kept(settings: Settings, reference: str) -> BenchRecord:
+    from wattloop.bench.record import kept_record
+    from wattloop.store.database import open_store
+
+    with open_store(settings.store_location) as store:
+        return kept_record(store, reference)
+
+
+def _tables(text: str) -> list[str]:
+    wanted = words(text)
+    unknown = [name for name in wanted if name not in (*TABLES, "all")]
+    if unknown:
+        raise ConfigError(f"--tables {unknown[0]}: known are {', '.join(TABLES)}, all")
+    return list(TABLES) if "all" in wanted else wanted
+
+
+class Outputs(NamedTuple):
+    """Files that were asked for."""
+
+    json_file: str | None
+    csv_file: str | None
+    figures: str | None
+
+    def check(self) -> None:
+        """Refuse what cannot be written before minutes are spent on it."""
+        check_target(self.json_file, "--json")
+        check_target(self.csv_file, "--csv")
+        if self.figures is not None:
+            from wattloop.report.figures.render import needs_libraries
+
+            needs_libraries()
+
+
+def _give(record: BenchRecord, wanted: list[str], outputs: Outputs) -> None:
+    if "-" not in (outputs.json_file, outputs.csv_file):
+        show(record, wanted)
+    if outputs.json_file is not None:
+        write_json(record.to_dict(), outputs.json_file)
+    if outputs.csv_file is not None:
+        write_csv(csv_table(record.results), Target(outputs.csv_file, "--csv"))
+    if outputs.figures is not None:
+        _draw(record, outputs.figures)
+
+
+def _draw(record: BenchRecord, folder: str) -> None:
+    from wattloop.report.figures.render import save
+    from wattloop.report.figures.roofline import roofline_figures
+
+    charts = roofline_figures(record.results)
+    if not charts:
+        say("wattloop: no figure: the roofline needs gemm and triad among the kernels")
+        return
+    for path in save(charts, user_path(folder), title="Kernels under their roof"):
+        say(f"wattloop: wrote {path}")

@@ -1,0 +1,143 @@
+"""`wattloop card`: the energy card of a model."""
+
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattloop.cli.options import Config, JsonFile, Meters, StorePlace, Zone
+from wattloop.cli.output import check_target, say, write_json, write_text
+from wattloop.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from wattloop.accounting.carbon import IntensitySearch
+    from wattloop.core.settings import Settings
+    from wattloop.report.card import Inference
+    from wattloop.store.database import Store
+    from wattloop.store.runs import RunRecord
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+LOOK_BACK = 100
+
+
+@app.command(
+    epilog="Example: wattloop card last --inference 'python infer.py --count {n}' "
+    "--inferences 1000 -o resnet50"
+)
+def card(  # noqa: PLR0913 - one parameter per option
+    run: Annotated[
+        str,
+        typer.Argument(metavar="[RUN]", help="The training: identifier, its beginning, or 'last'."),
+    ] = "last",
+    *,
+    inference: Annotated[
+        str | None,
+        typer.Option(
+            "--inference", metavar="CMD", help="A command that does {n} inferences; it is run."
+        ),
+    ] = None,
+    inferences: Annotated[
+        int, typer.Option("--inferences", min=1, help="How many inferences the command does.")
+    ] = 100,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="NAME", help="NAME.svg, NAME.md and NAME.json."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option("--model", help="What the model is called (the name of the run).")
+    ] = "",
+    renewable: Annotated[
+        str | None,
+        typer.Option("--renewable", metavar="SHARE", help="Renewable share of the electricity."),
+    ] = None,
+    json_file: JsonFile = None,
+    zone: Zone = None,
+    meters: Meters = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Write the energy card of a model as SVG, Markdown and JSON.
+
+    Training energy and time, hardware, energy and latency of an inference, carbon; each with
+    where it comes from.
+    """
+    from wattloop.cli.commands.run.execution import keep
+    from wattloop.cli.settings import settings_of
+    from wattloop.cli.stored_runs import opened
+    from wattloop.report.card import card_of
+    from wattloop.report.card_formats import card_markdown, card_svg
+    from wattloop.store.runs import find_run
+
+    settings = settings_of(config, zone=zone, meters=meters, store=store)
+    share = _share(renewable)
+    check_target(json_file, "--json")
+    with opened(store, config) as place:
+        record = find_run(place, run, by_name=True) if run != "last" else _last_training(place)
+    stem = output or f"card-{record.run_id}"
+    for ending in ("svg", "md", "json"):
+        check_target(f"{stem}.{ending}", "--output")
+    measured = _measured(inference, inferences, settings)
+    if measured is not None:
+        keep(settings)
+    made = card_of(
+        record, measured, _intensity(record, settings), model=model, renewable_share=share
+    )
+    write_text(card_svg(made), f"{stem}.svg", "--output")
+    write_text(card_markdown(made), f"{stem}.md", "--output")
+    write_json(made.to_dict(), f"{stem}.json", "--output")
+    if json_file is not None:
+        write_json(made.to_dict(), json_file)
+    say(f"wattloop: energy card of {made.model}: {stem}.svg, {stem}.md, {stem}.json")
+    for note in made.notes:
+        say(f"wattloop: {note}")
+
+
+def _last_training(store: "Store") -> "RunRecord":
+    """The last run that is not one of ours: those of inferences are kept as well."""
+    from wattloop.store.runs import find_run, list_runs
+
+    recent = (record for record in list_runs(store, limit=LOOK_BACK) if "card" not in record.tags)
+    return next(recent, None) or find_run(store, "last")
+
+
+def _measured(command: str | None, inferences: int, settings: "Settings") -> "Inference | None":
+    if command is None:
+        return None
+    from wattloop.report.card import measured_inference
+
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(f"--inference {command}: {error}") from None
+    if not words:
+        raise ConfigError("--inference: no command; write it in quotes")
+    return measured_inference(
+        words, inferences, settings, told=lambda text: say(f"wattloop: measuring {text}")
+    )
+
+
+def _intensity(record: "RunRecord", settings: "Settings") -> "IntensitySearch":
+    """That of the run, unless it had none; a live provider knows only the present."""
+    from wattloop.accounting.carbon import Intensity, IntensityKind, IntensitySearch, find_intensity
+
+    kept = (record.accounting or {}).get("carbon_intensity")
+    if kept:
+        return IntensitySearch(Intensity(**{**kept, "kind": IntensityKind(kept["kind"])}))
+    begin_s = record.started_wall_s
+    return find_intensity(
+        settings._replace(carbon_url=""), begin_s, begin_s + (record.duration_s or 0.0)
+    )
+
+
+def _share(text: str | None) -> float | None:
+    from wattloop.check.limits import share
+
+    if text is None:
+        return None
+    found = 1.0 if text.strip() in ("1", "1.0") else share(text, "--renewable")
+    if found > 1:
+        raise ConfigError(f"--renewable {text}: at most 100%")
+    return found

@@ -1,0 +1,199 @@
+"""`wattloop check`: fail a CI job when a command uses more energy than before."""
+
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattloop.check.baselines import Baseline
+from wattloop.check.command import Measured
+from wattloop.check.figures import Execution, Kind, format_figure, judged_kind
+from wattloop.check.markdown import HEADERS, comparison_markdown, judgement_row
+from wattloop.check.verdict import Comparison, mean_and_noise
+from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
+from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json, write_text
+from wattloop.core.errors import ConfigError
+from wattloop.core.user_code import user_path
+from wattloop.version import __version__
+
+if TYPE_CHECKING:
+    from wattloop.check.figures import FigureSeries
+
+
+def report(found: Comparison, done: Measured, markdown: str | None, json_file: str | None) -> None:
+    """The table on standard output, remarks on standard error, and the files."""
+    remarks = _remarks(found, done)
+    if markdown is not None:
+        write_text(comparison_markdown(found, remarks), markdown, "--markdown")
+    if json_file is not None:
+        data = {**found.to_dict(), "runs": done.run_ids, "remarks": remarks}
+        write_json(data, json_file)
+    if "-" not in (markdown, json_file):
+        rows = [judgement_row(found.judged, found.provenance)]
+        rows += [(*judgement_row(one)[:-1], "shown only") for one in found.others]
+        print_table(HEADERS, rows)
+    for remark in remarks:
+        say(f"wattloop: {remark}")
+
+
+def say_taken(label: str, taken: Baseline, done: Measured, where: str) -> None:
+    """Which baseline was taken."""
+    mean, noise = mean_and_noise(taken.series[taken.judged])
+    shown = f"{format_figure(taken.judged, mean)} ± {noise / mean if mean else 0:.1%}"
+    say(f"wattloop: {where}: {label}: {taken.judged.words} {shown} on {taken.machine.words}")
+    if taken.judged is not Kind.ENERGY and done.reason:
+        say(f"wattloop: {done.reason}, so {taken.judged.words} is what will be compared")
+    for note in done.notes:
+        say(f"wattloop: {note}")
+
+
+def teller(repeats: int) -> Callable[[int, Execution], None]:
+    """Says how far it is, to a person who waits."""
+
+    def told(number: int, execution: Execution) -> None:
+        kind = judged_kind(execution)
+        if is_terminal(sys.stderr) and kind is not None:
+            shown = format_figure(kind, execution[kind].value)
+            say(f"wattloop: repeat {number} of {repeats}: {kind.words} {shown}")
+
+    return told
+
+
+def _remarks(found: Comparison, done: Measured) -> list[str]:
+    remarks = []
+    if found.judged.kind is not Kind.ENERGY and done.reason:
+        remarks.append(f"{done.reason}, so {found.judged.kind.words} was compared in its place")
+    if found.parts:
+        remarks.append(f"energy of {', '.join(found.parts)}, {found.provenance}")
+    return [*remarks, *found.notes, *found.judged.notes, *done.notes]
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+REGRESSION = 1
+
+
+@app.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog="Example: wattloop check --baseline energy.json --repeats 5 -- python train.py. "
+    "Exit code 1 for a regression, 2 for what cannot be compared.",
+)
+def check(  # noqa: PLR0913 - one parameter per option
+    command: Annotated[
+        list[str], typer.Argument(metavar="PROGRAM", help="What to check, and its arguments.")
+    ],
+    *,
+    baseline: Annotated[
+        str, typer.Option("--baseline", metavar="FILE", help="The figures to compare with.")
+    ],
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, max=1000, help="How often to run it.")
+    ] = 5,
+    warmup: Annotated[
+        int, typer.Option("--warmup", min=0, max=100, help="Runs before those that count.")
+    ] = 0,
+    tolerance: Annotated[
+        str, typer.Option("--tolerance", metavar="SHARE", help="What may be lost, beyond noise.")
+    ] = "5%",
+    update: Annotated[
+        bool, typer.Option("--update", help="Take the figures of now as the baseline.")
+    ] = False,
+    name: Annotated[
+        str, typer.Option("--name", "-n", help="What the baseline is called (the command).")
+    ] = "",
+    figure: Annotated[
+        str | None,
+        typer.Option(
+            "--figure", metavar="KIND", help="Judge energy, instructions, cpu_time or time."
+        ),
+    ] = None,
+    other_machine: Annotated[
+        bool,
+        typer.Option("--other-machine", help="Compare also with another kind of machine."),
+    ] = False,
+    markdown: Annotated[
+        str | None,
+        typer.Option("--markdown", metavar="FILE", help="Write a table for the pull request."),
+    ] = None,
+    json_file: JsonFile = None,
+    interval: Interval = None,
+    devices: Devices = None,
+    meters: Meters = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Run a command some times, and compare what it used with a baseline.
+
+    Without sensors, instructions or CPU time are compared, and that is said. What the program
+    prints goes to standard error.
+    """
+    from wattloop.check.baselines import Baseline, Baselines
+    from wattloop.check.command import measured_command
+    from wattloop.check.figures import gathered
+    from wattloop.check.limits import share
+    from wattloop.check.machine import Machine
+    from wattloop.check.verdict import compared
+    from wattloop.cli.commands.run.execution import keep
+    from wattloop.cli.settings import settings_of
+
+    path = user_path(baseline)
+    machine = Machine.here()
+    label = name or shlex.join(command)
+    allowed = share(tolerance, "--tolerance")
+    wanted = _kind(figure)
+    settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
+    for target, option in ((markdown, "--markdown"), (json_file, "--json")):
+        check_target(target, option)
+    known = Baselines.read_if_any(path) if update else Baselines.read(path)
+    if update:
+        check_target(str(path), "--baseline")
+        before = None
+    else:  # what cannot be compared is said before hours are spent
+        before = known.find(label, machine, other_machine=other_machine)
+    done = measured_command(
+        command, settings, repeats=repeats, warmup=warmup, name=name, told=teller(repeats)
+    )
+    keep(settings)
+    now = gathered(done.executions)
+    kind = _judged(wanted, now, done)
+    if before is None:
+        taken = Baseline(machine, kind, now, time.time(), __version__)
+        known.put(label, taken)
+        write_text(known.to_text(), str(path), "--baseline")
+        say_taken(label, taken, done, baseline)
+        if json_file is not None:
+            write_json({"name": label, "runs": done.run_ids, **taken.to_dict()}, json_file)
+        return
+    found = compared(
+        label, before, now, kind, machine=machine, tolerance=allowed, chosen=wanted is not None
+    )
+    report(found, done, markdown, json_file)
+    raise typer.Exit(REGRESSION if found.verdict.value == "regression" else 0)
+
+
+def _kind(figure: str | None) -> "Kind | None":
+    from wattloop.check.figures import Kind
+
+    if figure is None:
+        return None
+    try:
+        return Kind(figure.replace("-", "_").lower())
+    except ValueError:
+        raise ConfigError(f"--figure {figure}: unknown; choose one of {', '.join(Kind)}") from None
+
+
+def _judged(wanted: "Kind | None", now: "dict[Kind, FigureSeries]", done: "Measured") -> "Kind":
+    from wattloop.check.figures import judged_kind
+
+    kind = wanted or judged_kind(now)
+    if kind is None or kind not in now:
+        what = "nothing" if kind is None else f"no {kind.words}"
+        reasons = "; ".join(filter(None, (done.reason, *done.notes)))
+        raise ConfigError(
+            f"{what} could be had of every repeat ({reasons}); choose another --figure"
+        )
+    return kind

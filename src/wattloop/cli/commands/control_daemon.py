@@ -1,0 +1,125 @@
+"""`wattloop control-daemon`: levers for users who are not root, within an operator's rules."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wattloop.cli.options import JsonFile
+from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.core.user_code import user_path
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Let users who are not root set levers, within an operator's rules.",
+    epilog="Examples: wattloop control-daemon --check; wattloop control-daemon log --lines 20.",
+)
+
+
+RULES = "/etc/wattloop/control.yaml"
+
+
+RulesFile = Annotated[
+    str, typer.Option("--rules", metavar="FILE", help="The operator's rules, owned by root.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def control_daemon(
+    ctx: typer.Context,
+    *,
+    rules: RulesFile = RULES,
+    socket: Annotated[
+        str | None, typer.Option("--socket", metavar="PATH", help="In place of the rules' own.")
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Say what the rules allow on this machine; start nothing."),
+    ] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Serve until SIGTERM; SIGHUP reads the rules again.
+
+    What a client sets is put back when it goes, however it goes.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    check_target(json_file, "--json")
+    from wattloop.control.daemon.rules_file import read_rules
+
+    read = read_rules(user_path(rules))
+    if check:
+        from wattloop.control.daemon.rules import describe_rules
+
+        lines = describe_rules(read)
+        if json_file is not None:
+            write_json(
+                {"rules": str(read.path), "socket": str(read.socket), "lines": lines}, json_file
+            )
+        if json_file != "-":
+            for line in lines:
+                sys.stdout.write(line + "\n")
+        return
+    from wattloop.control.daemon.server import Server
+
+    server = Server(read, user_path(socket) if socket else None)
+    say(f"wattloop: control daemon at {server.path}, rules of {read.path}")
+    server.run()
+    if json_file is not None:
+        write_json({"rules": str(read.path), "socket": str(server.path), "ended": True}, json_file)
+
+
+@app.command("log")
+def log(
+    *,
+    rules: RulesFile = RULES,
+    file: Annotated[
+        str | None, typer.Option("--log", metavar="FILE", help="In place of the rules' own.")
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", min=1, help="The last so many.")] = 50,
+    user: Annotated[str | None, typer.Option("--user", help="Only of this user.")] = None,
+    lever: Annotated[
+        str | None, typer.Option("--lever", help="Only of this lever, such as gpu:0/power_limit.")
+    ] = None,
+    refused: Annotated[bool, typer.Option("--refused", help="Only what was refused.")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Show changes and refusals, the newest last."""
+    from wattloop.control.daemon.audit_log import REFUSALS, read_log
+
+    check_target(json_file, "--json")
+    records = [
+        record
+        for record in read_log(_log_path(rules, file))
+        if (user is None or user in (record.get("user"), str(record.get("uid"))))
+        and (lever is None or record.get("lever") == lever)
+        and (not refused or record["event"] in REFUSALS)
+    ][-lines:]
+    if json_file is not None:
+        write_json(records, json_file)
+    if json_file != "-":
+        headers = ("time", "event", "user", "process", "lever", "before", "after", "why")
+        print_table(headers, [_row(record) for record in records], spare=("process",))
+
+
+def _log_path(rules: str, file: str | None) -> Path:
+    if file is not None:
+        return user_path(file)
+    from wattloop.control.daemon.rules_file import read_rules
+
+    return read_rules(user_path(rules)).log
+
+
+def _row(record: dict[str, Any]) -> tuple[str, ...]:
+    keys = ("time", "event", "user", "pid", "lever", "before", "after", "why")
+    cells = ["" if record.get(key) is None else str(record[key]) for key in keys]
+    if record.get("job"):
+        cells[2] += f" (job {record['job']})"
+    if record.get("fault"):
+        cells[-1] += f": {record['fault']}"
+    if record.get("unlisted_before"):
+        cells[-1] += f" (and {record['unlisted_before']} like it before)"
+    # what users sent stands in it, and this reaches a terminal
+    return tuple("".join(c if c.isprintable() else "?" for c in cell) for cell in cells)

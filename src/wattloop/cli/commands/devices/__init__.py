@@ -1,0 +1,1 @@
+"""`wattloop devices`: meters and levers of this machine."""

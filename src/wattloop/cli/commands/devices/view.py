@@ -1,0 +1,240 @@
+"""What `wattloop devices` says."""
+
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from wattloop.cli.output import print_table
+from wattloop.control.lever import LeverState, shown
+from wattloop.core.records import Domain, Provenance
+from wattloop.measure.verify import Check
+from wattloop.meters.base import Meter
+from wattloop.meters.registry import Inventory
+from wattloop.meters.visible_gpus import LeftOut
+
+
+def as_dict(
+    inventory: Inventory,
+    levers: Sequence[LeverState],
+    checks: Sequence[Check] | None,
+    hidden: Sequence[LeftOut] = (),
+) -> dict[str, Any]:
+    """What `--json` writes."""
+    data: dict[str, Any] = {
+        "meters": [*map(_meter_dict, inventory.meters), *_refusal_dicts(inventory)],
+        "levers": [lever.to_dict() for lever in levers],
+        "missing": [
+            {"name": m.name, "reason": m.reason, "remedy": m.remedy} for m in inventory.missing()
+        ],
+        "left_out": [
+            {"name": name, "reason": each.because} for each in hidden for name in each.names
+        ],
+    }
+    if checks is not None:
+        data["checks"] = [check.to_dict() for check in checks]
+    return data
+
+
+def print_report(
+    inventory: Inventory,
+    levers: Sequence[LeverState],
+    checks: Sequence[Check] | None,
+    hidden: Sequence[LeftOut] = (),
+    *,
+    everything: bool,
+) -> None:
+    """Tables of what can be used; for the rest why not, and the command that would allow it."""
+    rows = [row for meter in inventory.meters for row in _domain_rows(meter)]
+    if rows:
+        headers = ("domain", "meter", "how", "kind", "every", "known error", "source")
+        print_table(headers, rows, title="Can be measured", spare=("kind", "every"))
+    else:
+        _line("Nothing can be measured on this machine as it is.")
+    for left_out in hidden:
+        _line(f"In a run {left_out.text}.")
+    _advice(inventory)
+    _refusals(inventory, everything)
+    _levers(levers, everything)
+    if checks is not None:
+        _print_checks(checks)
+
+
+def _domain_rows(meter: Meter) -> list[tuple[str, ...]]:
+    return [
+        (
+            domain.name,
+            meter.name,
+            domain.provenance.value,
+            "joules" if domain.kind.value == "counter" else "watts",
+            _period(domain.update_period_s),
+            _known_error(domain),
+            domain.source,
+        )
+        for domain in meter.domains
+    ]
+
+
+def _advice(inventory: Inventory) -> None:
+    """What an estimate is worth, where nothing better can be read."""
+    domains = [domain for meter in inventory.meters for domain in meter.domains]
+    best = {d.name: d for d in reversed(domains)}
+    weak = [d for d in best.values() if d.provenance is Provenance.ESTIMATED]
+    if weak:
+        names = ", ".join(sorted(d.name for d in weak))
+        _line()
+        _paragraph(
+            f"{names}: no sensor can be read, so an estimate is used and marked 'estimated'; its "
+            f"stated error is {_known_error(weak[0])}. Below is what would give a real reading."
+        )
+    if not domains:
+        _paragraph(
+            "Runs are still timed and kept; their energy is 'missing', never zero. Below is what "
+            "would give a reading."
+        )
+
+
+def _refusals(inventory: Inventory, everything: bool) -> None:
+    refused = {part for refusal in inventory.refusals for part in refusal.parts}
+    parts = [part for part in inventory.missing() if part.name not in refused]
+    if parts:
+        _line("\nHere, but not readable")
+        for part in parts:
+            _item(part.name, part.reason, part.remedy)
+    helpful = [r for r in inventory.refusals if r.remedy or everything]
+    if helpful:
+        _line("\nMeters that cannot be used, and what would allow them")
+        for refusal in helpful:
+            expected = f" (would read {', '.join(refusal.parts)})" if refusal.parts else ""
+            _item(f"{refusal.meter}{expected}", refusal.reason, refusal.remedy)
+    hidden = len(inventory.refusals) - len(helpful)
+    if hidden:
+        _line(f"\n{hidden} more meter(s) have no hardware here; --all lists them.")
+
+
+def _levers(levers: Sequence[LeverState], everything: bool) -> None:
+    present = [lever for lever in levers if lever.value is not None or lever.available]
+    if present:
+        _line()
+        rows = [
+            (
+                lever.name,
+                shown(lever.value, lever.unit),
+                _range(lever),
+                "yes" if lever.available else "no",
+                lever.note,
+            )
+            for lever in present
+        ]
+        headers = ("lever", "now", "range", "may be set", "note")
+        print_table(headers, rows, title="Can be controlled (nothing is set by this command)")
+    blocked = [lever for lever in levers if not lever.available and (lever.remedy or everything)]
+    if blocked:
+        _line("\nLevers that cannot be used, and what would allow them")
+        for lever in _one_per_reason(blocked):
+            _item(lever.name, lever.reason, lever.remedy)
+
+
+def _print_checks(checks: Sequence[Check]) -> None:
+    _line("\nTwo sources of one domain, compared")
+    if not checks:
+        _paragraph("No domain is offered by two meters here, so there is nothing to compare.")
+    for check in checks:
+        _line(f"  {check.domain}: {check.first.source} and {check.second.source}")
+        _line(f"    {check.text}")
+
+
+def _meter_dict(meter: Meter) -> dict[str, Any]:
+    kinds = [domain.provenance for domain in meter.domains]
+    return {
+        "name": meter.name,
+        "available": True,
+        "reason": "",
+        "remedy": "",
+        "provenance": Provenance.weakest(kinds).value if kinds else None,
+        "domains": [_domain_dict(domain) for domain in meter.domains],
+        "signals": [{"name": s.name, "unit": s.unit} for s in meter.signals],
+        "refused": [
+            {"name": m.name, "reason": m.reason, "remedy": m.remedy} for m in meter.refused
+        ],
+        "parts": [],
+    }
+
+
+def _refusal_dicts(inventory: Inventory) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": refusal.meter,
+            "available": False,
+            "reason": refusal.reason,
+            "remedy": refusal.remedy,
+            "provenance": None,
+            "domains": [],
+            "signals": [],
+            "refused": [],
+            "parts": list(refusal.parts),
+        }
+        for refusal in inventory.refusals
+    ]
+
+
+def _domain_dict(domain: Domain) -> dict[str, Any]:
+    return {
+        "name": domain.name,
+        "kind": domain.kind.value,
+        "scope": domain.scope.value,
+        "provenance": domain.provenance.value,
+        "source": domain.source,
+        "inside": domain.inside,
+        "resolution": domain.resolution,
+        "update_period_s": domain.update_period_s,
+        "known_error": domain.known_error,
+        "known_error_w": domain.known_error_w,
+        "device": domain.device,
+        "tdp_w": domain.tdp_w,
+        "tdp_note": domain.tdp_note,
+    }
+
+
+def _known_error(domain: Domain) -> str:
+    parts = []
+    if domain.known_error:
+        parts.append(f"±{domain.known_error:.1%}".replace(".0%", "%"))
+    if domain.known_error_w:
+        parts.append(f"±{domain.known_error_w:.2g} W")
+    return " and ".join(parts) or "not stated"
+
+
+def _period(period_s: float) -> str:
+    return f"{period_s * 1e3:g} ms" if period_s < 1 else f"{period_s:g} s"
+
+
+def _range(lever: LeverState) -> str:
+    if lever.choices:
+        return " ".join(lever.choices)
+    if lever.low is None and lever.high is None:
+        return ""
+    low, high = (f"{v:g}" if v is not None else "?" for v in (lever.low, lever.high))
+    return f"{low} to {high} {lever.unit}"
+
+
+def _one_per_reason(levers: Sequence[LeverState]) -> list[LeverState]:
+    """Sixteen constraints closed for the same reason are said once per device."""
+    chosen: dict[tuple[str, str], LeverState] = {}
+    for lever in levers:
+        chosen.setdefault((lever.name.partition("/")[0], lever.remedy), lever)
+    return list(chosen.values())
+
+
+def _item(name: str, reason: str, remedy: str) -> None:
+    _line(f"  {name}: {reason}")
+    if remedy:
+        _line(f"      to allow it: {remedy}")
+
+
+def _paragraph(text: str) -> None:
+    _line(textwrap.fill(text, 96))
+
+
+def _line(text: str = "") -> None:
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,208 @@
+"""`wattloop fleet`: tokens of nodes and readers, and what is dropped when it is old."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattloop.cli.options import Config, JsonFile, StorePlace
+from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.settings import settings_of
+from wattloop.core.errors import ConfigError
+from wattloop.core.user_code import user_path
+
+if TYPE_CHECKING:
+    from wattloop.store.retention import Retention
+
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Tokens of nodes and readers, and what is dropped when it is old.",
+)
+
+
+tokens = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Who may read and write at a server."
+)
+
+
+app.add_typer(tokens, name="tokens")
+
+
+TokensFile = Annotated[
+    str,
+    typer.Option(
+        "--file",
+        envvar="WATTLOOP_TOKENS",
+        metavar="FILE",
+        help="File of tokens that 'wattloop serve --tokens' reads.",
+    ),
+]
+
+
+@tokens.command("add")
+def add(
+    *,
+    file: TokensFile,
+    role: Annotated[str, typer.Option(help="node, reader, writer or scheduler.")] = "node",
+    node: Annotated[
+        list[str] | None, typer.Option(help="Node that it is for; may be given several times.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What to call it (default: the node).")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Write each secret to DIR/NAME.token, for its owner."),
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """Make a secret; it is shown this once, the file keeps its hash."""
+    from wattloop.fleet.tokens import Role, add_token
+
+    check_target(json, "--json")
+    try:
+        wanted = Role(role)
+    except ValueError:
+        raise ConfigError(f"--role {role}: choose node, reader, writer or scheduler") from None
+    nodes = node or [""]
+    if name is not None and len(nodes) > 1:
+        raise ConfigError("--name: give it with one --node; several are called as they are")
+    if name is None and not nodes[0]:
+        raise ConfigError("--name: what shall it be called?")
+    folder = None if out is None else _folder(out)
+    made = {}
+    for one in nodes:
+        called = name or one
+        made[called] = add_token(user_path(file), called, wanted, one)
+        if folder is not None:
+            _keep_secret(folder / f"{called}.token", made[called])
+    if json is not None:
+        write_json([{"name": n, "role": role, "token": t} for n, t in made.items()], json)
+    elif folder is not None:
+        what = "secret is" if len(made) == 1 else "secrets are"
+        say(f"wattloop: {len(made)} {what} in {folder}; each is for its owner only")
+    else:
+        print_table(("name", "token"), made.items())
+
+
+@tokens.command("list")
+def list_(*, file: TokensFile, json: JsonFile = None) -> None:
+    """Names, roles and nodes; secrets are not kept anywhere."""
+    from wattloop.fleet.tokens import list_tokens
+
+    found = list_tokens(user_path(file))
+    if json is not None:
+        keys = ("name", "role", "node", "created")
+        write_json([{key: getattr(token, key) for key in keys} for token in found], json)
+        return
+    rows = [(t.name, t.role.value, t.node or "–", t.created or "–") for t in found]
+    print_table(("name", "role", "node", "made"), rows)
+
+
+@tokens.command("revoke")
+def revoke(
+    name: Annotated[str, typer.Argument(help="What it is called.")],
+    *,
+    file: TokensFile,
+    json: JsonFile = None,
+) -> None:
+    """Let nobody in with it any more; a running server follows within a second."""
+    from wattloop.fleet.tokens import revoke_token
+
+    gone = revoke_token(user_path(file), name)
+    if json is not None:
+        write_json({"name": gone.name, "role": gone.role.value, "node": gone.node}, json)
+    say(f"wattloop: token {gone.name} is revoked")
+
+
+@app.command("retain")
+def retain(
+    *,
+    samples: Annotated[
+        str | None, typer.Option(help="Age at which single samples go; 30d, 1y, forever.")
+    ] = None,
+    levels: Annotated[str | None, typer.Option(help="Age at which curves go.")] = None,
+    runs: Annotated[str | None, typer.Option(help="Age at which whole runs go.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    store: StorePlace = None,
+    config: Config = None,
+    json: JsonFile = None,
+) -> None:
+    """Drop what is old; energies of runs that stay do not change. Ctrl-C ends it at any time.
+
+    Without ages, those of the setting `retain` count.
+    """
+    from wattloop.cli.stored_runs import opened
+    from wattloop.core.units import format_bytes
+    from wattloop.store.retention import Dropped, apply_retention, retention_of
+
+    check_target(json, "--json")
+    policy = _asked({"samples": samples, "levels": levels, "runs": runs})
+    if policy is None:
+        policy = retention_of(settings_of(config, needs=("retain",)))
+    if policy is None:
+        raise ConfigError(
+            "retain: nothing says what is too old; give --samples 30d, or write "
+            "'retain: samples=30d,levels=1y,runs=forever' into wattloop.yaml"
+        )
+    last = Dropped()
+
+    def told(done: Dropped) -> None:
+        nonlocal last
+        if done.samples + done.levels + done.runs >= 1_000 + (
+            last.samples + last.levels + last.runs
+        ):
+            last = done
+            say(f"wattloop: {done.samples + done.levels + done.runs} runs so far")
+
+    with opened(store, config) as place:
+        found = apply_retention(place, policy, dry_run=dry_run, report=told)
+    if json is not None:
+        keys = ("samples", "levels", "runs", "payload_b")
+        write_json({"dry_run": dry_run, **{key: getattr(found, key) for key in keys}}, json)
+        return
+    would = "would lose" if dry_run else "lost"
+    say(
+        f"wattloop: {found.samples} runs {would} their samples, {found.levels} their curves; "
+        f"{found.runs} runs {'would go' if dry_run else 'went'}; {format_bytes(found.payload_b)}"
+    )
+
+
+def _asked(ages: Mapping[str, str | None]) -> "Retention | None":
+    """What the options say is too old; None without any."""
+    from wattloop.store.retention import Retention, parse_age
+
+    found_s = {}
+    for name, age in ages.items():
+        if age is not None:
+            try:
+                found_s[f"{name}_s"] = parse_age(age)
+            except ConfigError as error:
+                raise ConfigError(f"--{name}: {error}") from None
+    if not found_s:
+        return None
+    try:
+        return Retention(**found_s)
+    except ConfigError as error:
+        given = " ".join(f"--{name} {age}" for name, age in ages.items() if age is not None)
+        raise ConfigError(f"{given}: {error}") from None
+
+
+def _folder(text: str) -> Path:
+    folder = user_path(text)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"--out {text}: {error.strerror}") from None
+    return folder
+
+
+def _keep_secret(path: Path, secret: str) -> None:
+    try:
+        path.touch(mode=0o600)
+        path.chmod(0o600)
+        path.write_text(secret + "\n", "utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; revoke the token and try again") from None

@@ -1,0 +1,1 @@
+"""`wattloop predict`: time and energy of a training before it runs."""

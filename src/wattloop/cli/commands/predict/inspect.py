@@ -1,0 +1,182 @@
+"""`wattloop predict inspect`: what a model does in a step, by module, kind and phase."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from wattloop.cli.commands.predict.options import (
+    Accumulate,
+    Batch,
+    GpuName,
+    Head,
+    Image,
+    Inference,
+    Input,
+    ModelName,
+    Optimizer,
+    Precision,
+    SaveWorkload,
+    Seq,
+    Style,
+)
+from wattloop.cli.options import JsonFile
+from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.result_view import UNKNOWN
+from wattloop.core.units import format_bytes, format_duration
+from wattloop.predict.breakdown import (
+    Part,
+    by_kind,
+    by_module,
+    by_phase,
+    operation_times_s,
+    unruled_share,
+)
+from wattloop.predict.forecast import Forecast
+from wattloop.predict.workload.workload import Workload
+
+MOST_ROWS = 30
+
+
+def inspect_command(  # noqa: PLR0913 - one parameter per option
+    *,
+    model: ModelName,
+    batch: Batch = None,
+    seq: Seq = None,
+    image: Image = None,
+    precision: Precision = None,
+    optimizer: Optimizer = None,
+    style: Style = None,
+    accumulate: Accumulate = None,
+    inference: Inference = False,
+    head: Head = None,
+    stated: Input = None,
+    gpu: GpuName = "h200",
+    depth: Annotated[
+        int, typer.Option("--depth", min=1, help="How deep to go into the modules.")
+    ] = 3,
+    save_workload: SaveWorkload = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Show the workload by module, kind and phase: FLOPs, bytes, and time on a GPU."""
+    from wattloop.cli.commands.predict.execution import keep_workload
+    from wattloop.cli.commands.predict.options import with_options_named
+    from wattloop.cli.progress import spinner
+    from wattloop.predict.forecaster import Forecaster
+    from wattloop.predict.request import Question
+
+    check_target(json_file, "--json")
+    check_target(save_workload, "--save-workload")
+    with with_options_named():
+        question = Question(
+            model=model,
+            gpu=gpu,
+            batch=batch,
+            seq=seq,
+            image=image,
+            precision=precision,
+            optimizer=optimizer,
+            style=style,
+            accumulate=accumulate,
+            training=not inference,
+            head=head,
+            stated=tuple(stated or ()),
+        )
+        forecaster = Forecaster(cache=True)
+        with spinner(f"tracing {model}"):
+            forecast = forecaster.answer(question)
+    times = operation_times_s(
+        forecaster.estimator(question, forecast.placement.gpu),
+        forecast.workload,
+        forecast.placement,
+    )
+    work = forecast.workload
+    views = {
+        "module": by_module(work, times, depth),
+        "kind": by_kind(work, times),
+        "phase": by_phase(work, times),
+    }
+    keep_workload(forecast, save_workload)
+    if json_file is not None:
+        write_json(_data(forecast, views), json_file)
+    if json_file != "-":
+        _show(forecast, views)
+
+
+def _show(forecast: Forecast, views: Mapping[str, Mapping[str, Part]]) -> None:
+    work = forecast.workload
+    gpu = forecast.placement.gpu.product
+    print_table(("", ""), _facts(work), title=f"{work.name}: one step on one GPU")
+    typer.echo()
+    for view, parts in views.items():
+        total_s = sum(part.gpu_s or 0.0 for part in parts.values())
+        rows = [(name, *_cells(part, total_s)) for name, part in parts.items()]
+        headers = (view, "calls", "GFLOP", "moved", "written forward", f"time on {gpu}", "share")
+        print_table(headers, rows[:MOST_ROWS], spare=("calls", "written forward"))
+        if len(rows) > MOST_ROWS:
+            typer.echo(f"... and {len(rows) - MOST_ROWS} more; --json has all of them")
+        typer.echo()
+    for note in forecast.notes:
+        say(f"note: {note}")
+    for warning in forecast.all_warnings:
+        say(f"warning: {warning}")
+
+
+def _facts(work: Workload) -> list[tuple[str, str]]:
+    kernels = sum(
+        op.kernels * op.count * (1 if op.phase == "optimizer" else work.accumulate)
+        for op in work.operations
+    )
+    facts = [
+        ("batch", f"{work.batch} samples x {work.accumulate}"),
+        ("precision", work.precision),
+        ("optimizer", f"{work.optimizer} ({work.optimizer_style})" if work.training else "none"),
+        ("parameters", f"{work.parameters:,}"),
+        ("memory of weights", format_bytes(work.parameter_bytes)),
+        ("of gradients", format_bytes(work.gradient_bytes)),
+        ("of the optimizer", format_bytes(work.optimizer_bytes)),
+        ("of activations", format_bytes(work.activation_bytes)),
+        ("at most", format_bytes(work.peak_bytes)),
+        ("kernels launched", f"{kernels:,}"),
+        ("without a cost rule", f"{unruled_share(work):.1%} of the bytes"),
+    ]
+    if not work.training:
+        facts = [f for f in facts if f[0] not in ("optimizer", "of gradients", "of the optimizer")]
+    return facts
+
+
+def _cells(part: Part, total_s: float) -> tuple[str, ...]:
+    known = part.gpu_s is not None
+    return (
+        f"{part.calls:,}",
+        f"{part.flops / 1e9:,.1f}",
+        format_bytes(part.bytes_moved),
+        format_bytes(part.forward_bytes),
+        format_duration(part.gpu_s or 0.0) if known else UNKNOWN,
+        f"{(part.gpu_s or 0.0) / total_s:.1%}" if known and total_s else UNKNOWN,
+    )
+
+
+def _data(forecast: Forecast, views: Mapping[str, Mapping[str, Part]]) -> dict[str, Any]:
+    work = forecast.workload
+    return {
+        "model": work.name,
+        "gpu": forecast.placement.gpu.name,
+        "precision": work.precision,
+        "batch": work.batch,
+        "accumulate": work.accumulate,
+        "training": work.training,
+        "parameters": work.parameters,
+        "parameter_bytes": work.parameter_bytes,
+        "gradient_bytes": work.gradient_bytes,
+        "optimizer_bytes": work.optimizer_bytes,
+        "activation_bytes": work.activation_bytes,
+        "peak_bytes": work.peak_bytes,
+        "unruled_share": unruled_share(work),
+        **{
+            f"by_{view}": {name: part.to_dict() for name, part in parts.items()}
+            for view, parts in views.items()
+        },
+        "notes": list(forecast.notes),
+        "warnings": list(forecast.all_warnings),
+    }

@@ -1,0 +1,165 @@
+"""`wattloop predict job`: what is believed of a job of a batch system, and why."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattloop.cli.options import Config, JsonFile, StorePlace
+from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.stored_runs import opened_if_any
+from wattloop.core.errors import ConfigError
+from wattloop.core.units import format_duration, format_power, kwh_from_joules
+
+if TYPE_CHECKING:
+    from wattloop.schedule.estimates.submitted_job import SubmittedJob
+    from wattloop.schedule.oracle_service.answer import Answer
+    from wattloop.schedule.oracle_service.placement_estimates import PlacementEstimate
+
+
+SILENT_S = 1.5
+
+
+PATIENCE_S = 600.0
+
+
+OBJECTIVES = ("energy", "time", "edp")
+
+
+def job_command(  # noqa: PLR0913 - one parameter per option
+    *,
+    cluster: Annotated[
+        str, typer.Option("--cluster", metavar="FILE", help="Its machines (docs/clusters.md).")
+    ],
+    slurm: Annotated[
+        str | None,
+        typer.Option("--slurm", metavar="JOB", help="Number of a job that Slurm has now."),
+    ] = None,
+    comment: Annotated[
+        str, typer.Option("--comment", help="As in sbatch: wattloop:model=...,samples=...")
+    ] = "",
+    gpus: Annotated[int, typer.Option("--gpus", min=1, max=4096, help="GPUs it asks for.")] = 1,
+    gpu_type: Annotated[str, typer.Option("--gpu-type", help="The type it asks for.")] = "",
+    time_limit: Annotated[
+        str | None, typer.Option("--time-limit", metavar="TIME", help="Such as 90min or 2h.")
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="Of the job, for mapping and history.")] = "",
+    user: Annotated[str, typer.Option("--user", help="Who submits it.")] = "",
+    account: Annotated[str, typer.Option("--account", help="Its account.")] = "",
+    partition: Annotated[str, typer.Option("--partition", help="Its partition.")] = "",
+    script: Annotated[str, typer.Option("--script", help="Path of its script.")] = "",
+    mapping: Annotated[
+        str, typer.Option("--mapping", metavar="FILE", help="Which jobs train what.")
+    ] = "",
+    objective: Annotated[
+        str, typer.Option("--objective", help="Best in energy, time or edp.")
+    ] = "energy",
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """What a job of a cluster will cost on each placement it may take, and how that is known."""
+    from wattloop.schedule.estimates.fleet_file import load_fleet
+    from wattloop.schedule.estimates.history import History
+    from wattloop.schedule.estimates.submitted_job import SubmittedJob
+    from wattloop.schedule.oracle_service import AskedJob, OracleService
+    from wattloop.schedule.oracle_service.answer import to_dict
+
+    check_target(json_file, "--json")
+    if objective not in OBJECTIVES:
+        raise ConfigError(f"--objective {objective}: choose one of {', '.join(OBJECTIVES)}")
+    fleet = load_fleet(cluster, mapping)
+    if slurm is not None:
+        job = _of_slurm(slurm)
+    else:
+        job = SubmittedJob(
+            name=name,
+            user=user,
+            account=account,
+            partition=partition,
+            script=script,
+            comment=comment,
+            gpus=gpus,
+            gpu_type=gpu_type,
+            time_limit_s=_seconds(time_limit),
+        )
+    with opened_if_any(store, config) as place:
+        history = None if place is None else History(place)
+        service = OracleService(fleet, history)
+        answer = service.answer([AskedJob(job)], [], objective=objective, wait_s=SILENT_S)
+        if any(price.later for price in answer.prices):
+            say("wattloop: tracing the model, once; this takes some seconds")
+            answer = service.answer([AskedJob(job)], [], objective=objective, wait_s=PATIENCE_S)
+    if json_file is not None:
+        write_json(to_dict(answer), json_file)
+    if json_file != "-":
+        _show(answer)
+
+
+def _of_slurm(number: str) -> "SubmittedJob":
+    """A job that waits or runs, as the driver sees it."""
+    from wattloop.schedule.slurm.managed_cluster import submitted
+    from wattloop.schedule.slurm.scontrol import SlurmClient
+
+    for job in SlurmClient().jobs():
+        if job.key == number:
+            return submitted(job)
+    raise ConfigError(f"--slurm {number}: Slurm has no such job waiting or running; see squeue")
+
+
+def _seconds(text: str | None) -> float | None:
+    from wattloop.schedule.quantities import seconds
+
+    if text is None:
+        return None
+    try:
+        found = float(seconds(text))
+    except ValueError as error:
+        raise ConfigError(f"--time-limit: {error}") from None
+    if not 0 < found <= 1e9:
+        raise ConfigError(f"--time-limit {text}: must be above 0 and below 30 years")
+    return found
+
+
+def _show(answer: "Answer") -> None:
+    job = answer.jobs[0]
+    key = job.keys[0] if job.keys else None
+    what = "" if key is None else f"{key.model.removeprefix('hf:')} {key.precision}".strip()
+    known = "nothing is known" if job.source == "none" else f"known from {job.source.value}"
+    say(f"{what or 'a job that nobody described'}: {known}")
+    for note in job.notes:
+        say(f"  {note}")
+    for refusal in job.refusals:
+        say(f"  not believed: {refusal}")
+    priced = [
+        (number, where, price)
+        for number, ((_, where), price) in enumerate(zip(answer.pairs, answer.prices, strict=True))
+        if not price.error
+    ]
+    for said in dict.fromkeys(price.source for _, _, price in priced if key is not None):
+        say(f"  {said}")
+    rows = [
+        (
+            f"{answer.places[where].gpus} x {answer.places[where].gpu}",
+            "–" if price.cap_w is None else format_power(price.cap_w),
+            "spread" if answer.places[where].spread else "",
+            "–" if price.batch is None else str(price.batch),
+            "–" if price.time_s is None else format_duration(price.time_s),
+            format_power(price.power_w or 0.0),
+            _energy(price),
+            "best" if number == answer.best[0] else "",
+        )
+        for number, where, price in priced
+    ]
+    if rows:
+        headers = ("GPUs", "cap", "", "batch", "time", "power", "energy (90% interval)", " ")
+        print_table(headers, rows, spare=("", "batch"))
+    for said in dict.fromkeys(price.error for price in answer.prices if price.error):
+        say(f"no price: {said}")
+
+
+def _energy(price: "PlacementEstimate") -> str:
+    if price.energy_j is None:
+        return "–"
+    kwh, factor = kwh_from_joules(price.energy_j), (price.factors or {}).get("energy")
+    about = "" if factor is None else f" ({kwh / factor:.3g} to {kwh * factor:.3g})"
+    return f"{kwh:.3g} kWh{about}"

@@ -1,0 +1,100 @@
+"""`wattloop report`: one file that shows and proves what was measured."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattloop.cli.options import Config, JsonFile, StorePlace
+from wattloop.cli.output import check_target, say, write_json
+from wattloop.cli.progress import spinner
+from wattloop.core.errors import ConfigError
+from wattloop.core.user_code import user_path
+
+if TYPE_CHECKING:
+    from wattloop.report.document import Document
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def report(
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN|SWEEP|SEARCH|CAMPAIGN|STUDY]",
+            help="Identifier, its beginning, a name, or 'last' for the last run.",
+        ),
+    ] = "last",
+    *,
+    html: Annotated[bool, typer.Option("--html", help="One HTML file (the default).")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="A typeset PDF.")] = False,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")
+    ] = None,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Write a report as one HTML file that opens offline, or as a PDF."""
+    from wattloop.cli.settings import settings_of
+    from wattloop.cli.stored_runs import opened
+    from wattloop.core.settings import STORE
+    from wattloop.report.figures.render import needs_libraries
+    from wattloop.report.pdf import needs_typesetter
+    from wattloop.report.subject import report_of
+    from wattloop.store.formats.target import Target
+
+    kinds = _kinds(output, html=html, pdf=pdf)
+    if "pdf" in kinds:
+        needs_typesetter()  # its extra brings what figures need as well
+    needs_libraries()
+    check_target(output, "--output")
+    check_target(json_file, "--json")
+    with opened(store, config) as place, spinner("working it out"):
+        document = report_of(place, subject, settings_of(config, needs=STORE, store=store))
+    written = {}
+    for kind in kinds:
+        path = _target(output, kind, document.about.get("id", "report"))
+        check_target(str(path), "--output")
+        with spinner(f"drawing {path}"), Target(str(path), "--output").path() as whole:
+            whole.write_bytes(_rendered(document, kind))
+        written[kind] = str(path)
+        say(f"wattloop: {document.title}: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    if json_file is not None:
+        write_json({"title": document.title, "about": dict(document.about), **written}, json_file)
+
+
+def _kinds(output: str | None, *, html: bool, pdf: bool) -> list[str]:
+    """Which files to write; the name of the file may say it."""
+    ending = _ending(output)
+    asked = [kind for kind, wanted in (("html", html), ("pdf", pdf)) if wanted]
+    if ending not in ("", "html", "pdf"):
+        raise ConfigError(f"--output {output}: a report is .html or .pdf")
+    if len(asked) == 1 and ending not in ("", asked[0]):
+        raise ConfigError(f"--{asked[0]} --output {output}: the name says something else")
+    return asked or [ending or "html"]
+
+
+def _ending(output: str | None) -> str:
+    ending = "" if output is None else Path(output).suffix.lower().removeprefix(".")
+    return "html" if ending == "htm" else ending
+
+
+def _target(output: str | None, kind: str, usual: str) -> Path:
+    """The file as named, with the ending it lacks; of two files each has its own."""
+    if output is None:
+        return Path(f"{usual}.{kind}")
+    path = user_path(output)
+    return path if _ending(output) == kind else path.with_name(f"{path.stem}.{kind}")
+
+
+def _rendered(document: "Document", kind: str) -> bytes:
+    if kind == "pdf":
+        from wattloop.report.pdf import document_pdf
+
+        return document_pdf(document)
+    from wattloop.report.html import document_html
+
+    return document_html(document).encode()

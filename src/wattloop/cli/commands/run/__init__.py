@@ -1,0 +1,1 @@
+"""`wattloop run`: measure any program."""

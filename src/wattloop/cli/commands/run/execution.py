@@ -1,0 +1,361 @@
+"""Execute `wattloop run` and print its result. Loads nothing that the program waits for."""
+
+import gc
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattloop.cli.output import check_target, say, table_text, terminal_room, write_json, write_text
+from wattloop.cli.result_view import DOMAIN_HEADERS, domain_rows, remarks
+from wattloop.cli.settings import settings_of
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.core.units import format_duration, format_energy
+from wattloop.measure.command import CommandRun, run_command
+from wattloop.measure.run_result import RunResult
+
+NOT_MEASURED = "wattloop: nothing was measured"
+
+
+def print_summary(done: CommandRun) -> None:
+    """One line for logs; a small table below it for a person at a terminal."""
+    run = done.run
+    if run is None:
+        say(NOT_MEASURED)
+        return
+    line = run.summary if run.energy_j is not None and run.summary else plain_line(run)
+    part = "" if run.counted or not run.reported else f", part of run {run.counted_by}"
+    say(f"{line} | run {run.run_id}{part}")
+    room = terminal_room(sys.stderr)
+    if room is not None:
+        rows = domain_rows(run.result) if run.reported else []
+        table = table_text(DOMAIN_HEADERS, rows, room - 2) if rows else ""
+        for line in (*table.splitlines(), *remarks(run.missing, run.result.warnings)):
+            say(f"  {line}")
+    else:
+        for left_out in run.left_out:
+            say(f"wattloop: {left_out.text}")
+        if run.shared is not None:
+            say(f"wattloop: {run.shared.text(run.result.energy_j)}")
+    if done.outcome.left_running:
+        say(
+            f"wattloop: {done.outcome.left_running} process(es) it started still run and are no "
+            "longer measured; --follow waits for them"
+        )
+
+
+def broken_wishes(done: CommandRun, settings: Settings) -> list[str]:
+    """Why there is no carbon, for who asked for it: a misspelt zone must not pass in silence."""
+    asked = settings.zone or settings.carbon_url or settings.carbon_file
+    if not asked or done.run is None or done.run.energy_j is None:
+        return []
+    reason = done.run.accounting.get("carbon_reason")
+    return [f"no carbon: {reason}"] if reason else []
+
+
+def plain_line(run: RunResult) -> str:
+    """Total and duration."""
+    lasted = format_duration(run.result.duration_s)
+    if not run.reported:
+        return f"wattloop: ended after {lasted}; energy is counted by run {run.counted_by}"
+    energy_j = run.energy_j
+    if energy_j is None:
+        return f"{NOT_MEASURED} in {lasted}; 'wattloop devices' says why"
+    kind = run.result.provenance
+    partial = "" if run.result.complete else ", incomplete"
+    return f"wattloop: {format_energy(energy_j)} ({kind}{partial}) in {lasted}"
+
+
+def write_run_json(done: CommandRun, target: str, tags: dict[str, str]) -> None:
+    """Write the JSON that `--json` promises; a failure is a warning, the program has ended."""
+    write_json(run_json(done, tags), target)
+
+
+def run_json(done: CommandRun, tags: dict[str, str]) -> dict[str, Any]:
+    """The run as plain data; every promised key is there, also when nothing was measured."""
+    data: dict[str, Any] = {
+        "run_id": None,
+        "duration_s": None,
+        "energy_j": None,
+        "complete": False,
+        "domains": [],
+        "missing": [{"name": "node", "reason": w} for w in done.warnings],
+        "carbon_g": None,
+        "cost": None,
+        "labels": {},
+    }
+    if done.run is not None:
+        data = done.run.to_dict()
+    data["exit_code"] = done.outcome.exit_code
+    data["signal"] = done.outcome.signal
+    data["left_running"] = done.outcome.left_running
+    data["tags"] = tags
+    data["notes"] = list(done.warnings)
+    return data
+
+
+def write_prometheus(done: CommandRun, target: str, tags: dict[str, str]) -> None:
+    """Write the text file that node_exporter's textfile collector reads."""
+    from wattloop.store.formats.prometheus import text_of
+    from wattloop.store.runs import RunRecord
+
+    run = done.run
+    if run is None:
+        return
+    record = RunRecord(
+        run_id=run.run_id,
+        name=run.result.name,
+        status=run.status,
+        started_wall_s=run.started_wall_s,
+        exit_code=done.outcome.exit_code,
+        result=run.result,
+        accounting=dict(run.accounting),
+        counted=run.counted,
+        counted_by=run.counted_by,
+        shared=None if run.shared is None else run.shared.to_dict(),
+        tags=dict(tags),
+    )
+    write_text(text_of([record]), target, "--prometheus")
+
+
+FOLD_TIMEOUT_S = 2.0
+
+
+"""How long to wait for a store that another process holds; the journal keeps the run meanwhile."""
+
+
+ADVISED_FROM_S = 20.0
+
+
+"""Shorter runs are not worth the fraction of a second that looking for advice takes."""
+
+
+@dataclass(slots=True)
+class RunRequest:
+    """One field per option of `wattloop run`; None means not given."""
+
+    command: list[str] = field(default_factory=list)
+    name: str = ""
+    tag: list[str] = field(default_factory=list)
+    follow: bool = False
+    quiet: bool = False
+    json_file: str | None = None
+    prometheus: str | None = None
+    interval: str | None = None
+    devices: str | None = None
+    meters: str | None = None
+    share: str | None = None
+    pue: str | None = None
+    zone: str | None = None
+    tariff: str | None = None
+    store: str | None = None
+    config: str | None = None
+
+
+WORDS = {
+    "--name": "name",
+    "-n": "name",
+    "--tag": "tag",
+    "-t": "tag",
+    "--follow": "follow",
+    "--wait-children": "follow",
+    "--quiet": "quiet",
+    "-q": "quiet",
+    "--json": "json_file",
+    "--prometheus": "prometheus",
+    "--interval": "interval",
+    "-i": "interval",
+    "--devices": "devices",
+    "--meters": "meters",
+    "--share": "share",
+    "--pue": "pue",
+    "--zone": "zone",
+    "--tariff": "tariff",
+    "--store": "store",
+    "--config": "config",
+}
+
+
+"""Option -> field. The same options with their help are in `run.py`."""
+
+
+def quick(words: list[str]) -> RunRequest | None:
+    """The request of a plain command line; None for whatever needs a word of explanation."""
+    request = RunRequest()
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        word, separator, value = rest.pop(0).partition("=")
+        if word == "--" and not separator:
+            break
+        name = WORDS.get(word)
+        if name is None or (separator and not word.startswith("--")):
+            return None
+        if name in ("follow", "quiet"):
+            if separator:
+                return None
+            setattr(request, name, True)
+            continue
+        if not separator:
+            if not rest:
+                return None
+            value = rest.pop(0)
+        if name == "tag":
+            request.tag.append(value)
+        else:
+            setattr(request, name, value)
+    request.command = rest
+    return request if rest else None
+
+
+def execute(request: RunRequest) -> int:
+    """Measure the program; returns its exit code."""
+    settings = settings_of(
+        request.config,
+        interval=request.interval,
+        devices=request.devices,
+        meters=request.meters,
+        share=request.share,
+        pue=request.pue,
+        zone=request.zone,
+        tariff=request.tariff,
+        store=request.store,
+    )
+    check_target(request.json_file, "--json")
+    check_target(request.prometheus, "--prometheus")
+    tags = _tags(request.tag)
+    done = run_command(
+        request.command, settings, name=request.name, tags=tags, follow=request.follow
+    )
+    with suppress(KeyboardInterrupt), _interruptible():
+        _finish(done, settings, request, tags)
+    return done.outcome.exit_code
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Whoever ends us while we report gets the program's exit code all the same."""
+    raised = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {number: signal.getsignal(number) for number in raised}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _finish(
+    done: CommandRun, settings: Settings, request: RunRequest, tags: dict[str, str]
+) -> None:
+    """Report and keep the run. Nothing in here may change the program's exit code."""
+    for warning in (*done.warnings, *broken_wishes(done, settings)):
+        say(f"wattloop: warning: {warning}")
+    steps: list[Callable[[], None]] = []
+    if not request.quiet:
+        steps.append(lambda: print_summary(done))
+    if request.json_file is not None:
+        target = request.json_file
+        steps.append(lambda: write_run_json(done, target, tags))
+    if request.prometheus is not None:
+        text_file = request.prometheus
+        steps.append(lambda: write_prometheus(done, text_file, tags))
+    if done.journaled and not _left_to_another(done):
+        asked = None if request.quiet or done.run is None else done.run
+        run_id = "" if done.run is None else done.run.run_id
+        steps.append(lambda: keep(settings, asked, run_id))
+    for step in steps:
+        try:
+            step()
+        except KeyboardInterrupt:
+            say("wattloop: interrupted; the run is in its journal and will be kept next time")
+            return
+        except BrokenPipeError:
+            pass  # whoever read our output has seen enough
+        except Exception as error:  # noqa: BLE001 - a step that fails must not stop the others
+            say(f"wattloop: warning: {error}")
+
+
+def _left_to_another(done: CommandRun) -> bool:
+    """A rank whose node another one counts leaves its journal to that one, or to whoever looks.
+
+    Sixty-four ranks that end together and all want to write would only wait for each other.
+    """
+    return done.run is not None and not done.run.counted and done.run.counted_by is not None
+
+
+def keep(settings: Settings, run: "RunResult | None" = None, run_id: str = "") -> None:
+    """Fold the finished journal, and those of runs that died, into the store.
+
+    Then say what `run` has wasted, if it was long enough for that to matter. Where the store
+    refuses, say what the journal of `run_id` holds.
+    """
+    with _without_collecting():
+        from wattloop.core.errors import StoreError
+        from wattloop.measure.recovery import finalize_orphaned_run
+        from wattloop.store.database import open_store
+        from wattloop.store.journal_import import import_orphaned
+
+        try:
+            with open_store(settings.store_location, FOLD_TIMEOUT_S) as store:
+                for folded in import_orphaned(store, finalize_orphaned_run):
+                    if folded.note:
+                        say(f"wattloop: warning: {folded.note}")
+                if run is not None and run.result.duration_s >= ADVISED_FROM_S:
+                    from wattloop.cli.commands.advise import say_advice
+
+                    say_advice(store, run.run_id, settings)
+        except StoreError as error:
+            say(f"wattloop: warning: the run is not in the store yet: {error}")
+            if run_id:
+                say(f"wattloop: {_waiting(settings, run_id)}")
+
+
+def _waiting(settings: Settings, run_id: str) -> str:
+    """What waits for the store, by what is in the file: not by what was written to it."""
+    from wattloop.core.units import format_energy
+    from wattloop.measure.recovery import finalize_orphaned_run
+    from wattloop.store.journal import journal_directory, read_journal
+
+    path = journal_directory(settings.store_location) / f"{run_id}.journal"
+    try:
+        journal = read_journal(path)
+    except OSError:
+        journal = None
+    if journal is None:
+        return "no journal of this run is left: it will not be in the store"
+    end = journal.end or finalize_orphaned_run(journal)
+    energy_j = end["result"]["energy_j"]
+    text = "no energy" if energy_j is None else format_energy(energy_j)
+    return (
+        f"its journal {path} holds {text}, status {end['status']}; the next wattloop command that "
+        "can write to the store imports it"
+    )
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """No search for garbage, here and at exit, among what only the end of the process frees.
+
+    Loading SQLAlchemy is most of what folding a short run takes, and this a third of loading it.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _tags(pairs: list[str]) -> dict[str, str]:
+    tags = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(f"--tag {pair}: write it as key=value, such as model=resnet50")
+        tags[key.strip()] = value
+    return tags

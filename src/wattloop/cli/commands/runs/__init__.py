@@ -1,0 +1,1 @@
+"""`wattloop runs`: list, show, compare, export and import measured runs."""

@@ -1,0 +1,424 @@
+"""`wattloop runs`: its commands."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wattloop.accounting.energy_slope import slopes
+from wattloop.cli.commands.runs import view
+from wattloop.cli.options import Config, JsonFile, StorePlace
+from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json
+from wattloop.cli.result_view import DOMAIN_HEADERS, UNKNOWN, domain_rows, short_energy
+from wattloop.cli.settings import settings_of
+from wattloop.cli.stored_runs import chosen, filter_of, nothing_yet, opened, opened_if_any
+from wattloop.core.errors import ConfigError
+from wattloop.core.records import Scope
+from wattloop.core.settings import STORE
+from wattloop.core.units import format_duration, format_energy, format_power
+from wattloop.measure.job_energy import JobEnergy, NodeEnergy, job_energy
+from wattloop.store.database import Store
+from wattloop.store.job_queries import find_job_members, stored_journal
+from wattloop.store.runs import RunRecord
+
+
+def slopes_of(records: Iterable[RunRecord]) -> dict[str, Any]:
+    """The slope of every device that was read in these runs, and why others have none."""
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for record in records:
+        if record.result is None or not record.counted:
+            continue
+        for domain in record.result.counted:
+            if domain.energy_j is not None:
+                device = f"{domain.name} {domain.device}".strip()
+                pairs.setdefault(device, []).append((record.result.duration_s, domain.energy_j))
+    found, missing = slopes(pairs)
+    return {
+        "slopes": [slope._asdict() for slope in found],
+        "missing": [{"device": m.name, "reason": m.reason, "remedy": m.remedy} for m in missing],
+    }
+
+
+def print_slopes(data: dict[str, Any]) -> None:
+    """A row per device: joules per further second, and how well the runs lie on the line."""
+    rows = [
+        (
+            slope["device"],
+            format_power(slope["slope_w"]),
+            format_energy(slope["intercept_j"]).partition(" (")[0],
+            f"{slope['r2']:.3f}",
+            str(slope["runs"]),
+        )
+        for slope in data["slopes"]
+    ]
+    if rows:
+        print_table(("device", "slope", "at 0 s", "R2", "runs"), rows)
+    for missing in data["missing"]:
+        say(f"{missing['device']}: {missing['reason']}; {missing['remedy']}")
+    if not rows and not data["missing"]:
+        say("no run with a reading yet; try: wattloop run -- python train.py")
+
+
+SCOPES = {Scope.CPU: "cpu", Scope.GPU: "gpu", Scope.DRAM: "dram"}
+
+
+def find_job(store: Store, reference: str = "last") -> JobEnergy:
+    """The job that `reference` names, with its energy."""
+    found = find_job_members(store, reference)
+    return job_energy(
+        found.name,
+        found.records,
+        lambda record: stored_journal(store, record),
+        earlier=found.earlier,
+    )
+
+
+def print_job(job: JobEnergy) -> None:
+    """Every node with its devices, then the nodes side by side, then what to beware of."""
+    size = f", {job.world_size} ranks" if job.world_size else ""
+    _write(f"job       {job.job_id} ({job.kind}{size})")
+    _write(f"duration  {format_duration(job.duration_s)}")
+    _write(f"energy    {_total(job)}")
+    for node in job.nodes:
+        _write(f"\n{_title(node)}")
+        print_table(DOMAIN_HEADERS, domain_rows(node.result), spare=("power",))
+    _write("")
+    headers = ("node", "runs", "duration", *SCOPES.values(), "total", "power")
+    print_table(headers, [_row(node) for node in job.nodes])
+    for line in _remarks(job):
+        _write(line)
+
+
+def _total(job: JobEnergy) -> str:
+    if job.energy_j is None:
+        return "unknown: nothing could be read; 'wattloop devices' says why"
+    partial = "" if job.complete else ", incomplete"
+    return f"{format_energy(job.energy_j)} ± {short_energy(job.uncertainty_j)}{partial}"
+
+
+def _title(node: NodeEnergy) -> str:
+    died = f", {node.died} died" if node.died else ""
+    return f"{node.host}: {len(node.runs)} run(s){died}"
+
+
+def _row(node: NodeEnergy) -> tuple[str, ...]:
+    result = node.result
+    scopes = (result.scope_energy_j(scope) for scope in SCOPES)
+    return (
+        node.host,
+        str(len(node.runs)),
+        format_duration(result.duration_s),
+        *(UNKNOWN if energy_j is None else format_energy(energy_j) for energy_j in scopes),
+        UNKNOWN if result.energy_j is None else format_energy(result.energy_j),
+        _power(result.energy_j, result.duration_s),
+    )
+
+
+def _power(energy_j: float | None, duration_s: float) -> str:
+    if energy_j is None or duration_s <= 0:
+        return UNKNOWN
+    return format_power(energy_j / duration_s)
+
+
+def _remarks(job: JobEnergy) -> list[str]:
+    lines = []
+    for node in job.nodes:
+        for part in node.result.missing:
+            remedy = f"; {part.remedy}" if part.remedy else ""
+            lines.append(f"missing on {node.host}: {part.name}: {part.reason}{remedy}")
+        lines += [f"note: {node.host}: {warning}" for warning in node.result.warnings]
+    lines += [f"insight: {insight.text}" for insight in job.insights]
+    if job.earlier:
+        lines.append(
+            f"note: {job.earlier} earlier job(s) had the same name; name one of their runs to see "
+            "them ('wattloop runs list')"
+        )
+    return lines
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+MOST_RUNS = 1_000_000_000
+
+
+"""Databases take no number of any length."""
+
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="List, show, compare, export and import measured runs.",
+)
+
+
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="Identifier, its beginning, name, or 'last'.")
+]
+
+
+Runs = Annotated[
+    list[str], typer.Argument(metavar="RUN", help="Identifiers, their beginnings, or 'last'.")
+]
+
+
+@app.command("list")
+def list_command(  # noqa: PLR0913 - one parameter per option
+    *,
+    name: Annotated[str | None, typer.Option(help="Only this name; * is any text.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="running, finished, failed, killed or died.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", "-t", metavar="KEY[=VALUE]", help="Repeat for more."),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Only runs on this machine.")] = None,
+    job: Annotated[str | None, typer.Option(help="Only runs of this job.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="2026-01-31, 2026-01-31T08:00, 12h or 7d.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=0, max=MOST_RUNS, help="0 shows all.")
+    ] = 20,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Show runs, newest first."""
+    from wattloop.store.runs import list_runs
+
+    check_target(json_file, "--json")
+    wanted = filter_of(name, status, tag or [], host=host, job=job, since=since)
+    with opened_if_any(store, config) as place:
+        if place is None:
+            records, more = [], False
+        else:
+            live = view.matching_live(place, wanted)
+            kept = list_runs(place, wanted, limit + 1 if limit else None)
+            records = (live + kept)[: limit or None]
+            more = len(live) + len(kept) > len(records)
+        filtered = any((name, status, tag, host, job, since))
+        if json_file is not None:
+            write_json({"runs": [view.brief(r) for r in records], "more": more}, json_file)
+        if json_file != "-":
+            if records:
+                view.print_list(records)
+            elif filtered and place:
+                say("no run matches; leave out a filter")
+            else:
+                say(nothing_yet(store, config))
+        if more:
+            say(f"the {len(records)} newest; see all with --limit 0")
+
+
+@app.command("show")
+def show_command(
+    run: Run = "last",
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Show one run: energy by domain, what is missing, windows and steps."""
+    from wattloop.accounting.restatement import restated
+    from wattloop.store.details import read_steps, read_windows
+
+    check_target(json_file, "--json")
+    with opened(store, config) as place:
+        (record,) = chosen(place, [run])
+        record = restated(record, settings_of(config, needs=STORE, store=store))
+        windows = read_windows(place, record.run_id)
+        steps = read_steps(place, record.run_id)
+    if json_file is not None:
+        data = record.to_dict() | {"windows": [w.to_dict() for w in windows], "steps": steps}
+        write_json(data, json_file)
+    if json_file != "-":
+        view.print_run(record, windows, steps)
+
+
+@app.command("slope")
+def slope_command(
+    name: Annotated[str | None, typer.Option(help="Only this name; * is any text.")] = None,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Show energy over runtime per device: what each further second costs."""
+    from wattloop.store.runs import list_runs
+
+    check_target(json_file, "--json")
+    wanted = filter_of(name, None, [], host=None, job=None, since=None)
+    with opened(store, config) as place:
+        data = slopes_of(list_runs(place, wanted, None))
+    if json_file is not None:
+        write_json(data, json_file)
+    if json_file != "-":
+        print_slopes(data)
+
+
+@app.command("job")
+def job_command(
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="Its name, one of its runs, or 'last'.")
+    ] = "last",
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Show a job of many processes: each node with each of its devices once, and the total."""
+    check_target(json_file, "--json")
+    with opened(store, config) as place:
+        found = find_job(place, job)
+    if json_file is not None:
+        write_json(found.to_dict(), json_file)
+    if json_file != "-":
+        print_job(found)
+
+
+@app.command("export")
+def export_command(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN", help="Identifiers, their beginnings, or 'last'."),
+    ] = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="All runs.")] = False,
+    asked_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            help="csv, json, parquet or prometheus; else as FILE ends, or csv.",
+        ),
+    ] = None,
+    what: Annotated[
+        str, typer.Option("--what", "-w", help="runs, samples, signals, windows or steps.")
+    ] = "runs",
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="- is standard output.")
+    ] = "-",
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Write runs to a file for other programs."""
+    from wattloop.accounting.restatement import restated
+    from wattloop.store.export import export, format_for
+    from wattloop.store.runs import list_runs
+
+    check_target(json_file, "--json")
+    file_format = format_for(output, asked_format)
+    if not runs and not every:
+        raise ConfigError("name the runs to export, such as 'last', or give --all")
+    if runs and every:
+        raise ConfigError("give either runs or --all, not both")
+    if json_file == "-" and output == "-":
+        raise ConfigError("--json - and the export both go to standard output; use -o FILE")
+    with opened(store, config) as place:
+        records = list_runs(place) if every else chosen(place, runs or [])
+        settings = settings_of(config, needs=STORE, store=store)
+        records = [restated(record, settings) for record in records]
+        export(place, records, what=what, file_format=file_format, target=output)
+    if output != "-":
+        say(f"{what} of {len(records)} run(s) written to {output} as {file_format}")
+    if json_file is not None:
+        ids = [record.run_id for record in records]
+        done = {"runs": ids, "what": what, "format": file_format, "file": output}
+        write_json(done, json_file)
+
+
+@app.command("compare")
+def compare_command(
+    runs: Runs,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Compare runs with the first one: energy, time, power and EDP per scope."""
+    from wattloop.store.comparison import compare
+
+    check_target(json_file, "--json")
+    with opened(store, config) as place:
+        comparison = compare(chosen(place, runs))
+    if json_file is not None:
+        write_json(comparison.to_dict(), json_file)
+    if json_file != "-":
+        view.print_comparison(comparison)
+
+
+@app.command("import")
+def import_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An emissions.csv of CodeCarbon.")],
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Bring in runs that CodeCarbon recorded; those already here are left as they are."""
+    from wattloop.store.formats.codecarbon import import_codecarbon, read_codecarbon
+
+    check_target(json_file, "--json")
+    read_codecarbon(file)  # a wrong file is refused before a store is made for it
+    with opened(store, config, create=True) as place:
+        done = import_codecarbon(place, file)
+    for problem in done.problems:
+        say(f"wattloop: {problem}")
+    counts = f"{len(done.added)} added, {len(done.updated)} updated, {len(done.known)} known"
+    say(f"{file}: {counts}, {len(done.problems)} line(s) refused")
+    if json_file is not None:
+        data = {"added": done.added, "updated": done.updated, "known": done.known}
+        write_json(data | {"problems": done.problems}, json_file)
+    if done.problems and not (done.added or done.updated or done.known):
+        raise ConfigError(f"{file}: no line could be imported")
+
+
+@app.command("copy")
+def copy_command(
+    to: Annotated[
+        str, typer.Argument(metavar="PLACE", help="SQLite file or postgresql:// URL to copy to.")
+    ],
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Copy all runs to another store; those already there are left as they are."""
+    from wattloop.store.export import copy_runs
+
+    check_target(json_file, "--json")
+    with opened(store, config) as source, opened(to, config, create=True) as target:
+        copied, known = copy_runs(source, target)
+        say(f"{len(copied)} run(s) copied to {target.where}, {len(known)} were there already")
+    if json_file is not None:
+        write_json({"copied": copied, "known": known}, json_file)
+
+
+@app.command("delete")
+def delete_command(
+    runs: Runs,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Delete runs with their samples. This cannot be undone."""
+    from wattloop.store.runs import delete_run
+
+    check_target(json_file, "--json")
+    with opened(store, config) as place:
+        records = {record.run_id: record for record in chosen(place, runs, by_name=False)}
+        if not yes:
+            if not is_terminal(sys.stdin):
+                raise ConfigError("nobody is there to ask; delete without asking with --yes")
+            for record in records.values():
+                say(f"{record.run_id}  {record.name}")
+            if not typer.confirm(f"Delete {len(records)} run(s)?", err=True):
+                say("nothing was deleted")
+                raise typer.Exit(1)
+        deleted = [run_id for run_id in records if delete_run(place, run_id)]
+    say(f"{len(deleted)} run(s) deleted")
+    if json_file is not None:
+        write_json({"deleted": deleted}, json_file)

@@ -1,0 +1,297 @@
+"""Runs in a terminal and in a log."""
+
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+from wattloop.cli.output import is_terminal, print_table
+from wattloop.cli.result_view import DOMAIN_HEADERS, UNKNOWN, domain_rows, remarks, short_energy
+from wattloop.core.results import WindowResult
+from wattloop.core.units import (
+    format_change,
+    format_duration,
+    format_energy,
+    format_mass,
+    format_number,
+    format_power,
+)
+from wattloop.store.comparison import Cell, Comparison, Quantity
+from wattloop.store.database import Store
+from wattloop.store.live_runs import live_runs
+from wattloop.store.runs import RunFilter, RunRecord
+from wattloop.store.tables import iso_time
+
+
+def meaning_lines(accounting: Mapping[str, Any] | None) -> list[str]:
+    """Lines for people, from the accounting that was stored with the run."""
+    if not accounting:
+        return []
+    return [
+        *_application(accounting.get("application")),
+        *_estimate("node", accounting.get("node")),
+        *_grid(accounting),
+        *_efficiency(accounting.get("efficiencies") or ()),
+        *(f"insight      {insight['text']}" for insight in accounting.get("insights") or ()),
+        *_equivalents(accounting.get("equivalents") or ()),
+        *(f"note         {note}" for note in accounting.get("notes") or ()),
+    ]
+
+
+def _application(application: Mapping[str, Any] | None) -> Iterator[str]:
+    if application and application.get("energy_j") is not None:
+        yield f"application  {format_energy(application['energy_j'])} above the machine's idle line"
+
+
+def _estimate(name: str, estimate: Mapping[str, Any] | None) -> Iterator[str]:
+    if not estimate or estimate.get("energy_j") is None:
+        return
+    spread = format_energy(estimate.get("uncertainty_j") or 0.0).partition(" (")[0]
+    yield f"{name:12} {format_energy(estimate['energy_j'])} ± {spread} ({estimate['provenance']})"
+
+
+def _grid(accounting: Mapping[str, Any]) -> Iterator[str]:
+    facility = accounting.get("facility") or {}
+    words = []
+    if accounting.get("carbon_g") is not None:
+        words.append(f"{format_mass(accounting['carbon_g'])}CO2e")
+    cost = accounting.get("cost")
+    if cost:
+        words.append(f"{cost['amount']:.2g} {cost['currency']}")
+    if words and facility.get("energy_j") is not None:
+        pue = f" at PUE {facility['pue']:g}" if facility.get("pue") else ""
+        yield f"grid         {format_energy(facility['energy_j'])}{pue}: {', '.join(words)}"
+
+
+def _efficiency(efficiencies: Any) -> Iterator[str]:
+    for one in efficiencies:
+        weak = "" if one["provenance"] == "measured" else f", {one['provenance']}"
+        yield (
+            f"efficiency   {one['name']}: {one['value']:.2f} {one['label']} "
+            f"(of {one['tdp_w']:.0f} W: {one['basis']}{weak})"
+        )
+
+
+def _equivalents(equivalents: Any) -> Iterator[str]:
+    words = [f"{e['amount']:.2g} {e['unit']} {e['text']}" for e in equivalents]
+    if words:
+        yield f"as much as   {'; '.join(words)}"
+
+
+WINDOWS_SHOWN = 20
+
+
+NAME_SHOWN = 60
+
+
+def print_list(records: Sequence[RunRecord]) -> None:
+    """One line per run."""
+    headers = ("run", "name", "status", "started", "duration", "energy", "±", "power", "how", "")
+    # the identifier tells the start, and energy over duration the power
+    spare = ("started", "power", "±", "duration", "status", "")
+    print_table(headers, [_list_row(record) for record in records], spare=spare)
+
+
+def brief(record: RunRecord) -> dict[str, Any]:
+    """What `list` tells of a run, as plain data."""
+    result = record.result
+    return {
+        "run_id": record.run_id,
+        "name": record.name,
+        "status": record.status.value,
+        "started": iso_time(record.started_wall_s),
+        "duration_s": record.duration_s,
+        "energy_j": record.energy_j,
+        "uncertainty_j": None if result is None else result.uncertainty_j,
+        "power_w": None if result is None else result.power_w,
+        "provenance": None if result is None or not result.provenance else result.provenance.value,
+        "complete": result is not None and result.complete,
+        "exit_code": record.exit_code,
+        "host": record.host,
+        "tags": record.tags,
+        "counted": record.counted,
+        "counted_by": record.counted_by,
+        "shared": record.shared,
+    }
+
+
+def matching_live(store: Store, wanted: RunFilter) -> list[RunRecord]:
+    """Runs that are still going on and pass the filter."""
+    return [record for record in live_runs(store) if _passes(record, wanted)]
+
+
+def print_run(
+    record: RunRecord, windows: Sequence[WindowResult], steps: Sequence[dict[str, Any]]
+) -> None:
+    """Everything about one run that fits a screen."""
+    lines = [f"run       {record.run_id}", f"name      {record.name}"]
+    lines.append(f"status    {_status(record)}")
+    if record.command:
+        lines.append(f"command   {shlex.join(record.command)}")
+    started = _local(record.started_wall_s)
+    lines.append(f"started   {started} on {record.host or 'unknown host'}")
+    if record.duration_s is not None:
+        lines.append(f"duration  {format_duration(record.duration_s)}")
+    lines.append(f"energy    {_total(record)}")
+    if record.tags:
+        lines.append("tags      " + " ".join(f"{k}={v}" for k, v in record.tags.items()))
+    _write(lines)
+    if record.result is not None and record.result.domains:
+        print_table(DOMAIN_HEADERS, domain_rows(record.result), spare=("power",))
+    _write(_remarks(record))
+    if windows:
+        print_table(
+            ("window", "duration", "energy", "±"),
+            [_window_row(window) for window in windows[:WINDOWS_SHOWN]],
+            title=f"{len(windows)} windows"
+            + (f", the first {WINDOWS_SHOWN}" if len(windows) > WINDOWS_SHOWN else ""),
+        )
+    if steps:
+        counts = Counter(str(step.get("kind", "step")) for step in steps)
+        known = ", ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in sorted(counts.items()))
+        _write([f"{known}; export them with: {_export(record)} --what steps"])
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """A row per quantity, two columns per run: the value and how it differs from the first."""
+    headers = ["quantity", _heading(comparison.records[0])]
+    for record in comparison.records[1:]:
+        headers += [_heading(record), "difference"]
+    print_table(headers, [_comparison_row(quantity) for quantity in comparison.quantities])
+    _write([f"note: {note}" for note in comparison.notes])
+
+
+def _list_row(record: RunRecord) -> tuple[str, ...]:
+    result = record.result
+    duration_s = record.duration_s
+    if duration_s is None and record.status.value == "running":
+        duration_s = max(0.0, time.time() - record.started_wall_s)
+    power_w = None if result is None else result.power_w
+    remark = "" if result is None or result.complete else "incomplete"
+    if not record.counted:
+        # an identifier a second time would cost a terminal three other columns
+        elsewhere = "elsewhere" if is_terminal(sys.stdout) else f"by {record.counted_by}"
+        remark = f"counted {elsewhere}"
+    elif record.shared:
+        remark = " ".join(filter(None, (remark, _shared(record))))
+    return (
+        record.run_id,
+        record.name if len(record.name) <= NAME_SHOWN else f"{record.name[:NAME_SHOWN]}…",
+        _status(record),
+        _local(record.started_wall_s),
+        UNKNOWN if duration_s is None else format_duration(duration_s),
+        UNKNOWN if record.energy_j is None else short_energy(record.energy_j),
+        UNKNOWN
+        if result is None or record.energy_j is None
+        else short_energy(result.uncertainty_j),
+        UNKNOWN if power_w is None else format_power(power_w),
+        UNKNOWN if result is None or not result.provenance else result.provenance.value,
+        remark,
+    )
+
+
+def _shared(record: RunRecord) -> str:
+    """`shared 50%`, and the part that another run counts."""
+    share = (record.shared or {}).get("share")
+    text = f"shared {share:.0%}" if isinstance(share, float) else "shared"
+    return f"{text}, {record.left_out:.0%} left out" if record.left_out else text
+
+
+def _window_row(window: WindowResult) -> tuple[str, ...]:
+    energy_j = window.energy_j
+    return (
+        window.name,
+        format_duration(window.duration_s),
+        UNKNOWN if energy_j is None else format_energy(energy_j),
+        UNKNOWN if energy_j is None else short_energy(window.uncertainty_j),
+    )
+
+
+def _comparison_row(quantity: Quantity) -> list[str]:
+    name = f"{quantity.name} ({quantity.scope})" if quantity.scope else quantity.name
+    row = [name.replace("edp", "EDP"), _quantity(quantity, quantity.cells[0])]
+    for cell in quantity.cells[1:]:
+        row += [_quantity(quantity, cell), _difference(cell)]
+    return row
+
+
+def _quantity(quantity: Quantity, cell: Cell) -> str:
+    if cell.value is None:
+        return UNKNOWN
+    if quantity.unit == "s":
+        return format_duration(cell.value)
+    if quantity.unit == "W":
+        return format_power(cell.value)
+    if quantity.unit == "J":
+        return f"{short_energy(cell.value)} ± {short_energy(cell.uncertainty)}"
+    return f"{format_number(cell.value)} {quantity.unit}"
+
+
+def _difference(cell: Cell) -> str:
+    if cell.difference is None or cell.difference_uncertainty is None:
+        return UNKNOWN
+    text = format_change(cell.difference, cell.difference_uncertainty)
+    return text if cell.real else f"{text} (within uncertainty)"
+
+
+def _heading(record: RunRecord) -> str:
+    return f"{record.run_id} {record.name}".strip()
+
+
+def _status(record: RunRecord) -> str:
+    if record.signal:
+        return f"{record.status.value} (signal {record.signal})"
+    if record.exit_code:
+        return f"{record.status.value} ({record.exit_code})"
+    return record.status.value
+
+
+def _total(record: RunRecord) -> str:
+    if not record.counted:
+        return f"counted by run {record.counted_by}"
+    if record.result is None or record.energy_j is None:
+        return "nothing could be measured; 'wattloop devices' says why"
+    how = record.result.provenance
+    partial = "" if record.result.complete else ", incomplete"
+    spread = short_energy(record.result.uncertainty_j)
+    shared = f", {_shared(record)} of totals" if record.left_out else ""
+    shared = f", {_shared(record)}" if record.shared and not shared else shared
+    return f"{format_energy(record.energy_j)} ± {spread} ({how}{partial}{shared})"
+
+
+def _remarks(record: RunRecord) -> list[str]:
+    result = record.result
+    lines = [] if result is None else remarks(result.missing, result.warnings)
+    lines += [f"note: {note}" for note in record.notes]
+    return lines + meaning_lines(record.accounting)
+
+
+def _passes(record: RunRecord, wanted: RunFilter) -> bool:
+    tags = {key: str(value) for key, value in record.tags.items()}
+    return (
+        (wanted.name is None or fnmatchcase(record.name, wanted.name.replace("[", "[[]")))
+        and wanted.status in (None, record.status.value)
+        and wanted.host in (None, record.host)
+        and (wanted.job is None or str((record.job or {}).get("id")) == wanted.job)
+        and (wanted.since_wall_s is None or record.started_wall_s >= wanted.since_wall_s)
+        and all(k in tags and v in (None, tags[k]) for k, v in wanted.tags.items())
+    )
+
+
+def _export(record: RunRecord) -> str:
+    return f"wattloop runs export {record.run_id}"
+
+
+def _local(wall_s: float) -> str:
+    try:
+        return datetime.fromtimestamp(wall_s).astimezone().strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, OSError, ValueError):
+        return UNKNOWN
+
+
+def _write(lines: Sequence[str]) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))

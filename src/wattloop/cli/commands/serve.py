@@ -1,0 +1,149 @@
+"""`wattloop serve`: the dashboard."""
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from wattloop.cli.options import Config, JsonFile, StorePlace
+from wattloop.cli.output import check_target, say, write_json
+from wattloop.cli.settings import settings_of
+from wattloop.core.errors import ConfigError
+from wattloop.core.secret import read_secret
+from wattloop.core.settings import STORE
+from wattloop.core.user_code import forbid_user_code, user_path
+from wattloop.version import __version__
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+REMEDY = "pip install 'wattloop[serve]'"
+
+
+@app.command()
+def serve(  # noqa: PLR0913 - one parameter per option
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8765,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            help="Secret for writing, and for readers from elsewhere. Anybody who lists processes "
+            "sees it: use --token-file or WATTLOOP_TOKEN."
+        ),
+    ] = None,
+    token_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="The same secret in a file of yours alone; - is standard input."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Machines that /api/v1/predict answers for by itself."),
+    ] = None,
+    mapping: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Which jobs train what, by their names."),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WATTLOOP_TOKENS",
+            metavar="FILE",
+            help="Further secrets by role and node; see 'wattloop fleet tokens'.",
+        ),
+    ] = None,
+    retain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGES",
+            help="Drop what is older, hourly: samples=30d,levels=1y,runs=forever "
+            "(WATTLOOP_RETAIN, or retain in wattloop.yaml).",
+        ),
+    ] = None,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Show runs, sweeps, searches, predictions and campaigns in a browser."""
+    try:
+        import uvicorn
+
+        from wattloop.serve.app import create_app
+        from wattloop.serve.connections import server_config
+    except ImportError as error:
+        raise ConfigError(
+            f"the dashboard needs {error.name}, which is not installed: {REMEDY}"
+        ) from None
+    from wattloop.serve.options import ServeOptions
+    from wattloop.serve.preload import warm_up
+    from wattloop.store.retention import retention_of
+
+    check_target(json_file, "--json")
+    chosen = settings_of(config, needs=(*STORE, "retain"), store=store, retain=retain)
+    options = ServeOptions(
+        store=chosen.store_location,
+        host=host,
+        port=port,
+        token=_secret(token, token_file),
+        cluster=cluster or "",
+        mapping=mapping or "",
+        tokens=None if tokens is None else user_path(tokens),
+        retain=retention_of(chosen),
+    )
+    forbid_user_code("a server runs no code that a stored text names")
+    dashboard = create_app(options)
+    with listening(host, port) as (place, at):
+        if json_file is not None:
+            # it listens: whoever waits for this file may connect
+            write_json(_whereabouts(dashboard.state.house.store.where, host, at), json_file)
+        say(f"wattloop: dashboard at http://{at}/ (Ctrl-C ends it)")
+        warm_up(dashboard.state.house.oracle)
+        # the thread that packs runs hands over sooner: each answer waits for it several times
+        sys.setswitchinterval(0.0005)
+        uvicorn.Server(server_config(dashboard)).run(sockets=[place])
+
+
+def _secret(token: str | None, token_file: str | None) -> str:
+    """The server's own token; empty when it has none."""
+    if token_file is not None:
+        if token is not None:
+            raise ConfigError("--token and --token-file: give one of them")
+        return read_secret(token_file, "--token-file")
+    if token is not None:
+        say(
+            "wattloop: warning: --token: anybody who lists the processes of this machine sees it; "
+            "use --token-file FILE, --token-file - or WATTLOOP_TOKEN"
+        )
+        return token
+    return os.environ.get("WATTLOOP_TOKEN", "")
+
+
+def _whereabouts(store: str, host: str, at: str) -> dict[str, Any]:
+    """What a program that started this needs to know."""
+    port = int(at.rpartition(":")[2])
+    found = {"url": f"http://{at}/", "api": f"http://{at}/api/v1", "host": host, "port": port}
+    return {**found, "pid": os.getpid(), "store": store, "version": __version__}
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[tuple[socket.socket, str]]:
+    """A socket that listens, so that a port in use is said before anything starts; its address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # named as TCP: asyncio sends at once only then, else a page waits 40 ms for the reader's ACK
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as found:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((host, port))
+            found.listen()  # whoever reads the address below may connect at once
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"--host {host} --port {port}: {error}; choose another, 0 takes any free port"
+            ) from None
+        name = f"[{host}]" if ":" in host else host
+        yield found, f"{name}:{found.getsockname()[1]}"

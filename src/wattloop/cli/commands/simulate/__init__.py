@@ -1,0 +1,1 @@
+"""`wattloop simulate`: policies on a simulated GPU cluster."""

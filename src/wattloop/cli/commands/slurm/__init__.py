@@ -1,0 +1,1 @@
+"""`wattloop slurm`: policies on a real cluster."""

@@ -1,0 +1,312 @@
+"""`wattloop slurm replay`: the jobs of a scenario on a real Slurm, next to the simulator."""
+
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattloop.cli.commands.simulate.execution import SimulateRequest, scenario_of
+from wattloop.cli.commands.simulate.options import Budget, Set, Variant
+from wattloop.cli.options import JsonFile
+from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.progress import bars, is_redrawable
+from wattloop.core.errors import ConfigError, SlurmError
+from wattloop.core.settings import Settings
+from wattloop.core.units import format_duration, format_energy, format_power
+from wattloop.core.user_code import user_path
+from wattloop.schedule.slurm.replay.outcome import Figures
+from wattloop.schedule.slurm.replay.plan import ReplayPlan
+from wattloop.schedule.slurm.replay.runner import SAME_POWER, ReplayResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wattloop.schedule.scenarios.scenario import Scenario
+    from wattloop.schedule.slurm.commands import SlurmCommands
+    from wattloop.schedule.slurm.replay.runner import Progress as Told
+
+
+def print_replayed(plan: ReplayPlan, found: Sequence[ReplayResult]) -> None:
+    """Two rows per policy, and what Slurm took to start and clear away."""
+    headers = ["policy", "", "makespan", "GPU energy", "peak", "jobs/h", "completion", "misses"]
+    if not math.isinf(max(plan.settings.budget_w.values)):
+        headers.append("over budget")
+    rows: list[list[str]] = []
+    for each in found:
+        rows.append(_row(each.policy, "real", each.real.figures))
+        rows.append(_row("", "simulated", each.simulated))
+        off = each.differences()
+        names = ("makespan_s", "gpu_energy_j", "peak_w", "throughput_per_h", "jct_mean_s")
+        rows.append(["", "off by", *(f"{100 * off[name]:+.1f}%" for name in names), ""])
+    width = len(headers)
+    print_table(headers, [[*row, *[""] * width][:width] for row in rows])
+    for each in found:
+        latency = each.real.latency
+        cleared = "-" if latency.end_s is None else f"{latency.end_s:.2f} s"
+        say(
+            f"{each.policy}: Slurm took {latency.start_s:.2f} s to start a job and {cleared} to "
+            f"give its GPUs to the next ({latency.source}); the simulator was told"
+        )
+    say(f"Times and energy are the scenario's (real ones x {plan.speedup:g}). {SAME_POWER}")
+
+
+def _row(policy: str, kind: str, figures: Figures) -> list[str]:
+    over = figures.over_budget_s
+    return [
+        policy,
+        kind,
+        format_duration(figures.makespan_s),
+        format_energy(figures.gpu_energy_j),
+        format_power(figures.peak_w),
+        f"{figures.throughput_per_h:.1f}",
+        format_duration(figures.jct_mean_s),
+        f"{figures.misses}/{figures.deadlines}",
+        *([] if over is None else [format_duration(over)]),
+    ]
+
+
+MOST_JOBS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRequest:
+    """Options as they were given."""
+
+    scenario: str
+    speedup: float
+    policies: str
+    jobs: int | None = None
+    seed: int = 0
+    variant: str | None = None
+    budget: str | None = None
+    changes: list[str] = field(default_factory=list)
+    partition: str = ""
+    interval_s: float = 0.5
+    folder: str | None = None
+    json_file: str | None = None
+
+
+def execute_replay(request: ReplayRequest) -> None:
+    """Carry it out and show what came of it."""
+    from wattloop.schedule.slurm.commands import SlurmCommands
+    from wattloop.schedule.slurm.managed_cluster import DriverSettings
+    from wattloop.schedule.slurm.replay.driver import Steering
+    from wattloop.schedule.slurm.replay.nodes import matched_nodes
+    from wattloop.schedule.slurm.replay.plan import plan_of
+    from wattloop.schedule.slurm.replay.runner import SAME_POWER, replay
+
+    policies = _policies(request.policies)
+    settings = DriverSettings(interval_s=request.interval_s)
+    scenario = _scenario(request)
+    commands = SlurmCommands()
+    _check_slurm(commands)  # before the jobs are worked out, which takes a while
+    matched_nodes(scenario.cluster, commands.text, request.partition)
+    plan = plan_of(scenario, seed=request.seed, speedup=request.speedup, most_jobs=request.jobs)
+    folder = _folder(request.folder)
+    _say_how_long(plan, policies)
+    steering = Steering(plan, commands, folder, request.partition, settings)
+    with _progress() as tell:
+        found = replay(
+            plan,
+            policies,
+            slurm=commands.text,
+            folder=folder,
+            drive=steering,
+            partition=request.partition,
+            tell=tell,
+            rounds_of=steering.looks,
+        )
+    data = {
+        "scenario": plan.scenario,
+        "seed": plan.seed,
+        "speedup": plan.speedup,
+        "jobs": len(plan.asked),
+        "power": SAME_POWER,
+        "policies": [each.to_dict() for each in found],
+    }
+    if request.json_file is not None:
+        write_json(data, request.json_file)
+    if request.json_file != "-":
+        print_replayed(plan, found)
+        say(f"wattloop: notes of jobs and driver are in {folder}")
+
+
+def _scenario(request: ReplayRequest) -> "Scenario":
+    """As simulate reads it; what else is wrong with the request is told with it."""
+    from wattloop.schedule.slurm.replay.plan import check_speedup
+
+    check_speedup(request.speedup)
+    if request.jobs is not None and not 1 <= request.jobs <= MOST_JOBS:
+        raise ConfigError(f"--jobs {request.jobs}: give 1 to {MOST_JOBS:,}")
+    if request.seed < 0:
+        raise ConfigError(f"--seed {request.seed}: give a number from 0 on")
+    return scenario_of(
+        SimulateRequest(
+            scenario=request.scenario,
+            settings=Settings(),
+            variant=request.variant,
+            budget=request.budget,
+            changes=request.changes,
+        )
+    )
+
+
+def _check_slurm(commands: "SlurmCommands") -> None:
+    """Whether there is a Slurm at all, before its commands look for one for a minute.
+
+    Raises:
+        ConfigError: there is none here.
+        SlurmError: it does not answer.
+    """
+    named = os.environ.get("SLURM_CONF")
+    if named and not Path(named).is_file():
+        raise ConfigError(f"SLURM_CONF={named}: no such file; name the slurm.conf of your cluster")
+    try:
+        answer = commands.text("scontrol", "ping")
+    except SlurmError as error:
+        raise SlurmError(f"slurmctld does not answer ({error}); see 'scontrol ping'") from None
+    if "UP" not in answer:
+        raise SlurmError(f"slurmctld does not answer: {' '.join(answer.split())[:200]}")
+
+
+def _policies(given: str) -> list[str]:
+    """Names that are known, each once."""
+    from wattloop.schedule.policies.registry import policies_from, split_policies
+    from wattloop.schedule.slurm.replay.runner import OWN
+
+    names = split_policies(given)
+    ours = [name for name in names if name != OWN]
+    if ours:
+        policies_from(ours)
+    if not names or len(names) - len(ours) > 1:
+        raise ConfigError(f"--policies {given}: name each once, such as slurm,zeus")
+    return names
+
+
+def _folder(given: str | None) -> Path:
+    if given is None:
+        path = Path(tempfile.mkdtemp(prefix="wattloop-replay-"))
+        path.chmod(0o755)
+        return path
+    path = user_path(given).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as problem:
+        raise ConfigError(f"--folder {given}: {problem.strerror}; name another one") from None
+    return path
+
+
+def _say_how_long(plan: "ReplayPlan", policies: list[str]) -> None:
+    """What the simulator expects, before anybody waits for it."""
+    from wattloop.schedule.slurm.replay.simulation import BACKFILL, OwnScheduler, simulated
+
+    figures, _ = simulated(plan, OwnScheduler(BACKFILL), None)
+    each_s = figures.makespan_s / plan.speedup
+    say(
+        f"wattloop: {len(plan.asked)} jobs of {plan.scenario}, {len(policies)} policies: about "
+        f"{format_duration(each_s)} each at {plan.speedup:g} times the speed; more --speedup is "
+        "shorter, and what Slurm takes to start jobs weighs more"
+    )
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[str], Told]]":
+    """A bar per policy on a terminal; elsewhere a line when it begins."""
+    if not is_redrawable():
+
+        def quiet(policy: str) -> "Told":
+            say(f"wattloop: replaying under {policy}")
+            return lambda submitted, done, jobs, power_w: None
+
+        yield quiet
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
+
+    columns = ("{task.description}", BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(),
+               "{task.fields[said]}")  # fmt: skip
+    with bars(*columns) as rows:
+
+        def shown(policy: str) -> "Told":
+            task = rows.add_task(policy, total=None, said="")
+
+            def tell(submitted: int, done: int, jobs: int, power_w: float) -> None:
+                said = f"{submitted - done} in Slurm, {format_power(power_w)} (simulated)"
+                rows.update(task, completed=done, total=jobs, said=said)
+
+            return tell
+
+        yield shown
+
+
+def replay_command(  # noqa: PLR0913 - one parameter per option
+    scenario: Annotated[
+        str,
+        typer.Argument(metavar="SCENARIO", help="YAML file, or a shipped one such as slurm-lab."),
+    ],
+    *,
+    speedup: Annotated[
+        float,
+        typer.Option("--speedup", metavar="X", help="Seconds of the scenario per real second."),
+    ] = 10.0,
+    policies: Annotated[
+        str,
+        typer.Option(
+            "--policies",
+            "-p",
+            metavar="LIST",
+            help="'slurm' is Slurm's own scheduler; others steer it: slurm,zeus,charon.",
+        ),
+    ] = "slurm,zeus",
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", metavar="N", help="Only the first so many jobs.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the scenario's jobs.")] = 0,
+    variant: Variant = None,
+    budget: Budget = None,
+    changes: Set = None,
+    partition: Annotated[
+        str, typer.Option("--partition", metavar="NAME", help="To submit to (default: Slurm's).")
+    ] = "",
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", help="Between rounds of the driver.")
+    ] = 0.5,
+    folder: Annotated[
+        str | None,
+        typer.Option(
+            "--folder",
+            metavar="DIR",
+            help="For notes and virtual GPUs, seen by all nodes (default: a temporary one).",
+        ),
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Submit a scenario's jobs to a real Slurm, policy by policy, and compare with the simulator.
+
+    Jobs occupy virtual GPUs; power is simulated on both sides, so that only scheduling is compared.
+    """
+    check_target(json_file, "--json")
+    execute_replay(
+        ReplayRequest(
+            scenario=scenario,
+            speedup=speedup,
+            policies=policies,
+            jobs=jobs,
+            seed=seed,
+            variant=variant,
+            budget=budget,
+            changes=changes or [],
+            partition=partition,
+            interval_s=interval,
+            folder=folder,
+            json_file=json_file,
+        )
+    )

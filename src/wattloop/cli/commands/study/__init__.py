@@ -1,0 +1,1 @@
+"""`wattloop study`: the guided six steps."""

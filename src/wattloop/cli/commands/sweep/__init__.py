@@ -1,0 +1,1 @@
+"""`wattloop sweep`: the best setting of caps, clocks and GPU counts."""

@@ -1,0 +1,356 @@
+"""Sweeps in a terminal, and as figures."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from wattloop.cli.output import print_table, say
+from wattloop.core.errors import ConfigError, RunNotFound
+from wattloop.core.user_code import user_path
+from wattloop.core.yaml_spec import nearest
+from wattloop.report.figures.power import power_figure
+from wattloop.report.figures.render import needs_libraries, save
+from wattloop.report.figures.style import said_of
+from wattloop.report.figures.sweep import sweep_figures, technique_figures
+from wattloop.report.sweep import (
+    gain_text,
+    kinds_of,
+    mean_only,
+    noise_text,
+    runs_text,
+    setting_text,
+    title_of,
+    with_interval,
+    with_sd,
+)
+from wattloop.store.experiments import Experiment, TrialRecord
+from wattloop.store.runs import RunRecord, find_run
+from wattloop.store.tables import iso_time
+from wattloop.sweep import tables
+from wattloop.sweep.result import EDP, Group, SweepResult, gpu_count
+from wattloop.trials.outcome import SCOPES
+
+if TYPE_CHECKING:
+    from wattloop.store.database import Store
+
+
+def print_techniques(results: Sequence[SweepResult]) -> None:
+    """Best EDP gain with its time, a row per workload and library."""
+    rows = tables.technique_rows(results)
+    known = list(dict.fromkeys(row["technique"] for row in rows))
+    headers = ["workload", "library"]
+    for technique in known:
+        headers += [f"{technique}: EDP", "time", "setting"]
+    lines: dict[tuple[str, str], dict[str, tuple[str, str, str]]] = {}
+    for row in rows:
+        name = ", ".join(filter(None, (row["workload"], gpu_count(row["gpus"]))))
+        cells = (f"{row['edp_pct']:+.1f}%", f"{row['time_pct']:+.1f}%", row["setting"])
+        key = (name, row["library"])
+        lines.setdefault(key, {})[row["technique"]] = cells
+    _print(
+        headers,
+        [
+            (*key, *(cell for t in known for cell in cells.get(t, ("-", "-", "-"))))
+            for key, cells in lines.items()
+        ],
+        title=f"Best EDP gain with its time ({kinds_of(results)}); time + is longer",
+    )
+
+
+def print_powers(results: Sequence[SweepResult]) -> None:
+    """Power of main and second component; a table for each pair of them."""
+    rows = tables.power_rows(results)
+    pairs = dict.fromkeys((row["main"], row["second"]) for row in rows)
+    for number, (main, second) in enumerate(pairs):
+        if number:
+            sys.stdout.write("\n")
+        _print_powers([r for r in rows if (r["main"], r["second"]) == (main, second)], main, second)
+
+
+def _print_powers(rows: Sequence[dict[str, Any]], main: str, second: str | None) -> None:
+    fields = dict.fromkeys(t for row in rows for t in row if isinstance(row[t], dict))
+    known = [t for t in fields if t != "kinds"]
+    parts = [("main", main.upper()), *([("second", second.upper())] if second else [])]
+    kinds = dict.fromkeys(f"{s.upper()} {kind}" for r in rows for s, kind in r["kinds"].items())
+    _print(
+        ["workload", "library", *(f"{t} {label} (W)" for t in known for _, label in parts)],
+        [
+            (
+                ", ".join(filter(None, (row["workload"], gpu_count(row["gpus"])))),
+                row["library"],
+                *(with_sd(row.get(t, {}).get(part)) for t in known for part, _ in parts),
+            )
+            for row in rows
+        ],
+        title=f"Average power at the default and at the lowest EDP, ± standard deviation "
+        f"({', '.join(kinds)})",
+    )
+
+
+def print_scaling(results: Sequence[SweepResult]) -> None:
+    """Time and speed-up by number of GPUs."""
+    for result in results:
+        _print(
+            ("workload", "setting", "GPUs", "time (s)", "energy (J)", "speed-up"),
+            [
+                (
+                    " ".join(filter(None, (row["workload"], row["library"]))),
+                    setting_text(row),
+                    str(row["gpus"]),
+                    with_interval(row["time_s"]),
+                    with_interval(row["energy_j"]),
+                    f"{row['speed_up']:.2f}",
+                )
+                for row in tables.scaling_rows(result)
+            ],
+            title=f"{title_of(result)}: time against the number of GPUs",
+        )
+
+
+def print_synthesis(results: Sequence[SweepResult]) -> None:
+    """Mean best EDP gain by machine, library and technique."""
+    _print(
+        ("platform", "library", "technique", "mean best EDP gain", "workloads"),
+        [
+            (
+                row["platform"],
+                row["library"],
+                row["technique"],
+                f"{row['edp_pct']:+.1f}%",
+                str(row["workloads"]),
+            )
+            for row in tables.synthesis_rows(results)
+        ],
+        title=f"Best EDP gain per technique, mean over workloads ({kinds_of(results)})",
+    )
+
+
+def _print(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
+    """As `print_table`, without columns that say nothing, such as the library of one command."""
+    kept = [i for i in range(len(headers)) if not rows or any(row[i] for row in rows)]
+    print_table([headers[i] for i in kept], [[row[i] for i in kept] for row in rows], title)
+
+
+def draw(results: Sequence[SweepResult], store: "Store", folder: str) -> None:
+    """Write all figures that there is data for."""
+    needs_libraries()
+    charts: dict[str, Any] = {}
+    for number, result in enumerate(results):
+        prefix = f"{number + 1}-" if len(results) > 1 else ""
+        own = sweep_figures(result)
+        power = _power_over_time(result, store)
+        own |= {} if power is None else {"power-over-time": power}
+        charts |= {f"{prefix}{name}": chart for name, chart in own.items()}
+    charts |= technique_figures(results)
+    if not charts:
+        say("wattloop: nothing to draw: no point beside the default was measured")
+        return
+    names = [r.experiment.name or r.experiment.experiment_id for r in results]
+    notes = [
+        f"{r.experiment.experiment_id}: {said_of(r)}; host "
+        f"{r.experiment.facts.get('host', 'unknown')}"
+        for r in results
+    ]
+    written = save(charts, user_path(folder), title=", ".join(names), notes=notes)
+    say(f"wattloop: {len(charts)} figures in {folder}: see {written[-1]}")
+
+
+def _power_over_time(result: SweepResult, store: "Store") -> Any:
+    """A typical run at the default and at the lowest EDP, with most GPUs."""
+    if not result.groups or result.scope is None:
+        return None
+    group = max(result.groups, key=lambda g: g.key[2] or 0)
+    scope = result.scope if _is_read(group, result.scope) else "gpu"
+    best = group.best(EDP)
+    wanted = (
+        {} if group.reference is None else {f"{group.reference.label} (default)": group.reference}
+    )
+    if best is not None and not best[0].is_default:
+        wanted[f"{best[0].label} (lowest EDP)"] = best[0]
+    runs: dict[str, RunRecord] = {}
+    for label, point in wanted.items():
+        try:
+            runs[label] = find_run(store, point.run_id or "none")
+        except RunNotFound:
+            continue
+    return power_figure(store, runs, scope, _tdp_w(group, scope)) if runs else None
+
+
+def _is_read(group: Group, scope: str) -> bool:
+    used = [o for p in group.points for o in p.repeated.used]
+    return any(scope in o.scopes and not o.scopes[scope].modelled for o in used)
+
+
+def _tdp_w(group: Group, scope: str) -> float:
+    """Of the default setting: a cap that was set is not what the hardware can do."""
+    reference = group.reference
+    if reference is None or not reference.repeated.used:
+        return 0.0
+    domains = reference.repeated.used[0].domains
+    return sum(d.get("tdp_w") or 0.0 for d in domains if d["scope"] == scope and d["in_total"])
+
+
+def tables_from(text: str) -> tuple[str, ...]:
+    """The tables that were asked for."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if names == ["all"]:
+        return tuple(PRINTED)
+    for name in names:
+        if name not in PRINTED:
+            raise ConfigError(f"--tables {name}: unknown; {nearest(name, [*PRINTED, 'all'])}")
+    return tuple(names)
+
+
+def print_list(rows: Sequence[tuple[Experiment, Sequence[TrialRecord]]]) -> None:
+    """One line per sweep."""
+    print_table(
+        ("sweep", "name", "status", "trials", "begun"),
+        [
+            (
+                e.experiment_id,
+                e.name,
+                e.status,
+                str(sum(t.ended for t in trials)),
+                (iso_time(e.created_wall_s) or "")[:19].replace("T", " "),
+            )
+            for e, trials in rows
+        ],
+        spare=("begun", "name"),
+    )
+
+
+def brief(experiment: Experiment, trials: Sequence[TrialRecord]) -> dict[str, Any]:
+    """One sweep of a list as plain data."""
+    return {
+        "experiment_id": experiment.experiment_id,
+        "name": experiment.name,
+        "status": experiment.status,
+        "created_wall_s": experiment.created_wall_s,
+        "trials": len(trials),
+        "ended": sum(trial.ended for trial in trials),
+    }
+
+
+def as_dict(result: SweepResult) -> dict[str, Any]:
+    """What `--json` writes."""
+    return {**result.experiment.to_dict(), "warm_ups": result.warm_ups, **result.summary()}
+
+
+def print_results(results: Sequence[SweepResult], wanted: Sequence[str]) -> None:
+    """The tables asked for; what failed, and what to beware of, on standard error."""
+    for result in results:
+        if result.scope is None:
+            say(f"wattloop: {result.experiment.experiment_id}: no energy was measured")
+    for number, name in enumerate(wanted):
+        if number:
+            sys.stdout.write("\n")
+        PRINTED[name](results)
+    for result in results:
+        _remarks(result)
+
+
+def _remarks(result: SweepResult) -> None:
+    for point in result.points:
+        messages = dict.fromkeys(
+            f"{o.status.value}: {o.message}" for o in point.repeated.outcomes if not o.ok
+        )
+        for message in messages:
+            say(f"wattloop: {point.name}: {message}")
+        outliers = sum(point.repeated.outlying)
+        if outliers:
+            say(f"wattloop: {point.name}: {outliers} outlier(s) kept but left out of the means")
+    used = [o for p in result.points for o in p.repeated.used]
+    warned = [o for o in used if o.warnings]
+    if warned:
+        say(f"wattloop: {len(warned)} of {len(used)} runs: {warned[0].warnings[0]}")
+    if result.unfinished or result.experiment.status in ("interrupted", "failed"):
+        identity = result.experiment.experiment_id
+        say(f"wattloop: not finished; go on with: wattloop sweep resume {identity}")
+
+
+def _points(results: Sequence[SweepResult]) -> None:
+    for result in results:
+        rows = tables.point_rows(result)
+        several = len({row["group"] for row in rows}) > 1
+        headers = [
+            *(["group"] if several else []),
+            *("setting", "runs", "time (s)", "energy (J)", "power (W)", "peak (W)"),
+            *("energy gain (%)", "time loss (%)", "gain-loss", "EDP gain (%)"),
+        ]
+        print_table(
+            headers,
+            [
+                (
+                    *([row["group"]] if several else []),
+                    setting_text(row),
+                    runs_text(row),
+                    with_interval(row["time_s"]),
+                    with_interval(row["energy_j"]),
+                    with_interval(row["average_w"]),
+                    mean_only(row["peak_w"]),
+                    gain_text(row["gains"]["energy"]),
+                    gain_text(row["gains"]["time"], -1),
+                    gain_text(row["gains"]["gain_minus_loss"]),
+                    gain_text(row["gains"]["edp"]),
+                )
+                for row in rows
+            ],
+            title=f"{title_of(result)}: mean ± half-width of the 95% interval",
+            spare=("peak (W)", "gain-loss", "power (W)"),
+        )
+
+
+def _best(results: Sequence[SweepResult]) -> None:
+    for result in results:
+        rows = tables.best_rows(result)
+        if not rows:
+            say(f"wattloop: no best setting: {_why_none(result)}")
+            continue
+        several = len({row["group"] for row in rows}) > 1
+        print_table(
+            [*(["group"] if several else []), "metric", "gain over default (%)", "obtained at"],
+            [
+                (
+                    *([row["group"]] if several else []),
+                    row["metric"],
+                    gain_text(row["gain"]) + noise_text(row["gain"], row["is_default"]),
+                    setting_text(row),
+                )
+                for row in rows
+            ],
+            title=f"{title_of(result)}: best setting per metric",
+        )
+        _print_choice(result)
+
+
+def _why_none(result: SweepResult) -> str:
+    used = [o for p in result.points for o in p.repeated.used]
+    read = [s for s in SCOPES if any(s in o.scopes for o in used)]
+    if used and result.scope not in read:
+        known = f"; there is {', '.join(read)}" if read else ""
+        return f"no energy of {result.scope or 'anything'} was measured{known}"
+    return "nothing beside the default was measured"
+
+
+def _print_choice(result: SweepResult) -> None:
+    """The answer in a line per group, for the metric that was asked for."""
+    for group in result.groups:
+        found = group.best(result.compared)
+        if found is None:
+            continue
+        point, gain = found
+        where = f" on {group.label}" if group.label else ""
+        setting = setting_text({"setting": point.label, "is_default": point.is_default})
+        gains = "" if point.is_default else f", {gain_text(gain)} %"
+        noise = noise_text(gain, point.is_default)
+        sys.stdout.write(f"best for {result.compared.label}{where}: {setting}{gains}{noise}\n")
+
+
+PRINTED: dict[str, Callable[[Sequence[SweepResult]], None]] = {
+    "points": _points,
+    "best": _best,
+    "techniques": print_techniques,
+    "powers": print_powers,
+    "scaling": print_scaling,
+    "synthesis": print_synthesis,
+}

@@ -1,0 +1,1 @@
+"""`wattloop tune`: settings that reach the same quality for less energy."""

@@ -1,0 +1,1 @@
+"""`wattloop watch`: power and energy live."""

@@ -1,0 +1,125 @@
+"""The store that `wattloop runs` looks at, with the runs of dead writers brought in first."""
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from wattloop.cli.output import say
+from wattloop.cli.settings import settings_of
+from wattloop.core.errors import ConfigError, RunNotFound, StoreLocked, StoreUnwritable
+from wattloop.core.results import RunStatus
+from wattloop.core.settings import STORE
+
+if TYPE_CHECKING:
+    from wattloop.store.database import Store
+    from wattloop.store.runs import RunFilter, RunRecord
+
+
+_UNITS_S = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+
+@contextmanager
+def opened(place: str | None, config: str | None, *, create: bool = False) -> Iterator["Store"]:
+    """The store; looking into one that is not there does not make it."""
+    from wattloop.store.database import open_store
+
+    location = settings_of(config, needs=STORE, store=place).store_location
+    if not create and not _exists(location):
+        raise RunNotFound(nothing_yet(place, config))
+    with open_store(location) as store:
+        _recover(store)
+        yield store
+
+
+@contextmanager
+def opened_if_any(place: str | None, config: str | None) -> Iterator["Store | None"]:
+    """The store, or None where there is none yet."""
+    if not _exists(settings_of(config, needs=STORE, store=place).store_location):
+        yield None
+        return
+    with opened(place, config) as store:
+        yield store
+
+
+def nothing_yet(place: str | None, config: str | None) -> str:
+    """What to say of a store that holds no run: which one it is, and how to begin."""
+    from wattloop.store.location import StoreLocation
+
+    location = StoreLocation.parse(
+        settings_of(config, needs=STORE, store=place).store_location
+    ).label
+    return f"{location}: no runs yet; try: wattloop run -- python train.py"
+
+
+def chosen(store: "Store", references: Sequence[str], *, by_name: bool = True) -> list["RunRecord"]:
+    """The runs that these words name; by identifiers only where runs are removed."""
+    from wattloop.store.runs import find_run
+
+    return [find_run(store, reference, by_name=by_name) for reference in references]
+
+
+def filter_of(
+    name: str | None,
+    status: str | None,
+    tags: Sequence[str],
+    *,
+    host: str | None = None,
+    job: str | None = None,
+    since: str | None = None,
+) -> "RunFilter":
+    """The filter that the options describe."""
+    from wattloop.store.runs import RunFilter
+
+    if status is not None and status not in list(RunStatus):
+        raise ConfigError(f"--status {status}: unknown; choose one of {', '.join(RunStatus)}")
+    wanted: dict[str, str | None] = {}
+    for tag in tags:
+        key, separator, value = tag.partition("=")
+        wanted[key] = value if separator else None
+    since_wall_s = None if since is None else _moment(since)
+    return RunFilter(
+        name=name, status=status, tags=wanted, host=host, job=job, since_wall_s=since_wall_s
+    )
+
+
+def _exists(location: str) -> bool:
+    """Whether there is anything to look at: a file, journals, or a server to ask."""
+    from wattloop.store.journal import journal_directory
+    from wattloop.store.location import StoreLocation
+
+    path = StoreLocation.parse(location).path
+    return path is None or path.exists() or journal_directory(str(path)).is_dir()
+
+
+def _recover(store: "Store") -> None:
+    """Fold what nobody holds; a store that is busy can still be looked at."""
+    waiting = sum(1 for _ in store.journals.glob("*.journal"))
+    if not waiting:  # the usual case: what folds them need not be loaded
+        return
+    if store.read_only:
+        say(f"wattloop: warning: {store.where} is read-only; {waiting} run(s) wait in journals")
+        return
+    from wattloop.measure.recovery import finalize_orphaned_run
+    from wattloop.store.journal_import import import_orphaned
+
+    try:
+        for folded in import_orphaned(store, finalize_orphaned_run):
+            if folded.note:
+                say(f"wattloop: warning: {folded.note}")
+    except (StoreLocked, StoreUnwritable) as error:
+        say(f"wattloop: warning: runs that just ended may be missing: {error}")
+
+
+def _moment(text: str) -> float:
+    ago = re.fullmatch(r"(\d+)\s*([mhdw])", text.strip())
+    if ago:
+        return time.time() - int(ago[1]) * _UNITS_S[ago[2]]
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise ConfigError(
+            f"--since {text}: not a time; write 2026-01-31, 2026-01-31T08:00, 12h or 7d"
+        ) from None

@@ -1,0 +1,336 @@
+"""Attribute the energy of a node to its jobs, so that the shares add up at any moment."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from wattloop.core.records import Domain, Scope
+from wattloop.core.results import non_overlapping
+
+# Whose joules they are: the energy of a node over one stretch of time, split among its jobs.
+#
+# In a stretch nobody comes or goes. With E the energy of a CPU package (or of DRAM), P_idle its
+# power with nothing to do, T the stretch, c_j of C CPUs allocated to job j and t_j of the node's
+# busy CPU time b used by it:
+#
+#     E_static  = min(E, P_idle T)          E_j = E_static c_j / C + (E - E_static) t_j / b
+#
+# A GPU belongs to the job that has it. A job that has all CPUs and no neighbour gets all of
+# it. What is left is nobody's, and kept as such: parts add up to the node.
+
+NOBODY = ""
+
+
+"""The share that no job used."""
+
+
+SHARED = frozenset({Scope.CPU, Scope.DRAM})
+
+
+class Occupant(NamedTuple):
+    """A job on the node during a stretch.
+
+    Attributes:
+        run: its key in the result.
+        gpus: domains of its GPUs.
+        cpus: CPUs allocated to it.
+        whole: it has the node to itself.
+        cpu_s: CPU time that it used; None where that cannot be read.
+    """
+
+    run: str
+    gpus: frozenset[str] = frozenset()
+    cpus: int = 0
+    whole: bool = False
+    cpu_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedInterval:
+    """A time in which nobody came or went.
+
+    Attributes:
+        busy_s: CPU time of everything on the node; None where that cannot be read.
+    """
+
+    begin_s: float
+    end_s: float
+    occupants: tuple[Occupant, ...] = ()
+    busy_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLayout:
+    """The node's domains, and how many CPUs it has."""
+
+    domains: Mapping[str, Domain]
+    cpus: int
+    counted: frozenset[str] = field(init=False)
+    """Parts that may be added without counting a joule twice; none of them is the whole node."""
+
+    def __post_init__(self) -> None:
+        parts = ((d.name, d.inside) for d in self.domains.values() if d.scope is not Scope.NODE)
+        object.__setattr__(self, "counted", frozenset(non_overlapping(parts)))
+
+    def is_shared(self, name: str) -> bool:
+        """Whether a domain is split by CPUs and CPU time."""
+        return self.domains[name].scope in SHARED or name == "psys"
+
+    def is_node(self, name: str) -> bool:
+        """Whether a domain covers the whole node."""
+        return self.domains[name].scope is Scope.NODE and name != "psys"
+
+    def of_job(self, gpus: frozenset[str], whole: bool) -> list[str]:
+        """Domains that a job's run has; the others hold nothing of it."""
+        if whole:
+            return list(self.domains)
+        return [name for name in self.domains if name in gpus or self.is_shared(name)]
+
+
+class EnergyShare(NamedTuple):
+    """What one run gets of one domain; for shared ones also by each rule alone."""
+
+    energy_j: float
+    by_cpus_j: float
+    by_time_j: float
+
+
+def split(
+    layout: NodeLayout,
+    stretch: SharedInterval,
+    energy_j: Mapping[str, float],
+    idle_w: Mapping[str, float],
+) -> dict[str, dict[str, EnergyShare]]:
+    """Run -> domain -> its part; the parts of a domain add up to `energy_j` of it.
+
+    Args:
+        layout: the node's domains.
+        stretch: who was there.
+        energy_j: joules of each domain in that time; a domain that is not named is not split.
+        idle_w: power of shared domains with nothing to do; by CPU time alone where not named.
+    """
+    parts: dict[str, dict[str, EnergyShare]] = {run.run: {} for run in stretch.occupants}
+    parts[NOBODY] = {}
+    # Alone only: where Slurm shares nodes by force, several may have all CPUs.
+    alone = stretch.occupants[0] if len(stretch.occupants) == 1 else None
+    owner = alone.run if alone is not None and alone.whole else None
+    by_cpus, by_time = _weights(layout, stretch)
+    duration_s = stretch.end_s - stretch.begin_s
+    for name, joules in energy_j.items():
+        if owner is not None:
+            parts[owner][name] = EnergyShare(joules, joules, joules)
+        elif layout.is_shared(name):
+            static = min(1.0, idle_w.get(name, 0.0) * duration_s / joules) if joules > 0 else 1.0
+            _share(parts, name, joules, static, by_cpus, by_time)
+        elif not layout.is_node(name):
+            _hand_over(parts, name, joules, stretch.occupants)
+    if owner is None:
+        _leave_rest(layout, parts, energy_j)
+    return parts
+
+
+def _weights(
+    layout: NodeLayout, stretch: SharedInterval
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Shares by allocated CPUs and by CPU time; what is missing to 1 is nobody's."""
+    jobs = stretch.occupants
+    cpus = max(layout.cpus, sum(one.cpus for one in jobs))
+    by_cpus = {one.run: one.cpus / cpus for one in jobs}
+    busy_s = stretch.busy_s
+    if busy_s is None:
+        busy_s = sum(one.cpu_s or 0.0 for one in jobs)
+    # A job whose time cannot be read is taken to be as busy as its CPUs are.
+    times_s = {
+        one.run: by_cpus[one.run] * busy_s if one.cpu_s is None else one.cpu_s for one in jobs
+    }
+    whole_s = max(busy_s, sum(times_s.values()))
+    if whole_s <= 0:
+        return by_cpus, by_cpus
+    return by_cpus, {run: time_s / whole_s for run, time_s in times_s.items()}
+
+
+def _share(
+    parts: dict[str, dict[str, EnergyShare]],
+    name: str,
+    joules: float,
+    static: float,
+    by_cpus: Mapping[str, float],
+    by_time: Mapping[str, float],
+) -> None:
+    left = [joules, joules, joules]
+    for run in by_cpus:
+        cpus_j, time_j = joules * by_cpus[run], joules * by_time[run]
+        part = EnergyShare(static * cpus_j + (1 - static) * time_j, cpus_j, time_j)
+        parts[run][name] = part
+        left = [rest_j - given_j for rest_j, given_j in zip(left, part, strict=True)]
+    parts[NOBODY][name] = EnergyShare(*(max(0.0, rest_j) for rest_j in left))
+
+
+def _hand_over(
+    parts: dict[str, dict[str, EnergyShare]], name: str, joules: float, jobs: Sequence[Occupant]
+) -> None:
+    """A device goes to whom it belongs; two jobs on one card (oversubscribed) get half each."""
+    owners = [one.run for one in jobs if name in one.gpus] or [NOBODY]
+    for run in owners:
+        each_j = joules / len(owners)
+        parts[run][name] = EnergyShare(each_j, each_j, each_j)
+
+
+def _leave_rest(
+    layout: NodeLayout, parts: dict[str, dict[str, EnergyShare]], energy_j: Mapping[str, float]
+) -> None:
+    """Meters of the whole node: what their jobs did not get by its parts is nobody's.
+
+    The rest is below zero where a slow meter of the node lags behind its parts; later stretches
+    make up for it.
+    """
+    nodes = [name for name in layout.domains if layout.is_node(name)]
+    whole_j = sum(energy_j.get(name, 0.0) for name in nodes)
+    given_j = sum(
+        part.energy_j
+        for run, own in parts.items()
+        if run != NOBODY
+        for name, part in own.items()
+        if name in layout.counted
+    )
+    for name in nodes:
+        own_j = energy_j.get(name, 0.0)
+        rest_j = own_j - given_j * (own_j / whole_j if whole_j > 0 else 1 / len(nodes))
+        parts[NOBODY][name] = EnergyShare(rest_j, rest_j, rest_j)
+
+
+# The joules of every run on the node, kept so that they add up to the node's at any moment.
+#
+# A domain that falls silent waits: when it speaks again, what it counted meanwhile goes to those
+# who were there. What comes after a job's run is closed, or too late to know who was there, is
+# nobody's.
+
+REMEMBER_S = 900.0
+
+
+"""How long it is known who was there, for domains that fell silent."""
+
+
+Take = Callable[[str, float], float]
+
+
+Readable = Callable[[str, float], bool]
+
+
+@dataclass(slots=True)
+class Account:
+    """Joules of one run by domain, since it began; and what each rule alone would give it."""
+
+    energy_j: dict[str, float] = field(default_factory=dict)
+    by_cpus_j: dict[str, float] = field(default_factory=dict)
+    by_time_j: dict[str, float] = field(default_factory=dict)
+
+    def add(self, name: str, part: EnergyShare) -> None:
+        """One more part of a domain."""
+        self.energy_j[name] = self.energy_j.get(name, 0.0) + part.energy_j
+        self.by_cpus_j[name] = self.by_cpus_j.get(name, 0.0) + part.by_cpus_j
+        self.by_time_j[name] = self.by_time_j.get(name, 0.0) + part.by_time_j
+
+    def doubt_j(self, name: str) -> float:
+        """How far the share may be off because of the rule by which it was split."""
+        own_j = self.energy_j.get(name, 0.0)
+        rules_j = (self.by_cpus_j.get(name, 0.0), self.by_time_j.get(name, 0.0))
+        return max(abs(own_j - rule_j) for rule_j in rules_j)
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {n: [j, self.by_cpus_j[n], self.by_time_j[n]] for n, j in self.energy_j.items()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Account:
+        """Inverse of `to_state`."""
+        account = cls()
+        for name, values in state.items():
+            account.add(name, EnergyShare(*(float(v) for v in values)))
+        return account
+
+
+class EnergyLedger:
+    """Accounts of all runs, `NOBODY` among them.
+
+    Args:
+        layout: the node's domains.
+        known_s: from when on each domain's energy is known.
+    """
+
+    def __init__(self, layout: NodeLayout, known_s: Mapping[str, float]) -> None:
+        self.layout = layout
+        self.accounts: dict[str, Account] = {NOBODY: Account()}
+        self.done_s: dict[str, float] = dict(known_s)
+        """Up to when each domain is shared out."""
+        self._stretches: deque[SharedInterval] = deque()
+
+    def open(self, run: str, account: Account | None = None) -> Account:
+        """Begin an account, or take up one that was kept."""
+        self.accounts[run] = Account() if account is None else account
+        return self.accounts[run]
+
+    def close(self, run: str) -> Account:
+        """End an account."""
+        return self.accounts.pop(run)
+
+    def renew_nobody(self) -> Account:
+        """The account of nobody so far; a new one begins."""
+        old = self.accounts[NOBODY]
+        self.accounts[NOBODY] = Account()
+        return old
+
+    def extend(self, stretches: Iterable[SharedInterval]) -> None:
+        """Who was there, up to now."""
+        self._stretches.extend(stretches)
+
+    def settle(self, take: Take, readable: Readable, idle_w: Mapping[str, float]) -> None:
+        """Share out whatever is known by now.
+
+        Args:
+            take: joules of a domain from where it was shared out up to an instant.
+            readable: whether a domain is known up to an instant.
+            idle_w: power of shared domains with nothing to do.
+        """
+        silent: set[str] = set()
+        for stretch in self._stretches:
+            energy_j: dict[str, float] = {}
+            for name, done_s in self.done_s.items():
+                if done_s >= stretch.end_s or name in silent:
+                    continue
+                if not readable(name, stretch.end_s):
+                    silent.add(name)
+                    continue
+                if done_s < stretch.begin_s:
+                    self._to_nobody(name, take(name, stretch.begin_s))
+                energy_j[name] = take(name, stretch.end_s)
+                self.done_s[name] = stretch.end_s
+            if energy_j:
+                self._book(split(self.layout, stretch, energy_j, idle_w))
+        self._forget()
+
+    def settled(self, run_domains: Iterable[str], until_s: float) -> bool:
+        """Whether all these domains are shared out up to an instant."""
+        return all(self.done_s.get(name, until_s) >= until_s for name in run_domains)
+
+    def _book(self, parts: Mapping[str, Mapping[str, EnergyShare]]) -> None:
+        for run, own in parts.items():
+            account = self.accounts.get(run) or self.accounts[NOBODY]
+            for name, part in own.items():
+                account.add(name, part)
+
+    def _to_nobody(self, name: str, joules: float) -> None:
+        self.accounts[NOBODY].add(name, EnergyShare(joules, joules, joules))
+
+    def _forget(self) -> None:
+        """Drop what every domain is through with, and what is too long ago."""
+        behind_s = min(self.done_s.values(), default=float("inf"))
+        stretches = self._stretches
+        while stretches:
+            too_old = stretches[0].end_s < stretches[-1].end_s - REMEMBER_S
+            if stretches[0].end_s > behind_s and not too_old:
+                return
+            stretches.popleft()

@@ -1,0 +1,231 @@
+"""Job events from Slurm's prolog and epilog, in the order of their times."""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wattloop.core.clock import Clock
+from wattloop.fleet.agent.agent_context import AgentContext
+
+# What prolog and epilog left in the agent's folder: which job began or ended, and when.
+#
+# An event is a small file of KEY=VALUE lines, called `<ns>-<job>-start` or `-end`, that appears
+# whole (written under another name, then renamed). Files wait for an agent that is not there; they
+# are handled in the order of their times and removed when the agent's own state knows of them.
+
+LARGEST_B = 16_384
+
+
+AGREE_S = 0.05
+
+
+"""The machine's uptime is known to 10 ms and never set; the time of day is finer but may be."""
+
+
+_NAME = re.compile(r"(\d{1,20})-([0-9A-Za-z_.-]{1,64})-(start|end)")
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """A job began or ended on this node.
+
+    Attributes:
+        name: of its file.
+        kind: `start` or `end`.
+        job: number that Slurm gave it.
+        wall_s: time of day at which it was written.
+        uptime_s: time since the machine's boot, if it was said.
+        boot: which boot that was, if it was said.
+        facts: what else the file says, as text.
+    """
+
+    name: str
+    kind: str
+    job: str
+    wall_s: float
+    uptime_s: float | None = None
+    boot: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_event(name: str, text: str) -> JobEvent | None:
+    """The event in a file of this name; None when it is none of ours."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    facts: dict[str, str] = {}
+    for line in text.split("\n"):  # the hooks' only line break: users choose all the others
+        key, equals, value = line.partition("=")
+        if equals:
+            facts.setdefault(key.strip(), _CONTROL.sub(" ", value).strip())
+    if "whole" not in facts:
+        return None
+    nanoseconds, job, kind = found.groups()
+    uptime = facts.get("uptime_s", "")
+    return JobEvent(
+        name=name,
+        kind=kind,
+        job=job,
+        wall_s=int(nanoseconds) / 1e9,
+        uptime_s=float(uptime) if re.fullmatch(r"\d+(\.\d+)?", uptime) else None,
+        boot=facts.get("boot", ""),
+        facts=facts,
+    )
+
+
+class EventFolder:
+    """The folder in which events arrive; only root may write into it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: tuple[int, int] | None = None
+
+    def prepare(self) -> None:
+        """Create it, closed to everybody else."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.chmod(0o700)
+
+    def changed(self) -> bool:
+        """Whether something came or went since the last call; a few microseconds."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return False
+        seen = (found.st_mtime_ns, found.st_ino)
+        changed, self._seen = seen != self._seen, seen
+        return changed
+
+    def waiting(self) -> tuple[list[JobEvent], list[str]]:
+        """Events in the order of their times, and names of files that make no sense."""
+        events: list[JobEvent] = []
+        strange: list[str] = []
+        for path in self._files():
+            try:
+                with path.open("rb") as file:
+                    text = file.read(LARGEST_B).decode("utf-8", "replace")
+            except OSError:
+                continue  # gone since it was listed, or to be read at the next look
+            event = parse_event(path.name, text)
+            if event is None:
+                strange.append(path.name)
+            else:
+                events.append(event)
+        return sorted(events, key=lambda e: (e.wall_s, e.kind == "start", e.job)), strange
+
+    def remove(self, name: str) -> None:
+        """An event is dealt with."""
+        (self.path / name).unlink(missing_ok=True)
+
+    def set_aside(self, name: str) -> None:
+        """Keep a file that makes no sense where a person may look at it."""
+        aside = self.path.parent / "strange"
+        aside.mkdir(mode=0o700, exist_ok=True)
+        (self.path / name).replace(aside / name)
+
+    def _files(self) -> list[Path]:
+        try:
+            return [p for p in self.path.iterdir() if not p.name.startswith(".") and p.is_file()]
+        except OSError:
+            return []
+
+
+class Instant:
+    """Now, on all the machine's clocks: turns the times of events into ours."""
+
+    def __init__(self, clock: Clock, uptime_s: float | None) -> None:
+        self.now_s = clock.now_s()
+        self._wall_s = clock.wall_s()
+        self._uptime_s = uptime_s
+
+    def time_of(self, event: JobEvent) -> float:
+        """When it happened on the machine's monotonic clock; never later than now.
+
+        The uptime says roughly when, whatever became of the time of day; the time of day says it
+        to the microsecond where the two agree.
+        """
+        by_wall_s = self.now_s - (self._wall_s - event.wall_s)
+        if event.uptime_s is None or self._uptime_s is None:
+            return min(self.now_s, by_wall_s)
+        by_uptime_s = self.now_s - (self._uptime_s - event.uptime_s)
+        exact = abs(by_wall_s - by_uptime_s) < AGREE_S
+        return min(self.now_s, by_wall_s if exact else by_uptime_s)
+
+
+_log = logging.getLogger("wattloop.agent")
+
+
+class EventQueue:
+    """Files stay until the agent's state knows of them; a file seen twice counts once."""
+
+    def __init__(self, site: AgentContext, fault: Callable[[str], None]) -> None:
+        self._site = site
+        self._folder = EventFolder(site.folder / "events")
+        self._fault = fault
+        self._coming: list[tuple[float, JobEvent]] = []
+        self._handled: dict[str, None] = {}
+        self._to_remove: list[str] = []
+
+    def prepare(self) -> None:
+        """Create the folder."""
+        self._folder.prepare()
+
+    def remember(self, handled: Iterable[str]) -> None:
+        """What an earlier agent dealt with."""
+        self._handled = dict.fromkeys(handled)
+
+    @property
+    def handled(self) -> list[str]:
+        """Names of events that are dealt with, though their files may still be there."""
+        return list(self._handled)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether events are known that are not due yet."""
+        return bool(self._coming)
+
+    def changed(self) -> bool:
+        """Whether something came since the last look, and is new."""
+        return self._folder.changed() and self.fetch()
+
+    def fetch(self) -> bool:
+        """New events from the folder; whether there are any."""
+        found, strange = self._folder.waiting()
+        for name in strange:
+            self._fault(f"{self._folder.path / name}: makes no sense; set aside")
+            self._folder.set_aside(name)
+        known = {event.name for _, event in self._coming}
+        fresh = [e for e in found if e.name not in known and e.name not in self._handled]
+        self._to_remove += [e.name for e in found if e.name in self._handled]
+        if fresh:
+            instant = Instant(self._site.clock, self._site.uptime_s())
+            self._coming += [(instant.time_of(event), event) for event in fresh]
+            self._coming.sort(key=lambda pair: (pair[0], pair[1].kind == "start"))
+        return bool(fresh)
+
+    def due(self, until_s: float) -> Iterator[tuple[float, JobEvent]]:
+        """Events up to an instant, with their times; each is then dealt with."""
+        while self._coming and self._coming[0][0] <= until_s:
+            said_s, event = self._coming.pop(0)
+            self._handled[event.name] = None
+            self._to_remove.append(event.name)
+            if event.boot and event.boot != self._site.host.boot_id:
+                _log.warning("job %s: its %s was before the node's boot", event.job, event.kind)
+                continue
+            yield said_s, event
+
+    def clean(self) -> None:
+        """The state knows of what was handed out: its files are of no use any more."""
+        left = []
+        for name in self._to_remove:
+            try:
+                self._folder.remove(name)
+                self._handled.pop(name, None)
+            except OSError as error:
+                self._fault(f"{self._folder.path / name}: {error.strerror or error}")
+                left.append(name)
+        self._to_remove = left

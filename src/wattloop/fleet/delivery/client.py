@@ -1,0 +1,135 @@
+"""The connection to the server: kept open, and every way it can fail under one name."""
+
+import http.client
+import json
+import ssl
+from typing import Any
+from urllib.parse import urlsplit
+
+from wattloop.core.errors import ConfigError, WattloopError
+from wattloop.fleet.delivery.options import DeliveryOptions
+
+AWAY = frozenset((408, 425, 429, 500, 502, 503, 504, 507))
+
+
+LONGEST_RETRY_S = 600.0
+
+
+LARGEST_ANSWER_B = 4 * 1024 * 1024
+
+
+class ServerUnavailable(WattloopError):
+    """Nobody answers, or the server says that it cannot now; `retry_s` is when it asks for."""
+
+    def __init__(self, message: str, retry_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
+
+
+class ServerRefuses(WattloopError):
+    """The server does not want this from us: a wrong token, another node, too old."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class DeliveryClient:
+    """Posts to one server over one connection; not for several threads at a time."""
+
+    def __init__(self, options: DeliveryOptions) -> None:
+        self._options = options
+        parts = urlsplit(options.url)
+        self._scheme = parts.scheme
+        self._host, self._port = parts.hostname or "", parts.port
+        self._prefix = parts.path.rstrip("/")
+        self._connection: http.client.HTTPConnection | None = None
+        self._secret = ""
+
+    def post(self, path: str, body: bytes) -> Any:
+        """The JSON that the server answers.
+
+        Raises:
+            ServerAway: try again later.
+            ServerRefuses: trying again changes nothing by itself.
+        """
+        try:
+            status, headers, data = self._exchange(path, body)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            reason = str(error) or type(error).__name__
+            raise ServerUnavailable(f"{self._options.url}: {reason}") from None
+        if status in AWAY:
+            retry_s = _seconds(headers.get("Retry-After"))
+            raise ServerUnavailable(f"{self._options.url}: {status} {_detail(data)}", retry_s)
+        if status != 200:
+            self.close()  # a token that was changed is read again
+            raise ServerRefuses(f"{self._options.url}: {status} {_detail(data)}", status)
+        try:
+            return json.loads(data)
+        except ValueError:
+            self.close()
+            raise ServerUnavailable(
+                f"{self._options.url}: does not answer as Wattloop does"
+            ) from None
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _exchange(self, path: str, body: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
+        fresh = self._connection is None
+        try:
+            return self._ask(path, body)
+        except (http.client.RemoteDisconnected, ConnectionError):
+            if fresh:
+                raise
+        # an idle connection that the server closed meanwhile: once more on a new one
+        self.close()
+        return self._ask(path, body)
+
+    def _ask(self, path: str, body: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
+        if self._connection is None:
+            self._secret = self._options.secret()
+            self._connection = self._connected()
+        headers = {
+            "Authorization": f"Bearer {self._secret}",
+            "Content-Type": "application/octet-stream",
+        }
+        self._connection.request("POST", self._prefix + path, body, headers)
+        answer = self._connection.getresponse()
+        return answer.status, answer.headers, answer.read(LARGEST_ANSWER_B)
+
+    def _connected(self) -> http.client.HTTPConnection:
+        timeout_s = self._options.timeout_s
+        if self._scheme == "http":
+            return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        try:
+            trusted = ssl.create_default_context(
+                cafile=None if self._options.ca_file is None else str(self._options.ca_file)
+            )
+        except OSError as error:
+            raise ConfigError(f"deliver.ca_file {self._options.ca_file}: {error}") from None
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=timeout_s, context=trusted
+        )
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        return min(max(0.0, float(text or 0.0)), LONGEST_RETRY_S)
+    except ValueError:  # a date: our own back-off is good enough
+        return 0.0
+
+
+def _detail(data: bytes) -> str:
+    """What the server said, in one short line."""
+    text = data[:2_000].decode("utf-8", "replace")
+    try:
+        said = json.loads(text)
+        text = str(said["detail"])
+    except (ValueError, LookupError, TypeError):
+        pass
+    return " ".join(text.split())[:300]

@@ -1,0 +1,251 @@
+"""The comment of a job: `--comment "wattloop:model=resnet-50,batch=128,low-power"`."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wattloop.core.units import SECONDS
+from wattloop.core.yaml_spec import nearest
+
+LOW_POWER_SHARE = 0.7
+
+
+"""Cap of a job that asks for low power and names no caps, as a share of the GPU's TDP."""
+
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", re.ASCII)
+
+
+NUMBER = re.compile(r"\d{1,15}(\.\d{1,15})?([eE]\+?\d{1,2})?", re.ASCII)
+
+
+TIME = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(s|m|min|h|d)", re.ASCII)
+
+
+MOST_CHOICES = 16
+
+
+MOST_GPUS = 4096
+
+
+MOST_BATCH = 65_536
+
+
+MOST_SEQUENCE = 1_048_576
+
+
+MOST_WORK = 1e15
+
+
+LEAST_CAP = 0.1
+
+
+YEAR_S = 366 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobComment:
+    """None or empty is what was not stated.
+
+    Attributes:
+        model: as it was written; nobody has looked it up yet.
+        work: samples to train on.
+        deadline_s: seconds after submission.
+    """
+
+    model: str = ""
+    batches: tuple[int, ...] = ()
+    work: float | None = None
+    gpus: tuple[int, ...] = ()
+    precision: str = ""
+    sequence: int | None = None
+    caps: tuple[float, ...] = ()
+    types: tuple[str, ...] = ()
+    deadline_s: float | None = None
+    low_power: bool = False
+    may_spread: bool = False
+
+
+def with_field(stated: JobComment, key: str, text: str | None) -> JobComment:
+    """With one more field, `key=text`, or a flag when `text` is None.
+
+    Raises:
+        ValueError: what is wrong with it and what is allowed, in words that quote nothing long.
+    """
+    if key in FLAGS:
+        if text is not None:
+            raise ValueError(f"{key}: takes no value; write it alone")
+        flag: dict[str, Any] = {FLAGS[key]: True}
+        return replace(stated, **flag)
+    if key not in FIELDS:
+        raise ValueError(f"unknown field {_quoted(key)}; {nearest(key[:40], [*FIELDS, *FLAGS])}")
+    if text is None:
+        raise ValueError(f"{key}: has no value; write {key}=...")
+    name, read = FIELDS[key]
+    try:
+        changes: dict[str, Any] = {name: read(text)}
+    except ValueError as error:
+        raise ValueError(f"{key}={_quoted(text)}: {error}") from None
+    return replace(stated, **changes)
+
+
+def _quoted(text: str) -> str:
+    """Short, and of plain characters: it goes into logs and onto terminals."""
+    plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in text[:40])
+    return f"'{plain}...'" if len(text) > 40 else f"'{plain}'"
+
+
+def _name(text: str) -> str:
+    if NAME.fullmatch(text) is None or ".." in text:
+        raise ValueError("write a name of letters, digits, '.', '_', '/' and '-', 100 at most")
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return _choices(text, _name)
+
+
+def _number(least: float, most: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        if NUMBER.fullmatch(text) is None or not least <= float(text) <= most:
+            raise ValueError(f"write a number from {least:g} to {most:g}")
+        return float(text)
+
+    return read
+
+
+def _whole(most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        value = _number(1, most)(text)
+        if value != int(value):
+            raise ValueError(f"write a whole number from 1 to {most}")
+        return int(value)
+
+    return read
+
+
+def _wholes(most: int) -> Callable[[str], tuple[int, ...]]:
+    return lambda text: _choices(text, _whole(most))
+
+
+def _share(text: str) -> float:
+    """`0.7` or `70%`."""
+    percent = text.endswith("%")
+    value = _number(0, 100)(text[:-1] if percent else text) / (100 if percent else 1)
+    if not LEAST_CAP <= value <= 1:
+        raise ValueError(f"write shares of the GPU's power limit from {LEAST_CAP:g} to 1, or 70%")
+    return value
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    return _choices(text, _share)
+
+
+def _precision(text: str) -> str:
+    if text not in PRECISIONS:
+        raise ValueError(f"choose one of {', '.join(PRECISIONS)}")
+    return text
+
+
+def _time(text: str) -> float:
+    match = TIME.fullmatch(text)
+    if match is None:
+        raise ValueError("write a time from now, such as 90min, 2h or 3d")
+    found = float(match.group(1)) * SECONDS[match.group(2)]
+    if not 0 < found <= YEAR_S:
+        raise ValueError("must be above 0 and at most a year")
+    return found
+
+
+def _choices(text: str, read: Callable[[str], Any]) -> tuple[Any, ...]:
+    parts = text.split("|", MOST_CHOICES)
+    if len(parts) > MOST_CHOICES:
+        raise ValueError(f"at most {MOST_CHOICES} choices")
+    return tuple(dict.fromkeys(read(part) for part in parts))
+
+
+FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "model": ("model", _name),
+    "batch": ("batches", _wholes(MOST_BATCH)),
+    "samples": ("work", _number(1, MOST_WORK)),
+    "gpus": ("gpus", _wholes(MOST_GPUS)),
+    "precision": ("precision", _precision),
+    "seq": ("sequence", _whole(MOST_SEQUENCE)),
+    "caps": ("caps", _shares),
+    "types": ("types", _names),
+    "deadline": ("deadline_s", _time),
+}
+
+
+"""Key in a comment or a rule -> field of `Stated`, and who reads it."""
+
+
+FLAGS = {"low-power": "low_power", "spread": "may_spread"}
+
+
+"""Word in a comment -> field of `Stated`."""
+
+
+# The grammar of a job's comment.
+#
+#     --comment="wattloop:model=resnet-50,batch=128,samples=1e6,gpus=1|2|4,deadline=2h,low-power"
+#
+# A tag begins with `wattloop:`, at the start or after a blank, and ends at the next blank; the
+# rest
+# of the comment is somebody else's. Fields are `key=value` or a flag, joined by commas, in any
+# order;
+# choices are joined by `|`. One field that is wrong makes the whole tag void: half of what a user
+# said may mean the opposite.
+
+LONGEST_COMMENT = 65_536
+
+
+LONGEST_TAG = 1_024
+
+
+TAG = re.compile(r"(?:^|(?<=\s))wattloop:(\S*)")
+
+
+ALLOWED = re.compile(r"[A-Za-z0-9._/|=,%+-]*", re.ASCII)
+
+
+def read_comment(text: str) -> tuple[JobComment | None, str]:
+    """What a comment states, and why it was refused.
+
+    Returns:
+        What is stated, None without a valid tag; and the refusal in words, empty without one.
+        A comment that has no tag is no fault of anybody's.
+    """
+    if len(text) > LONGEST_COMMENT:
+        return None, f"comment: longer than {LONGEST_COMMENT:,} characters; not read"
+    tags = TAG.findall(text)
+    if not tags:
+        return None, ""
+    if len(tags) > 1:
+        return None, f"comment: has {len(tags)} tags that begin with wattloop:; write one"
+    return _read_tag(tags[0])
+
+
+def _read_tag(tag: str) -> tuple[JobComment | None, str]:
+    if len(tag) > LONGEST_TAG:
+        return None, f"comment: the tag is longer than {LONGEST_TAG:,} characters"
+    if ALLOWED.fullmatch(tag) is None:
+        return (
+            None,
+            "comment: the tag has characters other than letters, digits and . _ / | = % + -",
+        )
+    stated, seen = JobComment(), set()
+    for item in tag.split(","):
+        key, equals, value = item.partition("=")
+        if key in seen:
+            return None, f"comment: {key[:40]} is stated twice"
+        seen.add(key)
+        try:
+            stated = with_field(stated, key, value if equals else None)
+        except ValueError as error:
+            return None, f"comment: {error}"
+    return stated, ""

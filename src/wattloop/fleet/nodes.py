@@ -1,0 +1,189 @@
+"""What each node said last, and how its clock differs from ours."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+from wattloop.fleet.delivery.status import NodeStatus
+
+STALE_S = 10.0
+
+
+"""A node that says nothing for so long is not part of the power now."""
+
+
+LOOKS = 16
+
+
+MOST_NODES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNow:
+    """A node as it is known now.
+
+    Attributes:
+        power_w: watts of all its domains; None when it has not said.
+        limit_w: sum of the limits in force of those that have one; None when none is known.
+        without_limit: domains whose limit is not known: `limit_w` lacks them.
+        age_s: since its power was read, by its own clock corrected by ours, or since it was heard.
+        heard_wall_s: when it was heard last.
+        clock_offset_s: how far its clock is ahead; None when it was never measured.
+        refusal, refused_wall_s: what it was refused last.
+    """
+
+    node: str
+    status: NodeStatus
+    power_w: float | None
+    limit_w: float | None
+    without_limit: tuple[str, ...]
+    age_s: float
+    heard_wall_s: float
+    clock_offset_s: float | None
+    refusal: str = ""
+    refused_wall_s: float | None = None
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it has been silent for too long to say what it draws now."""
+        return self.age_s > STALE_S
+
+
+@dataclass(slots=True)
+class _Entry:
+    status: NodeStatus = field(default_factory=NodeStatus)
+    heard_wall_s: float = 0.0
+    offsets_s: deque[float] = field(default_factory=lambda: deque(maxlen=LOOKS))
+    kept_offset_s: float | None = None
+    refusal: str = ""
+    refused_wall_s: float | None = None
+    is_fresh: bool = True
+
+    @property
+    def clock_offset_s(self) -> float | None:
+        # a request takes time on its way, which makes a clock look late: the highest is nearest
+        return max(self.offsets_s) if self.offsets_s else self.kept_offset_s
+
+
+class NodeTable:
+    """All nodes; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._guard = threading.Lock()
+
+    def heard(
+        self, node: str, wall_s: float | None, status: NodeStatus | None = None
+    ) -> float | None:
+        """A node said something, with its clock at that moment; how far that is ahead of ours."""
+        now_s = time.time()
+        with self._guard:
+            entry = self._entry(node)
+            entry.heard_wall_s = now_s
+            entry.is_fresh = True
+            if wall_s is not None:
+                _measure(entry, wall_s - now_s)
+            if status is not None:
+                entry.status = status
+            return entry.clock_offset_s
+
+    def refused(self, node: str, reason: str) -> None:
+        """A node was refused something."""
+        with self._guard:
+            if node in self._entries:  # names that nobody knows are not collected
+                entry = self._entries[node]
+                entry.refusal, entry.refused_wall_s = reason, time.time()
+                entry.is_fresh = True
+
+    def now(self) -> list[NodeNow]:
+        """All nodes, by name."""
+        now_s = time.time()
+        with self._guard:
+            return [_now(node, entry, now_s) for node, entry in sorted(self._entries.items())]
+
+    def names(self) -> frozenset[str]:
+        """All that were ever heard of."""
+        with self._guard:
+            return frozenset(self._entries)
+
+    def fresh(self) -> dict[str, tuple[float, dict[str, Any]]]:
+        """What has changed since this was asked last, for the store."""
+        with self._guard:
+            found = {}
+            for node, entry in self._entries.items():
+                if entry.is_fresh:
+                    entry.is_fresh = False
+                    body = {
+                        "status": entry.status.to_dict(),
+                        "clock_offset_s": entry.clock_offset_s,
+                        "refusal": entry.refusal,
+                        "refused_wall_s": entry.refused_wall_s,
+                    }
+                    found[node] = (entry.heard_wall_s, body)
+            return found
+
+    def unkept(self, fresh: Iterable[str]) -> None:
+        """The store did not take them."""
+        with self._guard:
+            for node in fresh:
+                if node in self._entries:
+                    self._entries[node].is_fresh = True
+
+    def recall(self, known: dict[str, tuple[float, dict[str, Any]]]) -> None:
+        """What a server before this one knew."""
+        with self._guard:
+            for node, (heard_s, body) in known.items():
+                if node not in self._entries:
+                    entry = self._entries[node] = _Entry(heard_wall_s=heard_s, is_fresh=False)
+                    entry.kept_offset_s = body.get("clock_offset_s")
+                    entry.refusal = str(body.get("refusal") or "")
+                    entry.refused_wall_s = body.get("refused_wall_s")
+                    try:
+                        entry.status = NodeStatus.parse(body.get("status"))
+                    except ConfigError:
+                        continue
+
+    def forget(self, node: str) -> bool:
+        """It is no more; False when it was not known."""
+        with self._guard:
+            return self._entries.pop(node, None) is not None
+
+    def _entry(self, node: str) -> _Entry:
+        if node not in self._entries and len(self._entries) >= MOST_NODES:
+            raise ConfigError(f"more than {MOST_NODES} nodes")
+        return self._entries.setdefault(node, _Entry())
+
+
+def _measure(entry: _Entry, offset_s: float) -> None:
+    if entry.offsets_s:
+        # a clock that was set forward, or twice in a row found set back: not a slow request
+        gains_s = offset_s - max(entry.offsets_s)
+        if gains_s > 1.0 or (gains_s < -1.0 and abs(entry.offsets_s[-1] - offset_s) < 1.0):
+            entry.offsets_s.clear()
+    entry.offsets_s.append(offset_s)
+
+
+def _now(node: str, entry: _Entry, now_s: float) -> NodeNow:
+    status = entry.status
+    age_s = now_s - entry.heard_wall_s
+    if status.read_wall_s is not None:
+        read_s = status.read_wall_s - (entry.clock_offset_s or 0.0)
+        age_s = max(age_s, now_s - read_s)
+    power_w = sum(status.power_w.values()) if status.power_w else None
+    limit_w = sum(status.limit_w.values()) if status.limit_w else None
+    return NodeNow(
+        node=node,
+        status=status,
+        power_w=power_w,
+        limit_w=limit_w,
+        without_limit=tuple(name for name in status.power_w if name not in status.limit_w),
+        age_s=max(0.0, age_s),
+        heard_wall_s=entry.heard_wall_s,
+        clock_offset_s=entry.clock_offset_s,
+        refusal=entry.refusal,
+        refused_wall_s=entry.refused_wall_s,
+    )

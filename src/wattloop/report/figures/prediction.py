@@ -1,0 +1,228 @@
+"""Figures of predictions: sweeps, comparisons, and predicted against measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wattloop.predict.comparison import Axis, Point
+from wattloop.predict.prediction import Interval
+from wattloop.report.figures.chart_data import rows_data
+from wattloop.report.figures.style import GREY, HEIGHT, colour, styled
+
+PANEL_PX = 300
+
+
+POINT_PX2 = 60
+
+
+"""Area: what tells a diamond from a circle."""
+
+
+DOUBLED = ("batch", "seq", "gpus", "accumulate")
+
+
+TITLES = {
+    "batch": "Samples per GPU and pass",
+    "seq": "Tokens per sample",
+    "image": "Pixels of a side",
+    "gpus": "Number of GPUs",
+    "accumulate": "Passes per step",
+    "cap": "Power cap (W)",
+    "clock": "SM clock (MHz)",
+    "precision": "Precision",
+    "optimizer": "Optimizer",
+    "gpu": "GPU",
+}
+
+
+PANELS = {
+    "throughput": "Samples per second",
+    "power_w": "Power per GPU (W)",
+    "energy_j": "Energy per sample (J)",
+}
+
+
+def forecast_figures(points: Sequence[Point], axes: Sequence[Axis]) -> dict[str, Any]:
+    """Three panels side by side with 90% intervals.
+
+    Points that do not fit are hollow, those of GPUs that nobody calibrated are diamonds.
+    """
+    import altair as alt
+
+    x = axes[0]
+    others = [axis.name for axis in axes[1:]]
+    data = [_row(point, x.name, others) for point in points]
+    order = list(dict.fromkeys(row["curve"] for row in data))
+    panels = [_panel(alt, data, x, quantity, title, order) for quantity, title in PANELS.items()]
+    first = points[0].forecast
+    has_intervals = first.prediction.energy_interval is not None
+    said = f"predicted by {first.estimator}, energy of the GPUs"
+    said += "; bars: 90% intervals" if has_intervals else ""
+    said += "" if all(p.forecast.fits for p in points) else "; hollow: does not fit into memory"
+    unmeasured = dict.fromkeys(_gpu(p) for p in points if not p.forecast.is_calibrated)
+    said += f"; diamonds: spec-only, not calibrated ({', '.join(unmeasured)})" * bool(unmeasured)
+    chart = alt.hconcat(*panels)
+    return {"predictions": styled(chart, f"{first.workload.name}: predictions", said)}
+
+
+def _row(point: Point, x: str, others: Sequence[str]) -> dict[str, Any]:
+    forecast = point.forecast
+    predicted = forecast.prediction
+    samples = forecast.samples
+    return {
+        "x": point.setting[x],
+        "curve": " ".join(f"{name} {point.setting[name]}" for name in others),
+        "fits": forecast.fits,
+        "shape": "circle" if forecast.is_calibrated else "diamond",
+        "throughput": forecast.throughput_samples_s,
+        "power_w": predicted.power_w,
+        "energy_j": forecast.energy_j_per_sample,
+        **_ends("throughput", predicted.step_interval, lambda s: samples / s),
+        **_ends("power_w", predicted.power_interval, lambda w: w),
+        **_ends("energy_j", predicted.energy_interval, lambda j: j / samples),
+    }
+
+
+def _gpu(point: Point) -> str:
+    return str(point.setting.get("gpu", point.forecast.placement.gpu.name))
+
+
+def _ends(name: str, interval: Interval | None, value: Any) -> dict[str, float]:
+    if interval is None:
+        return {}
+    low, high = sorted((value(interval.low), value(interval.high)))
+    return {f"{name}_low": low, f"{name}_high": high}
+
+
+def _panel(
+    alt: Any,
+    data: Sequence[dict[str, Any]],
+    axis: Axis,
+    quantity: str,
+    title: str,
+    order: list[str],
+) -> Any:
+    numeric = not isinstance(axis.values[0], str)
+    base = alt.Chart(rows_data(list(data)))
+    shown = TITLES.get(axis.name, axis.name)
+    several = len(order) > 1
+    if numeric:
+        scale = alt.Scale(type="log", base=2) if axis.name in DOUBLED else alt.Scale(zero=False)
+        ticks = alt.Axis(values=list(axis.values), format="d", labelOverlap=True)
+        x = alt.X("x:Q", title=shown, scale=scale, axis=ticks)
+        beside: dict[str, Any] = {}
+    else:
+        x = alt.X("x:N", title=shown, sort=list(axis.values), axis=alt.Axis(labelAngle=0))
+        beside = {"xOffset": alt.XOffset("curve:N", sort=order)} if several else {}
+    y = alt.Y(f"{quantity}:Q", title=title, scale=alt.Scale(zero=True))
+    color = colour("curve", order, several=several)
+    layers = []
+    if numeric:
+        layers.append(base.mark_line().encode(x=x, y=y, color=color))
+    if f"{quantity}_low" in data[0]:
+        ends = {"y": alt.Y(f"{quantity}_low:Q", title=title), "y2": f"{quantity}_high:Q"}
+        layers.append(base.mark_rule(opacity=0.5).encode(x=x, color=color, **ends, **beside))
+    places = {"x": x, "y": y, "color": color, **beside}
+    places["shape"] = alt.Shape("shape:N", scale=None, legend=None)
+    layers.append(base.mark_point(filled=False, size=POINT_PX2).encode(**places))
+    fitting = base.transform_filter("datum.fits")
+    layers.append(fitting.mark_point(filled=True, size=POINT_PX2).encode(**places))
+    return alt.layer(*layers).properties(width=PANEL_PX, height=HEIGHT)
+
+
+SIDE = 300
+
+
+NEAR = 0.1
+
+
+"""The band around the diagonal: predictions within a tenth of what was measured."""
+
+
+_QUANTITIES = {
+    "time": ("time of a step (ms)", 1e3, "log"),
+    "power": ("power of the GPU (W)", 1.0, "linear"),
+    "energy": ("energy of a step (J, scope: gpu)", 1.0, "log"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedStep:
+    """One step as measured and as predicted.
+
+    Attributes:
+        name: model, batch and precision, for whoever points at it.
+        kind: what it is coloured by.
+        precision: what it is shaped by.
+        measured, predicted: time (s) and power (W).
+    """
+
+    name: str
+    kind: str
+    precision: str
+    measured: tuple[float, float]
+    predicted: tuple[float, float]
+
+
+def predicted_figures(steps: Sequence[PredictedStep], said: str = "") -> dict[str, Any]:
+    """`predicted`: all three side by side."""
+    import altair as alt
+
+    if not steps:
+        return {}
+    panels = [_panel_predicted(steps, quantity) for quantity in _QUANTITIES]
+    row = alt.hconcat(*panels, spacing=30)
+    title = "Predicted against measured"
+    return {"predicted": styled(row, title, "; ".join(filter(None, (said, "band: within 10%"))))}
+
+
+def _panel_predicted(steps: Sequence[PredictedStep], quantity: str) -> Any:
+    import altair as alt
+
+    title, scale_by, kind = _QUANTITIES[quantity]
+    data = [
+        {
+            "step": step.name,
+            "kind": step.kind,
+            "precision": step.precision,
+            "measured": scale_by * _value(step.measured, quantity),
+            "predicted": scale_by * _value(step.predicted, quantity),
+        }
+        for step in steps
+    ]
+    values = [
+        scale_by * _value(pair, quantity)
+        for step in steps
+        for pair in (step.measured, step.predicted)
+    ]
+    low, high = 0.9 * min(values), 1.1 * max(values)
+    scale = alt.Scale(type=kind, domain=[low, high], nice=False)
+    # a curve of many points: the band is straight on both kinds of axes
+    ends = [low * (high / low) ** (n / 20) for n in range(21)]
+    band = [{"x": x, "low": x * (1 - NEAR), "high": x * (1 + NEAR)} for x in ends]
+    x = alt.X("x:Q", scale=scale, title=f"measured {title}")
+    behind = alt.Chart(alt.Data(values=band))
+    area = behind.mark_area(color=GREY, opacity=0.18, clip=True).encode(
+        x=x, y=alt.Y("low:Q", scale=scale, title=f"predicted {title}"), y2=alt.Y2("high:Q")
+    )
+    line = behind.mark_line(color=GREY, strokeWidth=1, clip=True).encode(
+        x=x, y=alt.Y("x:Q", scale=scale)
+    )
+    kinds = list(dict.fromkeys(step.kind for step in steps))
+    points = (
+        alt.Chart(rows_data(data))
+        .mark_point(opacity=0.75, size=42, filled=True)
+        .encode(
+            x=alt.X("measured:Q", scale=scale),
+            y=alt.Y("predicted:Q", scale=scale),
+            color=colour("kind", kinds, several=True),
+            shape=alt.Shape("precision:N", title=None),
+            tooltip=[alt.Tooltip("step:N"), alt.Tooltip("measured:Q"), "predicted:Q"],
+        )
+    )
+    return alt.layer(area, line, points).properties(width=SIDE, height=SIDE)
+
+
+def _value(pair: tuple[float, float], quantity: str) -> float:
+    step_s, power_w = pair
+    return {"time": step_s, "power": power_w, "energy": step_s * power_w}[quantity]

@@ -1,0 +1,372 @@
+"""Figures of searches: matrix of levels, parallel coordinates, Pareto front, quotient."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from wattloop.analyze.findings import Findings
+from wattloop.analyze.matrix import Matrix
+from wattloop.analyze.pareto import Front
+from wattloop.analyze.quotient import VARIANTS, Quotients
+from wattloop.analyze.roles import usual_target
+from wattloop.analyze.table import RunTable
+from wattloop.core.units import J_PER_WH
+from wattloop.report.figures.chart_data import rows_data
+from wattloop.report.figures.scatter import (
+    MOST_POINTS,
+    drawn_rows,
+    fitted,
+    spread_over,
+    titled,
+    tooltips,
+    with_tooltips,
+)
+from wattloop.report.figures.style import BEST, GREY, HEIGHT, PALETTE, WIDTH, styled
+
+MOST_LINES = 200
+
+
+"""With more runs than this a line is the mean of several neighbours."""
+
+
+CELL_PX = 14
+
+
+def matrix_figures(found: Matrix) -> dict[str, Any]:
+    """A line per run, best on top; a dark field is a level that was on."""
+    import altair as alt
+
+    lines = np.array_split(np.arange(len(found.runs)), min(MOST_LINES, len(found.runs)))
+    levels = [f"{parameter}_{level}" for parameter, level in found.levels]
+    rows = []
+    for place, members in enumerate(lines):
+        shares = found.switched[members].mean(axis=0)
+        value = float(found.values[members].mean())
+        name = found.runs[members[0]] if len(members) == 1 else f"{len(members)} runs"
+        for level, (parameter, _), share in zip(levels, found.levels, shares, strict=True):
+            if share > 0:
+                rows.append(
+                    {
+                        "line": len(lines) - place,
+                        "level": level,
+                        "parameter": parameter,
+                        "share": float(share),
+                        "value": value,
+                        "run": name,
+                    }
+                )
+    order = list(dict.fromkeys(parameter for parameter, _ in found.levels))
+    height = max(min(CELL_PX * len(lines), 640), 120)
+    chart = (
+        alt.Chart(rows_data(rows))
+        .mark_rect(stroke="white", strokeWidth=0.4 if len(lines) < MOST_LINES else 0)
+        .encode(
+            x=alt.X(
+                "level:N",
+                sort=levels,
+                title=None,
+                axis=alt.Axis(labelAngle=-60, labelLimit=200, labelOverlap=False),
+            ),
+            y=alt.Y(
+                "line:O",
+                title="Runs, best on top",
+                axis=alt.Axis(labels=False, ticks=False),
+                scale=alt.Scale(domain=list(range(1, len(lines) + 1))),
+            ),
+            color=alt.Color(
+                "parameter:N",
+                sort=order,
+                legend=None,
+                # neighbours differ, and ten parameters need more than eight colours
+                scale=alt.Scale(
+                    domain=order, range=[PALETTE[n % 2 * 6] for n in range(len(order))]
+                ),
+            ),
+            opacity=alt.Opacity(
+                "share:Q", legend=None, scale=alt.Scale(domain=[0, 1], range=[0, 1])
+            ),
+            tooltip=[
+                alt.Tooltip("run:N"),
+                alt.Tooltip("level:N"),
+                alt.Tooltip("value:Q", title=found.metric),
+            ],
+        )
+        .properties(width=CELL_PX * len(levels), height=height)
+    )
+    ends = f"from {found.values[-1]:.4g} (top) to {found.values[0]:.4g}"
+    each = f"; a line is the mean of {len(lines[0])}" if len(lines[0]) > 1 else ""
+    said = f"{len(found.runs)} runs by {titled(found.metric)}, {ends}{each}"
+    return {"matrix": styled(chart, "Configuration matrix", said)}
+
+
+MOST_AXES = 10
+
+
+MOST_LINES_parallel = 600
+
+
+"""More lines than this are one grey band."""
+
+
+def parallel_figure(table: RunTable) -> Any:
+    """Axes are scaled to their range; lines are coloured by the usual target. None with one axis.
+
+    Columns that do not vary are left out; of text, levels take equal places.
+    """
+    import altair as alt
+
+    wanted = [*table.parameters, *(n for n in table.results if table.is_numeric(n))]
+    places = {name: found for name in wanted if (found := _places(table, name)) is not None}
+    axes = list(places)[:MOST_AXES]
+    if len(axes) < 2 or len(table) < 2:
+        return None
+    target = usual_target(table)
+    colours = table.numbers(target)
+    numbers, sampled = drawn_rows(table, most=MOST_LINES_parallel)
+    rows = [
+        {
+            "run": table.names[n],
+            "axis": name,
+            "place": places[name][0][n],
+            "value": places[name][1][n],
+            "target": None if math.isnan(colours[n]) else float(colours[n]),
+        }
+        for n in numbers
+        for name in axes
+        if places[name][0][n] is not None
+    ]
+    ends = [
+        {"axis": name, "place": at, "text": places[name][2][at]} for name in axes for at in (0, 1)
+    ]
+    x = alt.X(
+        "axis:N",
+        sort=axes,
+        title=None,
+        axis=alt.Axis(labelAngle=-20, domain=False, ticks=False, labelPadding=16),
+    )
+    y = alt.Y("place:Q", axis=None)
+    lines = (
+        alt.Chart(rows_data(rows))
+        .mark_line(opacity=0.45, strokeWidth=1.2)
+        .encode(
+            x=x,
+            y=y,
+            detail=alt.Detail("run:N"),
+            color=alt.Color("target:Q", title=titled(target), scale=alt.Scale(scheme="viridis")),
+            tooltip=[
+                alt.Tooltip("run:N"),
+                alt.Tooltip("axis:N"),
+                alt.Tooltip("value:N"),
+                "target:Q",
+            ],
+        )
+    )
+    base = alt.Chart(alt.Data(values=ends)).encode(x=x)
+    rules = base.mark_rule(color=GREY, opacity=0.6).encode(y=y)
+    texts = base.mark_text(dy=alt.expr("datum.place ? -8 : 10"), fontSize=10, color="#374151")
+    chart = alt.layer(rules, lines, texts.encode(y=y, text=alt.Text("text:N")))
+    chart = chart.properties(width=int(1.7 * WIDTH), height=HEIGHT)
+    said = "; ".join(filter(None, (table.source, f"coloured by {titled(target)}", sampled)))
+    return styled(chart, "Parallel coordinates", said)
+
+
+def _places(
+    table: RunTable, name: str
+) -> tuple[list[float | None], list[str], tuple[str, str]] | None:
+    """Where each row is between 0 and 1, its value as text, and the texts of both ends."""
+    if table.is_numeric(name):
+        values = table.numbers(name)
+        known = values[np.isfinite(values)]
+        if not len(known) or known.min() == known.max():
+            return None
+        low, high = float(known.min()), float(known.max())
+        places = [None if math.isnan(v) else (float(v) - low) / (high - low) for v in values]
+        return places, [f"{v:.4g}" for v in values], (f"{low:.4g}", f"{high:.4g}")
+    texts = [str(value) for value in table.column(name)]
+    levels = sorted(set(texts))
+    if len(levels) < 2:
+        return None
+    at = {level: n / (len(levels) - 1) for n, level in enumerate(levels)}
+    return [at[text] for text in texts], texts, (levels[0], levels[-1])
+
+
+RING = {"size": 190, "filled": False, "stroke": BEST, "strokeWidth": 1.6}
+
+
+def pareto_figures(found: Front) -> dict[str, Any]:
+    """The first two objectives; with three the third is a colour."""
+    import altair as alt
+
+    table, names = found.table, list(found.objectives)
+    shown = [*names, *table.parameters]
+    numbers, sampled = drawn_rows(table, found.is_on_front)
+    columns = {name: table.numbers(name) for name in names}
+    rows = [
+        {
+            "x": float(columns[names[0]][n]),
+            "y": float(columns[names[1]][n]),
+            "z": float(columns[names[2]][n]) if len(names) > 2 else None,
+            "front": found.is_on_front[n],
+            "knee": table.names[n] == found.knee,
+            **with_tooltips(table, n, shown),
+        }
+        for n in numbers
+    ]
+    x, y = (
+        axis(
+            f"{field}:Q",
+            title=titled(name),
+            scale=fitted([row[field] for row in rows]),
+        )
+        for axis, field, name in ((alt.X, "x", names[0]), (alt.Y, "y", names[1]))
+    )
+    base = alt.Chart(rows_data(rows)).encode(x=x, y=y, tooltip=tooltips(shown))
+    others = base.transform_filter("!datum.front").mark_point(
+        color=GREY, opacity=0.35, filled=True, size=28
+    )
+    front = base.transform_filter("datum.front")
+    layers = [others]
+    if len(names) == 2:
+        # between two points of the front the worse of them is what can be had
+        step = "step-before" if found.objectives[names[0]] else "step-after"
+        layers.append(front.mark_line(color=PALETTE[1], interpolate=step, opacity=0.7))
+        layers.append(front.mark_point(color=PALETTE[1], filled=True, size=60, opacity=1))
+    else:
+        z = alt.Color("z:Q", title=titled(names[2]), scale=alt.Scale(scheme="viridis"))
+        layers.append(front.mark_point(filled=True, size=60, opacity=1).encode(color=z))
+    knee = base.transform_filter("datum.knee")
+    layers += [
+        knee.mark_point(**RING),
+        knee.mark_text(dy=-16, fontSize=11, color=BEST).encode(text=alt.Text("run:N")),
+    ]
+    chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+    count = sum(found.is_on_front)
+    on_front = f"{count} run{'s' * (count != 1)} on the front"
+    ring = "" if found.knee is None else "ring: knee"
+    said = "; ".join(filter(None, (table.source, on_front, ring, sampled)))
+    return {"pareto": styled(chart, "Pareto front", said)}
+
+
+def metrics_figures(found: Findings) -> dict[str, Any]:
+    """Energy gain against time loss; energy against time where there is no reference."""
+    import altair as alt
+
+    compared = found.facts["reference"] is not None
+    x_name, y_name = ("time_loss_pct", "energy_gain_pct") if compared else ("time_s", "energy_j")
+    rows = [
+        {"x": r[x_name], "y": r[y_name], "run": r["run"], "edp": r["edp_js"]}
+        for r in found.rows
+        if r[x_name] is not None
+    ]
+    x_title, y_title = (
+        ("Time loss (%)", "Energy gain (%)") if compared else ("Time (s)", "Energy (J)")
+    )
+    first = min(rows, key=lambda row: row["edp"])
+    best = first["run"]
+    if len(rows) > MOST_POINTS:
+        rows = [first, *rows[:: len(rows) // MOST_POINTS + 1]]
+    base = alt.Chart(rows_data(rows)).encode(
+        x=alt.X("x:Q", title=x_title, scale=fitted([row["x"] for row in rows])),
+        y=alt.Y("y:Q", title=y_title, scale=fitted([row["y"] for row in rows])),
+        tooltip=[
+            alt.Tooltip("run:N"),
+            alt.Tooltip("x:Q", title=x_title),
+            alt.Tooltip("y:Q", title=y_title),
+        ],
+    )
+    layers = []
+    if compared:
+        low = max(min(row["x"] for row in rows), min(row["y"] for row in rows))
+        high = min(max(row["x"] for row in rows), max(row["y"] for row in rows))
+        line = alt.Data(values=[{"x": v, "y": v} for v in (low, high)])
+        layers.append(
+            alt.Chart(line)
+            .mark_line(color=GREY, strokeDash=[4, 4], clip=True)
+            .encode(x=alt.X("x:Q"), y=alt.Y("y:Q"))
+        )
+    ring = base.transform_filter({"field": "run", "equal": best})
+    points = [
+        base.mark_point(color=PALETTE[0], filled=True, size=45, opacity=0.8),
+        ring.mark_point(**RING),
+        ring.mark_text(dy=-16, fontSize=11, color=BEST).encode(text=alt.Text("run:N")),
+    ]
+    # a layer of its own, so that the rows are in the file once
+    chart = alt.layer(*layers, alt.layer(*points)).properties(width=WIDTH, height=HEIGHT)
+    said = "ring: lowest EDP" + (
+        "; above the dashed line more is gained than lost" if compared else ""
+    )
+    title = f"Against {found.facts['reference']}" if compared else "Energy against time"
+    return {"metrics": styled(chart, title, said)}
+
+
+SHOWN = {"accuracy": "accuracy", "power": "energy_wh", "quotient": "quotient_per_wh"}
+
+
+"""Order -> the column that it is by."""
+
+
+def quotient_figures(table: RunTable, found: Quotients) -> dict[str, Any]:
+    """The best runs stand in the upper left corner; the very best has a ring."""
+    import altair as alt
+
+    known = np.isfinite(found.per_ws)
+    best = int(np.nanargmax(found.per_ws))
+    numbers, sampled = drawn_rows(table, [n == best for n in range(len(table))])
+    rows = [
+        {
+            "energy_wh": float(found.epoch_energy_j[n] / J_PER_WH),
+            "accuracy": float(found.accuracy[n]),
+            "quotient": float(found.per_ws[n] * J_PER_WH),
+            "best": n == best,
+            **with_tooltips(table, n, table.parameters),
+        }
+        for n in numbers
+        if known[n]
+    ]
+    unit = "run" if found.facts["variant"] == "total" else "epoch"
+    colours = alt.Scale(type=spread_over([r["quotient"] for r in rows]), scheme="viridis")
+    base = alt.Chart(rows_data(rows)).encode(
+        x=alt.X(
+            "energy_wh:Q",
+            title=f"Energy per {unit} (Wh)",
+            scale=fitted([r["energy_wh"] for r in rows]),
+        ),
+        y=alt.Y(
+            "accuracy:Q", title=titled(found.column), scale=fitted([r["accuracy"] for r in rows])
+        ),
+        tooltip=[alt.Tooltip("quotient:Q", format=".4~g"), *tooltips(table.parameters)],
+    )
+    dots = base.mark_point(filled=True, size=50, opacity=0.9).encode(
+        color=alt.Color("quotient:Q", title="quotient (1/Wh)", scale=colours)
+    )
+    first = base.transform_filter("datum.best")
+    ring = first.mark_point(size=190, filled=False, stroke=BEST, strokeWidth=1.6)
+    name = first.mark_text(dy=-16, fontSize=11, color=BEST).encode(text=alt.Text("run:N"))
+    chart = alt.layer(dots, ring, name).properties(width=WIDTH, height=HEIGHT)
+    said = "; ".join(
+        filter(None, (table.source, VARIANTS[str(found.facts["variant"])], "ring: best", sampled))
+    )
+    return {"quotient": styled(chart, "Accuracy against energy", said)}
+
+
+def top_figures(found: Findings) -> dict[str, Any]:
+    """Bars of the best runs, a panel per order."""
+    import altair as alt
+
+    panels: list[Any] = []
+    for table in (found, *found.others):
+        key = SHOWN[table.name]
+        title, order = table.columns[key], table.title.rpartition(": ")[2]
+        rows = [{"run": r["run"], "value": r[key], "shown": f"{r[key]:.4g}"} for r in table.rows]
+        base = alt.Chart(rows_data(rows)).encode(
+            y=alt.Y("run:N", sort=None, title=None),
+            x=alt.X("value:Q", title=titled(title)),
+        )
+        bars = base.mark_bar(color=PALETTE[len(panels)])
+        names = base.mark_text(align="left", dx=4, fontSize=11).encode(text=alt.Text("shown:N"))
+        panel = alt.layer(bars, names).properties(
+            width=WIDTH / 2, height=26 * len(rows), title=order.capitalize()
+        )
+        panels.append(panel)
+    return {"top": styled(alt.hconcat(*panels), "Best runs", found.notes[0])}

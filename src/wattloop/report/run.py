@@ -1,0 +1,352 @@
+"""The report on one run: measurements, sensors, uncertainty and accounting."""
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from wattloop.core.records import Scope
+from wattloop.core.results import WindowResult
+from wattloop.core.units import format_duration, format_energy, format_mass, format_power
+from wattloop.report.document import (
+    Badges,
+    Block,
+    Chart,
+    Document,
+    DocumentBadge,
+    DocumentTable,
+    Fact,
+    Facts,
+    Note,
+    Paragraph,
+    Section,
+)
+from wattloop.report.figures.power import components_figure, power_figure
+from wattloop.store.database import Store
+from wattloop.store.details import read_windows
+from wattloop.store.runs import RunRecord
+from wattloop.version import __version__
+
+LABEL_TONES = {"high": "good", "medium": "info", "low": "warning"}
+
+
+INSIGHT_TONES = {"good": "good", "info": "info", "warning": "warning"}
+
+
+WINDOWS_SHOWN = 30
+
+
+def sensors(record: RunRecord) -> DocumentTable:
+    """Energy of every domain, how sure it is, and which sensor it comes from."""
+    assert record.result is not None
+    result = record.result
+    rows = []
+    for domain in result.domains:
+        energy_j = domain.energy_j
+        power_w = (
+            None if energy_j is None or not result.duration_s else energy_j / result.duration_s
+        )
+        rows.append(
+            (
+                domain.name + ("" if domain.in_total else " (within another)"),
+                _or_dash(energy_j, format_energy),
+                "–" if energy_j is None else f"± {_percent(domain.uncertainty_j, energy_j)}",
+                _or_dash(power_w, format_power),
+                "–" if domain.tdp_w is None else format_power(domain.tdp_w),
+                domain.provenance.value,
+                domain.source,
+            )
+        )
+    rows += [
+        (part.name, "not known", "", "", "", "missing", part.reason) for part in result.missing
+    ]
+    return DocumentTable(
+        ("domain", "energy", "uncertainty", "mean power", "limit", "how", "sensor"),
+        tuple(rows),
+        caption="Energy by component, and where each figure comes from",
+        numbers=frozenset((1, 2, 3, 4)),
+        notes=tuple(f"{part.name}: {part.remedy}" for part in result.missing if part.remedy),
+    )
+
+
+def labels(accounting: Mapping[str, Any]) -> Badges | None:
+    """Efficiency E / (TDP x T) of every device, of CPU, GPU and node, with its label."""
+    badges = [
+        DocumentBadge(
+            label=one["name"],
+            value=f"{one['value']:.2f} {one['label']}",
+            tone=LABEL_TONES.get(one["label"], "plain"),
+            meaning=f"{format_power(one['power_w'])} of {format_power(one['tdp_w'])} "
+            f"({one['basis']}), {one['provenance']}",
+        )
+        for one in accounting.get("efficiencies") or ()
+    ]
+    return Badges(tuple(badges)) if badges else None
+
+
+def remarks(record: RunRecord) -> list[Note]:
+    """Insights, warnings and notes of a run."""
+    accounting = record.accounting or {}
+    found = [
+        Note(one["text"], tone=INSIGHT_TONES.get(str(one["severity"]), "plain"), title="Insight:")
+        for one in accounting.get("insights") or ()
+    ]
+    if record.result is not None:
+        found += [Note(text, tone="warning", title="Beware:") for text in record.result.warnings]
+    return found + [Note(text, tone="info") for text in record.notes]
+
+
+def grid_facts(accounting: Mapping[str, Any]) -> Facts | None:
+    """From the wall: the node, the room, carbon and cost; each with how it was found."""
+    facts = []
+    node = accounting.get("node") or {}
+    if node.get("energy_j") is not None:
+        facts.append(
+            Fact("Whole node", format_energy(node["energy_j"]), str(node.get("provenance") or ""))
+        )
+    facility = accounting.get("facility") or {}
+    if facility.get("energy_j") is not None:
+        said = [f"PUE {facility['pue']:g}"] if facility.get("pue") else []
+        said += [str(facility["provenance"])] if facility.get("provenance") else []
+        facts.append(Fact("From the grid", format_energy(facility["energy_j"]), "; ".join(said)))
+    if accounting.get("carbon_g") is not None:
+        intensity = accounting.get("carbon_intensity") or {}
+        grams, source = intensity.get("g_co2e_per_kwh"), str(intensity.get("source") or "")
+        how = source if grams is None else f"{grams:g} g/kWh, {source}"
+        facts.append(Fact("Carbon", f"{format_mass(accounting['carbon_g'])}CO2e", how))
+    else:
+        facts.append(Fact("Carbon", "not known", str(accounting.get("carbon_reason") or "")))
+    cost = accounting.get("cost")
+    if cost:
+        facts.append(Fact("Cost", f"{cost['amount']:.3g} {cost['currency']}"))
+    else:
+        facts.append(Fact("Cost", "not known", str(accounting.get("cost_reason") or "")))
+    alike = [
+        f"{one['amount']:.3g} {one['unit']} {one['text']}"
+        for one in accounting.get("equivalents") or ()
+    ]
+    if alike:
+        facts.append(Fact("As much as", alike[0], "; ".join(alike[1:])))
+    return Facts(tuple(facts))
+
+
+def windows_table(windows: Sequence[WindowResult]) -> DocumentTable | None:
+    """The measured regions within a run."""
+    if not windows:
+        return None
+    from wattloop.core.units import format_duration
+
+    rows = tuple(
+        (
+            window.name,
+            format_duration(window.duration_s),
+            _or_dash(window.energy_j, format_energy),
+            "–"
+            if window.energy_j is None
+            else f"± {_percent(window.uncertainty_j, window.energy_j)}",
+        )
+        for window in windows[:WINDOWS_SHOWN]
+    )
+    more = len(windows) - len(rows)
+    return DocumentTable(
+        ("window", "duration", "energy", "uncertainty"),
+        rows,
+        caption="Windows",
+        numbers=frozenset((1, 2, 3)),
+        notes=(f"and {more} more; 'wattloop runs export --what windows' has them all",)
+        if more > 0
+        else (),
+    )
+
+
+def _or_dash(value: float | None, shown: Any) -> str:
+    return "–" if value is None else str(shown(value))
+
+
+def _percent(part: float, whole: float) -> str:
+    return "?" if not whole else f"{abs(part / whole):.1%}"
+
+
+PARTS = {"gpu": "GPUs", "cpu": "CPUs", "dram": "memory", "node": "node"}
+
+
+def report_of_run(store: Store, record: RunRecord, advice: Sequence[Note] = ()) -> Document:
+    """Everything a reader needs to believe the figures of a run, and to act on them.
+
+    Args:
+        store: where its samples are.
+        record: the run.
+        advice: what could be done about what it wasted, ready to print.
+    """
+    sections = [Section("In short", tuple(_short(record)))]
+    if advice:
+        sections.append(Section("What to do about it", tuple(advice)))
+    if record.result is not None:
+        sections.append(Section("Energy by component", tuple(_components(record))))
+        sections.append(Section("Power over time", tuple(_curves(store, record))))
+    accounting = record.accounting or {}
+    meaning: list[Block] = []
+    marks = labels(accounting)
+    if marks:
+        meaning.append(
+            Paragraph(
+                "Efficiency is the energy over what the device could have drawn in that time, "
+                "E / (limit x T): low means hardware that was paid for and not used."
+            )
+        )
+        meaning.append(marks)
+    meaning += remarks(record)
+    if meaning:
+        sections.append(Section("Efficiency and insights", tuple(meaning)))
+    grid = grid_facts(accounting) if accounting else None
+    if grid:
+        sections.append(Section("Carbon and cost", (grid, *_assumptions(accounting))))
+    windows = windows_table(read_windows(store, record.run_id))
+    if windows:
+        sections.append(Section("Windows", (windows,)))
+    sections.append(Section("How it was measured", tuple(_how(record))))
+    return Document(
+        title=f"Energy of {record.name or record.run_id}",
+        subtitle=_subtitle(record),
+        sections=tuple(sections),
+        made_wall_s=time.time(),
+        version=__version__,
+        about={"kind": "run", "id": record.run_id},
+    )
+
+
+def _subtitle(record: RunRecord) -> str:
+    started = datetime.fromtimestamp(record.started_wall_s).astimezone()
+    when = f"{started:%Y-%m-%d %H:%M} on {record.host or 'an unknown host'}"
+    result = record.result
+    if result is None or result.energy_j is None:
+        return f"Nothing could be measured; {when}"
+    return f"{format_energy(result.energy_j)} in {format_duration(result.duration_s)}; {when}"
+
+
+def _short(record: RunRecord) -> list[Block]:
+    result = record.result
+    facts = []
+    if result is not None and result.energy_j is not None:
+        sure = f"± {format_energy(result.uncertainty_j).partition(' (')[0]}"
+        kind = result.provenance.value if result.provenance else ""
+        part = "" if result.complete else "; a part is missing"
+        facts.append(Fact("Energy", format_energy(result.energy_j), f"{sure}, {kind}{part}"))
+        if result.power_w is not None:
+            facts.append(Fact("Mean power", format_power(result.power_w)))
+    else:
+        facts.append(Fact("Energy", "not known", "no sensor could be read"))
+    if record.duration_s is not None:
+        facts.append(Fact("Duration", format_duration(record.duration_s)))
+    facts.append(Fact("Status", record.status.value, _exit(record)))
+    blocks: list[Block] = [Facts(tuple(facts))]
+    if record.command:
+        blocks.append(Paragraph(f"Command: {shlex.join(record.command)}"))
+    if record.tags:
+        tags = ", ".join(f"{key}={value}" for key, value in record.tags.items())
+        blocks.append(Paragraph(f"Tags: {tags}"))
+    return blocks
+
+
+def _exit(record: RunRecord) -> str:
+    if record.signal:
+        return f"by signal {record.signal}"
+    return f"exit code {record.exit_code}" if record.exit_code else ""
+
+
+def _components(record: RunRecord) -> list[Block]:
+    assert record.result is not None
+    blocks: list[Block] = []
+    chart = components_figure(record.result)
+    if chart is not None:
+        parts = ", ".join(
+            f"{domain.name} {format_energy(domain.energy_j)}"
+            for domain in record.result.domains
+            if domain.energy_j is not None and domain.in_total
+        )
+        blocks.append(Chart("components", chart, f"Energy by component: {parts}"))
+    blocks.append(sensors(record))
+    return blocks
+
+
+def _curves(store: Store, record: RunRecord) -> list[Block]:
+    assert record.result is not None
+    blocks: list[Block] = []
+    for scope in Scope:
+        domains = list(record.result.scope_domains(scope))
+        if not domains:
+            continue
+        limits = [domain.tdp_w for domain in domains]
+        tdp_w = sum(limit for limit in limits if limit) if all(limits) else 0.0
+        chart = power_figure(store, {record.name or record.run_id: record}, scope.value, tdp_w)
+        if chart is not None:
+            part = PARTS.get(scope.value, scope.value)
+            blocks.append(Chart(f"power-{scope.value}", chart, _said(part, domains, tdp_w)))
+    return blocks or [Paragraph("No samples were kept, so there is no curve.")]
+
+
+def _said(part: str, domains: Sequence[Any], tdp_w: float) -> str:
+    limit = f" against a limit of {format_power(tdp_w)}" if tdp_w else ""
+    return f"Power of the {part} ({', '.join(d.name for d in domains)}) over time{limit}"
+
+
+def _assumptions(accounting: Any) -> list[Block]:
+    node = accounting.get("node") or {}
+    facility = accounting.get("facility") or {}
+    lines = [*(node.get("assumptions") or ()), facility.get("assumption") or ""]
+    return [Paragraph(line) for line in lines if line]
+
+
+def _used(record: RunRecord) -> set[tuple[str, str]]:
+    """Meter and domain of every sensor that a figure of the run comes from."""
+    if record.result is None:
+        return set()
+    chosen = {(domain.name, domain.source) for domain in record.result.domains}
+    return {
+        (feed["meter"], domain["name"])
+        for feed in record.feeds
+        for domain in feed.get("domains") or ()
+        # without a source, as in old runs, nothing tells two sensors of a domain apart
+        if (domain["name"], domain.get("source", "")) in chosen or "source" not in domain
+    }
+
+
+def _how(record: RunRecord) -> list[Block]:
+    """Sensors with their resolution, and where the run was."""
+    from wattloop.report.document import DocumentTable
+
+    rows, unused = [], []
+    used = _used(record)
+    for feed in record.feeds:
+        for domain in feed.get("domains") or ():
+            if (feed["meter"], domain["name"]) not in used:
+                unused.append(f"{domain['name']} by {feed['meter']}")
+                continue
+            unit = "J" if domain["kind"] == "counter" else "W"
+            known = domain.get("known_error")
+            rows.append(
+                (
+                    domain["name"],
+                    feed["meter"],
+                    domain["kind"],
+                    f"{domain['resolution']:g} {unit}",
+                    f"{1e3 * domain['update_period_s']:g} ms",
+                    f"{known:.0%}" if known else "–",
+                    domain.get("device") or "",
+                )
+            )
+    table = DocumentTable(
+        ("domain", "meter", "kind", "resolution", "updates every", "known error", "device"),
+        tuple(rows),
+        caption="Sensors that these figures come from",
+        numbers=frozenset((3, 4, 5)),
+        notes=(f"known here and not used: {', '.join(unused)}",) if unused else (),
+    )
+    interval_s = record.settings.get("interval_s")
+    where = [
+        f"Wattloop {record.version}, Python {record.python}"
+        + (f", a sample every {1e3 * interval_s:g} ms" if interval_s else ""),
+        f"run {record.run_id} by {record.user or 'unknown'} in {record.cwd or 'unknown'}",
+    ]
+    return [table, *(Paragraph(line) for line in where)]

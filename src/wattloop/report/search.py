@@ -1,0 +1,253 @@
+"""The report on a search: results, savings and dependencies."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from wattloop.analyze.roles import with_energy
+from wattloop.analyze.table import RunTable as AnalyzeTable
+from wattloop.core.units import format_duration, format_energy, format_number
+from wattloop.report.document import (
+    Block,
+    Chart,
+    Document,
+    DocumentTable,
+    Fact,
+    Facts,
+    Note,
+    Paragraph,
+    Section,
+)
+from wattloop.report.findings import analysis_section
+from wattloop.report.stored_results import looked_at
+from wattloop.report.tables import search_table
+from wattloop.store.database import Store
+from wattloop.store.experiments import Experiment
+from wattloop.trials.runner import with_status_now
+from wattloop.tune.results import CandidateResult, SearchSummary, parameter_columns
+from wattloop.tune.search_store import OVER
+from wattloop.version import __version__
+
+
+def is_by_sm2(experiment: Experiment) -> bool:
+    """Whether `sm2` decided in this search."""
+    strategy = experiment.spec.get("strategy") or experiment.spec.get("method") or {}
+    name = strategy.get("name") if isinstance(strategy, Mapping) else strategy
+    return bool(name == "sm2")
+
+
+def sm2_charts(store: Store, experiment: Experiment, summary: SearchSummary) -> dict[str, Any]:
+    """Both figures of a stored search, by name; none where its course cannot be told any more."""
+    from wattloop.core.config_file import load_settings
+    from wattloop.report.figures.sm2 import sm2_figures
+    from wattloop.tune.search_setup import strategy_now
+    from wattloop.tune.strategies.sm2.sm2 import Sm2
+
+    strategy = strategy_now(store, experiment, load_settings(needs=()))
+    if not isinstance(strategy, Sm2):
+        return {}
+    return sm2_figures(strategy, said=f"energy of {summary.scope}, {summary.provenance}")
+
+
+def sm2_section(store: Store, experiment: Experiment, summary: SearchSummary) -> Section:
+    """The course of the search first, then the rates that each configuration tried."""
+    charts = sm2_charts(store, experiment, summary)
+    course = charts.pop("course", None)
+    drawn = [] if course is None else [Chart("sm2-course", course, COURSE)]
+    drawn += [Chart(f"sm2-{name}", chart, RATES) for name, chart in charts.items()]
+    heading = "The course of SM2"
+    return Section(heading, tuple(drawn) if drawn else (Note("Nothing was explored yet."),))
+
+
+COURSE = "Performance, energy and learning rate of every configuration, epoch by epoch"
+
+
+RATES = "Loss over the learning rates of an exploratory epoch, with the window that was chosen"
+
+
+# A report on a search: what it found, what that saves, and what depends on what.
+#
+# The tables and figures of GreenScreen (document 001): best runs by quality, power and quotient,
+# the
+# front, the regression over levels, the configuration matrix, and the families of runs.
+
+ROWS_SHOWN = 25
+
+
+def report_of_search(store: Store, experiment: Experiment) -> Document:
+    """Everything a search found."""
+    experiment = with_status_now(store, experiment)
+    candidates, summary = looked_at(store, experiment)
+    sections = [
+        Section("In short", tuple(_short(summary))),
+        Section("Configurations", (_configurations(candidates, summary, experiment),)),
+    ]
+    if experiment.facts.get("final"):
+        sections.insert(1, _in_full(experiment.facts["final"], summary))
+    if is_by_sm2(experiment):
+        sections.append(sm2_section(store, experiment, summary))
+    if candidates:
+        table = with_energy(search_table(store, experiment, looked=(candidates, summary)))
+        sections += _analyses(table)
+    name = experiment.name or experiment.experiment_id
+    return Document(
+        title=f"Search {name}",
+        subtitle=_subtitle(summary),
+        sections=tuple(sections),
+        made_wall_s=time.time(),
+        version=__version__,
+        about={"kind": "search", "id": experiment.experiment_id},
+    )
+
+
+def _subtitle(summary: SearchSummary) -> str:
+    spent = "unknown energy" if summary.energy_j is None else format_energy(summary.energy_j)
+    return (
+        f"{summary.candidates} configurations for {spent} ({summary.scope or 'no scope'}, "
+        f"{summary.provenance}) in {format_duration(summary.elapsed_s)}; {summary.status}"
+    )
+
+
+def _short(summary: SearchSummary) -> list[Block]:
+    facts = []
+    if summary.best is not None:
+        facts.append(Fact("Best", _setting(summary.best), summary.why))
+        if summary.best.to_target_j is not None:
+            facts.append(Fact("Its energy to the target", format_energy(summary.best.to_target_j)))
+        if summary.tie:
+            names = ", ".join(c.candidate for c in summary.ties)
+            facts.append(Fact("Tied with", names, summary.tie))
+    else:
+        facts.append(Fact("Best", "none" if summary.status in OVER else "none yet", summary.why))
+    if summary.saved_j is not None and summary.default is not summary.best:
+        share = _saved_share(summary)
+        facts.append(Fact("Saved against the default", format_energy(summary.saved_j), share))
+    if summary.energy_j is not None:
+        sure = f"± {format_energy(summary.uncertainty_j).partition(' (')[0]}, {summary.provenance}"
+        facts.append(Fact("Spent on the search", format_energy(summary.energy_j), sure))
+    blocks: list[Block] = [Facts(tuple(facts))]
+    if summary.failed:
+        blocks.append(Paragraph(f"{summary.failed} configurations failed; they are kept as such."))
+    return blocks
+
+
+def _in_full(final: dict[str, Any], summary: SearchSummary) -> Section:
+    """What `tune final` measured: the winner and the default, from beginning to end."""
+    runs = {"best": final["winner"]}
+    if final["default"] is not None and final["default"] != final["winner"]:
+        runs["default"] = final["default"]
+    rows = tuple(
+        (
+            name,
+            _pairs({**run["parameters"], **run["levers"]}),
+            "–" if run["quality"] is None else format_number(run["quality"]),
+            f"{run['epochs']:g}",
+            _energy(run),
+            format_duration(run["time_s"]),
+            run["status"].replace("_", " "),
+        )
+        for name, run in runs.items()
+    )
+    table = DocumentTable(
+        ("run", "configuration", "quality", "epochs", "energy", "time", "status"),
+        rows,
+        caption=f"Trained in full, energy of {summary.scope or 'nothing'}",
+        numbers=frozenset({2, 3, 4, 5}),
+    )
+    said = final["said"]
+    notes = (Note(text, title="Note:") for text in final.get("notes") or ())
+    return Section("Trained in full", (table, Paragraph(f"{said[0].upper()}{said[1:]}."), *notes))
+
+
+def _energy(run: dict[str, Any]) -> str:
+    if run["energy_j"] is None:
+        return "–"
+    half = format_energy(run["uncertainty_j"]).partition(" (")[0]
+    return f"{format_energy(run['energy_j']).partition(' (')[0]} ± {half}, {run['provenance']}"
+
+
+def _saved_share(summary: SearchSummary) -> str:
+    default_j = None if summary.default is None else summary.default.to_target_j
+    if not default_j or summary.saved_j is None:
+        return ""
+    return f"{summary.saved_j / default_j:.1%} of the default's"
+
+
+def _configurations(
+    candidates: list[CandidateResult], summary: SearchSummary, experiment: Experiment
+) -> DocumentTable:
+    names = list(parameter_columns(candidates))
+    quality: dict[str, Any] = experiment.facts.get("quality") or {}
+    metric = quality.get("metric") or "quality"
+    ordered = sorted(candidates, key=lambda c: (c is not summary.best, c.to_target_j or 1e300))
+    rows = [
+        (
+            c.candidate + (" (best)" if c is summary.best else ""),
+            *(_value(c.parameters.get(name, c.levers.get(name, "–"))) for name in names),
+            "–" if c.best is None else format_number(c.best),
+            "–" if c.energy_j is None else format_energy(c.energy_j).partition(" (")[0],
+            "–" if c.to_target_j is None else format_energy(c.to_target_j).partition(" (")[0],
+            format_duration(c.time_s),
+            summary.status_of(c),
+        )
+        for c in ordered[:ROWS_SHOWN]
+    ]
+    more = len(candidates) - len(rows)
+    last = len(names) + 1
+    return DocumentTable(
+        ("trial", *names, f"best {metric}", "energy", "to target", "time", "status"),
+        tuple(rows),
+        caption=f"Configurations, energy of {summary.scope or 'nothing'} ({summary.provenance})",
+        numbers=frozenset(range(last, last + 4)),
+        notes=(f"and {more} more; 'wattloop tune export' has all",) if more > 0 else (),
+    )
+
+
+def _analyses(table: AnalyzeTable) -> list[Section]:
+    from wattloop.analyze.clusters import clusters
+    from wattloop.analyze.matrix import configuration_matrix
+    from wattloop.analyze.ols import regression
+    from wattloop.analyze.pareto import pareto_front
+    from wattloop.analyze.quotient import quotients
+    from wattloop.analyze.roles import usual_target
+    from wattloop.analyze.top import top_runs
+    from wattloop.report.figures.clusters import cluster_figures
+    from wattloop.report.figures.search import matrix_figures, pareto_figures, top_figures
+    from wattloop.report.figures.statistics import regression_figures
+
+    return [
+        analysis_section("Best runs", lambda: top_runs(table, found=quotients(table)), top_figures),
+        analysis_section("Pareto front", lambda: pareto_front(table), pareto_figures),
+        _parallel(table),
+        analysis_section("Regression over levels", lambda: regression(table), regression_figures),
+        analysis_section(
+            "Configuration matrix",
+            lambda: configuration_matrix(table, usual_target(table)),
+            matrix_figures,
+        ),
+        analysis_section("Families of runs", lambda: clusters(table, "hybrid"), cluster_figures),
+    ]
+
+
+def _parallel(table: AnalyzeTable) -> Section:
+    """Every configuration as a line across what was chosen and what came out."""
+    from wattloop.report.figures.search import parallel_figure
+
+    chart = parallel_figure(table)
+    if chart is None:
+        return Section("Parallel coordinates", (Paragraph("Too little varies to be drawn."),))
+    said = "Every configuration as a line across its parameters and results"
+    return Section("Parallel coordinates", (Chart("parallel", chart, said),))
+
+
+def _setting(candidate: CandidateResult) -> str:
+    return _pairs({**candidate.parameters, **candidate.levers}) or candidate.candidate
+
+
+def _pairs(setting: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {_value(value)}" for name, value in setting.items())
+
+
+def _value(value: object) -> str:
+    """Drawn numbers have sixteen figures, of which nobody reads more than four."""
+    return format_number(value) if isinstance(value, float) else str(value)

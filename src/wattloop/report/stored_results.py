@@ -1,0 +1,46 @@
+"""Sweeps and searches as they stand in the store now."""
+
+from dataclasses import asdict
+
+from wattloop.core.errors import ConfigError
+from wattloop.store.database import Store
+from wattloop.store.experiments import Experiment, find_experiment, read_trials
+from wattloop.sweep.result import SweepResult, result_of
+from wattloop.trials.outcome import SCOPES
+from wattloop.trials.runner import with_status_now
+from wattloop.tune.results import (
+    CandidateResult,
+    SearchSummary,
+    candidates_from,
+    quality_of,
+    summary_of,
+)
+
+
+def stored_sweep(store: Store, reference: str, scope: str | None = None) -> SweepResult:
+    """What a stored sweep found."""
+    if scope is not None and scope not in SCOPES:
+        raise ConfigError(f"--scope {scope}: unknown; choose one of {', '.join(SCOPES)}")
+    experiment = with_status_now(store, find_experiment(store, reference, "sweep"))
+    return result_of(experiment, read_trials(store, experiment.experiment_id), scope)
+
+
+def stored_search(store: Store, reference: str) -> Experiment:
+    """A stored search, with its status as it is now."""
+    return with_status_now(store, find_experiment(store, reference, "search"))
+
+
+def looked_at(store: Store, experiment: Experiment) -> tuple[list[CandidateResult], SearchSummary]:
+    """A search's candidates, and its summary with the best as it stands.
+
+    Also of a search that goes on or was killed. Its trials are read once: there may be many.
+    """
+    from wattloop.core.config_file import load_settings
+    from wattloop.tune.compatibility import without_collecting
+    from wattloop.tune.search_setup import chosen_now
+
+    with without_collecting():
+        records = read_trials(store, experiment.experiment_id)
+        found = candidates_from(records, quality_of(experiment.facts))
+        best = chosen_now(store, experiment, load_settings(needs=()), records)
+    return found, summary_of(store, experiment, found, None if best is None else asdict(best))

@@ -1,0 +1,195 @@
+"""The report on a sweep: cost and gain of each setting, with intervals."""
+
+import shlex
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from wattloop.analyze.intervals import Estimate
+from wattloop.report.document import (
+    Block,
+    Chart,
+    Document,
+    DocumentTable,
+    Fact,
+    Facts,
+    Note,
+    Paragraph,
+    Section,
+)
+from wattloop.report.figures.sweep import scaling_figures, sweep_figures, technique_figures
+from wattloop.report.stored_results import stored_sweep
+from wattloop.store.database import Store
+from wattloop.store.experiments import Experiment
+from wattloop.sweep.result import Gain, SweepResult
+from wattloop.sweep.tables import best_rows, point_rows
+from wattloop.version import __version__
+
+
+def title_of(result: SweepResult) -> str:
+    """What a table of one sweep is called."""
+    name = result.experiment.name or result.experiment.experiment_id
+    window = result.experiment.spec.get("window")
+    part = f", window '{window}'" if window else ""
+    return f"{name}{part}, energy of {result.scope} ({result.provenance})"
+
+
+def kinds_of(results: Sequence[SweepResult]) -> str:
+    """Whose energy, and where it comes from."""
+    return ", ".join(dict.fromkeys(f"{r.scope}, {r.provenance}" for r in results))
+
+
+def setting_text(row: dict[str, Any]) -> str:
+    """The setting, marked when it is the default."""
+    marked = row["is_default"] and row["setting"] != "default"
+    return f"{row['setting']}{' (default)' if marked else ''}"
+
+
+def runs_text(row: dict[str, Any]) -> str:
+    """Runs that are used, of how many."""
+    return f"{row['used']}" + (f" of {row['runs']}" if row["used"] != row["runs"] else "")
+
+
+def with_interval(value: Estimate | None) -> str:
+    """Mean and half-width."""
+    if value is None:
+        return "-"
+    if value.half_width is None:
+        return _number(value.mean)
+    return f"{_number(value.mean)} ± {_digits(value.half_width, value.mean)}"
+
+
+def mean_only(value: Estimate | None) -> str:
+    """The mean."""
+    return "-" if value is None else _number(value.mean)
+
+
+def with_sd(value: Estimate | None) -> str:
+    """Mean and standard deviation."""
+    if value is None:
+        return "-"
+    return f"{value.mean:.1f}" + ("" if value.sd is None else f" ± {value.sd:.1f}")
+
+
+def gain_text(gain: Gain | None, sign: int = 1) -> str:
+    """Per cent, with its half-width; `sign` -1 makes a gain of time a loss."""
+    if gain is None:
+        return "-"
+    value = f"{sign * gain.value_pct + 0.0:+.2f}".replace("-0.00", "+0.00")
+    if gain.half_width_pct:
+        return f"{value} ± {gain.half_width_pct:.2f}"
+    return value
+
+
+def noise_text(gain: Gain, is_default: bool) -> str:
+    """A best that could be chance is said to be so."""
+    if is_default or gain.half_width_pct is None or gain.beyond_noise:
+        return ""
+    return " (within noise)"
+
+
+def _number(value: float) -> str:
+    """Four digits, also where the last ones are zeros; joules of large numbers in full."""
+    return f"{value:.0f}" if abs(value) >= 1_000 else f"{value:#.4g}".rstrip(".")
+
+
+def _digits(half_width: float, mean: float) -> str:
+    """As many decimals as the mean shows."""
+    shown = _number(mean)
+    decimals = len(shown.partition(".")[2])
+    return f"{half_width:.{decimals}f}"
+
+
+def report_of_sweep(store: Store, experiment: Experiment) -> Document:
+    """Everything a sweep found."""
+    result = stored_sweep(store, experiment.experiment_id)
+    sections = [Section("In short", tuple(_short(result)))]
+    charts = {**sweep_figures(result), **scaling_figures(result), **technique_figures([result])}
+    if charts:
+        drawn = tuple(Chart(n, c, n.replace("-", " ")) for n, c in charts.items() if c is not None)
+        sections.append(Section("Figures", drawn))
+    sections.append(Section("All settings", (_points(result),)))
+    remarks = _remarks(result)
+    if remarks:
+        sections.append(Section("Remarks", tuple(remarks)))
+    return Document(
+        title=f"Sweep {experiment.name or experiment.experiment_id}",
+        subtitle=f"energy of {result.scope or 'nothing'}, {result.provenance}; "
+        f"{len(result.points)} settings; {result.experiment.status}",
+        sections=tuple(sections),
+        made_wall_s=time.time(),
+        version=__version__,
+        about={"kind": "sweep", "id": experiment.experiment_id},
+    )
+
+
+def _short(result: SweepResult) -> list[Block]:
+    rows = best_rows(result)
+    blocks: list[Block] = []
+    command = result.experiment.spec.get("command")
+    if command:
+        words = command if isinstance(command, str) else shlex.join(str(part) for part in command)
+        blocks.append(Paragraph(f"Command: {words}"))
+    if not rows:
+        return [*blocks, Paragraph("No setting beside the default has a result yet.")]
+    first = rows[0]
+    facts = (
+        Fact(
+            f"{first['metric']} saved", f"{gain_text(first['gain'])}%", f"at {setting_text(first)}"
+        ),
+        Fact("Time then", f"{gain_text(first['time'], -1)}%", "against the default"),
+    )
+    cells = tuple(
+        (
+            row["group"] or "all",
+            row["metric"],
+            setting_text(row),
+            gain_text(row["gain"]) + noise_text(row["gain"], row["is_default"]),
+            gain_text(row["time"], -1),
+        )
+        for row in rows
+    )
+    table = DocumentTable(
+        ("of", "metric", "best setting", "gain %", "time %"),
+        cells,
+        caption="Best setting by each metric, against the default; 95% intervals",
+        numbers=frozenset((3, 4)),
+    )
+    return [*blocks, Facts(facts), table]
+
+
+def _points(result: SweepResult) -> DocumentTable:
+    rows = tuple(
+        (
+            row["group"] or "all",
+            setting_text(row),
+            runs_text(row),
+            with_interval(row["time_s"]),
+            with_interval(row["energy_j"]),
+            with_interval(row["average_w"]),
+            gain_text(row["gains"]["energy"]),
+            gain_text(row["gains"]["edp"]),
+        )
+        for row in point_rows(result)
+    )
+    return DocumentTable(
+        ("of", "setting", "runs", "time (s)", "energy (J)", "power (W)", "energy %", "EDP %"),
+        rows,
+        caption="Means with 95% intervals; gains over the default in per cent",
+        numbers=frozenset(range(2, 8)),
+    )
+
+
+def _remarks(result: SweepResult) -> list[Note]:
+    found = []
+    for point in result.points:
+        messages = dict.fromkeys(
+            f"{outcome.status.value}: {outcome.message}"
+            for outcome in point.repeated.outcomes
+            if not outcome.ok
+        )
+        found += [Note(text, tone="warning", title=point.name) for text in messages]
+        outliers = sum(point.repeated.outlying)
+        if outliers:
+            found.append(Note(f"{outliers} outliers are left out of the means", title=point.name))
+    return found

@@ -1,1 +1,0 @@
-"""What is stored, as tables for `analyze`: one row per trial or configuration."""
