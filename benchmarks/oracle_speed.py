@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bars import Bar, Page, arguments, publish
-from wattloop.predict.estimators import estimator_for
+from wattloop.predict.forecaster import estimator_for
 from wattloop.predict.prediction import Placement
 from wattloop.schedule.cluster.file import load_cluster
 from wattloop.schedule.estimates.analytic import AnalyticOracle, workload_of

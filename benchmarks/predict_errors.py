@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from predict_zoo import Row
+from wattloop.predict.calibrate.datasheet_fit import Judged
 from wattloop.predict.intervals import HOST_SHARE
-from wattloop.predict.leave_one_out import Judged
 
 __all__ = ["QUANTITIES", "Outcome", "bias", "mean_error", "median_error", "parts"]
 

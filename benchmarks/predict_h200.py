@@ -23,7 +23,7 @@ from predict_h200_tables import by_model, by_part, compared, of_memory, worst
 from predict_hosts import moved_points
 from predict_points import Measured, measured_points, own_points, steps_file, suite_files
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.leave_one_out import Judged, leave_one_out
+from wattloop.predict.calibrate.datasheet_fit import Judged, leave_one_out
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import Model, Point
 from wattloop.predict.models.roofline import Roofline

@@ -11,10 +11,10 @@ from bars import Bar, Table
 from predict_errors import QUANTITIES, Outcome, mean_error, median_error
 from predict_h200_intervals import Coverage, coverages
 from predict_points import Measured
+from wattloop.predict.calibrate.datasheet_fit import Judged
 from wattloop.predict.calibrate.fit import at_host_speed, left_out_residuals
 from wattloop.predict.calibration_range import CalibrationRange
 from wattloop.predict.intervals import Intervals
-from wattloop.predict.leave_one_out import Judged
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import Model, Point
 

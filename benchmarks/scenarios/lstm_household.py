@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from scenarios.scenario import Scenario
-from wattloop.tune.early_stopping import EarlyStopping
 from wattloop.tune.executors.torch.batches import FlexibleBatches, windows_of
 from wattloop.tune.executors.torch.training import Training
+from wattloop.tune.problem import EarlyStopping
 
 __all__ = ["generated_series", "scenario"]
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from scenarios.scenario import Scenario
-from wattloop.tune.early_stopping import EarlyStopping
 from wattloop.tune.executors.torch.batches import FlexibleBatches
 from wattloop.tune.executors.torch.training import Training
+from wattloop.tune.problem import EarlyStopping
 
 __all__ = ["generated_images", "resnet18", "scenario"]
 

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattloop.tune.early_stopping import EarlyStopping
 from wattloop.tune.executors.torch.training import Training
 from wattloop.tune.objective import Objective
-from wattloop.tune.problem import Problem, Quality
+from wattloop.tune.problem import EarlyStopping, Problem, Quality
 from wattloop.tune.space import Choice, Real, Space
 
 __all__ = ["Scenario"]

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.scenario import Scenario
-from wattloop.tune.early_stopping import EarlyStopping
 from wattloop.tune.executors.torch.batches import FlexibleBatches
 from wattloop.tune.executors.torch.training import Training
+from wattloop.tune.problem import EarlyStopping
 
 __all__ = ["scenario", "scenario_adamw", "words_of_the_library"]
 

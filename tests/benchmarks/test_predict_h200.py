@@ -18,7 +18,7 @@ from predict_h200_repeats import repeat_bar, repeat_table
 from predict_points import Measured, trace_path
 from predict_zoo import Row
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.leave_one_out import Judged
+from wattloop.predict.calibrate.datasheet_fit import Judged
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import Point
 from wattloop.predict.models.roofline import Roofline

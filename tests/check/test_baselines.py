@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.check.baselines import Baseline, Baselines, NotComparable
+from wattloop.check.baselines import Baseline, Baselines, Machine, NotComparable
 from wattloop.check.figures import FigureSeries, Kind
-from wattloop.check.machine import Machine
 from wattloop.check.verdict import compared
 from wattloop.core.errors import ConfigError
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.cli.conftest import Machine
-from wattloop.cli.commands.devices.view import print_report
+from wattloop.cli.commands.devices import print_report
 from wattloop.cli.main import main
 from wattloop.core.errors import MeterUnavailable
 from wattloop.meters.registry import Inventory

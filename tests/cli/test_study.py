@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.cli.commands.study.view import print_step
+from wattloop.cli.commands.study import print_step
 from wattloop.report.document import DocumentTable, Note
 from wattloop.report.study import report_of_study
 from wattloop.store.database import open_store

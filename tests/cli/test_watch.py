@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import POWER_W, Machine
-from wattloop.cli.commands.watch.view import sparkline
+from wattloop.cli.commands.watch import sparkline
 from wattloop.cli.main import main
 
 

@@ -18,7 +18,7 @@ from wattloop.core.records import Gap
 from wattloop.measure.job import Job
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.node_leader import LeaderRole
-from wattloop.measure.run_header import feed_to_dict
+from wattloop.measure.run_journal import feed_to_dict
 from wattloop.store.journal import JournalWriter
 from wattloop.testing.scripted_meter import ScriptedMeter, counter, gauge
 

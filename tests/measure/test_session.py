@@ -10,7 +10,7 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.run_header import new_run_id
+from wattloop.measure.run_journal import new_run_id
 from wattloop.measure.session import Session
 from wattloop.measure.windows import Window
 from wattloop.meters.base import Context

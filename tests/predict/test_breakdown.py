@@ -11,7 +11,7 @@ from wattloop.predict.breakdown import (
     operation_times_s,
     unruled_share,
 )
-from wattloop.predict.estimators import estimator_for
+from wattloop.predict.forecaster import estimator_for
 from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload

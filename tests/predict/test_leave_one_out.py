@@ -6,7 +6,7 @@ import pytest
 
 from tests.predict.test_intervals import HERE, STEP
 from wattloop.core.errors import ConfigError
-from wattloop.predict.leave_one_out import leave_one_out
+from wattloop.predict.calibrate.datasheet_fit import leave_one_out
 from wattloop.predict.models.model import Model, Point
 from wattloop.predict.prediction import Placement, Prediction
 from wattloop.predict.workload.workload import Workload

@@ -10,8 +10,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.report.study import report_of_study
 from wattloop.store.database import Store, open_store
 from wattloop.store.runs import insert_run
-from wattloop.study.decision import decide
-from wattloop.study.goals import GoalVerdict
+from wattloop.study.goals import GoalVerdict, decide
 from wattloop.study.record import next_step
 from wattloop.study.spec import EXAMPLE, StudySpec, read_study
 from wattloop.study.steps import StudyRunner

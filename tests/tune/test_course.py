@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from wattloop.tune.executors.training_curve import TrainingCurve
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import Until
-from wattloop.tune.training_curve import TrainingCurve
 
 
 def course(**options):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wattloop.check.baselines import Baselines, NotComparable
+from wattloop.check.baselines import Baselines, Machine, NotComparable
 from wattloop.check.figures import (
     JUDGED_FIRST,
     Execution,
@@ -20,7 +20,6 @@ from wattloop.check.figures import (
     judged_kind,
 )
 from wattloop.check.limits import Limit, limit, share
-from wattloop.check.machine import Machine
 from wattloop.check.probe import Probe
 from wattloop.check.verdict import against_limit, compared, mean_and_noise
 from wattloop.core.errors import ConfigError, WattloopError

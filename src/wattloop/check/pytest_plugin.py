@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wattloop.check.baselines import Baseline, Baselines
+from wattloop.check.baselines import Baseline, Baselines, Machine
 from wattloop.check.figures import Kind, judged_kind
-from wattloop.check.machine import Machine
 from wattloop.check.markdown import table
 from wattloop.core.errors import WattloopError
 from wattloop.store.formats.target import Target

@@ -8,9 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from wattloop.analyze.intervals import is_outlier, t_975
-from wattloop.check.baselines import Baseline, NotComparable
+from wattloop.check.baselines import Baseline, Machine, NotComparable
 from wattloop.check.figures import FigureSeries, Kind
-from wattloop.check.machine import Machine
 
 # Whether a figure got worse: beyond the noise of both series, and beyond a tolerance.
 #

@@ -11,10 +11,10 @@ from wattloop.version import __version__
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("wattloop.cli.commands.run.command", "Measure the energy of any program."),
     "devices": (
-        "wattloop.cli.commands.devices.command",
+        "wattloop.cli.commands.devices",
         "Show what can be measured and controlled here.",
     ),
-    "watch": ("wattloop.cli.commands.watch.command", "Show power and energy live."),
+    "watch": ("wattloop.cli.commands.watch", "Show power and energy live."),
     "advise": ("wattloop.cli.commands.advise", "What a run wasted, and what to do about it."),
     "report": (
         "wattloop.cli.commands.report",
@@ -44,7 +44,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Regression, clusters, Pareto front, quotient over a search, sweep or CSV.",
     ),
     "bench": (
-        "wattloop.cli.commands.bench.command",
+        "wattloop.cli.commands.bench",
         "Time and energy of six kernels, framework by framework.",
     ),
     "tune": (
@@ -63,7 +63,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "wattloop.cli.commands.simulate.command",
         "Compare scheduling policies on a simulated GPU cluster; plan what to buy.",
     ),
-    "study": ("wattloop.cli.commands.study.command", "Six steps from a need to a proven saving."),
+    "study": ("wattloop.cli.commands.study", "Six steps from a need to a proven saving."),
     "card": ("wattloop.cli.commands.card", "The energy card of a model: SVG, Markdown and JSON."),
     "check": (
         "wattloop.cli.commands.check",

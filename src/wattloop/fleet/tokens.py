@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
-from wattloop.fleet.delivery.options import NODE_NAME
+from wattloop.fleet.delivery.client import NODE_NAME
 
 
 class Role(StrEnum):

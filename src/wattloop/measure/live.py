@@ -15,8 +15,7 @@ from wattloop.core.settings import Settings
 from wattloop.measure.domain_source import DomainSource, domain_sources
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.recovery import RecordedMeter
-from wattloop.measure.run_header import domain_from_dict
-from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET
+from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET, domain_from_dict
 from wattloop.measure.session import Session
 from wattloop.measure.windows import window_energy
 from wattloop.store.journal import (

@@ -15,7 +15,7 @@ from wattloop.measure.domain_source import domain_sources
 from wattloop.measure.meter_stream import STAMP_SLACK_S, MeterStream
 from wattloop.measure.node_leader import NodeLock
 from wattloop.measure.process_share import ShareCurves
-from wattloop.measure.run_header import domain_from_dict
+from wattloop.measure.run_journal import domain_from_dict
 from wattloop.measure.shared_node import shared_in
 from wattloop.measure.windows import window_energy
 from wattloop.meters.base import Meter, Reading

@@ -17,8 +17,7 @@ from wattloop.measure.domain_source import DomainSource, selected
 from wattloop.measure.job import RUN_VARIABLE, Job, current_job, current_pool, enter_job, leave_job
 from wattloop.measure.node_reader import NodeReader
 from wattloop.measure.process_share import ProcessShares
-from wattloop.measure.run_header import journal_header, new_run_id
-from wattloop.measure.run_journal import Logbook
+from wattloop.measure.run_journal import Logbook, journal_header, new_run_id
 from wattloop.measure.shared_node import Presence
 from wattloop.measure.windows import Window, window_energy
 from wattloop.meters.base import Context

@@ -36,8 +36,8 @@ def looked_at(store: Store, experiment: Experiment) -> tuple[list[CandidateResul
     Also of a search that goes on or was killed. Its trials are read once: there may be many.
     """
     from wattloop.core.config_file import load_settings
-    from wattloop.tune.compatibility import without_collecting
     from wattloop.tune.search_setup import chosen_now
+    from wattloop.tune.segment import without_collecting
 
     with without_collecting():
         records = read_trials(store, experiment.experiment_id)

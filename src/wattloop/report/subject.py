@@ -1,13 +1,14 @@
-"""What a report is asked of: a run, or something that was tried."""
+"""The report of a run or an experiment, with its advice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from wattloop.accounting.restatement import restated
+from wattloop.advise.advice import Advice
+from wattloop.advise.advisor import advice_on
 from wattloop.core.errors import ConfigError, ExperimentNotFound, RunNotFound
 from wattloop.core.settings import Settings
-from wattloop.report.advice_notes import advice_notes
 from wattloop.report.campaign import report_of_campaign
-from wattloop.report.document import Document
+from wattloop.report.document import Document, Note
 from wattloop.report.run import report_of_run
 from wattloop.report.search import report_of_search
 from wattloop.report.study import report_of_study
@@ -16,7 +17,25 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
 from wattloop.store.runs import RunRecord, find_run
 
-__all__ = ["report_of"]
+
+def advice_notes(store: Store, record: RunRecord, settings: Settings | None = None) -> list[Note]:
+    """What the run wasted and what to do about it; empty when there is nothing to say."""
+    return notes_of(advice_on(store, record, settings))
+
+
+def notes_of(found: Iterable[Advice]) -> list[Note]:
+    """One note each, in the order given."""
+    return [
+        Note(
+            text=f"{advice.text} ({'; '.join(advice.evidence)}.)",
+            tone="info",
+            title=f"{advice.title}: {advice.saving_words}.",
+            command=advice.command,
+            source=f"Saving {advice.source}",
+        )
+        for advice in found
+    ]
+
 
 EXPERIMENTS: dict[str, Callable[[Store, Experiment], Document]] = {
     "sweep": report_of_sweep,
@@ -24,6 +43,8 @@ EXPERIMENTS: dict[str, Callable[[Store, Experiment], Document]] = {
     "campaign": report_of_campaign,
     "study": report_of_study,
 }
+
+
 """Kind of experiment -> what makes its report."""
 
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from wattloop.core.errors import WattloopError
-from wattloop.fleet.delivery.options import NODE_NAME
+from wattloop.fleet.delivery.client import NODE_NAME
 from wattloop.serve.errors import API_ROOT, answer_fault, answer_refusal
 
 PATH = re.compile(rf"{API_ROOT}/nodes/({NODE_NAME.pattern})/delivery")

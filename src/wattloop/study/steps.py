@@ -8,8 +8,7 @@ from wattloop.report.stored_results import stored_sweep
 from wattloop.schedule.campaigns.runner import CampaignCallback
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.store.database import Store
-from wattloop.study.decision import decide
-from wattloop.study.goals import GoalVerdict, judge
+from wattloop.study.goals import GoalVerdict, decide, judge
 from wattloop.study.metrics import (
     SourceFigures,
     measured_figures,

@@ -16,8 +16,7 @@ from wattloop.core.settings import Settings
 from wattloop.measure.domain_source import domain_sources
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.recovery import finalize_orphaned_run
-from wattloop.measure.run_header import feed_to_dict
-from wattloop.measure.run_journal import RunJournal
+from wattloop.measure.run_journal import RunJournal, feed_to_dict
 from wattloop.measure.run_result import RunResult
 from wattloop.measure.windows import window_energy
 from wattloop.meters.base import Meter, Reading

@@ -39,9 +39,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from wattloop.tune.api import Best, SearchResult, search
-    from wattloop.tune.current_trial import current_trial
     from wattloop.tune.space import Choice, Fixed, Integer, Linked, Real
-    from wattloop.tune.trial import Trial, TrialStopped
+    from wattloop.tune.trial import Trial, TrialStopped, current_trial
 
 __all__ = [
     "Best",

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from wattloop.tune.compatibility import known_fields
+from wattloop.tune.segment import known_fields
 
 __all__ = ["CapFound", "EpochPoint", "Progress", "RateLoss", "Status"]
 

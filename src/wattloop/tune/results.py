@@ -12,10 +12,9 @@ from wattloop.core.model_error import MODELS, EnergyError, ratio_error
 from wattloop.core.units import format_number
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, TrialRecord, each_trial, find_experiment
-from wattloop.tune.compatibility import unreadable, without_collecting
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
-from wattloop.tune.segment import CAP_LEVER, Value
+from wattloop.tune.segment import CAP_LEVER, Value, unreadable, without_collecting
 
 # What a search has found so far, folded from its segments: a line per candidate, and a summary.
 #

@@ -19,14 +19,13 @@ from wattloop.store.experiments import (
     set_experiment_status,
 )
 from wattloop.trials.lock import refuse_locked
-from wattloop.tune.compatibility import without_collecting
 from wattloop.tune.executors.base import ExecutorParts, TrialExecutor
 from wattloop.tune.executors.ray import slots_asked
 from wattloop.tune.levers import cannot_be_set
 from wattloop.tune.problem import Problem
 from wattloop.tune.search import Search, SearchCallback, SearchStopped
 from wattloop.tune.search_store import KIND, OVER, SearchRecord, open_search
-from wattloop.tune.segment import CAP_LEVER
+from wattloop.tune.segment import CAP_LEVER, without_collecting
 from wattloop.tune.space import Space
 from wattloop.tune.spec import SearchSpec, spec_from
 from wattloop.tune.strategies import strategy_for

@@ -28,9 +28,8 @@ from wattloop.store.experiments import (
     set_experiment_status,
 )
 from wattloop.store.runs import RunFilter, list_runs
-from wattloop.tune.compatibility import unreadable
 from wattloop.tune.progress import Progress
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import Segment, unreadable
 from wattloop.tune.segment_meter import scoped, widest
 from wattloop.tune.strategies.base import StrategyEvent
 

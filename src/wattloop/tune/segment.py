@@ -1,22 +1,55 @@
-"""A stretch of training that a strategy asks for.
+"""A segment of training that a strategy asks for, and reading of stored ones."""
 
-A *candidate* is one configuration being trained. Its training is a chain of segments: it may be
-paused after each of them and go on later, under another power cap, where it was.
-"""
-
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from wattloop.control.lever import Setting
-from wattloop.tune.compatibility import known_fields
+from wattloop.core.errors import StoreError
 
-__all__ = ["CAP_LEVER", "CapSearch", "RateSweep", "Segment", "Until", "Value"]
+
+def known_fields(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What a dataclass with slots has of stored data: a later version may have written more."""
+    return {name: data[name] for name in kind.__slots__ if name in data}
+
+
+def unreadable(key: str, error: Exception) -> StoreError:
+    """What to say of a trial that has something missing, or a value that nobody knows here."""
+    return StoreError(
+        f"trial {key!r} cannot be understood ({type(error).__name__}: {error}); a newer Wattloop "
+        "wrote it, or something else changed it: upgrade with 'pip install -U wattloop', or "
+        "restore the store from a copy"
+    )
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """Nothing that is read here is garbage: looking for it takes a third of the time of reading."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+# A stretch of training that a strategy asks for.
+#
+# A *candidate* is one configuration being trained. Its training is a chain of segments: it may be
+# paused after each of them and go on later, under another power cap, where it was.
 
 Value = float | int | str | bool | None
+
+
 """What a parameter may be."""
 
+
 CAP_LEVER = "power_limit"
+
+
 """Name of the power cap among `Segment.levers`, also where the space has no such parameter because
 caps are searched inside segments."""
 

@@ -13,8 +13,8 @@ from wattloop.core.settings import Settings
 from wattloop.fleet.agent.agent_context import site_of
 from wattloop.fleet.agent.config import AgentConfig
 from wattloop.fleet.agent.missing_epilogs import MissingEpilogs
+from wattloop.fleet.agent.resume import load_state
 from wattloop.fleet.agent.service import Service
-from wattloop.fleet.agent.state import load_state
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
 from wattloop.store.job_queries import job_page

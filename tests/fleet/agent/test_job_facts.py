@@ -2,12 +2,13 @@
 
 import pytest
 
-from wattloop.fleet.agent.gpu_numbers import gpu_names, parse_numbers
 from wattloop.fleet.agent.job_facts import (
     admin_comment,
     cpus_on_node,
     facts_of_event,
+    gpu_names,
     marked,
+    parse_numbers,
     wants_low_power,
 )
 

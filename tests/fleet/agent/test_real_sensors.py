@@ -6,7 +6,7 @@ import pytest
 
 from tests.fleet.agent.conftest import Node
 from tests.fleet.agent.scripted_node import domains_of
-from wattloop.fleet.agent.gpu_numbers import minor_numbers
+from wattloop.fleet.agent.job_facts import minor_numbers
 from wattloop.hardware.host import Host
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.testing.nvml_stub import NoCompiler, StubNvml

@@ -14,10 +14,9 @@ from wattloop.core.errors import ConfigError
 from wattloop.fleet.job_comment import JobComment
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle, ModelNames
 from wattloop.schedule.estimates.history import History
-from wattloop.schedule.estimates.job_estimate import EstimateSource
+from wattloop.schedule.estimates.job_estimate import EstimateSource, SubmittedJob
 from wattloop.schedule.estimates.job_estimator import UNLIMITED_S, JobEstimator
 from wattloop.schedule.estimates.rules import Rule, Rules
-from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.store.database import open_store
 from wattloop.store.runs import insert_run
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.schedule.oracle.clusters import ALBERT, RESNET, VIT, thesis_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.estimators import estimator_for
+from wattloop.predict.forecaster import estimator_for
 from wattloop.predict.memory import memory_fit
 from wattloop.predict.prediction import Placement
 from wattloop.schedule.estimates.analytic import AnalyticOracle, workload_of

@@ -11,8 +11,8 @@ from tests.schedule.small_world import small_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.estimates.fleet_file import Fleet, load_fleet
 from wattloop.schedule.estimates.history import History
+from wattloop.schedule.estimates.job_estimate import SubmittedJob
 from wattloop.schedule.estimates.spec import OracleSpec
-from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.schedule.oracle_service import OracleService
 from wattloop.schedule.oracle_service.advice import submit_advice
 from wattloop.store.database import open_store

@@ -14,8 +14,8 @@ from wattloop.predict.forecaster import Forecaster
 from wattloop.schedule.estimates.analytic import question_of, workload_of
 from wattloop.schedule.estimates.fleet_file import Fleet, load_fleet
 from wattloop.schedule.estimates.history import History
+from wattloop.schedule.estimates.job_estimate import SubmittedJob
 from wattloop.schedule.estimates.spec import OracleSpec
-from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.oracle_service import AskedJob, OracleService
 from wattloop.schedule.oracle_service.answer import to_dict

@@ -21,11 +21,11 @@ from tests.tune.small import small_problem
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings, settings_from
 from wattloop.tune.api import search
-from wattloop.tune.budget import BudgetSpent
 from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.executors.ray import RayExecutor, slots_asked
 from wattloop.tune.progress import Status
+from wattloop.tune.search import BudgetSpent
 from wattloop.tune.segment import Segment, Until
 from wattloop.tune.space import Choice, Space
 from wattloop.tune.trial import Trial

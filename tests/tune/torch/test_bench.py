@@ -9,13 +9,15 @@ torch = pytest.importorskip("torch", reason="trainings in PyTorch need torch")
 import numpy as np  # noqa: E402 - after the check for torch
 
 from wattloop.core.errors import ConfigError  # noqa: E402 - after the skip
-from wattloop.tune.early_stopping import EarlyStopping  # noqa: E402 - after the skip
 from wattloop.tune.executors.base import TrainedSoFar  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.batches import FlexibleBatches  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.energy import SessionEnergy  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.executor import TorchExecutor  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.training import Training  # noqa: E402 - after the skip
-from wattloop.tune.problem import Quality  # noqa: E402 - after the skip
+from wattloop.tune.problem import (
+    EarlyStopping,
+    Quality,
+)
 from wattloop.tune.progress import Status  # noqa: E402 - after the skip
 from wattloop.tune.segment import CapSearch, RateSweep, Segment, Until  # noqa: E402 - after the skip
 from wattloop.tune.segment_meter import Joules  # noqa: E402 - after the skip

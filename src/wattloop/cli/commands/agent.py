@@ -254,7 +254,7 @@ def status_command(
 
 
 def _status(folder: Path, node: str) -> dict[str, Any]:
-    from wattloop.fleet.agent.state import STATE_FILE, STATUS_FILE, load_state
+    from wattloop.fleet.agent.resume import STATE_FILE, STATUS_FILE, load_state
     from wattloop.fleet.delivery.status import status_from_file
 
     state, reason = load_state(folder / STATE_FILE)

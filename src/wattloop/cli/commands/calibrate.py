@@ -246,7 +246,7 @@ def host_command(
     from wattloop.hardware.gpus import gpu_named
     from wattloop.predict.calibrate.host_speed import measured_host_speed
     from wattloop.predict.calibrate.machine import check_at_rest, open_device, open_sensor
-    from wattloop.predict.estimators import estimator_for
+    from wattloop.predict.forecaster import estimator_for
 
     check_target(json_file, "--json")
     if gpu == CPU:

@@ -131,11 +131,10 @@ def check(  # noqa: PLR0913 - one parameter per option
     Without sensors, instructions or CPU time are compared, and that is said. What the program
     prints goes to standard error.
     """
-    from wattloop.check.baselines import Baseline, Baselines
+    from wattloop.check.baselines import Baseline, Baselines, Machine
     from wattloop.check.command import measured_command
     from wattloop.check.figures import gathered
     from wattloop.check.limits import share
-    from wattloop.check.machine import Machine
     from wattloop.check.verdict import compared
     from wattloop.cli.commands.run.execution import keep
     from wattloop.cli.settings import settings_of

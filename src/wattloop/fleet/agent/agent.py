@@ -13,9 +13,8 @@ from wattloop.fleet.agent.agent_context import AgentContext
 from wattloop.fleet.agent.energy_sharing import EnergySharing
 from wattloop.fleet.agent.event_queue import EventQueue, JobEvent
 from wattloop.fleet.agent.job_run import JobRun
-from wattloop.fleet.agent.resume import resumed, to_keep
+from wattloop.fleet.agent.resume import STATE_FILE, load_state, resumed, save_state, to_keep
 from wattloop.fleet.agent.slow_calls import SlowCalls
-from wattloop.fleet.agent.state import STATE_FILE, load_state, save_state
 
 __all__ = ["Agent"]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from wattloop.core.clock import Clock, RealClock
 from wattloop.core.settings import Settings
 from wattloop.fleet.agent.config import AgentConfig
-from wattloop.fleet.agent.gpu_numbers import minor_numbers
-from wattloop.fleet.agent.job_facts import cpus_of_node
+from wattloop.fleet.agent.job_facts import cpus_of_node, minor_numbers
 from wattloop.hardware.host import Host
 
 

@@ -15,14 +15,13 @@ from wattloop.core.settings import Settings
 from wattloop.fleet.agent.agent_context import AgentContext
 from wattloop.fleet.agent.attribution import Account, NodeLayout, Occupant
 from wattloop.fleet.agent.event_queue import JobEvent
-from wattloop.fleet.agent.gpu_numbers import gpu_names, parse_numbers
-from wattloop.fleet.agent.job_facts import cpus_on_node, facts_of_event
+from wattloop.fleet.agent.job_facts import cpus_on_node, facts_of_event, gpu_names, parse_numbers
 from wattloop.fleet.agent.job_run import JobRun, RunPlan, nobody_domain, share_domain
 from wattloop.fleet.agent.node_energy import NodeSensors
 from wattloop.fleet.agent.slow_calls import SlowAnswer
 from wattloop.hardware.host import Host
 from wattloop.measure.job import Job
-from wattloop.measure.run_header import feed_to_dict, new_run_id, without_secrets
+from wattloop.measure.run_journal import feed_to_dict, new_run_id, without_secrets
 from wattloop.version import __version__
 
 UNALLOCATED = "unallocated"

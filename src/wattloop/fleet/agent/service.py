@@ -16,8 +16,8 @@ from wattloop.core.records import Provenance
 from wattloop.fleet.agent.agent import Agent
 from wattloop.fleet.agent.agent_context import AgentContext
 from wattloop.fleet.agent.missing_epilogs import MissingEpilogs
-from wattloop.fleet.agent.state import STATUS_FILE
-from wattloop.fleet.delivery.options import DeliveryOptions
+from wattloop.fleet.agent.resume import STATUS_FILE
+from wattloop.fleet.delivery.client import DeliveryOptions
 from wattloop.fleet.delivery.sender_loop import Delivery
 from wattloop.fleet.delivery.status import NodeStatus, write_status
 from wattloop.measure.recovery import finalize_orphaned_run

@@ -8,7 +8,7 @@ The files are the only memory: a sender that is killed asks the server how far i
 there. A journal is deleted when the server says that its run is in the store, and not before.
 """
 
-from wattloop.fleet.delivery.options import DeliveryOptions
+from wattloop.fleet.delivery.client import DeliveryOptions
 from wattloop.fleet.delivery.sender import Progress
 from wattloop.fleet.delivery.sender_loop import Delivery, deliver
 from wattloop.fleet.delivery.status import NodeStatus, status_from_file, write_status

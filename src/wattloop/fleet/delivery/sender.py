@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from wattloop.fleet.delivery.batch import MOST_PIECES, Piece, Taken, pack_batch
-from wattloop.fleet.delivery.client import DeliveryClient, ServerUnavailable
-from wattloop.fleet.delivery.options import DeliveryOptions
+from wattloop.fleet.delivery.client import DeliveryClient, DeliveryOptions, ServerUnavailable
 from wattloop.fleet.delivery.outbox import Outbox, Waiting
 from wattloop.fleet.delivery.status import NodeStatus
 

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
-from wattloop.fleet.delivery.client import ServerRefuses, ServerUnavailable
+from wattloop.fleet.delivery.client import DeliveryOptions, ServerRefuses, ServerUnavailable
 from wattloop.fleet.delivery.disk_quota import Made, make_room
-from wattloop.fleet.delivery.options import DeliveryOptions
 from wattloop.fleet.delivery.sender import Progress, Sender
 from wattloop.fleet.delivery.status import NodeStatus
 

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 from wattloop.core.errors import ConfigError, WattloopError
 from wattloop.predict.calibrate.case import SECTIONS, Case
 from wattloop.predict.calibrate.device import Bench
-from wattloop.predict.calibrate.families.builder import build
 from wattloop.predict.calibrate.host import host_seconds
 from wattloop.predict.calibrate.machine import machine_record
 from wattloop.predict.calibrate.sample_file import SampleFile
 from wattloop.predict.calibrate.sensor import Sensor
-from wattloop.predict.calibrate.suite import SHARES, cases
+from wattloop.predict.calibrate.suite import SHARES, build, cases
 from wattloop.predict.calibrate.timing import Timer, hold
 
 

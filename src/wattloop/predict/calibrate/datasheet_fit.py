@@ -1,17 +1,21 @@
-"""Fit of what serves GPUs without a calibration, to measured steps of several GPUs."""
+"""Fits over several GPUs: data-sheet rules, and predictions with the model of a step left out."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
+from wattloop.predict.intervals import Residual
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.datasheet import FITTED, SpecRules, spec_constants
 from wattloop.predict.models.kernels.fit import minimise
 from wattloop.predict.models.kernels.operation_table import Floats
 from wattloop.predict.models.kernels.step import Prepared, all_pairs, profile_of, step_results
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.model import Model, Point
+from wattloop.predict.prediction import Prediction
 
 ROWS_OF_A_GPU = 1.0
 
@@ -77,3 +81,49 @@ def _seconds(
         steps = all_pairs([profile], [point.placement])
         seconds.append(float(step_results(steps, values).step_s[0]))
     return np.array(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A measured step and what was predicted for it."""
+
+    point: Point
+    prediction: Prediction
+
+    @property
+    def residual(self) -> Residual:
+        """How wrong the prediction was."""
+        point = self.point
+        return Residual.of(
+            point.group, self.prediction, point.step_s, point.power_w, point.placement
+        )
+
+
+def leave_one_out(
+    model: Model,
+    points: Sequence[Point],
+    progress: Callable[[str], None] | None = None,
+    also: Callable[[str], Sequence[Point]] | None = None,
+) -> list[Judged]:
+    """Predictions of all `points`, each group by `model` fitted to the other groups.
+
+    Args:
+        model: what is fitted; it is left as it was.
+        points: measured steps of at least two groups.
+        progress: called with the name of a group before it is left out.
+        also: the group left out -> steps of other models that the fit has beside.
+    """
+    groups = list(dict.fromkeys(point.group for point in points))
+    if len(groups) < 2:
+        raise ConfigError("leaving a model out needs measured steps of at least two models")
+    judged = {}
+    for group in groups:
+        if progress:
+            progress(group)
+        known = [*points, *(also(group) if also else ())]
+        fitted = model.fit([point for point in known if point.group != group])
+        for index, point in enumerate(points):
+            if point.group == group:
+                there = replace(point, placement=fitted.placed(point))
+                judged[index] = Judged(there, fitted.predict(there.workload, there.placement))
+    return [judged[index] for index in range(len(points))]

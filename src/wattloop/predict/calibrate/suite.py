@@ -1,8 +1,10 @@
-"""All cases of the calibration suite, section by section."""
+"""All cases of the calibration suite, section by section, and the calls that run them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from wattloop.predict.calibrate.case import Case, interleaved
+from wattloop.predict.calibrate.case import Case, Params, interleaved
+from wattloop.predict.calibrate.device import Bench, Work
+from wattloop.predict.calibrate.families import convolution, memory, optimizer, product, sequence
 from wattloop.predict.calibrate.families.convolution import (
     batch_families,
     conv_cases,
@@ -15,6 +17,29 @@ from wattloop.predict.calibrate.families.product import batched_cases, gemm_case
 from wattloop.predict.calibrate.families.sequence import attention_cases, rnn_cases
 from wattloop.predict.calibrate.families.typical import typical_families
 from wattloop.predict.calibrate.host import host_cases
+
+BUILDERS: Mapping[str, Callable[[Bench, Params], Work]] = {
+    "gemm": product.build_gemm,
+    "conv": convolution.build_conv,
+    "attention": sequence.attention,
+    "rnn": sequence.rnn,
+    "elementwise": memory.build_elementwise,
+    "copy": memory.build_copy,
+    "norm": memory.norm,
+    "softmax": memory.softmax,
+    "loss": memory.loss,
+    "reduction": memory.reduction,
+    "embedding": memory.embedding,
+    "pool": memory.pool,
+    "index": memory.index,
+    "optimizer": optimizer.build_optimizer,
+}
+
+
+def build(family: str, params: Mapping[str, object], bench: Bench) -> Work:
+    """The calls of a case."""
+    return BUILDERS[family](bench, Params(params))
+
 
 STEPS = (
     "mobilenet_v2@224 64 fp32", "densenet121@224 64 bf16", "bert_base@128 32 tf32",
@@ -101,7 +126,6 @@ def _case(section: str, row: str) -> Case:
 # The host is no steady clock. Each step is taken once in every round, with all others in between,
 # so
 # that what differs between rounds is the host's own, and what is left after them is the step's.
-
 WAITING = (
     "resnet34@32 64 bf16", "bert_base@128 8 tf32", "bilstm_tagger@80 16 bf16",
     "llama_300m@512 1 bf16", "deit_small@224 8 tf32", "t5_small@256 4 bf16", "gru@100 16 tf32",

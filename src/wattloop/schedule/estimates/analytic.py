@@ -322,7 +322,7 @@ class AnalyticOracle(Oracle):
         return self._workloads[key]
 
     def _model(self, type_index: int) -> "Model":
-        from wattloop.predict.estimators import estimator_for
+        from wattloop.predict.forecaster import estimator_for
 
         if type_index not in self._models:
             gpu_type = self.cluster.types[type_index]

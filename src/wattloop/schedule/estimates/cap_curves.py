@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_code import user_path
 from wattloop.hardware.gpus import Gpu, gpu_named
-from wattloop.schedule.estimates.csv_rows import CsvFile, read_rows
+from wattloop.schedule.estimates.throughputs import CsvFile, read_rows
 
 # Measured effect of power limits: how much slower a program is under one, and what it draws.
 #

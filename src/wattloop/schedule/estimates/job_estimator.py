@@ -8,10 +8,14 @@ from wattloop.core.units import format_duration
 from wattloop.fleet.job_comment import LOW_POWER_SHARE, MOST_GPUS, JobComment, read_comment
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle
 from wattloop.schedule.estimates.history import History, PastRuns
-from wattloop.schedule.estimates.job_estimate import EstimateSource, JobEstimate
+from wattloop.schedule.estimates.job_estimate import (
+    EstimateSource,
+    JobEstimate,
+    SubmittedJob,
+    timed_model,
+)
 from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.estimates.rules import Rules
-from wattloop.schedule.estimates.submitted_job import SubmittedJob, timed_model
 from wattloop.schedule.jobs.kind import JobKind
 
 DEFAULT_BATCH = 32

@@ -26,7 +26,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.user_code import user_path
 from wattloop.core.yaml_spec import YamlWithLines, format_errors, read_yaml, validation_errors
 from wattloop.fleet.job_comment import FIELDS, FLAGS, JobComment, with_field
-from wattloop.schedule.estimates.submitted_job import SubmittedJob
+from wattloop.schedule.estimates.job_estimate import SubmittedJob
 from wattloop.schedule.quantities import Strict
 
 MATCHED = ("name", "user", "account", "partition", "script")

@@ -5,9 +5,8 @@ from typing import Any
 
 from wattloop.core.units import format_duration, kwh_from_joules
 from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.estimates.job_estimate import EstimateSource
+from wattloop.schedule.estimates.job_estimate import EstimateSource, SubmittedJob
 from wattloop.schedule.estimates.job_estimator import stated_of
-from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.schedule.oracle_service.answer import Answer
 from wattloop.schedule.oracle_service.placement_estimates import PlacementEstimate
 from wattloop.schedule.oracle_service.service import AskedJob, OracleService

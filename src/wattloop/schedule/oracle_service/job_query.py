@@ -9,10 +9,9 @@ from wattloop.fleet.job_comment import JobComment
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.fleet_oracle import ModelNames
 from wattloop.schedule.estimates.history import History, PastRuns
-from wattloop.schedule.estimates.job_estimate import EstimateSource
+from wattloop.schedule.estimates.job_estimate import EstimateSource, SubmittedJob
 from wattloop.schedule.estimates.job_estimator import DEFAULT_BATCH, caps_of, limit_of, stated_of
 from wattloop.schedule.estimates.rules import Rules
-from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.schedule.oracle_service.workload_estimates import WorkloadKey
 
 

@@ -10,15 +10,18 @@ from wattloop.predict.prediction import Placement
 from wattloop.schedule.estimates.fleet_file import Fleet
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle, ModelNames, predicted_names
 from wattloop.schedule.estimates.history import History
+from wattloop.schedule.estimates.job_estimate import SubmittedJob
 from wattloop.schedule.estimates.job_estimator import caps_of
 from wattloop.schedule.estimates.rules import Rules
-from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle_service.answer import Answer, best_of
 from wattloop.schedule.oracle_service.job_query import JobQuery, fleet_types, job_query
-from wattloop.schedule.oracle_service.placement_estimates import Pair, PairEstimates
+from wattloop.schedule.oracle_service.placement_estimates import (
+    Pair,
+    PairEstimates,
+    table_estimates,
+)
 from wattloop.schedule.oracle_service.placement_query import PlacementQuery, known_places, places_of
-from wattloop.schedule.oracle_service.table_estimates import table_estimates
 from wattloop.schedule.oracle_service.workload_estimates import Trace, WorkloadEstimates
 
 __all__ = ["MOST_PAIRS", "AskedJob", "OracleService"]

@@ -6,14 +6,14 @@ from threading import Lock
 from typing import NamedTuple
 
 from wattloop.hardware.gpus import Gpu
-from wattloop.predict.estimators import estimator_for
+from wattloop.predict.forecaster import estimator_for
 from wattloop.predict.intervals import most_power_w
 from wattloop.predict.memory import memory_fit
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.estimates.analytic import workload_of
-from wattloop.schedule.estimates.background_cache import BackgroundCache
+from wattloop.schedule.estimates.fleet_oracle import BackgroundCache
 from wattloop.schedule.estimates.pair_figures import OnGpu, figures_of
 from wattloop.schedule.jobs.kind import JobKind
 

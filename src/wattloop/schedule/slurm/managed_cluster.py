@@ -7,9 +7,13 @@ from dataclasses import dataclass, replace
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle
-from wattloop.schedule.estimates.job_estimate import EstimateSource, JobEstimate
+from wattloop.schedule.estimates.job_estimate import (
+    EstimateSource,
+    JobEstimate,
+    SubmittedJob,
+    timed_model,
+)
 from wattloop.schedule.estimates.job_estimator import JobEstimator
-from wattloop.schedule.estimates.submitted_job import SubmittedJob, timed_model
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.slurm.nodes import KnownNodes, SlurmNode
 from wattloop.schedule.slurm.squeue import SlurmJob

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from wattloop.core.errors import ConfigError, RunSenseless
 from wattloop.fleet.delivery.batch import LARGEST_BATCH_B, Piece, Taken, clock_of, unpack_batch
-from wattloop.fleet.delivery.options import NODE_NAME
+from wattloop.fleet.delivery.client import NODE_NAME
 from wattloop.fleet.delivery.status import NodeStatus
 from wattloop.fleet.nodes import STALE_S, NodeNow, NodeTable
 from wattloop.fleet.tokens import Role

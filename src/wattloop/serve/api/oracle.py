@@ -11,7 +11,7 @@ from starlette.background import BackgroundTask
 from wattloop.core.errors import ConfigError
 from wattloop.core.text import plain
 from wattloop.fleet.job_comment import JobComment
-from wattloop.schedule.estimates.submitted_job import SubmittedJob
+from wattloop.schedule.estimates.job_estimate import SubmittedJob
 from wattloop.schedule.oracle_service.advice import submit_advice
 from wattloop.schedule.oracle_service.answer import to_dict
 from wattloop.schedule.oracle_service.placement_query import PlacementQuery

@@ -3,9 +3,9 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from wattloop.report.advice_notes import notes_of
 from wattloop.report.document import Note
 from wattloop.report.run import grid_facts, labels, remarks, sensors, windows_table
+from wattloop.report.subject import notes_of
 from wattloop.serve.api.runs import advice_of, find_any_run
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.state import State

@@ -13,8 +13,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from wattloop.tune.current_trial import current_trial
-from wattloop.tune.trial import Trial
+from wattloop.tune.trial import Trial, current_trial
 
 __all__ = ["TuneCallback"]
 

@@ -11,8 +11,7 @@ The search's metric is one that the model logs, such as `self.log("val_accuracy"
 from typing import Any
 
 from wattloop.integrations.lightning import callback_class
-from wattloop.tune.current_trial import current_trial
-from wattloop.tune.trial import Trial
+from wattloop.tune.trial import Trial, current_trial
 
 __all__ = ["TuneCallback"]
 

@@ -16,8 +16,7 @@ A search that was killed goes on from the last epoch that had ended, not from th
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from wattloop.tune.current_trial import current_trial
-from wattloop.tune.trial import Trial
+from wattloop.tune.trial import Trial, current_trial
 
 __all__ = ["TrialLoop"]
 

@@ -14,20 +14,19 @@ from wattloop.core.settings import Settings
 from wattloop.core.user_code import user_path
 from wattloop.measure.command import child_environment, find_program, launch
 from wattloop.trials.signals import stops_deferred
-from wattloop.tune.cap_search import CapSteps, NoCap
-from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.executors.base import TrainedSoFar
-from wattloop.tune.executors.failures import classified_text
+from wattloop.tune.executors.cap_search import CapSteps, NoCap
+from wattloop.tune.executors.checkpoint import CandidateFiles
 from wattloop.tune.executors.ipc import PauseChannel
 from wattloop.tune.executors.metric_stream import MetricReport, MetricStream
-from wattloop.tune.executors.reporting import ReportingExecutor
+from wattloop.tune.executors.reporting import ReportingExecutor, classified_text
+from wattloop.tune.executors.segment_progress import SegmentEnd, SegmentProgress, behind
+from wattloop.tune.executors.training_curve import TrainingCurve
 from wattloop.tune.levers import GPUS, gpu_variables
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import Segment, Value
 from wattloop.tune.segment_meter import SegmentMeter
-from wattloop.tune.segment_progress import SegmentEnd, SegmentProgress, behind
-from wattloop.tune.training_curve import TrainingCurve
 
 MACRO = re.compile(r"\$\{(args\w*)\}")
 

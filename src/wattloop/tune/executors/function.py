@@ -12,20 +12,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wattloop.core.settings import Settings
-from wattloop.tune.cap_search import CapSteps, NoCap
-from wattloop.tune.checkpoint import CandidateFiles
-from wattloop.tune.current_trial import trial_here
 from wattloop.tune.executors.base import TrainedSoFar
-from wattloop.tune.executors.failures import classified
-from wattloop.tune.executors.reporting import ReportingExecutor
+from wattloop.tune.executors.cap_search import CapSteps, NoCap
+from wattloop.tune.executors.checkpoint import CandidateFiles
+from wattloop.tune.executors.reporting import ReportingExecutor, classified
+from wattloop.tune.executors.segment_progress import SegmentEnd, SegmentProgress, behind
+from wattloop.tune.executors.training_curve import TrainingCurve
 from wattloop.tune.levers import GPUS
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import Segment, Value
 from wattloop.tune.segment_meter import SegmentMeter
-from wattloop.tune.segment_progress import SegmentEnd, SegmentProgress, behind
-from wattloop.tune.training_curve import TrainingCurve
-from wattloop.tune.trial import Trial, TrialStopped, numbers_of
+from wattloop.tune.trial import Trial, TrialStopped, numbers_of, trial_here
 
 
 def seed_everything(seed: int) -> None:

@@ -1,5 +1,7 @@
-"""What benches share whose trainings report as they go: a function's, and a command's."""
+"""Executors whose trainings report as they run, and the classification of failures."""
 
+import re
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,16 +11,50 @@ from typing import Protocol
 from wattloop.cap.online import OnlineRules
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.core.settings import Settings
-from wattloop.tune.cap_search import CapSteps, watch_for
-from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.executors.base import TrainedSoFar
+from wattloop.tune.executors.cap_search import CapSteps, watch_for
+from wattloop.tune.executors.checkpoint import CandidateFiles
+from wattloop.tune.executors.segment_progress import SegmentEnd, account
+from wattloop.tune.executors.training_curve import TrainingCurve
 from wattloop.tune.levers import LeverBoard
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
 from wattloop.tune.segment_meter import SegmentMeter
-from wattloop.tune.segment_progress import SegmentEnd, account
-from wattloop.tune.training_curve import TrainingCurve
+
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|OutOfMemoryError|\bMemoryError\b|CUDNN_STATUS_ALLOC_FAILED|"
+    r"CUBLAS_STATUS_ALLOC_FAILED|std::bad_alloc|RESOURCE_EXHAUSTED|cannot allocate memory",
+    re.IGNORECASE,
+)
+
+
+NOT_A_NUMBER = re.compile(
+    r"\b(?:loss|gradients?|input|output)\b[^.\n]{0,60}\b(?:nan|inf|infinite|non-?finite)\b",
+    re.IGNORECASE,
+)
+
+
+def classified(error: BaseException) -> tuple[Status, str]:
+    """What an exception of a training means, and what to say of it."""
+    kind = type(error).__name__
+    text = f"{kind}: {error}" if str(error) else kind
+    frames = traceback.extract_tb(error.__traceback__)
+    if frames:
+        text += f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
+    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(f"{kind} {error}"):
+        return Status.OUT_OF_MEMORY, text
+    if isinstance(error, FloatingPointError) or NOT_A_NUMBER.search(str(error)):
+        return Status.DIVERGED, text
+    return Status.FAILED, text
+
+
+def classified_text(output: str) -> Status:
+    """What the last lines of a program that failed mean."""
+    if OUT_OF_MEMORY.search(output):
+        return Status.OUT_OF_MEMORY
+    return Status.DIVERGED if NOT_A_NUMBER.search(output) else Status.FAILED
+
 
 WITHOUT = {"time", "quality"}
 

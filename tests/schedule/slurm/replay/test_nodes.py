@@ -6,7 +6,7 @@ import pytest
 
 from tests.schedule.slurm.replay.small_plan import small_plan
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.slurm.replay.nodes import matched_nodes
+from wattloop.schedule.slurm.replay.plan import matched_nodes
 
 CLUSTER = small_plan([(0, 1)]).cluster
 

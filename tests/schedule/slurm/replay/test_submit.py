@@ -11,8 +11,8 @@ import pytest
 from tests.schedule.slurm.replay.small_plan import small_plan
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.job_estimate import SubmittedJob
 from wattloop.schedule.estimates.job_estimator import JobEstimator
-from wattloop.schedule.estimates.submitted_job import SubmittedJob
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.schedule.slurm.replay.plan import plan_of
 from wattloop.schedule.slurm.replay.submit import comment_of, sbatch_command, write_plan

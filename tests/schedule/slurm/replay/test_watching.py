@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.schedule.slurm.replay.small_plan import IDLE_W, small_plan
-from wattloop.schedule.slurm.replay.power import PowerWatch, exact_peak_w
+from wattloop.schedule.slurm.replay.outcome import PowerWatch, exact_peak_w
 from wattloop.schedule.slurm.replay.submit import cards_of, write_plan
 from wattloop.virtual.physics import IDLE, Activity
 

@@ -11,7 +11,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_duration, format_power, kwh_from_joules
 
 if TYPE_CHECKING:
-    from wattloop.schedule.estimates.submitted_job import SubmittedJob
+    from wattloop.schedule.estimates.job_estimate import SubmittedJob
     from wattloop.schedule.oracle_service.answer import Answer
     from wattloop.schedule.oracle_service.placement_estimates import PlacementEstimate
 
@@ -60,7 +60,7 @@ def job_command(  # noqa: PLR0913 - one parameter per option
     """What a job of a cluster will cost on each placement it may take, and how that is known."""
     from wattloop.schedule.estimates.fleet_file import load_fleet
     from wattloop.schedule.estimates.history import History
-    from wattloop.schedule.estimates.submitted_job import SubmittedJob
+    from wattloop.schedule.estimates.job_estimate import SubmittedJob
     from wattloop.schedule.oracle_service import AskedJob, OracleService
     from wattloop.schedule.oracle_service.answer import to_dict
 

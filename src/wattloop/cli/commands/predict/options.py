@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.estimators import ESTIMATORS
+from wattloop.predict.forecaster import ESTIMATORS
 from wattloop.predict.request import PRECISIONS
 from wattloop.predict.sources.model_name import WAYS
 

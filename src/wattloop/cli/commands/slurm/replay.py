@@ -97,8 +97,7 @@ def execute_replay(request: ReplayRequest) -> None:
     from wattloop.schedule.slurm.commands import SlurmCommands
     from wattloop.schedule.slurm.managed_cluster import DriverSettings
     from wattloop.schedule.slurm.replay.driver import Steering
-    from wattloop.schedule.slurm.replay.nodes import matched_nodes
-    from wattloop.schedule.slurm.replay.plan import plan_of
+    from wattloop.schedule.slurm.replay.plan import matched_nodes, plan_of
     from wattloop.schedule.slurm.replay.runner import SAME_POWER, replay
 
     policies = _policies(request.policies)

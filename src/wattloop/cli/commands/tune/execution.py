@@ -11,9 +11,9 @@ from wattloop.cli.output import say, write_json
 from wattloop.cli.progress import bars, is_redrawable, spinner
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy
-from wattloop.tune.budget import BudgetSpent
 from wattloop.tune.problem import Limits
 from wattloop.tune.progress import Progress, Status
+from wattloop.tune.search import BudgetSpent
 from wattloop.tune.segment import Segment
 
 if TYPE_CHECKING:

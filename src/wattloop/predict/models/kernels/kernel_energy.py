@@ -7,7 +7,7 @@ from wattloop.hardware.gpus import Gpu
 from wattloop.predict.models.kernels.constants import Values
 from wattloop.predict.models.kernels.kernel_time import BLOCK, conv_dims, filled_share
 from wattloop.predict.models.kernels.operation_table import Floats, OperationTable, size_of, unit_of
-from wattloop.predict.workload.costs.fused import GATES
+from wattloop.predict.workload.costs.compute import GATES
 from wattloop.predict.workload.operation import Kind, Operation
 
 # How much of the GPU an operation keeps busy while it runs.

@@ -13,21 +13,23 @@ streams       elementwise, reduction, copy, index, random, view, other
 optimizers    foreach, and all operations of an optimizer step
 """
 
+from wattloop.predict.workload.costs.compute import attention, conv, gemm, rnn
 from wattloop.predict.workload.costs.context import OpContext
-from wattloop.predict.workload.costs.convolution import conv
-from wattloop.predict.workload.costs.fused import attention, rnn
-from wattloop.predict.workload.costs.optimizer import foreach, optimizer_step
-from wattloop.predict.workload.costs.product import gemm
-from wattloop.predict.workload.costs.row import embedding, loss, norm, pool, softmax
-from wattloop.predict.workload.costs.stream import (
+from wattloop.predict.workload.costs.memory import (
     copy,
     elementwise,
+    embedding,
     index,
+    loss,
+    norm,
     other,
+    pool,
     random,
     reduction,
+    softmax,
     view,
 )
+from wattloop.predict.workload.costs.optimizer import foreach, optimizer_step
 
 __all__ = [
     "OpContext",

@@ -6,7 +6,7 @@ from typing import Unpack
 
 from wattloop.core.errors import ConfigError
 from wattloop.predict.workload.costs.context import OpContext, element_bytes, operation, start
-from wattloop.predict.workload.costs.stream import elementwise, view
+from wattloop.predict.workload.costs.memory import elementwise, view
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 
 # How many kernels a list operation of CUDA launches.

@@ -1,8 +1,10 @@
-"""The jobs of a scenario as a real Slurm gets them: sped up, and as their users ask for them."""
+"""The jobs and nodes of a scenario as a real Slurm gets them, sped up."""
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,65 @@ from wattloop.schedule.jobs.table import JobTable, uncapped
 from wattloop.schedule.scenarios.scenario import Scenario
 from wattloop.schedule.step_function import StepFunction
 
-__all__ = ["ReplayPlan", "check_speedup", "opened", "plan_of"]
+GPUS = re.compile(r"gpu(?::([\w.-]+))?:(\d+)")
+
+
+class _Node(NamedTuple):
+    name: str
+    gpu_type: str
+    gpus: int
+    state: str
+
+
+def matched_nodes(
+    cluster: Cluster, slurm: Callable[..., str], partition: str = ""
+) -> dict[int, str]:
+    """Node number of the cluster -> name of a Slurm node with as many GPUs of that type.
+
+    Args:
+        cluster: the scenario's.
+        slurm: runs one of Slurm's commands.
+        partition: only its nodes; all unless given.
+
+    Raises:
+        ConfigError: Slurm has not enough such nodes; says which it has.
+    """
+    found = _nodes(slurm, partition)
+    left = list(found)
+    names: dict[int, str] = {}
+    for number, group in enumerate(cluster.node_groups):
+        wanted = (group.type_name.lower(), group.gpus_per_node)
+        node = next((each for each in left if (each.gpu_type, each.gpus) == wanted), None)
+        if node is None:
+            has = ", ".join(f"{n.name} ({n.gpus} x {n.gpu_type or 'gpu'})" for n in found) or "none"
+            raise ConfigError(
+                f"the scenario is wider than this Slurm: node {cluster.node_names[number]} has "
+                f"{group.gpus_per_node} x {group.type_name}, and no node is left that does; Slurm "
+                f"has {has}. Change the scenario's cluster, or Gres= in slurm.conf"
+            )
+        left.remove(node)
+        names[number] = node.name
+    return names
+
+
+def _nodes(slurm: Callable[..., str], partition: str) -> list[_Node]:
+    """Nodes that are up, by name."""
+    only = ("-p", partition) if partition else ()
+    found: dict[str, _Node] = {}
+    for line in slurm("sinfo", "-h", "-N", *only, "-o", "%N|%G|%t").splitlines():
+        name, _, rest = line.strip().partition("|")
+        gres, _, state = rest.partition("|")
+        match = GPUS.search(gres)
+        if state.rstrip("*~#!%$@^-").startswith(("down", "drain", "fail", "unk")) or "*" in state:
+            continue
+        found[name] = _Node(
+            name,
+            (match[1] or "").lower() if match else "",
+            int(match[2]) if match else 0,
+            state,
+        )
+    return list(found.values())
+
 
 LEAST_SPEEDUP, MOST_SPEEDUP = 1.0, 100_000.0
 

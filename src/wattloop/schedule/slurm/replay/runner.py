@@ -16,16 +16,17 @@ from wattloop.schedule.slurm.replay.latency import (
     read_times,
     steered_end_s,
 )
-from wattloop.schedule.slurm.replay.nodes import matched_nodes
 from wattloop.schedule.slurm.replay.outcome import (
     Figures,
+    PowerSample,
+    PowerWatch,
     Ran,
     difference,
+    exact_peak_w,
     read_notes,
     real_figures,
 )
-from wattloop.schedule.slurm.replay.plan import ReplayPlan
-from wattloop.schedule.slurm.replay.power import PowerSample, PowerWatch, exact_peak_w
+from wattloop.schedule.slurm.replay.plan import ReplayPlan, matched_nodes
 from wattloop.schedule.slurm.replay.simulation import own_scheduler, simulated
 from wattloop.schedule.slurm.replay.submit import cards_of, sbatch_command, write_plan
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from wattloop.cap.online import OnlineRules
 from wattloop.core.errors import ConfigError, LeverError
-from wattloop.tune.cap_search import CapSteps, NoCap, watch_for
-from wattloop.tune.early_stopping import EarlyStopping
 from wattloop.tune.executors.base import TrainedSoFar
+from wattloop.tune.executors.cap_search import CapSteps, NoCap, watch_for
 from wattloop.tune.executors.torch.candidate import Checkpoints, Counts, TorchCandidate
 from wattloop.tune.executors.torch.energy import EnergySource, SessionEnergy
 from wattloop.tune.executors.torch.epochs import (
@@ -24,7 +23,7 @@ from wattloop.tune.executors.torch.epochs import (
 from wattloop.tune.executors.torch.rate_sweep import sweep_rates
 from wattloop.tune.executors.torch.training import Training
 from wattloop.tune.levers import LeverBoard
-from wattloop.tune.problem import Quality
+from wattloop.tune.problem import EarlyStopping, Quality
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status
 from wattloop.tune.segment import Segment, Until
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.tune.early_stopping import EarlyStopping
 from wattloop.tune.executors.torch.batches import FlexibleBatches
+from wattloop.tune.problem import EarlyStopping
 from wattloop.tune.segment import Segment, Value
 
 Parameters = Mapping[str, Value]

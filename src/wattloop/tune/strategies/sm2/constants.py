@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass
 
 from wattloop.core.errors import ConfigError
-from wattloop.tune.early_stopping import EarlyStopping
 from wattloop.tune.objective import ALPHA, BETA
-from wattloop.tune.problem import Problem
+from wattloop.tune.problem import EarlyStopping, Problem
 from wattloop.tune.segment import RateSweep
 from wattloop.tune.strategies.sm2.configurations import rate_range
 

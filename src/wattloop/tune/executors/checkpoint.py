@@ -7,8 +7,6 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["CandidateFiles"]
-
 
 class CandidateFiles:
     """A folder per candidate: `checkpoint/` is the training's own, the rest is ours.

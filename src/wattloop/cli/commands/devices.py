@@ -1,17 +1,26 @@
-"""What `wattloop devices` says."""
+"""`wattloop devices`: meters and levers of this machine, and what would enable the rest."""
 
+import os
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from wattloop.cli.output import print_table
+import typer
+
+from wattloop.cli.options import Config, Devices, JsonFile, Meters
+from wattloop.cli.output import check_target, print_table, write_json
+from wattloop.cli.progress import counted
+from wattloop.cli.settings import settings_of
 from wattloop.control.lever import LeverState, shown
+from wattloop.control.registry import inventory as levers_here
 from wattloop.core.records import Domain, Provenance
-from wattloop.measure.verify import Check
-from wattloop.meters.base import Meter
-from wattloop.meters.registry import Inventory
-from wattloop.meters.visible_gpus import LeftOut
+from wattloop.core.settings import SENSORS
+from wattloop.hardware.host import Host
+from wattloop.measure.verify import DURATION_S, Check, verify
+from wattloop.meters.base import Context, Meter
+from wattloop.meters.registry import Inventory, detect
+from wattloop.meters.visible_gpus import LeftOut, gpus_left_out
 
 
 def as_dict(
@@ -238,3 +247,55 @@ def _paragraph(text: str) -> None:
 
 def _line(text: str = "") -> None:
     sys.stdout.write(text + "\n")
+
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command("devices")
+def devices(
+    *,
+    json_file: JsonFile = None,
+    check: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare sources of the same domain over a few seconds."),
+    ] = False,
+    seconds: Annotated[
+        float,
+        typer.Option("--seconds", min=0.5, max=600, help="How long --verify compares."),
+    ] = DURATION_S,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also list what this machine plainly does not have.")
+    ] = False,
+    wanted: Devices = None,
+    meters: Meters = None,
+    config: Config = None,
+) -> None:
+    """Show what can be measured and controlled here, and what would allow the rest.
+
+    Nothing is ever set by this command.
+    """
+    check_target(json_file, "--json")
+    settings = settings_of(config, needs=SENSORS, devices=wanted, meters=meters)
+    context = Context(Host.from_environment(), settings)
+    inventory = detect(context)
+    try:
+        levers = levers_here(context).states()
+        checks = _checks(context, inventory, seconds, json_file) if check else None
+        hidden = gpus_left_out(context, inventory, os.environ)
+        if json_file is not None:
+            write_json(as_dict(inventory, levers, checks, hidden), json_file)
+        if json_file != "-":
+            print_report(inventory, levers, checks, hidden, everything=everything)
+    finally:
+        inventory.close()
+
+
+def _checks(context: Context, inventory: Any, seconds: float, json_file: str | None) -> list[Check]:
+    """Compare, with a progress bar for a person who waits."""
+    if seconds < 2:
+        return verify(inventory.meters, context.clock, seconds)
+    with counted("comparing sources", total=1.0) as bar:
+        return verify(
+            inventory.meters, context.clock, seconds, lambda share: bar.update(share, 1.0)
+        )

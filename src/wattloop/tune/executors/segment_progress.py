@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from wattloop.tune.executors.base import TrainedSoFar
+from wattloop.tune.executors.training_curve import TrainingCurve
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, Status
 from wattloop.tune.segment import Segment
 from wattloop.tune.segment_meter import SegmentMeter
-from wattloop.tune.training_curve import TrainingCurve
 
 LOOK_EVERY_S = 0.25
 

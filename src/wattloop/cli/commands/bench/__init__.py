@@ -1,1 +1,0 @@
-"""`wattloop bench`: time and energy of six kernels."""

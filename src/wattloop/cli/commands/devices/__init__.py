@@ -1,1 +1,0 @@
-"""`wattloop devices`: meters and levers of this machine."""

@@ -1,1 +1,0 @@
-"""`wattloop study`: the guided six steps."""

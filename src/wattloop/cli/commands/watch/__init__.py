@@ -1,1 +1,0 @@
-"""`wattloop watch`: power and energy live."""
