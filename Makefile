@@ -29,7 +29,7 @@ demo: $(STAMP)  ## the whole loop without a GPU: measure, tune, sweep, predict, 
 test: $(STAMP)  ## run the tests, with a PostgreSQL server of their own where it is installed
 	sh scripts/with-postgres.sh $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
-check: format-check lint types imports test  ## format, lint, types, import rules and tests: what CI runs
+check: format-check lint types imports ratchet test  ## format, lint, types, import rules, ratchet and tests: what CI runs
 
 format: $(STAMP)  ## rewrite the code in the house's format
 	$(BIN)/ruff format $(FOUND_SOURCES)
@@ -43,6 +43,9 @@ lint: $(STAMP)  ## ruff
 
 types: $(STAMP)  ## mypy, strict on src
 	$(BIN)/mypy
+
+ratchet: $(STAMP)  ## sizes and names of the tree that may only shrink
+	@$(BIN)/python scripts/ratchet.py
 
 imports: $(STAMP)  ## the layers of the house: imports point down only
 	$(BIN)/lint-imports

@@ -68,7 +68,7 @@ def test_setting_up_a_measurement_loads_nothing_heavy(tmp_path: Path) -> None:
 
 def test_a_search_that_is_resumed_loads_no_more_than_it_needs() -> None:
     """Ten thousand trials are taken up in 2 s: Ray's part, levers and caps wait until used."""
-    unused = ["tune.engines.ray_worker", "characterize.cap_callback", "control.hold"]
+    unused = ["tune.executors.ray", "cap.callback", "control.session"]
     unused = [f"wattloop.{name}" for name in (*unused, "measure.session")]
     code = "import sys, wattloop.tune.search_setup, wattloop.tune.executors.command\n"
     done = subprocess.run(

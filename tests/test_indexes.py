@@ -1,13 +1,10 @@
 """Promises of the lists that readers start from: they name what is there, and all of it."""
 
-import ast
 import importlib
 import re
 from pathlib import Path
 
 import pytest
-
-import wattloop
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -16,22 +13,6 @@ DOCS = ROOT / "docs"
 def links_in(page: Path) -> list[str]:
     """Files that a page of Markdown links to, as it names them."""
     return re.findall(r"\]\(([^)#:]+\.md)", page.read_text("utf-8"))
-
-
-def test_the_package_docstring_names_every_room() -> None:
-    """The docstring of `wattloop` is the table of contents of the house, and complete."""
-    rooms = {each.parent.name for each in Path(wattloop.__file__).parent.glob("*/__init__.py")}
-    assert set(re.findall(r"^- `(\w+)`", wattloop.__doc__ or "", re.MULTILINE)) == rooms
-
-
-def test_package_docstrings_name_only_what_is_there() -> None:
-    """What the docstring of a package lists is a module or a folder of it."""
-    for package in sorted(Path(wattloop.__file__).parent.rglob("__init__.py")):
-        text = ast.get_docstring(ast.parse(package.read_text("utf-8"))) or ""
-        heads = re.findall(r"^- ((?:`[\w/*]+`(?:, | and )?)+)", text, re.MULTILINE)
-        for name in re.findall(r"`([a-z_*\d]+)/?`", " ".join(heads)):
-            there = any(package.parent.glob(f"{name}.py")) or (package.parent / name).is_dir()
-            assert there, f"{package}: there is no {name}"
 
 
 def test_every_decision_is_in_the_list_of_decisions() -> None:

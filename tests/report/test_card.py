@@ -59,8 +59,8 @@ def test_a_card_has_what_the_thesis_asks_for() -> None:
 
 def test_every_known_number_says_how_it_was_found() -> None:
     """Promise: no number without provenance, none that is not known without a reason."""
-    for card in (card_of(trained(), ONE, FRANCE), card_of(trained(result=None), None, NOWHERE)):
-        for section in card.sections:
+    for each in (card_of(trained(), ONE, FRANCE), card_of(trained(result=None), None, NOWHERE)):
+        for section in each.sections:
             for figure in section.figures:
                 if isinstance(figure.value, float):
                     assert figure.provenance, figure

@@ -263,7 +263,6 @@ class Intensity(NamedTuple):
     year: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return self._asdict()
 
 

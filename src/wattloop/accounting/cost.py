@@ -13,7 +13,6 @@ class Cost(NamedTuple):
     tariff_per_kwh: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return self._asdict()
 
 
@@ -50,7 +49,6 @@ class Equivalent(NamedTuple):
     year: int | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return self._asdict()
 
 

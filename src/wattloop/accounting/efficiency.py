@@ -63,7 +63,6 @@ class Efficiency(NamedTuple):
         return "enforced" in self.basis
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "name": self.name,
             "scope": self.scope.value,
@@ -178,7 +177,6 @@ class Insight(NamedTuple):
     text: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return self._asdict()
 
 

@@ -41,7 +41,6 @@ class Line(NamedTuple):
     sum_squares_x: float
 
     def at(self, x: float) -> float:
-        """The predicted y."""
         return self.intercept + self.slope * x
 
     def half_width(self, x: float) -> float:

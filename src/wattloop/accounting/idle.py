@@ -55,7 +55,6 @@ class IdleLine(NamedTuple):
 
     @property
     def beta_w(self) -> float:
-        """Idle power in watts."""
         return self.line.slope
 
     def energy_j(self, duration_s: float) -> float:
@@ -117,7 +116,6 @@ class ApplicationEnergy(NamedTuple):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "energy_j": self.energy_j,
             "uncertainty_j": self.uncertainty_j,

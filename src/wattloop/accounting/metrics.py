@@ -25,7 +25,6 @@ class Point(NamedTuple):
 
     @property
     def power_w(self) -> float:
-        """Average power."""
         return self.energy_j / self.time_s
 
 
@@ -33,7 +32,6 @@ Objective = Callable[[Point], float]
 
 
 def edp(point: Point) -> float:
-    """Energy-delay product, J s."""
     return point.energy_j * point.time_s
 
 

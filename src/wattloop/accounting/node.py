@@ -44,7 +44,6 @@ class NodeEnergy(NamedTuple):
     error: EnergyError | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         data = self._asdict()
         del data["error"]
         return data
@@ -176,7 +175,6 @@ class FacilityEnergy(NamedTuple):
     assumption: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return self._asdict()
 
 

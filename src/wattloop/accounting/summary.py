@@ -142,7 +142,6 @@ class Accounting(NamedTuple):
         return summary_line(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "application": self.application.to_dict() if self.application else None,
             "node": self.node.to_dict(),

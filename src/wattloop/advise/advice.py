@@ -5,8 +5,6 @@ from typing import Any
 
 from wattloop.core.units import format_energy, format_mass
 
-__all__ = ["Advice"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
@@ -63,5 +61,4 @@ class Advice:
         return f", {percent:+d}% time" if percent else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {**asdict(self), "evidence": list(self.evidence)}

@@ -19,8 +19,6 @@ from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
 
-__all__ = ["RULES", "advice_on", "advise"]
-
 Rule = Callable[[RunFacts], Advice | None]
 
 RULES: dict[str, Rule] = {

@@ -333,7 +333,6 @@ class RunFacts:
 
     @property
     def whole(self) -> TraceInterval:
-        """From begin to end."""
         return TraceInterval(0.0, self.duration_s)
 
     @property

@@ -9,8 +9,6 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.results import DomainEnergy
 from wattloop.hardware.gpus import Gpu, gpu_of_table
 
-__all__ = ["GpuFacts", "IdlePower", "gpu_facts"]
-
 IDLE_UTILISATION = 0.02
 """Nobody works at or below this share of the time; NVML counts in per cent."""
 IDLE_ROOM = 0.08
@@ -67,7 +65,6 @@ class GpuFacts:
 
     @property
     def busy_stretches(self) -> list[TraceInterval]:
-        """When it had work."""
         return self.load.where(lambda share: share > IDLE_UTILISATION, self.duration_s)
 
     def idle_stretches(self, span: TraceInterval) -> list[TraceInterval]:

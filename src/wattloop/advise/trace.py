@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-__all__ = ["SignalTrace", "TraceInterval"]
-
 
 class TraceInterval(NamedTuple):
     """From one moment to another, in seconds since the run began."""
@@ -17,7 +15,6 @@ class TraceInterval(NamedTuple):
 
     @property
     def length_s(self) -> float:
-        """How long it is."""
         return max(0.0, self.end_s - self.begin_s)
 
 

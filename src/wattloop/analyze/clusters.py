@@ -211,10 +211,9 @@ def _silhouette(distances: Floats, labels: NDArray[np.intp]) -> float:
 #   in all of them, which is how Denergium's study tells
 # - *of results*: of the result that depends on the parameter most, between the parameter's levels
 #
-# A parameter has little influence when the second is below 1%, or both are below 5%. The second is
-# needed because K-Means may split along a parameter that nothing depends on, just because it has
-# few
-# levels far apart.
+# A parameter has little influence when the second is below 1%, or both are below 5%. The second
+# is needed because K-Means may split along a parameter that nothing depends on, just because it
+# has few levels far apart.
 
 LITTLE = 0.05
 

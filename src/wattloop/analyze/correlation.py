@@ -17,8 +17,6 @@ from wattloop.analyze.findings import Findings, needs_libraries
 from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 
-__all__ = ["Correlations", "correlations", "pearson", "ranks"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Correlations(Findings):

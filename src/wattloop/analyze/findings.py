@@ -72,18 +72,15 @@ class Findings:
 
     @property
     def text(self) -> str:
-        """Everything, for people."""
         lines = [self.title, *_aligned([self.headers, *self.cells()]), *self.lines()]
         lines += [line for other in self.others for line in ("", other.text)]
         return "\n".join(lines)
 
     def lines(self) -> list[str]:
-        """Facts, notes and warnings."""
         facts = [f"{name}: {cell(value)}" for name, value in self.facts.items()]
         return [*facts, *self.notes, *(f"warning: {w}" for w in self.warnings)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "name": self.name,
             "title": self.title,

@@ -21,8 +21,6 @@ from wattloop.analyze.roles import usual_target
 from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 
-__all__ = ["METHODS", "Importances", "groups_of", "importances", "share_between"]
-
 METHODS = {
     "fanova": "functional ANOVA by Optuna; shares of a forest's variance, the rest interactions",
     "variance": "epsilon2, the share of variance between levels",

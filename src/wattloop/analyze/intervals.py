@@ -11,8 +11,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-__all__ = ["Estimate", "estimate", "is_outlier", "t_975"]
-
 OUTLIER_SCORE = 3.5
 MAD_TO_SD = 1.4826
 OUTLIERS_FROM = 5
@@ -49,7 +47,6 @@ class Estimate:
         return abs(self.half_width / self.mean)
 
     def to_dict(self) -> dict[str, float | int | None]:
-        """Plain data for JSON."""
         return asdict(self)
 
 

@@ -19,8 +19,6 @@ from wattloop.analyze.table import Floats, RunTable, nearest
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_number
 
-__all__ = ["Matrix", "configuration_matrix"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix(Findings):

@@ -15,10 +15,9 @@ from wattloop.core.errors import ConfigError
 
 # The design of a regression over levels: sum coding, so that every level has its row.
 #
-# A parameter with L levels gets L - 1 columns; the coefficient of level j is its distance from the
-# mean over the levels of that parameter, and that of the last level is minus the sum of the
-# others.
-# One-hot columns of all levels of two or more parameters are not identifiable together.
+# A parameter with L levels gets L - 1 columns; the coefficient of level j is its distance from
+# the mean over the levels of that parameter, and that of the last level is minus the sum of the
+# others. One-hot columns of all levels of two or more parameters are not identifiable together.
 
 MANY_LEVELS = 12
 
@@ -207,7 +206,6 @@ def solved(gram: Floats, moments: Floats) -> Floats:
 
 
 def rank_of(gram: Floats) -> int:
-    """Of X, from X'X."""
     values = np.linalg.eigvalsh(gram)
     return int((values > TOLERANCE * values[-1]).sum())
 

@@ -19,8 +19,6 @@ from wattloop.analyze.roles import energy_of, quality_of, time_of
 from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 
-__all__ = ["KNEES", "Front", "knee_of", "on_front", "pareto_front", "usual_objectives"]
-
 KNEES = {
     "chord": "farthest from the chord between the ends",
     "utopia": "nearest to the best of everything",

@@ -27,8 +27,6 @@ from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import J_PER_WH
 
-__all__ = ["VARIANTS", "Quotient", "Quotients", "quotient", "quotient_of_totals", "quotients"]
-
 VARIANTS = {
     "epoch": "accuracy per energy of a mean epoch (equation 1)",
     "validation": "validation accuracy per energy of a mean epoch",

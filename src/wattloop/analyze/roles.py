@@ -11,19 +11,6 @@ import numpy as np
 from wattloop.analyze.table import UNITS, Floats, RunTable, unit_of, unit_word, words_of
 from wattloop.core.errors import ConfigError
 
-__all__ = [
-    "Quantity",
-    "energy_of",
-    "epoch_time_of",
-    "epochs_of",
-    "find",
-    "power_of",
-    "quality_of",
-    "time_of",
-    "usual_target",
-    "with_energy",
-]
-
 ACCURACY = ("accuracy", "acc")
 QUALITY = (*ACCURACY, "quality", "f1", "auc", "auroc", "score", "bleu")
 ENERGY = ("energy", "joules")

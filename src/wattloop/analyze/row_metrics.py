@@ -19,8 +19,6 @@ from wattloop.analyze.roles import Quantity, energy_of, epochs_of, time_of
 from wattloop.analyze.table import RunTable, label_of, nearest
 from wattloop.core.errors import ConfigError
 
-__all__ = ["row_metrics"]
-
 
 def row_metrics(
     table: RunTable,

@@ -232,7 +232,6 @@ class RunTable:
         return found
 
     def labels(self, name: str) -> list[str | None]:
-        """Its values as levels."""
         # 1 and True are one key of a dictionary
         pairs = [(type(value), value) for value in self.column(name)]
         known = {pair: None if pair[1] is None else label_of(pair[1]) for pair in set(pairs)}
@@ -306,7 +305,6 @@ class RunTable:
         return table
 
     def with_column(self, name: str, values: Sequence[Value], *, result: bool = True) -> "RunTable":
-        """With one more column."""
         results = self.results if not result or name in self.results else (*self.results, name)
         return replace(self, columns={**self.columns, name: tuple(values)}, results=results)
 

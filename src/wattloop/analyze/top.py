@@ -11,8 +11,6 @@ from wattloop.analyze.table import RunTable
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import J_PER_WH
 
-__all__ = ["ORDERS", "top_runs"]
-
 Key = Callable[[Quotients, int], float]
 ORDERS: dict[str, tuple[str, Key]] = {
     "accuracy": ("highest accuracy", lambda q, n: -float(q.accuracy[n])),

@@ -37,7 +37,6 @@ class IdlePower(NamedTuple):
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "note": self.note,
             "domains": {

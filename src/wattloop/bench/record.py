@@ -124,7 +124,6 @@ class BenchRecorder:
         self._try(lambda: create_experiment(store, experiment))
 
     def add(self, result: KernelResult) -> None:
-        """Keep one."""
         experiment_id = self.experiment_id
         if experiment_id is None:
             return

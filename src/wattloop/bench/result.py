@@ -113,7 +113,6 @@ class KernelResult:
         return None if found is None or not self.duration_s else found.energy_j / self.duration_s
 
     def energy_j(self, scope: str | None = None) -> float | None:
-        """Joules per run."""
         found = self.scopes.get(scope or self.scope)
         return None if found is None or not self.runs else found.energy_j / self.runs
 
@@ -137,7 +136,6 @@ class KernelResult:
         return edp(Point(self.time_s, energy_j))
 
     def gflops_per_w(self, scope: str | None = None) -> float | None:
-        """Rate per watt."""
         power_w = self.power_w(scope)
         return self.gflops / power_w if self.gflops and power_w else None
 

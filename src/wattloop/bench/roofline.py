@@ -48,7 +48,6 @@ class RooflinePoint(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Of what is attainable."""
         reached = self.result.gflops
         if reached is None or not self.attainable_gflops:
             return None
@@ -86,7 +85,6 @@ def roofline(results: Sequence[KernelResult]) -> tuple[list[Peaks], list[Rooflin
 
 
 def to_dict(peaks: Peaks) -> dict[str, Any]:
-    """Plain data for JSON."""
     return {**peaks._asdict(), "ridge_flop_per_b": peaks.ridge_flop_per_b}
 
 

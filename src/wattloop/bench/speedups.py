@@ -44,7 +44,6 @@ class StopsPaying(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For people."""
         most = self.tried[-1]
         if self.energy_threads is None:
             return f"time falls up to {self.time_threads} of {most} threads; energy is not known"

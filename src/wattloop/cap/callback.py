@@ -75,8 +75,8 @@ def follow(
 # print(tuner.choice)
 #
 # `step` only notes the time. A thread beside measures, sets caps and decides; the probes are
-# ordinary
-# steps of the training. Caps are put back at the end, on any exception, and after a kill.
+# ordinary steps of the training. Caps are put back at the end, on any exception, and after a
+# kill.
 
 LOOK_EVERY_S = 0.1
 

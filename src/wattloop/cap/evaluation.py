@@ -146,7 +146,6 @@ class Evaluation:
     flat_lowest_share: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self)
 
 

@@ -64,7 +64,6 @@ class CapChoice:
     unfinished: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self)
 
 

@@ -83,7 +83,6 @@ class CapPlan:
         return [line for x in self.levers for line in x.write_text(cap_w).splitlines()]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {"levers": [lever.name for lever in self.levers], "caps_w": list(self.caps_w)}
 
 

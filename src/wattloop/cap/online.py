@@ -14,10 +14,8 @@ from wattloop.core.errors import MeterUnavailable
 # One cap's share of a training: what a unit of progress takes, from steps as they happen.
 #
 # Steps come at any time, also in bursts, because a program queues work on a GPU and waits for it
-# only
-# now and then. Evaluation, checkpoints and whatever else disturbs shows as a gap between two of
-# them
-# that is far longer for its progress than usual, and is left out with its energy.
+# only now and then. Evaluation, checkpoints and whatever else disturbs shows as a gap between two
+# of them that is far longer for its progress than usual, and is left out with its energy.
 
 GAP = 3.0
 

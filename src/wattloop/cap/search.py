@@ -51,7 +51,6 @@ class CapResult:
     failure: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "experiment_id": self.experiment_id,
             "metric": self.finder.metric,

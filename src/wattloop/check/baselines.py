@@ -27,7 +27,6 @@ class Machine(NamedTuple):
 
     @classmethod
     def here(cls, host: Host | None = None) -> "Machine":
-        """This machine."""
         host = host or Host.from_environment()
         identity = host.machine_id.encode()
         return cls(
@@ -49,16 +48,13 @@ class Machine(NamedTuple):
 
     @property
     def kind(self) -> tuple[str, int, str]:
-        """What has to agree."""
         return self.cpu, self.cpus, self.architecture
 
     @property
     def words(self) -> str:
-        """For people."""
         return f"{self.cpu or 'unknown CPU'}, {self.cpus} CPUs, {self.architecture}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return self._asdict()
 
 
@@ -88,7 +84,6 @@ class Baseline:
     version: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "machine": self.machine.to_dict(),
             "judged": self.judged.value,

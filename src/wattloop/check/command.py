@@ -13,8 +13,6 @@ from wattloop.core.errors import CommandError, ConfigError
 from wattloop.core.settings import Settings
 from wattloop.measure.command import CommandRun, run_command
 
-__all__ = ["Measured", "measured_command", "printing_aside"]
-
 STDOUT, STDERR = 1, 2
 
 

@@ -13,19 +13,6 @@ from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.units import format_duration, format_energy
 
-__all__ = [
-    "JUDGED_FIRST",
-    "Execution",
-    "FigureReading",
-    "FigureSeries",
-    "Kind",
-    "added",
-    "energy_reading",
-    "format_figure",
-    "gathered",
-    "judged_kind",
-]
-
 SENSED = frozenset({Provenance.MEASURED, Provenance.REPLAYED, Provenance.SIMULATED})
 """Where a reading follows what the program did; a model or an estimate follows its assumptions."""
 
@@ -45,7 +32,6 @@ class Kind(StrEnum):
 
     @property
     def words(self) -> str:
-        """For people."""
         return {"cpu_time": "CPU time"}.get(self.value, self.value)
 
 
@@ -86,7 +72,6 @@ class FigureSeries:
     parts: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "unit": self.kind.unit,
             "values": list(self.values),

@@ -7,8 +7,6 @@ from wattloop.check.figures import Kind, format_figure
 from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import Dimension, quantity
 
-__all__ = ["Limit", "limit", "share"]
-
 KINDS = {
     Dimension.ENERGY: Kind.ENERGY,
     Dimension.TIME: Kind.CPU_TIME,

@@ -6,8 +6,6 @@ from wattloop.check.figures import format_figure
 from wattloop.check.verdict import Comparison, EnergyVerdict, Judgement
 from wattloop.core.units import format_change
 
-__all__ = ["HEADERS", "as_cell", "comparison_markdown", "judgement_row", "table"]
-
 HEADERS = ("figure", "baseline", "now", "change", "noise", "verdict")
 MARKS = {
     EnergyVerdict.REGRESSION: "❌ ",

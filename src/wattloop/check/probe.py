@@ -8,8 +8,6 @@ from wattloop.core.settings import Settings
 from wattloop.measure.session import Session
 from wattloop.measure.windows import Window
 
-__all__ = ["Probe"]
-
 SETTLE_S = 1.0
 """How long to wait for a slow sensor to be read once more after the block."""
 LOOK_EVERY_S = 0.005
@@ -35,7 +33,6 @@ class Probe:
             self._open(settings)
 
     def begin(self) -> None:
-        """Begin a block."""
         if self._session is not None:
             self._window = self._session.begin("check")
         self._begin_s = time.perf_counter()

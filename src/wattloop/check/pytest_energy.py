@@ -108,7 +108,6 @@ class EnergyOutcome:
 
     @property
     def shown(self) -> str:
-        """The figure for people."""
         noise = f" ± {format_figure(self.kind, self.noise)}" if self.noise else ""
         return f"{format_figure(self.kind, self.value)}{noise}"
 
@@ -284,7 +283,6 @@ class Energy:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Sensors are at hand."""
         with Probe(self._settings, sensors=self._sensors) as probe:
             if not self._sensors:
                 probe.reason = "tests run side by side, so joules cannot be told apart"

@@ -99,8 +99,7 @@ def _taken(found: list[dict[str, Any]]) -> list[str]:
 #         epoch()
 #
 # Loaded at the start of every pytest of whoever installs Wattloop, so it imports nothing but
-# pytest
-# until a test asks for energy.
+# pytest until a test asks for energy.
 
 DEFAULT_FILE = "energy-baselines.json"
 
@@ -115,7 +114,6 @@ ENERGY = pytest.StashKey["Energy"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options and settings."""
     group = parser.getgroup("energy", "energy of tests (wattloop)")
     group.addoption(
         "--energy-update", action="store_true", help="take the figures of now as baselines"

@@ -60,7 +60,6 @@ class Judgement:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "figure": self.kind.value,
             "unit": self.kind.unit,
@@ -186,7 +185,6 @@ class Comparison:
         return self.judged.verdict
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "name": self.name,
             "verdict": self.verdict.value,

@@ -6,8 +6,6 @@ from wattloop.cli.output import say
 from wattloop.control.lever import shown
 from wattloop.control.restore import RestoreResult, RestoreStatus, restore
 
-__all__ = ["fate_text", "restore_leftovers", "unsettled"]
-
 SILENT = (RestoreStatus.ALREADY, RestoreStatus.REBOOTED, RestoreStatus.ABSENT, RestoreStatus.IN_USE)
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from wattloop.cli.output import TerminalText, say
 from wattloop.core.errors import CommandError, WattloopError
 
-__all__ = ["main"]
-
 USAGE_ERROR = 2
 UNEXPECTED_ERROR = 70
 """EX_SOFTWARE of sysexits.h: a fault of ours, told apart from the user's own mistakes."""

@@ -4,18 +4,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = [
-    "Config",
-    "Devices",
-    "Interval",
-    "JsonFile",
-    "Meters",
-    "Pue",
-    "StorePlace",
-    "Tariff",
-    "Zone",
-]
-
 # Numbers are taken as text: Settings checks them, and names the allowed range.
 Interval = Annotated[
     str | None,

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from wattloop.core.results import Missing, WindowResult
 from wattloop.core.units import format_energy, format_power
 
-__all__ = ["DOMAIN_HEADERS", "UNKNOWN", "domain_rows", "remarks", "short_energy"]
-
 UNKNOWN = "-"
 DOMAIN_HEADERS = ("domain", "energy", "±", "power", "how", "source")
 

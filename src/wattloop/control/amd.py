@@ -124,7 +124,6 @@ class DpmClock(Lever):
             self.write_part(part, own)
 
     def write_text(self, value: Setting) -> str:
-        """Both files."""
         parts = sorted(self.parts_of(value).items(), reverse=True)
         return "\n".join(self.write_part_text(part, own) for part, own in parts)
 
@@ -158,7 +157,6 @@ class DpmClock(Lever):
         return f"write {text} to {path}"
 
     def where(self) -> dict[str, str]:
-        """The sysfs."""
         return {"WATTLOOP_SYSFS_ROOT": str(self._host.sysfs.absolute())}
 
     def _written(self, part: str, value: Setting) -> tuple[Path, str]:

@@ -42,28 +42,22 @@ class PolicyLever(Lever):
         return {part: self.read_part(part) for part in self._policies}
 
     def read_part(self, part: str) -> Setting:
-        """One policy's file."""
         return self._read(part, self._file(part))
 
     def write(self, value: Setting) -> None:
-        """To every policy."""
         for part, own in self.parts_of(value).items():
             self.write_part(part, own)
 
     def write_part(self, part: str, value: Setting) -> None:
-        """To one policy."""
         write_file(f"{self.name} of {part}", self._file(part), self._text(value))
 
     def write_part_text(self, part: str, value: Setting) -> str:
-        """One file."""
         return f"write {self._text(value)} to {self._file(part)}"
 
     def write_text(self, value: Setting) -> str:
-        """One line per policy."""
         return "\n".join(self.write_part_text(p, own) for p, own in self.parts_of(value).items())
 
     def where(self) -> dict[str, str]:
-        """The sysfs."""
         return {"WATTLOOP_SYSFS_ROOT": str(self._host.sysfs.absolute())}
 
     @abstractmethod
@@ -143,7 +137,6 @@ class Governor(PolicyLever):
         )
 
     def accepted(self, value: Setting) -> Setting:
-        """One of the choices."""
         choices = self._choices()
         if value not in choices:
             known = ", ".join(choices) or "none"
@@ -151,7 +144,6 @@ class Governor(PolicyLever):
         return value
 
     def parts_of(self, value: Setting) -> Mapping[str, Setting]:
-        """The same for all."""
         return dict.fromkeys(self._policies, value)
 
     def check_part(self, part: str, value: Setting) -> None:

@@ -10,15 +10,6 @@ from wattloop.control.lever import Lever, LeverState, Setting, shown
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.hardware.sysfs_file import read_text, read_whole
 
-__all__ = [
-    "LimitFiles",
-    "NumberLever",
-    "number_within",
-    "read_number",
-    "writable_or_why",
-    "write_file",
-]
-
 
 class LimitFiles(NamedTuple):
     """Where a device states its limits and its factory value; zero counts as not stated."""
@@ -123,7 +114,6 @@ class NumberLever(Lever):
         return f"write {round(value * self._per_unit)} to {self._path}"
 
     def where(self) -> dict[str, str]:
-        """The sysfs."""
         return {"WATTLOOP_SYSFS_ROOT": str(self._root.absolute())}
 
     def _high(self) -> float | None:

@@ -338,11 +338,9 @@ def _record(line: bytes) -> Record | None:
 # The journal of a hold: what each lever was, and everything it was about to be set to.
 #
 # Two files per owner, in two places (`place.copy_directories`), lines of `CRC-32 JSON` with a
-# number.
-# Both are complete and on the disk before anything is set, grow by a line (on the disk) before
-# each
-# change, and are removed when everything is restored. Their owner holds the `flock` of both; a
-# journal without a lock is a leftover.
+# number. Both are complete and on the disk before anything is set, grow by a line (on the disk)
+# before each change, and are removed when everything is restored. Their owner holds the `flock`
+# of both; a journal without a lock is a leftover.
 
 
 class Journal:
@@ -451,7 +449,6 @@ class Journal:
             self._append({"done": [lever, part]}, to_disk=False)
 
     def remove(self) -> None:
-        """Everything is back."""
         for file in self._files:
             with suppress(OSError):
                 file.unlink()

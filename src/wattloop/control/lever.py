@@ -7,8 +7,6 @@ from typing import Any
 
 from wattloop.core.errors import LeverError
 
-__all__ = ["Lever", "LeverState", "Setting", "WriteOrderError", "shown"]
-
 Setting = float | str | None
 """Watts or MHz, the name of a choice, or None: left to the device (a clock that is not locked)."""
 
@@ -49,7 +47,6 @@ class LeverState:
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {**asdict(self), "choices": list(self.choices)}
 
 
@@ -173,7 +170,6 @@ def _near(one: Setting, other: Setting, tolerance: float) -> bool:
 
 
 def shown(value: Setting, unit: str = "") -> str:
-    """A value for people."""
     if value is None:
         return "not set"
     if isinstance(value, str):

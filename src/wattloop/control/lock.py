@@ -108,7 +108,6 @@ class Owner:
 
     @classmethod
     def this_process(cls) -> "Owner":
-        """Us."""
         pid = os.getpid()
         command = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])[:120]
         user = user_name(os.geteuid())
@@ -131,7 +130,6 @@ class Owner:
             return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
         return asdict(self)
 
     @property
@@ -183,7 +181,6 @@ def _printable(text: Any) -> str:
 
 
 def user_name(uid: int) -> str:
-    """As people know it."""
     import pwd
 
     try:
@@ -285,9 +282,8 @@ def _same(link: Path, path: Path) -> bool:
 #
 # Each user has a lock file of their own per device, which no other user can open: opening is all
 # that it takes to lock. Before a lock counts, the lock files of the other users are looked at.
-# Root's
-# counts for everyone; that of another user only if that user may set the device. So a user without
-# rights on a device cannot keep others from setting it.
+# Root's counts for everyone; that of another user only if that user may set the device. So a user
+# without rights on a device cannot keep others from setting it.
 
 SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -361,7 +357,6 @@ class DeviceLock:
         return cls(device, descriptor)
 
     def release(self) -> None:
-        """Let others have it."""
         with suppress(OSError):
             os.ftruncate(self._descriptor, 0)
         close_private(self._descriptor)

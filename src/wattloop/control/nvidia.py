@@ -150,7 +150,6 @@ class PowerLimit(NvidiaLever):
         )
 
     def read(self) -> Setting:
-        """Watts."""
         value_mw, fault = self._card.asked("nvmlDeviceGetPowerManagementLimit")
         if value_mw is None:
             raise LeverError(f"{self.name}: {fault}")
@@ -171,7 +170,6 @@ class PowerLimit(NvidiaLever):
         self._card.told(self.name, self.option, setter, round(value * 1_000))
 
     def write_text(self, value: Setting) -> str:
-        """The call."""
         assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
         return f"nvmlDeviceSetPowerManagementLimit({self._card.name}, {round(value * 1_000)} mW)"
 
@@ -239,7 +237,6 @@ class LockedClock(NvidiaLever):
         self._card.told(self.name, self.option, self._setter(), round(value), round(value))
 
     def write_text(self, value: Setting) -> str:
-        """The call."""
         if value is None:
             return f"{self._resetter()}({self._card.name})"
         assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"

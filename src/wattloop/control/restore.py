@@ -51,7 +51,6 @@ class RestoreStatus(StrEnum):
 
     @property
     def settled(self) -> bool:
-        """Nothing left to do."""
         return self in (
             RestoreStatus.RESTORED,
             RestoreStatus.ALREADY,
@@ -73,7 +72,6 @@ class RestoreResult:
     owner: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self)
 
 

@@ -162,7 +162,6 @@ class SessionResources:
             self._journal.about_to_set(own)
 
     def settled(self, result: RestoreResult) -> None:
-        """A part is back."""
         if self._journal is not None and result.lever in self._journaled:
             self._journal.done(result.lever, result.part)
 

@@ -4,8 +4,6 @@ from wattloop.control.lever import Lever, LeverState, Setting
 from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import Dimension, quantity
 
-__all__ = ["parse_setting", "whole_of"]
-
 DEFAULT = "default"
 UNITS = {"W": (Dimension.POWER, 1.0), "MHz": (Dimension.FREQUENCY, 1e6)}
 """Unit of a lever -> what it measures, and the unit in SI."""

@@ -55,7 +55,6 @@ class RestoreWatchdog:
 
     @property
     def pid(self) -> int:
-        """Its process number."""
         return self._process.pid
 
     def dismiss(self) -> None:
@@ -75,7 +74,6 @@ def guardian_wanted() -> bool:
 
 
 def main(words: list[str]) -> None:
-    """Wait, look, restore."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

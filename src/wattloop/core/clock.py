@@ -4,8 +4,6 @@ import threading
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "RealClock", "VirtualClock"]
-
 
 class Clock(Protocol):
     """A source of time. `now_s` never goes back; `wall_s` may, when an administrator sets it."""
@@ -22,9 +20,7 @@ class Clock(Protocol):
         """Seconds this machine has spent suspended since it booted."""
         ...
 
-    def sleep(self, duration_s: float) -> None:
-        """Wait."""
-        ...
+    def sleep(self, duration_s: float) -> None: ...
 
 
 class RealClock:
@@ -61,7 +57,6 @@ class VirtualClock:
         return self._now_s + self._wall_offset_s
 
     def suspended_s(self) -> float:
-        """Virtual seconds spent suspended."""
         return self._suspended_s
 
     def sleep(self, duration_s: float) -> None:
@@ -69,7 +64,6 @@ class VirtualClock:
         self.advance(duration_s)
 
     def advance(self, duration_s: float) -> None:
-        """Move time forward."""
         with self._lock:
             self._now_s += max(0.0, duration_s)
 

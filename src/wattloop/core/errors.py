@@ -23,27 +23,6 @@ Every message says what is wrong, where, and what to do next. Errors of other li
 translated where they are caught; a user never needs to know which library we use.
 """
 
-__all__ = [
-    "CommandError",
-    "ConfigError",
-    "DeviceBusy",
-    "ExperimentNotFound",
-    "ImpossibleAction",
-    "InvariantBroken",
-    "LeverError",
-    "MeterUnavailable",
-    "RunNotFound",
-    "RunSenseless",
-    "SlurmAway",
-    "SlurmError",
-    "StoreError",
-    "StoreLocked",
-    "StoreTooNew",
-    "StoreUnwritable",
-    "StrategyError",
-    "WattloopError",
-]
-
 
 class WattloopError(Exception):
     """Base of all errors that Wattloop raises on purpose."""

@@ -8,8 +8,6 @@ from enum import Enum
 from functools import cache
 from typing import Any, Union
 
-__all__ = ["shape_fault"]
-
 LARGEST_INT = 2**63
 """Neither a database nor a float can hold every integer that JSON can."""
 

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-__all__ = ["HIGH", "LOW", "Label", "below_peers", "label_of"]
-
 LOW = 0.4
 """Below this a code is of low energy efficiency (EnergyScopium, legend of its dashboard)."""
 HIGH = 0.9

@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 from wattloop.core.records import Provenance
 from wattloop.core.results import DomainEnergy
 
-__all__ = ["MODELS", "EnergyError", "ModelError", "energy_error", "ratio_error"]
-
 MODELS = (Provenance.MODELLED, Provenance.ESTIMATED)
 
 
@@ -34,7 +32,6 @@ class ModelError(NamedTuple):
     power_w: float
 
     def of_j(self, duration_s: float) -> float:
-        """Joules, where nothing cancels."""
         return self.relative * abs(self.energy_j) + self.power_w * duration_s
 
 
@@ -69,7 +66,6 @@ class EnergyError(NamedTuple):
         return EnergyError(energy_j, duration_s, self.random_j, models)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {**self._asdict(), "models": {key: list(m) for key, m in self.models.items()}}
 
     @classmethod

@@ -10,8 +10,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["distrust", "is_trusted"]
-
 _said: set[str] = set()
 
 

@@ -2,8 +2,6 @@
 
 from wattloop.core.records import Scope
 
-__all__ = ["HIGHEST_NODE_W", "counter_rise_j", "highest_power_w"]
-
 HIGHEST_W = {Scope.GPU: 4_000.0, Scope.CPU: 3_000.0, Scope.DRAM: 1_000.0}
 """Above what any one card or module, package, or memory of a package draws. The largest on sale:
 2,700 W for a GB200 module (NVIDIA), 500 W for a server processor."""

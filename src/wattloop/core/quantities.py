@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 # Quantities as people write them: `5 mJ`, `20 kJ`, `4.5 kW`, `1.4 GHz`, `10 min`, `25 GB/s`.
 #
 # The case of a unit decides where SI lets it: `mJ` is a millijoule, `MJ` a megajoule, `Gb/s`
-# counts
-# bits and `GB/s` bytes. A spelling that could be either (`mj`) is refused. Elsewhere case is free:
+# counts bits and `GB/s` bytes. A spelling that could be either (`mj`) is refused. Elsewhere case
+# is free:
 # `kwh`, `KW` and `mhz` have one meaning.
 
 NUMBER = r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"

@@ -10,8 +10,7 @@ from wattloop.core.records import Provenance, Scope
 # What was found: energies of a window and how a run ended, as plain data.
 #
 # The meaning of every field is part of the contract between windows (who turn readings into
-# energy)
-# and the store (who keeps it).
+# energy) and the store (who keeps it).
 
 
 class Missing(NamedTuple):
@@ -128,12 +127,10 @@ class WindowResult(NamedTuple):
 
     @property
     def gpu_energy_j(self) -> float | None:
-        """Joules of all GPUs."""
         return self.scope_energy_j(Scope.GPU)
 
     @property
     def dram_energy_j(self) -> float | None:
-        """Joules of main memory."""
         return self.scope_energy_j(Scope.DRAM)
 
     def scope_energy_j(self, scope: Scope) -> float | None:
@@ -147,7 +144,6 @@ class WindowResult(NamedTuple):
         return tuple(d for d in parts if d.name in names)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "name": self.name,
             "window_id": self.window_id,
@@ -196,7 +192,6 @@ class RunStatus(StrEnum):
 
 
 def domain_energy_to_dict(energy: DomainEnergy) -> dict[str, Any]:
-    """Plain data for JSON."""
     data = {
         "name": energy.name,
         "scope": energy.scope.value,
@@ -280,5 +275,4 @@ class EnergyProperties(ABC):
 
     @property
     def power_w(self) -> float | None:
-        """Mean power in watts."""
         return self.result.power_w

@@ -6,8 +6,6 @@ import sys
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_code import user_path
 
-__all__ = ["read_secret"]
-
 
 def read_secret(name: str, option: str) -> str:
     """The first line of a file; of standard input for `-`.

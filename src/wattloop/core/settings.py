@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["GRID", "SENSORS", "STORE", "Settings", "settings_from"]
-
 MIN_INTERVAL_S = 0.001
 MAX_INTERVAL_S = 3_600.0
 SAMPLERS = ("auto", "thread", "process")

@@ -1,20 +1,5 @@
 """Units: SI inside (joules, watts, seconds); conversions and printing here."""
 
-__all__ = [
-    "J_PER_KWH",
-    "J_PER_WH",
-    "SECONDS",
-    "format_bytes",
-    "format_change",
-    "format_duration",
-    "format_energy",
-    "format_mass",
-    "format_number",
-    "format_power",
-    "kwh_from_joules",
-    "wh_from_joules",
-]
-
 J_PER_WH = 3_600.0
 J_PER_KWH = 3_600_000.0
 SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -23,12 +8,10 @@ NO_EXPONENT_BELOW = 1e9
 
 
 def wh_from_joules(energy_j: float) -> float:
-    """Watt-hours."""
     return energy_j / J_PER_WH
 
 
 def kwh_from_joules(energy_j: float) -> float:
-    """Kilowatt-hours."""
     return energy_j / J_PER_KWH
 
 

@@ -195,11 +195,9 @@ FLAGS = {"low-power": "low_power", "spread": "may_spread"}
 #     --comment="wattloop:model=resnet-50,batch=128,samples=1e6,gpus=1|2|4,deadline=2h,low-power"
 #
 # A tag begins with `wattloop:`, at the start or after a blank, and ends at the next blank; the
-# rest
-# of the comment is somebody else's. Fields are `key=value` or a flag, joined by commas, in any
-# order;
-# choices are joined by `|`. One field that is wrong makes the whole tag void: half of what a user
-# said may mean the opposite.
+# rest of the comment is somebody else's. Fields are `key=value` or a flag, joined by commas, in
+# any order; choices are joined by `|`. One field that is wrong makes the whole tag void: half of
+# what a user said may mean the opposite.
 
 LONGEST_COMMENT = 65_536
 

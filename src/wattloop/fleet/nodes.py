@@ -100,7 +100,6 @@ class NodeTable:
                 entry.is_fresh = True
 
     def now(self) -> list[NodeNow]:
-        """All nodes, by name."""
         now_s = time.time()
         with self._guard:
             return [_now(node, entry, now_s) for node, entry in sorted(self._entries.items())]

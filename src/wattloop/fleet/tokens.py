@@ -105,7 +105,6 @@ class Token:
 
     @property
     def caller(self) -> Caller:
-        """Who uses it."""
         return Caller(self.name, self.role, self.node)
 
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["AnnualIntensity", "annual_intensities", "annual_intensity"]
-
 DATA_FILE = Path(__file__).with_name("carbon_intensity.csv")
 
 ALIASES = {

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-__all__ = ["ADAPTER_W", "BOARD_W", "DISK_W", "EIGHTY_PLUS", "FAN_SHARE", "PSU_EFFICIENCY", "Fact"]
-
 
 class Fact(NamedTuple):
     """A value and who says so. The half-width is our judgement of how far machines differ."""

@@ -25,18 +25,6 @@ from typing import NamedTuple
 
 from wattloop.hardware.cpus import Processor
 
-__all__ = [
-    "PUBLISHED",
-    "LoadCurve",
-    "StatedError",
-    "clock_factor",
-    "core_activity",
-    "estimate_error",
-    "even_load",
-    "family",
-    "package_power_w",
-]
-
 SMT_GAIN = 0.3
 CLOCK_EXPONENT = 2.0
 LIMIT_SHARE: Mapping[str, float] = MappingProxyType(

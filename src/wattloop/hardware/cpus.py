@@ -242,7 +242,6 @@ class Package(NamedTuple):
 
     @property
     def cpus(self) -> tuple[int, ...]:
-        """All logical CPUs."""
         return tuple(cpu for core in self.cores for cpu in core)
 
 

@@ -10,8 +10,6 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.yaml_spec import YamlWithLines, nearest, read_yaml
 from wattloop.hardware.gpus import Gpu
 
-__all__ = ["read_shipped_gpu", "read_user_gpu"]
-
 TEXTS = ("name", "product", "vendor", "architecture", "memory_type")
 PEAKS = ("matrix_flops", "vector_flops")
 POSITIVE = (

@@ -15,8 +15,6 @@ from pathlib import Path
 from wattloop.core.errors import ConfigError
 from wattloop.core.ownership import is_trusted
 
-__all__ = ["Gpu", "gpu_named", "gpu_of_table", "known_gpus", "variant_assumed"]
-
 SHIPPED = Path(__file__).with_name("gpu_data")
 
 

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-__all__ = ["Host"]
-
 
 class Host:
     """Roots of the kernel's file trees. In a container the host's are mounted elsewhere."""
@@ -26,7 +24,6 @@ class Host:
 
     @cached_property
     def name(self) -> str:
-        """Host name."""
         return os.uname().nodename or "localhost"
 
     @cached_property

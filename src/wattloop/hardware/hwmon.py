@@ -8,8 +8,6 @@ from typing import NamedTuple
 from wattloop.hardware.host import Host
 from wattloop.hardware.sysfs_file import read_text
 
-__all__ = ["Chip", "find_chips"]
-
 HWMON = "class/hwmon"
 
 

@@ -3,8 +3,6 @@
 import os
 import struct
 
-__all__ = ["PerfCounter"]
-
 SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331, "riscv64": 241}
 PERF_FLAG_FD_CLOEXEC = 8
 ATTRIBUTES = struct.Struct("=IIQQQQQIIQ")
@@ -43,7 +41,6 @@ class PerfCounter:
         return int(count)
 
     def close(self) -> None:
-        """Stop counting."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -10,8 +10,6 @@ from wattloop.core.records import Scope
 from wattloop.hardware.host import Host
 from wattloop.hardware.sysfs_file import NumberFile, read_text, read_whole
 
-__all__ = ["POWERCAP", "Zone", "all_zones", "find_zones", "without_mirrors"]
-
 POWERCAP = "class/powercap"
 MIRROR_LOOKS = 40
 MIRROR_WAIT_S = 0.0005

@@ -12,10 +12,9 @@ from wattloop.integrations.timeline import Edge, HostTimeline, Timeline, as_numb
 # A device's clock mapped to the host's, from bounds alone.
 #
 # An event cannot have happened on the device before the host asked for it, and it has happened
-# when
-# the host first sees that it has. Each event so bounds the offset between the two clocks; bounds
-# are carried forward, widened by what the clocks may have drifted apart, and cut by the next ones.
-# Nobody has to wait for the device.
+# when the host first sees that it has. Each event so bounds the offset between the two clocks;
+# bounds are carried forward, widened by what the clocks may have drifted apart, and cut by the
+# next ones. Nobody has to wait for the device.
 
 DRIFT_LIMIT = 50e-6
 
@@ -147,8 +146,7 @@ class CudaScalars:
 # An event recorded on the stream of the training completes when the GPU gets there, milliseconds
 # after the host went on. Later, when it has completed, its time is read and mapped to the host's
 # clock (`clock_map`). Recording takes a few microseconds, asking a quarter of one; synchronising
-# at
-# every step would cost the training 2%.
+# at every step would cost the training 2%.
 #
 # All CUDA calls are made by the thread that trains, inside `mark`: a background thread that asks
 # for an event would break a CUDA graph being captured.
@@ -306,7 +304,6 @@ class CudaTimeline:
             self._passed(first, self._now_s())
 
     def finish(self) -> None:
-        """Wait for every edge."""
         if self._pending:
             self.wait(self._pending[-1])
 

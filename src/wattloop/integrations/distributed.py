@@ -66,7 +66,6 @@ class AloneRanks:
         """Nobody to wait for."""
 
     def gather(self, item: dict[str, Any]) -> list[dict[str, Any]] | None:
-        """Our own."""
         return [item]
 
 
@@ -80,7 +79,6 @@ class TorchRanks:
         self._group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=patience_s))
 
     def barrier(self) -> None:
-        """Wait for the others."""
         self._distributed.barrier(group=self._group)
 
     def gather(self, item: dict[str, Any]) -> list[dict[str, Any]] | None:
@@ -195,7 +193,6 @@ class JobTable:
         return "\n".join([*lines, *notes, *self.warnings])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "energy_j": self.energy_j,
             "uncertainty_j": self.uncertainty_j,

@@ -22,8 +22,6 @@ from wattloop.integrations.loggers import TensorBoardLogger
 from wattloop.integrations.torch_loop import EnergyMeter
 from wattloop.integrations.training_meter import TrainingMeter
 
-__all__ = ["EnergyCallback"]
-
 
 class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is not typed here
     """Measures a training per optimizer step and epoch.
@@ -56,7 +54,6 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is n
         self.meter.tell_precision(_precision(args, kwargs.get("model")))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An epoch begins."""
         self.meter.epoch_begin(int(state.epoch or 0))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -64,7 +61,6 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is n
         self.meter.step_begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """It has ended."""
         self.meter.step_end()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -80,12 +76,10 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is n
         self.meter.interrupt()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An epoch has ended."""
         self._add_writers()
         self.meter.epoch_end()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End."""
         self.meter.end()
 
     def _add_writers(self) -> None:

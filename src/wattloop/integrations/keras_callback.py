@@ -16,8 +16,6 @@ from keras.callbacks import Callback
 from wattloop.core.results import RunStatus
 from wattloop.integrations.torch_loop import EnergyMeter
 
-__all__ = ["EnergyCallback"]
-
 
 class EnergyCallback(Callback):  # type: ignore[misc] # keras is not typed here
     """Measures `fit` per batch and epoch.
@@ -42,15 +40,12 @@ class EnergyCallback(Callback):  # type: ignore[misc] # keras is not typed here
         self.meter.begin()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """An epoch begins."""
         self.meter.epoch_begin(epoch)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """A step begins."""
         self.meter.step_begin()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """It has ended."""
         self.meter.step_end((logs or {}).get("loss"))
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -62,5 +57,4 @@ class EnergyCallback(Callback):  # type: ignore[misc] # keras is not typed here
         self.meter.epoch_end(**(logs or {}))
 
     def on_train_end(self, logs: Any = None) -> None:
-        """End."""
         self.meter.end()

@@ -18,8 +18,6 @@ from wattloop.core.results import RunStatus
 from wattloop.integrations.loggers import EnergyLogger, MetricsLogger
 from wattloop.integrations.torch_loop import EnergyMeter
 
-__all__ = ["EnergyCallback"]
-
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
@@ -58,13 +56,11 @@ class EnergyCallback(callback_class()):  # type: ignore[misc] # the base is chos
         self.meter.tell_precision(str(trainer.precision))
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """An epoch begins."""
         self.meter.epoch_begin(trainer.current_epoch)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        """A step begins."""
         self.meter.step_begin()
 
     def on_train_batch_end(
@@ -84,7 +80,6 @@ class EnergyCallback(callback_class()):  # type: ignore[misc] # the base is chos
         self.meter.epoch_end(**trainer.callback_metrics)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """End."""
         self.meter.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

@@ -28,9 +28,7 @@ class EnergyLogger(Protocol):
         """An epoch's energy is known."""
         ...
 
-    def total(self, meter: TrainingMeter) -> None:
-        """The training is over."""
-        ...
+    def total(self, meter: TrainingMeter) -> None: ...
 
 
 def active_loggers(known: Sequence[EnergyLogger] = ()) -> list[EnergyLogger]:
@@ -209,6 +207,5 @@ class EpochReporter:
                 logger.epoch(epoch)
 
     def report_total(self, meter: TrainingMeter) -> None:
-        """The training is over."""
         for logger in self._loggers():
             logger.total(meter)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from wattloop.core.results import EnergyProperties, WindowResult
 from wattloop.integrations.timeline import Edge
 
-__all__ = ["EpochRecord", "PendingStep", "StepRecord"]
-
 
 class PendingStep:
     """A step whose energy is not known yet."""
@@ -50,7 +48,6 @@ class StepRecord:
 
     @property
     def power_w(self) -> float | None:
-        """Mean power."""
         if self.energy_j is None or self.duration_s <= 0:
             return None
         return self.energy_j / self.duration_s

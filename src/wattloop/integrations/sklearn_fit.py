@@ -22,8 +22,6 @@ from typing import Any
 from wattloop.core.results import RunStatus
 from wattloop.integrations.training_meter import TrainingMeter
 
-__all__ = ["MeasuredEstimator", "measured"]
-
 FITTING = frozenset({"partial_fit", "fit_transform", "fit_predict"})
 """What learns besides `fit`, where the estimator has it."""
 

@@ -76,7 +76,6 @@ def epoch_event(epoch: EpochRecord) -> dict[str, Any]:
 
 
 def merged(records: Sequence[StepRecord]) -> StepRecord:
-    """Consecutive steps as one."""
     first, last = records[0], records[-1]
     names = {name for record in records for name in record.energy}
     energy = {
@@ -249,11 +248,9 @@ class StepResolver:
         self._thread.start()
 
     def add_step(self, step: PendingStep) -> None:
-        """A step has ended."""
         self._steps.append(step)
 
     def add_epoch(self, epoch: EpochRecord) -> None:
-        """An epoch has ended."""
         self._epochs.append(epoch)
 
     def expect_no_more(self) -> None:

@@ -24,8 +24,6 @@ from wattloop.integrations.loggers import EnergyLogger, TensorBoardLogger
 from wattloop.integrations.timeline import Timeline
 from wattloop.integrations.training_meter import TrainingMeter
 
-__all__ = ["EnergyMeter", "Step"]
-
 
 class EnergyMeter(TrainingMeter):
     """Energy of a PyTorch training.

@@ -207,7 +207,6 @@ class TrainingMeter:
 
     @_in_the_loop
     def epoch_end(self, **metrics: Any) -> None:
-        """The epoch has ended."""
         epoch = self._epoch
         if epoch is None:
             return

@@ -18,8 +18,6 @@ from wattloop.kernels.kernel import DTYPES
 from wattloop.kernels.loaded_kernel import load
 from wattloop.kernels.registry import BACKENDS, KERNELS
 
-__all__ = ["main"]
-
 WRONG, BAD_INPUT = 1, 2
 AHEAD = 16
 """Runs started before waiting: enough to keep a GPU busy, few enough to hold few results."""

@@ -14,8 +14,6 @@ from wattloop.kernels.spmv import Spmv
 from wattloop.kernels.stencil import Stencil
 from wattloop.kernels.triad import Triad
 
-__all__ = ["Array", "Backend", "BackendUnavailable", "Run", "Unsupported"]
-
 Array = Any
 Run = Callable[[], Any]
 """Starts one run on inputs that are already in place; returns the (flattened) result."""
@@ -144,7 +142,6 @@ class Backend(ABC):
         return ""
 
     def version(self) -> str:
-        """Of the framework."""
         module = importlib.import_module(self.package)
         return str(getattr(module, "__version__", "unknown"))
 

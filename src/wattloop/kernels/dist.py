@@ -18,8 +18,6 @@ import numpy as np
 
 from wattloop.kernels.kernel import Dtype, Kernel, Operand
 
-__all__ = ["COORDINATES", "Dist"]
-
 COORDINATES = 8
 Array = Any
 
@@ -44,17 +42,14 @@ class Dist(Kernel):
 
     @property
     def bytes_read(self) -> int:
-        """All coordinates."""
         return COORDINATES * self.size * self.dtype.itemsize
 
     @property
     def bytes_written(self) -> int:
-        """A distance each."""
         return self.size * self.dtype.itemsize
 
     @property
     def result_length(self) -> int:
-        """Points."""
         return self.size
 
     def expected(self, flat_indices: Array) -> tuple[Array, Array]:

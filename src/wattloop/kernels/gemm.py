@@ -15,8 +15,6 @@ import numpy as np
 
 from wattloop.kernels.kernel import Dtype, Kernel, Operand
 
-__all__ = ["Gemm"]
-
 Array = Any
 
 
@@ -41,17 +39,14 @@ class Gemm(Kernel):
 
     @property
     def bytes_read(self) -> int:
-        """A and B."""
         return 2 * self.size**2 * self.dtype.itemsize
 
     @property
     def bytes_written(self) -> int:
-        """C."""
         return self.size**2 * self.dtype.itemsize
 
     @property
     def result_length(self) -> int:
-        """Elements of C."""
         return self.size**2
 
     def expected(self, flat_indices: Array) -> tuple[Array, Array]:

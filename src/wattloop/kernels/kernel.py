@@ -69,10 +69,9 @@ def rounded(values: Array, dtype: Dtype) -> Array:
 #
 # An operand of any size is a short random pattern, repeated: x_i = pattern[i mod PERIOD]. A
 # framework gets the pattern and repeats it on its device, so gigabytes need not be drawn on the
-# host
-# nor copied; a check recomputes the few elements it needs, exactly as the device holds them. The
-# period is prime, so rows of a matrix differ. Values fill all digits of their format: a GPU that
-# multiplies round numbers draws less power and reaches higher clocks than one at work.
+# host nor copied; a check recomputes the few elements it needs, exactly as the device holds them.
+# The period is prime, so rows of a matrix differ. Values fill all digits of their format: a GPU
+# that multiplies round numbers draws less power and reaches higher clocks than one at work.
 
 PERIOD = 65_521
 
@@ -86,7 +85,6 @@ class Operand(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Elements."""
         return prod(self.shape)
 
     @property
@@ -166,7 +164,6 @@ class Kernel(ABC):
 
     @property
     def bytes_moved(self) -> int:
-        """Read and written."""
         return self.bytes_read + self.bytes_written
 
     @property

@@ -68,7 +68,6 @@ class LoadedKernel:
         return self.kernel.bytes_moved
 
     def run(self) -> None:
-        """Run once."""
         self._result = self._run()
 
     def synchronise(self) -> None:

@@ -19,8 +19,6 @@ import numpy as np
 
 from wattloop.kernels.kernel import Kernel
 
-__all__ = ["MonteCarlo"]
-
 DEVIATIONS = 5.0
 Array = Any
 
@@ -43,7 +41,6 @@ class MonteCarlo(Kernel):
 
     @property
     def bytes_read(self) -> int:
-        """Nothing."""
         return 0
 
     @property
@@ -53,11 +50,9 @@ class MonteCarlo(Kernel):
 
     @property
     def result_length(self) -> int:
-        """The estimate."""
         return 1
 
     def expected(self, flat_indices: Array) -> tuple[Array, Array]:
-        """Pi, give or take."""
         share = math.pi / 4
         deviation = 4 * math.sqrt(share * (1 - share) / self.size)
         return np.array([math.pi]), np.array([DEVIATIONS * deviation])

@@ -12,8 +12,6 @@ from wattloop.kernels.spmv import Spmv
 from wattloop.kernels.stencil import Stencil
 from wattloop.kernels.triad import Triad
 
-__all__ = ["BACKENDS", "KERNELS", "backend_named", "kernel_named", "size_of"]
-
 KERNELS: dict[str, type[Kernel]] = {
     kernel.name: kernel for kernel in (Gemm, Spmv, Triad, Stencil, MonteCarlo, Dist)
 }

@@ -17,8 +17,6 @@ import numpy as np
 
 from wattloop.kernels.kernel import Dtype, Kernel, Operand
 
-__all__ = ["PER_ROW", "Spmv"]
-
 PER_ROW = 16
 INDEX_B = 4
 Array = Any
@@ -65,12 +63,10 @@ class Spmv(Kernel):
 
     @property
     def bytes_written(self) -> int:
-        """Vector y."""
         return self.size * self.dtype.itemsize
 
     @property
     def result_length(self) -> int:
-        """Elements of y."""
         return self.size
 
     def expected(self, flat_indices: Array) -> tuple[Array, Array]:

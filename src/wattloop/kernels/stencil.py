@@ -16,8 +16,6 @@ import numpy as np
 
 from wattloop.kernels.kernel import Dtype, Kernel, Operand
 
-__all__ = ["CENTRE", "NEIGHBOUR", "Stencil"]
-
 CENTRE, NEIGHBOUR = 0.25, 0.125
 """Exact in every format, and they sum to one: nothing is gained or lost."""
 Array = Any
@@ -45,17 +43,14 @@ class Stencil(Kernel):
 
     @property
     def bytes_read(self) -> int:
-        """The cube, once."""
         return self.size**3 * self.dtype.itemsize
 
     @property
     def bytes_written(self) -> int:
-        """Its inner points."""
         return self.inner**3 * self.dtype.itemsize
 
     @property
     def result_length(self) -> int:
-        """Inner points."""
         return self.inner**3
 
     def expected(self, flat_indices: Array) -> tuple[Array, Array]:

@@ -10,8 +10,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-__all__ = ["Timing", "burst_s", "median_interval", "timed"]
-
 BATCH_S = 0.05
 """A batch is long against the cost of waiting for a device, about 10 us."""
 MIN_BATCHES = 5
@@ -28,9 +26,7 @@ MAX_RUNS = 100_000
 class Runnable(Protocol):
     """What can be timed."""
 
-    def run(self) -> None:
-        """Start one run."""
-        ...
+    def run(self) -> None: ...
 
     def synchronise(self) -> None:
         """Wait for all of them."""
@@ -55,7 +51,6 @@ class Timing(NamedTuple):
 
     @property
     def time_s(self) -> float:
-        """Median seconds per run."""
         return statistics.median(self.batch_s)
 
     @property

@@ -13,8 +13,6 @@ import numpy as np
 
 from wattloop.kernels.kernel import Dtype, Kernel, Operand
 
-__all__ = ["SCALAR", "Triad"]
-
 SCALAR = 0.75
 """Exact in every format."""
 Array = Any
@@ -41,17 +39,14 @@ class Triad(Kernel):
 
     @property
     def bytes_read(self) -> int:
-        """Vectors b and c."""
         return 2 * self.size * self.dtype.itemsize
 
     @property
     def bytes_written(self) -> int:
-        """Vector a."""
         return self.size * self.dtype.itemsize
 
     @property
     def result_length(self) -> int:
-        """Elements of a."""
         return self.size
 
     def expected(self, flat_indices: Array) -> tuple[Array, Array]:

@@ -21,8 +21,6 @@ from wattloop.kernels.loaded_kernel import LoadedKernel, forget_peak, load, peak
 from wattloop.kernels.registry import backend_named
 from wattloop.kernels.timing import burst_s, timed
 
-__all__ = ["main"]
-
 Tell = Callable[[dict[str, Any]], None]
 
 

@@ -234,9 +234,8 @@ def _stat(pid: int) -> list[str]:
 #
 # The program stays in our process group and on our terminal, with our standard streams, so that
 # ctrl-C, ctrl-Z, pipes and full-screen programs work as they do without us. What the terminal
-# sends
-# reaches the program by itself; what somebody sent to us alone is passed on. If we are killed, the
-# program goes on.
+# sends reaches the program by itself; what somebody sent to us alone is passed on. If we are
+# killed, the program goes on.
 #
 # Signals are blocked and fetched with `sigwaitinfo`, which says who sent them and cannot miss one
 # between two looks. Threads inherit the block, so a `Supervisor` is entered before any is started.

@@ -36,7 +36,6 @@ class FusedCurve:
 
     @property
     def domain(self) -> Domain:
-        """The counter's domain."""
         return self.counter.domain
 
     @property
@@ -60,7 +59,6 @@ class FusedCurve:
         return min(self.counter.period_s, self.gauge.period_s)
 
     def power_w(self, over_s: float = 1.0) -> float | None:
-        """The gauge's last reading."""
         return self.gauge.power_w(over_s)
 
     def unseen_wraps(self, begin_s: float, end_s: float) -> tuple[float, int]:
@@ -68,7 +66,6 @@ class FusedCurve:
         return self.counter.unseen_wraps(begin_s, end_s)
 
     def between(self, begin_s: float, end_s: float) -> EnergySpan | None:
-        """Energy between two instants."""
         counter = self.counter
         if len(counter.times_s) < 2:  # not yet read, or a card without counter after all
             return self.gauge.between(begin_s, end_s) or counter.between(begin_s, end_s)
@@ -240,7 +237,6 @@ class DomainSource:
             return self.track.between(begin_s, end_s)
 
     def power_w(self) -> float | None:
-        """Power now."""
         feed = self.feed if self.shape_feed is None else self.shape_feed
         with feed.lock:
             feed.settle()

@@ -6,18 +6,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-__all__ = [
-    "JOB_VARIABLE",
-    "RUN_VARIABLE",
-    "Job",
-    "current_job",
-    "current_pool",
-    "enter_job",
-    "job_from_environment",
-    "leave_job",
-    "scheduler_facts",
-]
-
 JOB_VARIABLE = "WATTLOOP_JOB"
 """Names the job whose devices somebody already counts; set for every measured child."""
 RUN_VARIABLE = "WATTLOOP_RUN"
@@ -58,7 +46,6 @@ class Job(NamedTuple):
         return self._replace(claim=f"{self.job_id}{CLAIM_SEPARATOR}{','.join(left_out)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "id": self.job_id,
             "kind": self.kind,

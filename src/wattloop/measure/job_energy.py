@@ -55,7 +55,6 @@ class NodeEnergy:
     result: WindowResult
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         scopes = {f"{scope}_energy_j": self.result.scope_energy_j(scope) for scope in Scope}
         return {
             "host": self.host,
@@ -112,7 +111,6 @@ class JobEnergy:
         return all(node.result.complete for node in self.nodes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "job_id": self.job_id,
             "kind": self.kind,

@@ -28,8 +28,6 @@ from wattloop.store.journal import (
     journal_is_live,
 )
 
-__all__ = ["DeviceView", "JournalView", "LiveView", "Snapshot", "find_live_journal"]
-
 HISTORY_S = 60
 RECENT_GAP_S = 5.0
 
@@ -61,13 +59,9 @@ class LiveView(Protocol):
 
     title: str
 
-    def look(self) -> Snapshot:
-        """The state now."""
-        ...
+    def look(self) -> Snapshot: ...
 
-    def close(self) -> None:
-        """Let go of it."""
-        ...
+    def close(self) -> None: ...
 
 
 class DeviceView:
@@ -80,7 +74,6 @@ class DeviceView:
         self.title = f"this machine ({self._session.host.name})"
 
     def look(self) -> Snapshot:
-        """The state now."""
         session = self._session
         now_s = session.clock.now_s()
         values = session.signals()
@@ -93,7 +86,6 @@ class DeviceView:
         )
 
     def close(self) -> None:
-        """Stop reading."""
         self._session.close()
 
 

@@ -22,8 +22,6 @@ from wattloop.meters.registry import Inventory
 if TYPE_CHECKING:
     from wattloop.measure.sampler_process import SamplerProcess
 
-__all__ = ["NodeReader"]
-
 CHANGE_LIMIT_S = 0.05
 """How long a watcher waits at the edges of a run for a counter to move."""
 LAST_WAIT_S = 0.2

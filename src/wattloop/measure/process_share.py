@@ -23,8 +23,6 @@ from wattloop.core.results import DomainEnergy, Missing, WindowResult, non_overl
 from wattloop.hardware.host import Host
 from wattloop.measure.domain_source import DomainSource
 
-__all__ = ["EVENT", "ProcessShares", "ShareCurves"]
-
 EVENT = "share"
 """Type of the events by which a journal without an end tells the run's part."""
 EVENT_EVERY_S = 5.0
@@ -222,7 +220,6 @@ class ProcessShares(ShareCurves):
             write(self.to_event(now_s))
 
     def close(self) -> None:
-        """Release NVML."""
         if self._nvml is not None:
             from wattloop.meters import nvml_library
 

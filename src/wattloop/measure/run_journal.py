@@ -60,7 +60,6 @@ def journal_header(
 
 
 def feed_to_dict(feed: MeterStream) -> dict[str, Any]:
-    """Plain data for JSON."""
     return {
         "meter": feed.meter.name,
         "domains": [domain._asdict() for domain in feed.domains],
@@ -172,7 +171,6 @@ class RunJournal:
         self._events.append(event)
 
     def add_gap(self, time_s: float, domain: str, gap: Gap) -> None:
-        """A reading failed."""
         self.add_event(
             {
                 "type": "gap",
@@ -184,7 +182,6 @@ class RunJournal:
         )
 
     def add_window(self, window: Window) -> None:
-        """A window has ended."""
         self._windows.append(window)
 
     def write(

@@ -11,8 +11,6 @@ from wattloop.core.settings import Settings
 from wattloop.measure.shared_node import SharedTime
 from wattloop.meters.visible_gpus import LeftOut
 
-__all__ = ["RunResult"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:

@@ -215,7 +215,6 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="wattloop-sampler", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
         self._thread.start()
 
     def stop(self, last: Callable[[], None] | None = None, timeout_s: float = 2.0) -> bool:

@@ -28,8 +28,6 @@ from wattloop.meters.registry import detect
 from wattloop.store.journal import EVENT, HEADER, json_frame, samples_frame
 from wattloop.version import __version__
 
-__all__ = ["main", "settings_from"]
-
 TOGETHER_S = 0.09
 """Readings are sent at most this often: each message costs both sides more than a reading."""
 KEPT_B = 256 * 1024
@@ -147,7 +145,6 @@ class _Work:
             feed.thin_before(now_s)
 
     def stop(self) -> None:
-        """Send what is left."""
         self._sampler.stop(timeout_s=1.0)
         self._send(b"")
 

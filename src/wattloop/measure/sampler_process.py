@@ -204,13 +204,11 @@ def _layout(feed: MeterStream) -> dict[str, Any]:
 # A process of our own that reads the sensors beside the program that measures itself.
 #
 # A thread takes the program's processor and its interpreter lock ten times a second. A process
-# takes
-# neither: the program only collects, twice a second, what has arrived, and goes on writing its
-# journal itself. When the process dies, the thread reads again as if it had never been there.
+# takes neither: the program only collects, twice a second, what has arrived, and goes on writing
+# its journal itself. When the process dies, the thread reads again as if it had never been there.
 #
 # It ends by itself when the program does, whatever ends that (`sampler_launch`, `sampler_child`),
-# and
-# is not a child of the program, which may wait for children of its own.
+# and is not a child of the program, which may wait for children of its own.
 
 SILENT_S = 5.0
 
@@ -244,7 +242,6 @@ class SamplerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether more may come."""
         return self._data_fd >= 0
 
     def collect(self) -> None:

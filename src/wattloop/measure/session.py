@@ -230,7 +230,6 @@ class Session(LiveReadings):
         return window
 
     def window_ended(self, window: Window) -> None:
-        """Called by the window."""
         window.end_s = self.clock.now_s()
         if self._abandoned or self.closed is not None:
             return

@@ -132,7 +132,6 @@ class SharedTime(NamedTuple):
     divided: bool = False
 
     def text(self, energy_j: float | None) -> str:
-        """For people."""
         names = ", ".join(run_id for run_id, _, _ in self.runs[:3])
         more = f" and {len(self.runs) - 3} more" if len(self.runs) > 3 else ""
         text = (
@@ -149,7 +148,6 @@ class SharedTime(NamedTuple):
         return text
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "overlap_s": self.overlap_s,
             "share": self.share,

@@ -12,8 +12,6 @@ from wattloop.core.records import Domain
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.meters.base import Meter
 
-__all__ = ["Check", "Observed", "Verdict", "compare", "verify"]
-
 COVERAGE_FACTOR = 2.0
 """Two standard deviations: about 95%, as in every stated uncertainty."""
 INTERVAL_S = 0.05
@@ -55,7 +53,6 @@ class Check:
     text: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "domain": self.domain,
             "sources": [

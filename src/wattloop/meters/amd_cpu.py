@@ -92,12 +92,10 @@ class AmdCpu(Meter):
         return self._refused
 
     def read(self) -> Sequence[Reading]:
-        """Joules of each socket."""
         values = [file.read() for file in self._files]
         return [v if isinstance(v, Gap) else v * JOULES_PER_UNIT for v in values]
 
     def close(self) -> None:
-        """Close the files."""
         for file in self._files:
             file.close()
 

@@ -167,15 +167,12 @@ class AmdHwmon(Meter):
         return tuple(Signal(gauge.name, gauge.unit) for gauge in self._signal_gauges)
 
     def read(self) -> Sequence[Reading]:
-        """Watts per card."""
         return self._read_all(self._gauges)
 
     def read_signals(self) -> Sequence[Reading]:
-        """One value per signal."""
         return self._read_all(self._signal_gauges)
 
     def close(self) -> None:
-        """Close the files."""
         self._closed = True
         for gauge in (*self._gauges, *self._signal_gauges):
             gauge.file.close()
@@ -315,7 +312,6 @@ def reason(error: Exception) -> str:
 
 
 def energy_j(smi: Any, gpu: Gpu, handle: Any) -> float:
-    """Joules of the accumulator."""
     # E = accumulator x resolution, the resolution in microjoules (15.3 uJ on MI200 and MI300).
     count = smi.amdsmi_get_energy_count(handle)
     accumulator = count.get("energy_accumulator", count.get("power"))  # `power` before ROCm 6.1
@@ -464,11 +460,9 @@ class _AmdSmiMeter(Meter):
         )
 
     def read(self) -> Sequence[Reading]:
-        """One value per card."""
         return [self._guarded(self._call, gpu) for gpu in self._gpus]
 
     def read_signals(self) -> Sequence[Reading]:
-        """One value per signal."""
         return [self._guarded(call, gpu) for gpu in self._signal_gpus for _, _, call in SIGNALS]
 
     def close(self) -> None:

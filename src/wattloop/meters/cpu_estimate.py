@@ -77,7 +77,6 @@ class CpuEstimate(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """One package per socket."""
         return self._domains
 
     @property

@@ -74,7 +74,6 @@ class Dram(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """All modules together."""
         return (self._domain,)
 
     def read(self) -> Sequence[Reading]:

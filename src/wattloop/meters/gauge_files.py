@@ -35,9 +35,7 @@ class Sensor(Protocol):
         """Why it cannot be read at all and which file is to blame; ("", None) when it can."""
         ...
 
-    def close(self) -> None:
-        """Close its files."""
-        ...
+    def close(self) -> None: ...
 
 
 class Gauge(NamedTuple):
@@ -78,7 +76,6 @@ class FileSensor:
         return "", None
 
     def close(self) -> None:
-        """Close the files."""
         for file in self._files:
             file.close()
 
@@ -116,7 +113,6 @@ class BatterySensor:
         return self._power.refusal()
 
     def close(self) -> None:
-        """Close the files."""
         self._power.close()
 
 

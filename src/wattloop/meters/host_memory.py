@@ -35,7 +35,6 @@ class Memory(Meter):
         return ()
 
     def read(self) -> Sequence[Reading]:
-        """Nothing."""
         return ()
 
     @property

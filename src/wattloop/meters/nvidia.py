@@ -63,7 +63,6 @@ class Card:
 
     @property
     def name(self) -> str:
-        """Name of its domain."""
         return f"gpu:{self.index}"
 
 
@@ -351,11 +350,9 @@ class _NvmlMeter(Meter):
         return self._signals
 
     def read(self) -> Sequence[Reading]:
-        """One value per card."""
         return [self._guarded(card, self._read_card, card) for card in self._cards]
 
     def read_signals(self) -> Sequence[Reading]:
-        """One value per signal."""
         return [
             self._guarded(card, signal.read, self._nvml)
             for card in self._signal_cards

@@ -129,7 +129,6 @@ class Perf(Meter):
         return [_joules(event, counter) for event, counter in self._counters]
 
     def close(self) -> None:
-        """Stop counting."""
         for _, counter in self._counters:
             counter.close()
 

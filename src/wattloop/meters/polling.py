@@ -134,11 +134,9 @@ class PolledNode(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """The whole node."""
         return (self._domain,)
 
     def read(self) -> Sequence[Reading]:
-        """Watts of the node."""
         return [self._poller.latest()]
 
     def wait(self, timeout_s: float) -> bool:
@@ -146,7 +144,6 @@ class PolledNode(Meter):
         return self._poller.wait(timeout_s)
 
     def close(self) -> None:
-        """End the thread."""
         self._poller.close()
 
     def after_fork_in_child(self) -> None:

@@ -79,7 +79,6 @@ class Rapl(Meter):
         return self._refused
 
     def read(self) -> Sequence[Reading]:
-        """Joules of each zone."""
         return [_joules(file.read()) for file in self._files]
 
     def sample(self) -> list[bytes | float | Gap]:
@@ -87,12 +86,10 @@ class Rapl(Meter):
         return [file.sample() for file in self._files]
 
     def decoded(self, sampled: list[bytes | float | Gap]) -> Sequence[Reading]:
-        """Joules of each zone."""
         files = self._files
         return [_joules(files[i].decoded(text)) for i, text in enumerate(sampled)]
 
     def close(self) -> None:
-        """Close the files."""
         for file in self._files:
             file.close()
 

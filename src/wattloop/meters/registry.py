@@ -82,7 +82,6 @@ class Inventory:
         return list(missing.values())
 
     def close(self) -> None:
-        """Close every meter."""
         for meter in self.meters:
             with suppress(Exception):  # a broken plug-in must not cost the run its end
                 meter.close()

@@ -61,7 +61,6 @@ class FileGauge(Meter):
         return [gauge.sensor.read() for gauge in self._gauges]
 
     def close(self) -> None:
-        """Close the files."""
         for gauge in self._gauges:
             gauge.sensor.close()
 

@@ -145,7 +145,6 @@ class Yokogawa(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """The node."""
         return (self._domain,)
 
     def read(self) -> Sequence[Reading]:

@@ -1,26 +1,4 @@
-"""Predict: what a training step will cost in time, power and energy, before it runs.
-
-    from wattloop.predict import predict
-
-    forecast = predict("hf:gpt2", batch=64, precision="bf16", gpu="h200")
-    print(forecast.prediction.step_s, forecast.prediction.power_w, forecast.fits)
-
-sources/     a name or a bare module -> module, inputs and loss
-workload/    a torch model -> the operations of one step, traced without running it
-placement    where it is to run: which GPU, how many, cap, clock, accumulation, data rate
-models/      roofline, adept (the thesis), kernels (ours, the default): fit, predict, explain
-prediction   what every model answers: time, power, energy, interval, regime, terms
-capped, communication, node, fits, run_total
-             power caps, rings of GPUs, whole nodes, memory, whole runs
-intervals, scope
-             how wrong it may be, and where it was calibrated
-question, asked_workload, forecaster, forecast, whole
-             what a person asks, who answers it, and everything they get
-axes, points, breakdown
-             what a sweep varies, its answers, and a workload by module
-calibrate/   measure a GPU in minutes and fit its constants
-api          all of it in one call
-"""
+"""Predict: what a training step will cost in time, power and energy, before it runs."""
 
 from typing import TYPE_CHECKING
 

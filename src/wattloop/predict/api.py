@@ -8,8 +8,6 @@ from wattloop.predict.forecast import Forecast, RunLength
 from wattloop.predict.forecaster import Forecaster
 from wattloop.predict.request import Question
 
-__all__ = ["predict"]
-
 
 def predict(  # noqa: PLR0913 - most have a default
     model: Any,

@@ -10,16 +10,6 @@ from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
-__all__ = [
-    "Part",
-    "by_kind",
-    "by_module",
-    "by_phase",
-    "operation_times_s",
-    "top_operations_s",
-    "unruled_share",
-]
-
 NUMBERED = re.compile(r"(.*?\.)(\d+)((?:\.[^.\d][^.]*)*)")
 """A path, its last number, and what follows it."""
 
@@ -51,7 +41,6 @@ class Part:
         return all(ours[name] == theirs[name] for name in ours if name != "gpu_s")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self)
 
 

@@ -106,7 +106,6 @@ class CalibrationRange:
         return Distance(value, tuple(reasons))
 
     def to_dict(self) -> dict[str, object]:
-        """As plain values."""
         return {
             "gpu": self.gpu,
             "flops_per_byte": list(self.flops_per_byte),

@@ -23,18 +23,6 @@ import numpy.typing as npt
 from wattloop.core.errors import ConfigError
 from wattloop.predict.prediction import Placement
 
-__all__ = [
-    "BUCKET_BYTES",
-    "Exchange",
-    "Ring",
-    "algorithm_bytes_s",
-    "all_reduce_s",
-    "bus_bytes_s",
-    "exchange",
-    "exchange_by_schedule",
-    "ring_of",
-]
-
 Array = npt.NDArray[np.float64]
 Numbers = Array | float
 

@@ -126,7 +126,6 @@ class Point(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the model."""
         return self.forecast.workload.name
 
     @property

@@ -18,8 +18,7 @@ from wattloop.predict.workload.workload import Workload
 # How wrong a prediction tends to be, by what is known of the step beforehand.
 #
 # Steps that load the GPU with kernels that calibration has measured are predicted best. Less
-# certain
-# are, each by its own trait of a step,
+# certain are, each by its own trait of a step,
 #
 #     waiting       the GPU's share of waiting for the host, whose speed is no steady clock
 #     unloaded      1 - power / (0.97 limit): small kernels, launches
@@ -164,8 +163,7 @@ def _minimum(columns: Array, sizes: Array) -> Array:
 # Intervals of predictions, from how wrong the model was on models it had not seen.
 #
 # Conformal: with r the logarithm of measured over predicted on every calibrated step, each
-# predicted
-# by constants that never saw its model, the interval is
+# predicted by constants that never saw its model, the interval is
 #
 #     prediction x exp(-+ q x spread x (1 + distance)),
 #     q = the ceil((n + 1) confidence)-th smallest |r| / spread

@@ -47,7 +47,6 @@ class MemoryFit:
 
     @property
     def fits(self) -> bool:
-        """Whether it should."""
         return self.needed_bytes <= self.available_bytes
 
     @property

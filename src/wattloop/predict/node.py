@@ -133,10 +133,10 @@ _AGE = {
 #
 #     P_node = (P_gpu n + P_cpu + P_dram + P_other) / eta_psu
 #
-# GPUs from the prediction; processors from how busy their cores are (`hardware.cpu_power`); memory
-# by
-# the thesis's model (equations 4.1 and 4.2, `hardware.dram_power`); board, disk, network card and
-# fans, and the power supply, as the meters' model of a node has them (docs/accounting.md).
+# GPUs from the prediction; processors from how busy their cores are (`hardware.cpu_power`);
+# memory by the thesis's model (equations 4.1 and 4.2, `hardware.dram_power`); board, disk,
+# network card and fans, and the power supply, as the meters' model of a node has them
+# (docs/accounting.md).
 
 DISPATCH_CORES = 1.0
 
@@ -173,12 +173,10 @@ class NodePrediction:
 
     @property
     def energy_j(self) -> float:
-        """Energy of one step."""
         return self.power_w * self.step_s
 
     @property
     def half_width_w(self) -> float:
-        """Of the interval."""
         return (self.power_interval.high - self.power_interval.low) / 2
 
 

@@ -15,8 +15,6 @@ from wattloop.predict.node import NodePrediction
 from wattloop.predict.prediction import Interval, Prediction
 from wattloop.predict.request import is_number
 
-__all__ = ["Amount", "RunTotal", "check_extent", "run_total", "steps_of"]
-
 MOST = 1e15
 """Of steps, epochs or samples: what is more is a slip of the keyboard."""
 
@@ -28,7 +26,6 @@ class Amount(NamedTuple):
     interval: Interval | None = None
 
     def times(self, factor: float) -> "Amount":
-        """So many of it."""
         if self.interval is None:
             return Amount(self.value * factor)
         low, high, confidence = self.interval

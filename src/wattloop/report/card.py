@@ -41,8 +41,7 @@ class CardFigure:
 # What one inference takes, found by running a command that does many.
 #
 # A program spends time and energy before its first inference. Where the command says with `{n}`
-# how
-# many to do, it is run with two numbers and only the difference counts:
+# how many to do, it is run with two numbers and only the difference counts:
 #
 #     e = (E(n2) - E(n1)) / (n2 - n1)
 
@@ -292,7 +291,6 @@ class Card:
         return next(f for section in self.sections for f in section.figures if f.key == key)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "format": FORMAT,
             "version": VERSION,

@@ -12,7 +12,6 @@ HEADERS = ("", "figure", "how", "from")
 
 
 def card_markdown(card: Card) -> str:
-    """One table per section."""
     day = datetime.fromtimestamp(card.trained_wall_s, UTC).strftime("%Y-%m-%d")
     lines = [f"## Energy card: {as_cell(card.model)}", "", f"Trained {day}, run `{card.run_id}`."]
     for section in card.sections:
@@ -102,7 +101,6 @@ STYLE = """
 
 
 def card_svg(card: Card) -> str:
-    """The whole file."""
     page = _Page()
     day = datetime.fromtimestamp(card.trained_wall_s, UTC).strftime("%Y-%m-%d")
     page.text("title", "Energy card", 26)

@@ -4,21 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = [
-    "Badges",
-    "Block",
-    "Chart",
-    "Document",
-    "DocumentBadge",
-    "DocumentTable",
-    "Fact",
-    "Facts",
-    "Note",
-    "Paragraph",
-    "Section",
-    "Tone",
-]
-
 Tone = str
 """How a remark is meant: `plain`, `good`, `info` or `warning`."""
 
@@ -142,6 +127,5 @@ class Document:
     about: Mapping[str, str] = field(default_factory=dict)
 
     def charts(self) -> dict[str, Any]:
-        """All figures by name."""
         blocks: Sequence[Block] = [block for each in self.sections for block in each.blocks]
         return {block.name: block.chart for block in blocks if isinstance(block, Chart)}

@@ -19,8 +19,6 @@ from wattloop.report.document import (
 )
 from wattloop.report.figures.render import drawing_scripts
 
-__all__ = ["block_html", "document_html", "style_sheet"]
-
 _e = html.escape
 LONG = 40
 """Values of more characters are sentences, not figures."""

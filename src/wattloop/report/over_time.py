@@ -15,8 +15,6 @@ from wattloop.schedule.policies.registry import POLICIES
 from wattloop.schedule.scenarios.scenario import Scenario
 from wattloop.schedule.scenarios.stored_scenario import stored_scenario
 
-__all__ = ["Shown", "over_time", "over_time_blocks"]
-
 IN_WORDS = {"power": "Power of the cluster", "gpus": "Which job had which GPU"}
 LONGEST_S = 10.0
 """Of what simulating it took: a page is not the place for more."""

@@ -21,8 +21,6 @@ from wattloop.report.document import (
 )
 from wattloop.report.figures.render import image_of, needs_libraries
 
-__all__ = ["document_pdf", "needs_typesetter"]
-
 REMEDY = "pip install 'wattloop[report]'"
 PAGE_PT = 482.0
 """Width of the text on a page."""

@@ -68,14 +68,12 @@ RATES = "Loss over the learning rates of an exploratory epoch, with the window t
 # A report on a search: what it found, what that saves, and what depends on what.
 #
 # The tables and figures of GreenScreen (document 001): best runs by quality, power and quotient,
-# the
-# front, the regression over levels, the configuration matrix, and the families of runs.
+# the front, the regression over levels, the configuration matrix, and the families of runs.
 
 ROWS_SHOWN = 25
 
 
 def report_of_search(store: Store, experiment: Experiment) -> Document:
-    """Everything a search found."""
     experiment = with_status_now(store, experiment)
     candidates, summary = looked_at(store, experiment)
     sections = [

@@ -77,7 +77,6 @@ def differed_texts(found: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def change_text(verdict: Mapping[str, Any]) -> str:
-    """Against the baseline."""
     return UNKNOWN if verdict["change"] is None else f"{verdict['change']:+.1%}"
 
 

@@ -51,7 +51,6 @@ def runs_text(row: dict[str, Any]) -> str:
 
 
 def with_interval(value: Estimate | None) -> str:
-    """Mean and half-width."""
     if value is None:
         return "-"
     if value.half_width is None:
@@ -60,12 +59,10 @@ def with_interval(value: Estimate | None) -> str:
 
 
 def mean_only(value: Estimate | None) -> str:
-    """The mean."""
     return "-" if value is None else _number(value.mean)
 
 
 def with_sd(value: Estimate | None) -> str:
-    """Mean and standard deviation."""
     if value is None:
         return "-"
     return f"{value.mean:.1f}" + ("" if value.sd is None else f" ± {value.sd:.1f}")
@@ -101,7 +98,6 @@ def _digits(half_width: float, mean: float) -> str:
 
 
 def report_of_sweep(store: Store, experiment: Experiment) -> Document:
-    """Everything a sweep found."""
     result = stored_sweep(store, experiment.experiment_id)
     sections = [Section("In short", tuple(_short(result)))]
     charts = {**sweep_figures(result), **scaling_figures(result), **technique_figures([result])}

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-__all__ = ["Action", "Preempt", "Recap", "Start", "Wake"]
-
 
 class Start(NamedTuple):
     """Start a waiting job on a placement: a row of its kind's options."""

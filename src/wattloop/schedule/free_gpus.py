@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Shape
 
-__all__ = ["FreeGpus"]
-
 
 class FreeGpus:
     """For each GPU type, how many nodes have 0, 1, 2, ... free GPUs.

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from wattloop.schedule.estimates.oracle import PlacementOptions
 
-__all__ = ["EDP", "ENERGY", "TIME", "Estimates", "Objective"]
-
 Floats = NDArray[np.float64]
 
 

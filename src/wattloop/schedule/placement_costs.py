@@ -108,8 +108,7 @@ class OwnPlaced:
 # What is believed of jobs on their placements: seconds and watts of every option.
 #
 # Options belong to kinds of jobs; a job is its kind times its work, and where the oracle has
-# errors
-# for each job, times those.
+# errors for each job, times those.
 
 Ints = NDArray[np.int64]
 

@@ -6,8 +6,6 @@ from enum import StrEnum
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["Keeps", "Preemption"]
-
 
 class Keeps(StrEnum):
     """What a job that is stopped has kept when it starts again."""

@@ -55,7 +55,6 @@ class Rows:
         return len(self._row)
 
     def columns(self) -> Columns:
-        """All rows, as views."""
         used = len(self._row)
         return Columns._make([column[:used] for column in self._columns])
 

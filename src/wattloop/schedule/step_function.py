@@ -155,7 +155,6 @@ class StepFunction:
         return turn, step
 
     def _start_s(self, turn: int) -> float:
-        """When a period begins."""
         return turn * self.period_s if turn else 0.0
 
 

@@ -59,7 +59,6 @@ class UserUsage:
         self._gpus = [0] * users
 
     def start(self, user: int, gpus: int, now_s: float) -> None:
-        """A user gets GPUs."""
         self._offset_gpu_s[user] -= gpus * now_s
         self._gpus[user] += gpus
 

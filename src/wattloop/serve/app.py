@@ -24,8 +24,6 @@ from wattloop.store.job_queries import fill_jobs, fill_run_facts
 from wattloop.store.nodes import known_nodes
 from wattloop.version import __version__
 
-__all__ = ["create_app"]
-
 ANY_CALL = (401, 403, 421, 422, 503)
 """What every call may answer beside its own."""
 

@@ -34,7 +34,6 @@ class Refusals:
         """All of them since the server started."""
 
     def note(self, caller: Caller, address: str, what: str, why: str) -> None:
-        """Somebody was refused something."""
         what, why = _line(what), _line(why)
         if caller.node:
             self._book.refused(caller.node, f"{what}: {why}")

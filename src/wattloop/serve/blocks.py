@@ -10,8 +10,6 @@ from wattloop.report.document import Block, Chart, Document
 from wattloop.report.figures.chart_data import chart_parts
 from wattloop.report.html import block_html
 
-__all__ = ["blocks_html", "sections_html"]
-
 
 def blocks_html(blocks: Sequence[Block]) -> Markup:
     """Blocks as HTML; their texts are escaped where they are made."""

@@ -17,8 +17,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wattloop.serve.worker import RETRY_S
 
-__all__ = ["LimitedProtocol", "server_config"]
-
 HEADER_S = 10.0
 SEND_S = 60.0
 KEEP_ALIVE_S = 65
@@ -63,7 +61,6 @@ class LimitedProtocol(H11Protocol):
 
     @property
     def address(self) -> str:
-        """Of the client."""
         return self.client[0] if self.client else ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
@@ -93,7 +90,6 @@ class LimitedProtocol(H11Protocol):
             self._send_timer = self.loop.call_later(SEND_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It does again."""
         super().resume_writing()
         self._cancel_send_timer()
 

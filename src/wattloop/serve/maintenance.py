@@ -43,7 +43,6 @@ class MaintenanceThread:
             self._duties.append(_Duty(self._retain, 3_600.0))
 
     def start(self) -> None:
-        """Begin."""
         self._thread = threading.Thread(target=self._run, name="wattloop-steward", daemon=True)
         self._thread.start()
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from wattloop.core.errors import ConfigError
 from wattloop.store.retention import Retention
 
-__all__ = ["LOCAL_HOSTS", "ServeOptions"]
-
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
@@ -44,7 +42,6 @@ class ServeOptions:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether anybody may write."""
         return bool(self.token) or self.tokens is not None
 
     @property

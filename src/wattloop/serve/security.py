@@ -18,18 +18,6 @@ from wattloop.serve.audit_log import Refusals
 from wattloop.serve.errors import said_to
 from wattloop.serve.options import LOCAL_HOSTS, ServeOptions
 
-__all__ = [
-    "BEARER",
-    "COOKIE",
-    "QUERY",
-    "Asking",
-    "Described",
-    "Guard",
-    "Writer",
-    "check_writer",
-    "refuse",
-]
-
 COOKIE = "wattloop_token"
 QUERY = "token"
 POLICY = (
@@ -83,7 +71,6 @@ class Guard:
         self._headers = [(k.lower().encode(), v.encode()) for k, v in HEADERS.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -121,7 +121,6 @@ class AppState:
             self.ingest.abandoned()
 
     def close(self) -> None:
-        """End the child processes."""
         self.predictor.close()
         self.simulator.close()
 

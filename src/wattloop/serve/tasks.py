@@ -16,8 +16,6 @@ from typing import Any, BinaryIO
 from wattloop.core.errors import ConfigError, WattloopError
 from wattloop.core.user_code import forbid_user_code
 
-__all__ = ["main"]
-
 NICENESS = 5
 """Pages and deliveries come first."""
 SLACK_S = 5
@@ -37,7 +35,6 @@ def forecast(**question: Any) -> dict[str, Any]:
 
 
 def workload(model: str, precision: str, sequence: int | None, batch: int) -> dict[str, Any]:
-    """A traced training step."""
     from wattloop.predict.workload.files import workload_values
     from wattloop.schedule.estimates.analytic import workload_of
     from wattloop.schedule.jobs.kind import JobKind

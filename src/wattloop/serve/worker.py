@@ -23,8 +23,6 @@ from starlette.exceptions import HTTPException
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["RETRY_S", "WorkQueue", "Worker", "too_busy"]
-
 T = TypeVar("T")
 
 LIMIT_S = 120.0

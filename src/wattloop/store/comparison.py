@@ -16,8 +16,6 @@ from wattloop.core.records import Scope
 from wattloop.core.results import DomainEnergy
 from wattloop.store.runs import RunRecord
 
-__all__ = ["Cell", "Comparison", "Quantity", "compare"]
-
 TOTAL = "total"
 """Everything that was read, each device once; what that is may differ between runs."""
 

@@ -12,8 +12,6 @@ from wattloop.core.text import plain, plain_data, plain_json
 from wattloop.store.database import Store
 from wattloop.store.schema import events, steps, windows
 
-__all__ = ["SortedEvents", "read_events", "read_steps", "read_windows", "sort_events"]
-
 
 @dataclass(slots=True)
 class SortedEvents:

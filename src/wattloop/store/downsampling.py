@@ -42,7 +42,6 @@ class Curve:
         return len(self.times_s)
 
     def add(self, time_s: float, lowest: float, mean: float, highest: float) -> None:
-        """Append one point."""
         self.times_s.append(time_s)
         self.lowest.append(lowest)
         self.mean.append(mean)

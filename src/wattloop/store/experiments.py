@@ -46,7 +46,6 @@ class Experiment:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self)
 
 
@@ -57,7 +56,6 @@ def new_experiment_id(kind: str, wall_s: float) -> str:
 
 
 def create_experiment(store: Store, experiment: Experiment) -> None:
-    """Keep a new experiment."""
     with store.writing() as connection:
         connection.execute(insert(experiments).values(**_columns(experiment)))
 
@@ -212,7 +210,6 @@ class TrialRecord:
         return self.status != RUNNING
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self)
 
 

@@ -172,8 +172,7 @@ def _provenance(shown: Sequence[Mapping[str, Any]]) -> str:
 # Which job a run belongs to, also where a batch system has given a number out twice.
 #
 # A controller that lost its state begins with job 1 again. The newest job of a number has the
-# plain
-# key, `slurm:lab:42`; one before it gets the time at which it began,
+# plain key, `slurm:lab:42`; one before it gets the time at which it began,
 # `slurm:lab:42@2026-01-31T...`.
 
 APART_S = 30 * 86_400.0

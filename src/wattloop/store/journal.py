@@ -83,10 +83,9 @@ def pack_frame(kind: bytes, payload: bytes) -> bytes:
 # The live journal of a run: an append-only file that survives whatever kills its writer.
 #
 # A journal is a sequence of frames (see `frames`) that a `JournalWriter` appends, of which a
-# reader
-# takes all up to the first torn one. While its writer lives, it holds an exclusive `flock` on the
-# file: a journal that nobody holds belongs to a run that ended or died, and may be folded into the
-# store by whoever comes next.
+# reader takes all up to the first torn one. While its writer lives, it holds an exclusive `flock`
+# on the file: a journal that nobody holds belongs to a run that ended or died, and may be folded
+# into the store by whoever comes next.
 #
 # Times are seconds on the machine's monotonic clock; the header ties them to the time of day.
 
@@ -195,7 +194,6 @@ class JournalTail:
         self._rest = self._rest[used:]
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

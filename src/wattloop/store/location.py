@@ -56,7 +56,6 @@ class StoreLocation:
 
     @property
     def is_server(self) -> bool:
-        """PostgreSQL."""
         return self.url is not None
 
     @property

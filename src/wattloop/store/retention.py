@@ -22,8 +22,6 @@ from wattloop.store.database import Store
 from wattloop.store.runs import delete_run_in
 from wattloop.store.schema import runs, sample_chunks, sample_levels
 
-__all__ = ["Dropped", "Retention", "apply_retention", "parse_age", "retention_of"]
-
 AT_ONCE = 50
 """Runs per transaction: measuring and readers come in between."""
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdwy])")

@@ -121,7 +121,6 @@ def read_record(body: str) -> RunRecord:
 
 
 def facts_of(record: RunRecord) -> dict[str, Any]:
-    """Columns of one run."""
     job: Mapping[str, Any] = (record.job or {}).get("scheduler") or {}
     tags = record.tags
     accounting = record.accounting or {}

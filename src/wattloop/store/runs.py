@@ -114,7 +114,6 @@ def find_run(store: Store, reference: str, *, by_name: bool = False) -> RunRecor
 def list_runs(
     store: Store, wanted: RunFilter | None = None, limit: int | None = None
 ) -> list[RunRecord]:
-    """Runs, newest first."""
     query = _newest_first(select(runs.c.body).where(*_conditions(wanted or RunFilter())))
     if limit is not None:
         query = query.limit(limit)

@@ -22,23 +22,6 @@ from sqlalchemy import (
     Text,
 )
 
-__all__ = [
-    "events",
-    "experiments",
-    "jobs",
-    "meta",
-    "metadata",
-    "nodes",
-    "run_facts",
-    "run_tags",
-    "runs",
-    "sample_chunks",
-    "sample_levels",
-    "steps",
-    "trials",
-    "windows",
-]
-
 metadata = MetaData()
 
 meta = Table("meta", metadata, Column("key", String, primary_key=True), Column("value", Text))

@@ -16,8 +16,6 @@ from wattloop.store.details import read_steps, read_windows
 from wattloop.store.runs import RunRecord
 from wattloop.store.samples import Series, read_samples, series_of
 
-__all__ = ["TABLES", "Table", "iso_time", "table_of"]
-
 Value = str | float | int | bool | None
 
 

@@ -6,12 +6,4 @@
 4. simulate: candidates on a twin that was checked against the baseline
 5. decide: the decision tree, and what the figures say
 6. validate: the figures again, each goal met or not
-
-- `spec`        `study.yaml` as people write it
-- `steps`       the steps carried out
-- `goals`       whether a goal is met beyond chance
-- `figures_of`  figures of a source: per seed of a simulation, or per measured run
-- `symptoms`    what a baseline shows at a glance
-- `decision`    step 5
-- `record`      what is known of a study, in the store
 """

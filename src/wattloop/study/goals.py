@@ -91,7 +91,6 @@ class GoalVerdict:
         return "SUCCESS" if self.met else "FAIL"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {**asdict(self), "verdict": self.word}
 
 
@@ -182,7 +181,6 @@ class Decision:
     reasons: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {"choice": self.choice, "reasons": list(self.reasons)}
 
 

@@ -16,8 +16,6 @@ from wattloop.store.experiments import (
 )
 from wattloop.study.spec import StudySpec
 
-__all__ = ["STEPS", "StudyRecord", "is_dead_end", "next_step"]
-
 STEPS = ("objective", "baseline", "characterize", "simulate", "decide", "validate")
 
 

@@ -9,8 +9,6 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.yaml_spec import format_errors, read_yaml, validation_errors
 from wattloop.study.goals import Goal
 
-__all__ = ["EXAMPLE", "LESS_IS_BETTER", "Source", "StudySpec", "read_study"]
-
 LESS_IS_BETTER = {
     **dict.fromkeys(
         ("energy_kwh", "energy_j", "idle_kwh", "wasted_kwh", "energy_per_job_kwh"), True
@@ -67,7 +65,6 @@ class Source(_Part):
 
     @property
     def is_measured(self) -> bool:
-        """Whether it names runs."""
         return self.runs is not None or self.tag is not None
 
 

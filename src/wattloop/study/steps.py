@@ -20,8 +20,6 @@ from wattloop.study.metrics import (
 from wattloop.study.record import StudyRecord
 from wattloop.study.spec import Source, StudySpec
 
-__all__ = ["StudyRunner"]
-
 
 class StudyRunner:
     """One study on one store.

@@ -45,7 +45,6 @@ class Repeated:
 
     @property
     def time_s(self) -> Estimate | None:
-        """Mean time."""
         return estimate([o.time_s for o in self.used if o.time_s is not None])
 
     @property
@@ -123,7 +122,6 @@ class Compared:
 
     @property
     def label(self) -> str:
-        """For tables."""
         if self.metric == "eds":
             return f"EDS (k={self.k:g})"
         return LABELS[self.metric]
@@ -180,7 +178,6 @@ class Gain:
         return self.half_width_pct is not None and self.value_pct > self.half_width_pct
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {**asdict(self), "beyond_noise": self.beyond_noise}
 
 
@@ -257,7 +254,6 @@ class PointResult:
 
     @property
     def time_s(self) -> Estimate | None:
-        """Mean time."""
         return self.repeated.time_s
 
     def energy_j(self, scope: str) -> Estimate | None:
@@ -292,7 +288,6 @@ class PointResult:
         return min(used, key=lambda o: abs((o.time_s or 0.0) - time_s.mean)).run_id
 
     def provenance(self, scope: str) -> str | None:
-        """Of the energy."""
         kinds = {o.scopes[scope].provenance for o in self.repeated.used if scope in o.scopes}
         return ", ".join(sorted(kinds)) or None
 
@@ -376,7 +371,6 @@ class SweepResult:
 
     @property
     def provenance(self) -> str:
-        """Of all energies together."""
         return self.provenance_of(self.scope) if self.scope else "not measured"
 
     def provenance_of(self, scope: str) -> str:

@@ -266,7 +266,6 @@ class Sweep:
         return replace(result, experiment=replace(result.experiment, status=status))
 
     def result(self) -> SweepResult:
-        """Everything found so far."""
         return result_of(self._experiment, read_trials(self._store, self._experiment.experiment_id))
 
     # -- inside ----------------------------------------------------------------------------

@@ -36,7 +36,6 @@ SECOND = {"gpu": "cpu", "cpu": "dram"}
 
 
 def point_rows(result: SweepResult) -> list[Row]:
-    """One row per point."""
     rows = []
     for group in result.groups:
         for point in group.points:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-__all__ = ["AmdgpuCard", "AmdgpuTree"]
-
 SCLK_MHZ = (500, 800, 1100, 1400, 1700, 2100)
 MCLK_MHZ = (400, 700, 900, 1600)
 

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CpufreqTree", "Policy"]
-
 GOVERNORS = "performance powersave ondemand conservative schedutil userspace"
 
 

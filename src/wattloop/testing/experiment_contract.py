@@ -25,8 +25,6 @@ from wattloop.store.experiments import (
 )
 from wattloop.store.runs import RunRecord, insert_run, list_runs
 
-__all__ = ["ExperimentContract"]
-
 
 class ExperimentContract:
     """Promises of experiments in a store, one test each."""

@@ -20,8 +20,6 @@ from wattloop.core.errors import ConfigError
 from wattloop.fleet.tokens import Role, add_token
 from wattloop.testing.free_ports import PortBlock
 
-__all__ = ["FleetServer"]
-
 PATIENCE_S = 60.0
 
 

@@ -7,8 +7,6 @@ import socket
 import tempfile
 from pathlib import Path
 
-__all__ = ["PortBlock"]
-
 FIRST, LAST = 14_000, 32_000
 """Below what Linux gives to outgoing connections: a port that is free now stays free."""
 SIZE = 100

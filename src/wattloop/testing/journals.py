@@ -9,8 +9,6 @@ from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.store.journal import Journal, JournalWriter
 
-__all__ = ["FEEDS", "close_journal", "ended", "header", "root_window", "write_journal"]
-
 STARTED_S = 1_000.0
 STARTED_WALL_S = 1_800_000_000.0
 

@@ -12,8 +12,6 @@ from wattloop.core.errors import ConfigError
 from wattloop.testing.free_ports import PortBlock
 from wattloop.testing.process_keeper import ProcessKeeper
 
-__all__ = ["PATIENCE_S", "Lab"]
-
 PATIENCE_S = 60.0
 
 

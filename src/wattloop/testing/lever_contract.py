@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from wattloop.control.lever import Lever, LeverState, Setting
 from wattloop.core.errors import ConfigError
 
-__all__ = ["check_lever"]
-
 NAME = re.compile(r"[a-z][a-z0-9_-]*(:\d+)?(/[a-z][a-z0-9_-]*(:\d+)?)+")
 UNITS = {"W", "MHz", "name"}
 

@@ -14,8 +14,6 @@ from wattloop.core.records import Domain, DomainKind, Gap, Signal
 from wattloop.core.results import Missing
 from wattloop.meters.base import Meter, Reading
 
-__all__ = ["check_meter"]
-
 DOMAIN_NAME = re.compile(r"[a-z][a-z0-9_-]*(:\d+)?(/[a-z][a-z0-9_-]*(:\d+)?)*")
 SIGNAL_UNITS = {"fraction", "MHz", "degC", "B", "W"}
 

@@ -24,8 +24,6 @@ from wattloop.testing.synthetic_cluster import (
     synthetic_jobs,
 )
 
-__all__ = ["Watched", "check_policy", "check_policy_in"]
-
 Make = Callable[[], Policy]
 
 EVENTS_PER_JOB = 200

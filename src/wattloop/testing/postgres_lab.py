@@ -16,8 +16,6 @@ from typing import ClassVar
 from wattloop.core.errors import ConfigError
 from wattloop.testing.lab import Lab
 
-__all__ = ["PostgresLab", "why_no_postgres"]
-
 ACCOUNT = "postgres"
 """PostgreSQL refuses to run as root."""
 

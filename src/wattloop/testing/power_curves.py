@@ -7,8 +7,6 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Constant", "PowerCurve", "Ramp", "SineWave", "Spikes", "SquareWave", "Steps", "Sum"]
-
 
 class PowerCurve(Protocol):
     """Watts at a moment, and joules since 0 s."""

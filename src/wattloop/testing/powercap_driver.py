@@ -19,8 +19,6 @@ from pathlib import Path
 from wattloop.testing.power_curves import PowerCurve
 from wattloop.testing.powercap_tree import TreeZone, Writing, write_counter
 
-__all__ = ["Driver"]
-
 MEMORY = Path("/dev/shm")
 """A file system without a disk, where there is one."""
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-__all__ = ["Layout", "PowercapTree", "TreeZone", "Writing", "write_counter"]
-
 DEFAULT_RANGE_UJ = 262_143_328_850
 """What a Xeon shows: 2^32 units of 61 uJ."""
 

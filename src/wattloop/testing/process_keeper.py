@@ -6,8 +6,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-__all__ = ["ProcessKeeper", "process_marker"]
-
 MARKER = "WATTLOOP_LAB"
 
 _SCRIPT = r"""

@@ -8,8 +8,6 @@ from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
 from wattloop.core.results import Missing
 from wattloop.meters.base import Meter, Reading
 
-__all__ = ["ScriptedMeter", "counter", "gauge"]
-
 Script = Callable[[float], Reading]
 """Seconds on the meter's clock -> what the sensor shows then."""
 

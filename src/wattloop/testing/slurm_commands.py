@@ -7,8 +7,6 @@ from abc import abstractmethod
 from wattloop.core.errors import CommandError
 from wattloop.testing.lab import PATIENCE_S, Lab
 
-__all__ = ["SlurmCommands"]
-
 UP = ("idle", "mix", "alloc", "comp")
 
 

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["NodeLine", "gres_conf", "shell_exports", "slurm_conf", "write_script"]
-
 
 class NodeLine(NamedTuple):
     """One node as `slurm.conf` has it."""

@@ -14,8 +14,6 @@ from wattloop.testing.slurm_conf import (
     write_script,
 )
 
-__all__ = ["PATH", "LabFiles", "daemon_command"]
-
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 FOLDERS = ("state", "spool", "dev", "munge", "virtual", "hooks", "environment")
 

@@ -17,8 +17,6 @@ from wattloop.testing.slurm_commands import SlurmCommands
 from wattloop.testing.slurm_conf import NodeLine
 from wattloop.testing.slurm_files import PATH, LabFiles, daemon_command
 
-__all__ = ["SlurmLab", "why_no_slurm"]
-
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "sinfo", "munged")
 
 

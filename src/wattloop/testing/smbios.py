@@ -3,8 +3,6 @@
 import struct
 from pathlib import Path
 
-__all__ = ["end_of_table", "memory_device", "other_structure", "write_table"]
-
 
 def memory_device(
     size_mib: int | None,

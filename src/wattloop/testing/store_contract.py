@@ -30,8 +30,6 @@ from wattloop.store.samples import find_series, read_curve, read_samples
 from wattloop.testing.experiment_contract import ExperimentContract
 from wattloop.testing.journals import close_journal, ended, header, root_window, write_journal
 
-__all__ = ["StoreContract"]
-
 
 class StoreContract(ExperimentContract):
     """Promises of a store, one test each; those of experiments are inherited."""

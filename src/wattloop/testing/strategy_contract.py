@@ -16,8 +16,6 @@ from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
 from wattloop.tune.strategies.base import WAIT, Strategy, StrategyEvent
 
-__all__ = ["TriedBench", "check_strategy", "played"]
-
 Make = Callable[[Problem], Strategy]
 
 MOST_SEGMENTS = 3_000

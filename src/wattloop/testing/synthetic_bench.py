@@ -25,8 +25,6 @@ from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Sta
 from wattloop.tune.segment import CAP_LEVER, CapSearch, Segment, Value
 from wattloop.tune.space import Choice, Parameter, Real, Space
 
-__all__ = ["CAPS_W", "SyntheticBench", "synthetic_problem"]
-
 CAPS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
 PROBE_SHARE = 0.02
 """Part of an epoch that one probe of a cap takes."""

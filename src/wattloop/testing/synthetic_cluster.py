@@ -23,15 +23,6 @@ from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions
 from wattloop.schedule.jobs import JobKind, JobTable
 from wattloop.schedule.step_function import StepFunction
 
-__all__ = [
-    "FormulaOracle",
-    "World",
-    "random_world",
-    "synthetic_cluster",
-    "synthetic_jobs",
-    "wide_world",
-]
-
 GPUS = {"a100": ("a100-sxm-40", 1.0), "h100": ("h100-sxm", 2.2), "v100": ("v100-sxm-32", 0.4)}
 """Type -> the GPU it is, and its speed."""
 

@@ -30,8 +30,6 @@ from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.meter import VirtualEnergy, VirtualPower
 from wattloop.virtual.physics import IDLE, Activity
 
-__all__ = ["CardScript", "RunScript", "Work", "write_run"]
-
 SIGNALS_S = 1.0
 """As the sampler of `wattloop run` reads them."""
 

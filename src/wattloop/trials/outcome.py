@@ -169,7 +169,6 @@ class ScopeEnergy:
     modelled: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {name: getattr(self, name) for name in self.__slots__} | {
             "sources": list(self.sources)
         }
@@ -224,7 +223,6 @@ class TrialOutcome:
         return max(values) if values else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         data = {name: getattr(self, name) for name in self.__slots__}
         return data | {
             "status": self.status.value,

@@ -14,8 +14,6 @@ from wattloop.measure.command import launch
 from wattloop.trials.outcome import TrialStatus
 from wattloop.trials.signals import stops_deferred
 
-__all__ = ["ProcessEnd", "run_group", "status_of"]
-
 GRACE_S = 5.0
 """How long a group may take to end by itself after SIGTERM."""
 TAIL_B, TAIL_LINES = 4_096, 3

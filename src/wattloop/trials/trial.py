@@ -6,8 +6,6 @@ from typing import Any
 
 from wattloop.control.lever import Setting
 
-__all__ = ["Trial"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:

@@ -25,8 +25,6 @@ from wattloop.tune.space import Space
 from wattloop.tune.spec import SearchSpec, spec_from
 from wattloop.tune.trial import Trial
 
-__all__ = ["Best", "SearchResult", "search"]
-
 Train = Callable[[Trial], Any] | str | Sequence[str]
 
 _log = logging.getLogger("wattloop.tune")

@@ -27,7 +27,6 @@ from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.lock import end_leftovers, lock_experiment
 from wattloop.trials.signals import stops_deferred, stops_raise
 from wattloop.tune.executors.checkpoint import CandidateFiles
-from wattloop.tune.executors.ray import slots_asked
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress
 from wattloop.tune.results import CandidateResult, SearchSummary, candidates_from, summary_of
@@ -38,6 +37,7 @@ from wattloop.tune.search_setup import (
     device_groups,
     executor_for,
     problem_without,
+    slots_asked,
 )
 from wattloop.tune.search_store import KIND, SearchRecord
 from wattloop.tune.segment import Segment, Until, Value
@@ -103,7 +103,6 @@ class FinalResult:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         data = {**asdict(self), "search": self.search.to_dict()}
         for run in ("winner", "default"):
             if data[run] is not None:

@@ -19,8 +19,6 @@ from wattloop.tune.space import Space
 if TYPE_CHECKING:
     from wattloop.control.session import LeverSession
 
-__all__ = ["GPUS", "LeverBoard", "cannot_be_set", "gpu_variables"]
-
 GPUS = "gpus"
 """The lever of the number of GPUs; no lever of the machine."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -14,8 +14,7 @@ from wattloop.core.units import kwh_from_joules
 #     f(alpha, beta) = alpha P + (1 - alpha) (beta E + (1 - beta) LR)
 #
 # Performance P, energy E and learning rate LR are each rescaled to 0..1 over the configurations
-# that
-# are compared, and turned round so that 1 is best: a low energy, a high rate.
+# that are compared, and turned round so that 1 is best: a low energy, a high rate.
 
 ALPHA, BETA = 0.75, 0.5
 
@@ -83,8 +82,7 @@ def rescaled(values: Sequence[float | None], *, invert: bool = False) -> list[fl
 #
 # A training has a score of its own for every objective but one: SM2 (document 003, equation 2)
 # weighs the quality, energy and learning rate of several against each other, so it needs all of
-# them
-# at once (`Objective.compared`).
+# them at once (`Objective.compared`).
 
 OBJECTIVES: Mapping[str, str] = {
     "energy": "least energy",
@@ -182,7 +180,6 @@ class Objective:
         return self._score(self.names[0], trained, reference)
 
     def scores(self, trained: Trained, reference: Point | None = None) -> tuple[float, ...]:
-        """All of them."""
         return tuple(self._score(name, trained, reference) for name in self.names)
 
     def compared(

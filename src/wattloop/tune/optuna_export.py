@@ -83,12 +83,9 @@ def _fast() -> dict[str, Any]:
 # A stored search as a study of Optuna, for `optuna-dashboard sqlite:///FILE.db`.
 #
 # Our store stays the record. Each candidate is a trial with its parameters and their
-# distributions,
-# the objective as its value, quality epoch by epoch as intermediate values, and energy, time,
-# status
-# and provenance as user attributes. A candidate that was stopped before its target is *pruned*,
-# one
-# that failed has *failed*.
+# distributions, the objective as its value, quality epoch by epoch as intermediate values, and
+# energy, time, status and provenance as user attributes. A candidate that was stopped before its
+# target is *pruned*, one that failed has *failed*.
 
 LARGER_IS_BETTER = ("quotient", "quality")
 

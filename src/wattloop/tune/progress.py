@@ -7,8 +7,6 @@ from typing import Any
 
 from wattloop.tune.segment import known_fields
 
-__all__ = ["CapFound", "EpochPoint", "Progress", "RateLoss", "Status"]
-
 
 class Status(StrEnum):
     """How a segment ended."""

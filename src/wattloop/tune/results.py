@@ -83,7 +83,6 @@ class CandidateResult:
         return self.energy_j / self.time_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         data = {**asdict(self), "power_w": self.power_w}
         del data["error"]
         return data
@@ -274,10 +273,8 @@ def quality_of(facts: dict[str, Any]) -> Quality | None:
 #
 # A search trains a configuration once, so its noise is what that one run tells: what reaching a
 # target took is known to within one epoch, the energy of equal epochs scatters, and so does a
-# metric
-# from epoch to epoch. The error of a sensor is added where it is independent from run to run; that
-# of
-# a shared model (an estimate) is the same in both, and cancels.
+# metric from epoch to epoch. The error of a sensor is added where it is independent from run to
+# run; that of a shared model (an estimate) is the same in both, and cancels.
 
 DEGREES = {"energy": 1, "time": 1, "cost": 1, "carbon": 1, "eds": 1, "edp": 2, "ed2p": 3}
 
@@ -415,7 +412,6 @@ class SearchSummary:
     tie: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         data = {name: getattr(self, name) for name in self.__slots__}
         for name in ("best", "default"):
             data[name] = None if data[name] is None else data[name].to_dict()

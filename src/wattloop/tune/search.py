@@ -46,7 +46,6 @@ class BudgetSpent:
     unknown: int = 0
 
     def after(self, progress: Progress) -> "BudgetSpent":
-        """With one more segment."""
         repeated_j, idle_j = progress.repeated_j or 0.0, progress.idle_j or 0.0
         return BudgetSpent(  # not by dataclasses.replace, for the same reason as in `Past.after`
             energy_j=self.energy_j + (progress.energy_j or 0.0) + repeated_j + idle_j,

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -20,7 +21,6 @@ from wattloop.store.experiments import (
 )
 from wattloop.trials.lock import refuse_locked
 from wattloop.tune.executors.base import ExecutorParts, TrialExecutor
-from wattloop.tune.executors.ray import slots_asked
 from wattloop.tune.levers import cannot_be_set
 from wattloop.tune.problem import Problem
 from wattloop.tune.search import Search, SearchCallback, SearchStopped
@@ -401,3 +401,21 @@ def strategy_now(
         return strategy
     except WattloopError:
         return None
+
+
+def slots_asked(text: str) -> tuple[int | None, int] | None:
+    """How many slots, and how many GPUs each: `ray`, `ray:4`, `ray:4x2`; None for other words.
+
+    Raises:
+        ConfigError: it begins with `ray` and goes on otherwise.
+    """
+    if not text.startswith("ray"):
+        return None
+    found = re.fullmatch(r"ray(?::([1-9]\d*)(?:x([1-9]\d*))?)?", text)
+    if found is None:
+        raise ConfigError(
+            f"parallel {text}: write 'ray' for every GPU of the cluster, 'ray:4' for four of them, "
+            "or 'ray:4x2' for four trainings on two GPUs each"
+        )
+    count, gpus = found.groups()
+    return None if count is None else int(count), int(gpus or 1)

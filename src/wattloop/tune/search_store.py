@@ -95,8 +95,7 @@ class DiskReserve:
 # A search in the store: every segment is a trial, written when it is asked for and when it ended.
 #
 # Asks and tells are numbered in the order in which they happened, so that a strategy can be
-# brought
-# to where it was by doing them again, also where several segments were under way at once.
+# brought to where it was by doing them again, also where several segments were under way at once.
 
 KIND = "search"
 
@@ -188,7 +187,6 @@ class SearchRecord:
 
     @property
     def search_id(self) -> str:
-        """Its identifier."""
         return self.experiment.experiment_id
 
     @property
@@ -198,7 +196,6 @@ class SearchRecord:
 
     @property
     def folder(self) -> Path:
-        """For checkpoints and output."""
         return search_folder(self.store, self.search_id)
 
     def story(self, records: Iterable[TrialRecord] | None = None) -> SearchHistory:
@@ -283,7 +280,6 @@ class SearchRecord:
         self.experiment = replace(self.experiment, facts={**self.experiment.facts, **facts})
 
     def running(self, facts: Mapping[str, Any] | None = None) -> None:
-        """It goes on."""
         self.set_status(RUNNING, facts)
 
     def close(self) -> None:

@@ -72,7 +72,6 @@ class Choice(Parameter):
             raise ConfigError(f"values {list(self.values)}: one is given twice")
 
     def listed(self) -> tuple[Value, ...]:
-        """All of them."""
         return self.values
 
     def draw(self, rng: "np.random.Generator") -> Value:
@@ -97,15 +96,12 @@ class Fixed(Parameter):
         _check_plain(self.value)
 
     def listed(self) -> tuple[Value, ...]:
-        """The one value."""
         return (self.value,)
 
     def draw(self, rng: "np.random.Generator") -> Value:
-        """The one value."""
         return self.value
 
     def checked(self, value: Value) -> Value:
-        """The one value."""
         if not same(value, self.value):
             raise ConfigError(f"{value!r}: it is fixed to {self.value!r}")
         return self.value
@@ -118,11 +114,9 @@ class Linked(Parameter):
     same_as: str
 
     def listed(self) -> tuple[Value, ...]:
-        """Nothing of its own."""
         return (None,)
 
     def draw(self, rng: "np.random.Generator") -> Value:
-        """Nothing of its own."""
         return None
 
     def checked(self, value: Value) -> Value:
@@ -394,7 +388,6 @@ class Space:
         return self._branches(self._order)
 
     def sample(self, rng: "np.random.Generator") -> Configuration:
-        """A random configuration."""
         drawn = {name: p.draw(rng) for name, p in self.parameters.items()}
         return drawn if self._independent else self._resolved(drawn)
 

@@ -203,7 +203,6 @@ class ProgramTrial(Trial):
                 self._wait({"wattloop": "paused"})
 
     def expect_steps(self, count: float) -> None:
-        """Told to the search."""
         self._each = count
 
     def _say_steps(self) -> None:

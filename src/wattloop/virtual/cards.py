@@ -11,16 +11,13 @@ from wattloop.virtual.physics import CardModel
 # Parameters of the virtual cards.
 #
 # Peak rates, limits and highest clocks are the maker's. Idle power and the split between
-# arithmetic
-# and memory of the H200 are set so that a full matrix product meets what was measured on a real
-# one;
-# those of A100, A40 and V100 are assumptions that nothing was compared with. So are all voltages
-# and
-# the clock of the knee, which no maker publishes; that voltage is constant up to a knee and linear
-# above is the form of Guerreiro et al., "GPGPU Power Modeling for Multi-Domain Voltage-Frequency
-# Scaling" (HPCA 2018). Lower memory clocks and the part of idle power that follows them are
-# assumed,
-# too. The RTX 6000 was fitted to a published table (docs/benchmarks/document_004.md).
+# arithmetic and memory of the H200 are set so that a full matrix product meets what was measured
+# on a real one; those of A100, A40 and V100 are assumptions that nothing was compared with. So
+# are all voltages and the clock of the knee, which no maker publishes; that voltage is constant
+# up to a knee and linear above is the form of Guerreiro et al., "GPGPU Power Modeling for Multi-
+# Domain Voltage-Frequency Scaling" (HPCA 2018). Lower memory clocks and the part of idle power
+# that follows them are assumed, too. The RTX 6000 was fitted to a published table
+# (docs/benchmarks/document_004.md).
 
 CARDS: dict[str, CardModel] = {
     "h200": CardModel(

@@ -225,7 +225,6 @@ class VirtualGpu:
         self._change(counter_zero_j=self.energy_j(self._clock.now_s()))
 
     def now(self) -> TimelineSegment:
-        """The card's present state."""
         segments = self._timeline.segments(self.index)
         return segments[-1] if segments else self._first
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from wattloop.core.errors import ConfigError
 from wattloop.virtual.physics import IDLE, Activity
 
-__all__ = ["JOBS", "Phase", "TrainingJob", "job_named"]
-
 
 class Phase(NamedTuple):
     """A part of a job on each card: what occupies it, and for how long at the highest clocks."""

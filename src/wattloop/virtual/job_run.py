@@ -50,7 +50,6 @@ class TrainingResult(NamedTuple):
     provenance: str = "simulated"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return self._asdict()
 
 

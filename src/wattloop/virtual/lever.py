@@ -13,8 +13,6 @@ from wattloop.virtual.gpu import VirtualGpu, refusal_to_read, refusal_to_set
 from wattloop.virtual.machine import VirtualMachine, shared_machine
 from wattloop.virtual.meter import first_number
 
-__all__ = ["VirtualMemoryClock", "VirtualPowerLimit", "VirtualSmClock", "detect"]
-
 
 def detect(context: Context) -> Sequence[Lever]:
     """Three levers per virtual card that the user asked for; none without."""
@@ -46,7 +44,6 @@ class _VirtualLever(Lever):
         self._environment = {**machine.environment, "WATTLOOP_VIRTUAL_GPUS": str(len(machine.gpus))}
 
     def state(self) -> LeverState:
-        """As it stands now."""
         try:
             now = self.gpu.now()
             unreadable, _ = refusal_to_read(now)
@@ -92,7 +89,6 @@ class _VirtualLever(Lever):
         return self._rounded(value)
 
     def write(self, value: Setting) -> None:
-        """Set an accepted value."""
         number = self.accepted(value)
         assert not isinstance(number, str)  # `accepted` refuses names
         try:

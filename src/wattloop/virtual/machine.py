@@ -15,8 +15,6 @@ from wattloop.virtual.node import NODES, NodeModel
 from wattloop.virtual.physics import CardModel
 from wattloop.virtual.timeline import FileTimeline
 
-__all__ = ["MODEL_VARIABLE", "STATE_VARIABLE", "VirtualMachine", "shared_gpus", "shared_machine"]
-
 STATE_VARIABLE = "WATTLOOP_VIRTUAL_STATE"
 MODEL_VARIABLE = "WATTLOOP_VIRTUAL_MODEL"
 

@@ -64,14 +64,12 @@ class _VirtualMeter(Meter):
         return self._domains
 
     def read(self) -> Sequence[Reading]:
-        """One value per card."""
         return [
             self._guarded(name, gpu, self._sensed)
             for name, gpu in zip(self._names, self._gpus, strict=True)
         ]
 
     def close(self) -> None:
-        """Nothing is kept open."""
         self._closed = True
 
     @abstractmethod
@@ -123,7 +121,6 @@ class VirtualPower(_VirtualMeter):
         return tuple(Signal(f"{n}/{s}", unit) for n in self._names for s, unit, _ in _SIGNALS)
 
     def read_signals(self) -> Sequence[Reading]:
-        """One value per signal."""
         return [
             self._guarded(name, gpu, lambda gpu, tick, tick_s, of=of: of(gpu, tick_s))  # type: ignore[misc]  # mypy cannot type a default that binds the loop's variable
             for name, gpu in zip(self._names, self._gpus, strict=True)
@@ -223,7 +220,6 @@ class _NodeMeter(Meter):
         return [self._shown(math.floor(self._clock.now_s() / PERIOD_S))]
 
     def close(self) -> None:
-        """Nothing is kept open."""
         self._closed = True
 
     @abstractmethod

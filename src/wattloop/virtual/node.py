@@ -18,8 +18,7 @@ from wattloop.virtual.physics import IDLE, Activity, CardModel, OperatingPoint
 #     t(n)    = sum over phases of t_phase(n) x slowdown of the slowest card
 #
 # Q is the power that the heat sinks of all cards feel, idle ones included; `Q_full` is every card
-# at
-# its default limit.
+# at its default limit.
 
 GOLD = ((0.0, 0.80), (0.1, 0.84), (0.2, 0.88), (0.5, 0.92), (1.0, 0.88))
 
@@ -116,7 +115,6 @@ def _settled(
 
 
 def _between(points: Sequence[tuple[float, float]], x: float) -> float:
-    """Linear interpolation, constant outside."""
     if x <= points[0][0]:
         return points[0][1]
     for (x0, y0), (x1, y1) in pairwise(points):

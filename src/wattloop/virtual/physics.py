@@ -14,8 +14,6 @@ limits: a card may settle `overshoot` above its cap, and no cap brings it below 
 
 from dataclasses import dataclass
 
-__all__ = ["IDLE", "Activity", "CardModel", "OperatingPoint", "Work"]
-
 
 @dataclass(frozen=True, slots=True)
 class Work:

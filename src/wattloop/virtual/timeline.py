@@ -32,7 +32,6 @@ NOBODY = WorkOwner(0.0, 0.0)
 
 
 def this_process() -> WorkOwner:
-    """The calling process."""
     pid = os.getpid()
     return WorkOwner(float(pid), _began(pid) or 0.0)
 
@@ -167,7 +166,6 @@ class MemoryTimeline:
         return self._segments.get(gpu, [])
 
     def append(self, gpu: int, segment: TimelineSegment) -> None:
-        """Add a segment."""
         kept = self._segments.setdefault(gpu, [])
         if len(kept) >= 2 * self.KEPT:
             # A new list: a reader may be walking the old one.

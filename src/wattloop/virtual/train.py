@@ -22,8 +22,6 @@ from wattloop.virtual.machine import VirtualMachine, shared_machine
 from wattloop.virtual.node import NODES
 from wattloop.virtual.timeline import began_s, this_process
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None, since_s: float | None = None) -> int:
     """Train, print a line per step and the result as JSON; exit code 2 for wrong arguments.

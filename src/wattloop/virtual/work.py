@@ -14,8 +14,6 @@ from wattloop.core.errors import ConfigError
 from wattloop.virtual.machine import shared_gpus
 from wattloop.virtual.timeline import this_process
 
-__all__ = ["main"]
-
 LONGEST_S = 1e6
 
 

@@ -10,8 +10,6 @@ from wattloop.advise.gpu_facts import GpuFacts
 from wattloop.advise.trace import TraceInterval
 from wattloop.core.units import format_power
 
-__all__ = ["cap_too_high"]
-
 WORTH = 0.08
 """Predicted saving of the GPUs' energy. The prediction is off by 3% in power and 5% in time
 (docs/benchmarks/predict_caps.md), so less may be nothing."""

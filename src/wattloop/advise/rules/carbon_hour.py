@@ -10,8 +10,6 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_mass
 from wattloop.core.user_code import user_path
 
-__all__ = ["carbon_hour"]
-
 WITHIN_S = 24 * 3_600.0
 """How long a run may wait: a day, since grids repeat by the day."""
 WORTH = 0.1

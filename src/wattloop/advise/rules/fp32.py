@@ -6,8 +6,6 @@ from wattloop.advise.gpu_facts import GpuFacts
 from wattloop.advise.program import run_again
 from wattloop.hardware.gpus import Gpu
 
-__all__ = ["fp32"]
-
 FILLED = 0.3
 """Power above idle while it works, as a part of the room: less is not bound by arithmetic. Of 38
 pairs of training steps measured on an H200, bf16 saved 59% and more in nine tenths of the 35 above

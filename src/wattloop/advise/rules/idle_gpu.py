@@ -7,8 +7,6 @@ from wattloop.advise.program import waits_on_purpose
 from wattloop.advise.trace import TraceInterval
 from wattloop.core.units import format_energy, format_power
 
-__all__ = ["idle_gpu"]
-
 MOSTLY = 0.5
 """Idle for more than half of the working time."""
 LONG_REST_S = 30.0

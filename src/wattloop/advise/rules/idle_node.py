@@ -4,8 +4,6 @@ from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
 from wattloop.core.units import format_duration, format_energy, format_power
 
-__all__ = ["idle_node"]
-
 LONG_S = 3_600.0
 """Shorter pauses are people at work."""
 LONGEST_S = 7 * 86_400.0

@@ -6,8 +6,6 @@ from wattloop.advise.program import run_again
 from wattloop.advise.trace import TraceInterval
 from wattloop.core.units import format_duration, format_energy
 
-__all__ = ["idle_tail"]
-
 TAIL = 0.08
 """Of the run. Writing a checkpoint and ending a program take a few per cent of a short run."""
 SHORTEST_S = 10.0

@@ -7,8 +7,6 @@ from wattloop.advise.program import number_of, run_again
 from wattloop.advise.trace import TraceInterval
 from wattloop.core.units import format_bytes, format_power
 
-__all__ = ["launch_bound"]
-
 HAS_WORK = 0.5
 """Utilisation: a kernel is there more often than not."""
 HARDLY_FILLED = 0.3

@@ -11,8 +11,6 @@ from wattloop.advise.rules.idle_gpu import LONG_REST_S
 from wattloop.advise.trace import SignalTrace, TraceInterval
 from wattloop.core.units import format_energy, format_power
 
-__all__ = ["starved_loader"]
-
 WAITING = 0.25
 """Share of the working time without work. Communication and optimizer steps keep a GPU busy, as
 NVML counts it; checkpoints and evaluations stay below a tenth."""

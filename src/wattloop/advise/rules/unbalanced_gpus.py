@@ -5,8 +5,6 @@ from wattloop.advise.facts import RunFacts
 from wattloop.advise.rules.idle_gpu import MOSTLY
 from wattloop.core.units import format_power
 
-__all__ = ["unbalanced_gpus"]
-
 UNEVEN = 0.7
 """Work of a GPU below this part of the median of the others. The insight of the same name says so
 below 0.75 of the power with idling in it; above idling, three GPUs in a data-parallel job stay

@@ -125,7 +125,6 @@ class AuditLog:
                 del self._budgets[budget]
 
     def close(self) -> None:
-        """No more lines."""
         self.sum_up(0.0)
         with self._busy:
             self._changes.close()

@@ -317,7 +317,6 @@ class RemoteLever(Lever):
         )
 
     def read(self) -> Setting:
-        """Its present value."""
         return self._client.read(self._theirs)
 
     def accepted(self, value: Setting) -> Setting:
@@ -341,12 +340,10 @@ class RemoteLever(Lever):
         self._client.release(self._theirs)
 
     def write_text(self, value: Setting) -> str:
-        """The request."""
         unit = str(self._offer["unit"])
         return f"control daemon at {self._client.path}: {self._theirs} = {shown(value, unit)}"
 
     def write_part_text(self, part: str, value: Setting) -> str:
-        """The request."""
         return f"control daemon at {self._client.path}: release {self._theirs}"
 
 

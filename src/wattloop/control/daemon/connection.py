@@ -23,8 +23,6 @@ from wattloop.control.daemon.request_handler import RequestHandler
 from wattloop.control.daemon.request_rate import Rate
 from wattloop.core.errors import WattloopError
 
-__all__ = ["Connection", "hang_up"]
-
 
 class Connection(threading.Thread):
     """A thread of its own, so that a slow device or a silent client holds up nobody else."""

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from wattloop.control.daemon.trusted_file import read_trusted
 from wattloop.core.errors import ConfigError
 
-__all__ = ["JobGpus", "gpus_of", "read_job_gpus", "write_job_gpus"]
-
 
 class JobGpus(NamedTuple):
     """The GPUs of one job on this node, by their numbers here."""

@@ -41,8 +41,7 @@ class ReleaseResult:
 # One device: who has it, what they set, and what it goes back to.
 #
 # Below a lease lies the operator's default cap, and below that what the device had before the
-# daemon
-# touched it. All of it is one `Hold`: locked, journaled before it is set, read back.
+# daemon touched it. All of it is one `Hold`: locked, journaled before it is set, read back.
 
 # A hold looks at leftovers with the environment of whoever left them: one at a time.
 _entering = threading.Lock()
@@ -145,7 +144,6 @@ class DeviceLease:
             return Change(was, value)
 
     def uncap(self, name: str) -> ReleaseResult | None:
-        """No default any more."""
         with self._busy:
             before = self.defaults.pop(name, None)
             done = (

@@ -155,7 +155,6 @@ def trusted_path(path: Path, *, uid: int = -1, gid: int = -1) -> Path:
 
 
 def encoded(message: dict[str, Any]) -> bytes:
-    """One line."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 

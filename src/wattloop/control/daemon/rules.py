@@ -17,9 +17,8 @@ from wattloop.core.quantities import Dimension, number_and_unit, quantity
 
 # Ranges of values as an operator writes them: `100 W to 400 W`, `50% to 100%`, `600 to 1980 MHz`.
 #
-# A bound may be left out (`to 400 W`, `100 W to`), and `any` is the whole range of the device. For
-# a
-# lever that is a choice, the names. A cap is `70%`, `350 W`, or `-10%`: below the device's
+# A bound may be left out (`to 400 W`, `100 W to`), and `any` is the whole range of the device.
+# For a lever that is a choice, the names. A cap is `70%`, `350 W`, or `-10%`: below the device's
 # default.
 
 

@@ -139,7 +139,6 @@ def _check_free(path: Path) -> None:
 
 
 def trusted_sockets(path: Path) -> list[Path]:
-    """Those that are there."""
     pattern = re.compile(re.escape(path.name) + r"\.[ug]\d+(\.new)?")
     try:
         return [found for found in path.parent.iterdir() if pattern.fullmatch(found.name)]

@@ -7,8 +7,6 @@ from pathlib import Path
 from wattloop.control.lock import user_name
 from wattloop.core.errors import ConfigError
 
-__all__ = ["check_folder", "read_trusted"]
-
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 MOST_B = 1 << 20
 

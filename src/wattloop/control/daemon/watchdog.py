@@ -49,12 +49,10 @@ class Watcher:
 
     @property
     def pid(self) -> int:
-        """Its process number."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it still watches."""
         return self._process.poll() is None
 
     def dismiss(self) -> None:
@@ -65,7 +63,6 @@ class Watcher:
 
 
 def main(words: list[str]) -> None:
-    """Wait, look, restore."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

@@ -16,8 +16,6 @@ from wattloop.fleet.agent.job_run import JobRun
 from wattloop.fleet.agent.resume import STATE_FILE, load_state, resumed, save_state, to_keep
 from wattloop.fleet.agent.slow_calls import SlowCalls
 
-__all__ = ["Agent"]
-
 LOOK_S = 0.05
 """How often the folder of events is looked at: a few microseconds each time."""
 YOUNG_LOOK_S = 0.25

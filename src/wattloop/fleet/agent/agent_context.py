@@ -36,12 +36,10 @@ class AgentContext:
 
     @property
     def folder(self) -> Path:
-        """Events, journals and state."""
         return self.config.place
 
     @property
     def journals(self) -> Path:
-        """Runs, growing and finished."""
         return self.folder / "journals"
 
     @property

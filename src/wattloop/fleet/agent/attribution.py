@@ -241,7 +241,6 @@ class Account:
         return max(abs(own_j - rule_j) for rule_j in rules_j)
 
     def to_state(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {n: [j, self.by_cpus_j[n], self.by_time_j[n]] for n, j in self.energy_j.items()}
 
     @classmethod
@@ -274,7 +273,6 @@ class EnergyLedger:
         return self.accounts[run]
 
     def close(self, run: str) -> Account:
-        """End an account."""
         return self.accounts.pop(run)
 
     def renew_nobody(self) -> Account:

@@ -19,8 +19,6 @@ from wattloop.core.records import Scope
 from wattloop.fleet.agent.config import ControlConfig
 from wattloop.fleet.agent.job_facts import JobFacts
 
-__all__ = ["Caps", "chosen_cap"]
-
 Cap = float | str
 HIGHEST_W = highest_power_w(Scope.GPU)
 

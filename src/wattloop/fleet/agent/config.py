@@ -9,8 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from wattloop.core.errors import ConfigError
 from wattloop.core.yaml_spec import YamlWithLines, format_errors, read_yaml, validation_errors
 
-__all__ = ["AgentConfig", "ControlConfig", "DeliverConfig", "load_agent_config"]
-
 NODE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 CAP = re.compile(r"\s*(-\d{1,2}(\.\d+)?\s*%|\d{1,3}(\.\d+)?\s*%|\d{1,5}(\.\d+)?\s*W?)\s*")
 
@@ -115,7 +113,6 @@ class AgentConfig(_Part):
 
     @property
     def place(self) -> Path:
-        """The agent's folder."""
         return Path(self.folder)
 
 

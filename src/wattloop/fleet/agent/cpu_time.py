@@ -14,8 +14,7 @@ from wattloop.hardware.host import Host
 #
 # A process belongs to a job when it runs as the job's user and has the job's number in its
 # environment, where Slurm puts it. A user may pretend to belong to another job of their own, not
-# to
-# somebody else's.
+# to somebody else's.
 
 TICKS_PER_S = 100.0
 
@@ -136,7 +135,6 @@ class CpuTimeCurve:
         self.values.append(max(value, self.values[-1]) if self.values else value)
 
     def between(self, begin_s: float, end_s: float) -> float:
-        """How much it grew."""
         return self._at(end_s) - self._at(begin_s)
 
     def forget_before(self, time_s: float) -> None:

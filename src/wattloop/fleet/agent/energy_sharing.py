@@ -78,7 +78,6 @@ class IdlePower:
         self._begin_s, self._sum_j = now_s, dict(totals_j)
 
     def to_state(self) -> dict[str, Any]:
-        """What was learned."""
         return dict(self._least_w)
 
     def take_up(self, state: Mapping[str, Any]) -> None:
@@ -168,7 +167,6 @@ class EnergySharing:
         }
 
     def forget(self) -> None:
-        """Keep memory small."""
         self.cpu.forget_before(self.until_s - 1.0, self.book.runs)
         self.sensors.keep_memory_small(self.site.clock.now_s())
 

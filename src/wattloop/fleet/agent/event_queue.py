@@ -171,7 +171,6 @@ class EventQueue:
         self._to_remove: list[str] = []
 
     def prepare(self) -> None:
-        """Create the folder."""
         self._folder.prepare()
 
     def remember(self, handled: Iterable[str]) -> None:

@@ -15,12 +15,9 @@ from wattloop.hardware.host import Host
 # Which of the node's cards a job's GPU numbers mean.
 #
 # Slurm numbers GPUs by the device files of `gres.conf` (`SLURM_JOB_GPUS=0,1` means /dev/nvidia0
-# and
-# /dev/nvidia1), so the number is the driver's *minor number*. NVML, and with it our `gpu:N`,
-# counts
-# in the order of the PCI bus; CUDA inside a job counts the visible ones from 0 again. The first
-# two
-# differ on some boards, so the minor numbers are asked for.
+# and /dev/nvidia1), so the number is the driver's *minor number*. NVML, and with it our `gpu:N`,
+# counts in the order of the PCI bus; CUDA inside a job counts the visible ones from 0 again. The
+# first two differ on some boards, so the minor numbers are asked for.
 
 MOST = 1_024
 
@@ -93,8 +90,7 @@ def _number(name: str) -> int:
 #
 # `squeue` is asked once per job and node, in columns of fixed width with what users choose last.
 # Where caps are in use, `scontrol` is asked as well, for AdminComment: users cannot write that,
-# but
-# a job's name, comment or folder can spell it out, so a job whose own words do is refused
+# but a job's name, comment or folder can spell it out, so a job whose own words do is refused
 # (`tampered`).
 
 ASK_S = 5.0

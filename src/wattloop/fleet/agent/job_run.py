@@ -126,7 +126,6 @@ class ShareMeter(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """The run's."""
         return self._domains
 
     @property
@@ -135,7 +134,6 @@ class ShareMeter(Meter):
         return self._signals
 
     def read(self) -> Sequence[Reading]:
-        """Nothing is read here."""
         return [Gap("computed by the agent")] * len(self._domains)
 
 
@@ -184,7 +182,6 @@ class RunPlan:
     modelled: dict[str, str] = field(default_factory=dict)
 
     def note(self, text: str) -> None:
-        """Say something once."""
         if text not in self.notes and len(self.notes) < NOTES_LIMIT:
             self.notes.append(text)
 
@@ -271,7 +268,6 @@ class JobRun:
             self._shown_j.pop(name, None)
 
     def signals_row(self, time_s: float, values: Mapping[str, float]) -> None:
-        """Signals as last read."""
         if self.feed.signals:
             row = [values.get(signal.name, math.nan) for signal in self.feed.signals]
             with self.feed.lock:

@@ -42,11 +42,9 @@ class MissingEpilogs:
         self._thread = threading.Thread(target=self._work, name="wattloop-ends", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self) -> None:
-        """No more looks."""
         self._stop.set()
 
     def look(self) -> list[str]:

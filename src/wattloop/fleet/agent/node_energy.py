@@ -52,21 +52,17 @@ class PlausibleMeter(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """Those of the meter."""
         return self.meter.domains
 
     @property
     def refused(self) -> tuple[Missing, ...]:
-        """Those of the meter."""
         return self.meter.refused
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """Those of the meter."""
         return self.meter.signals
 
     def read_signals(self) -> Sequence[Reading]:
-        """Those of the meter."""
         return self.meter.read_signals()
 
     def read(self) -> Sequence[Reading]:
@@ -79,7 +75,6 @@ class PlausibleMeter(Meter):
         ]
 
     def close(self) -> None:
-        """Close the meter."""
         self.meter.close()
 
     def _checked(self, i: int, domain: Domain, value: float, now_s: float) -> Reading:
@@ -179,21 +174,17 @@ class NodeSensors:
         return {name: channel.domain for name, channel in self.channels.items()}
 
     def read(self) -> None:
-        """Read every sensor."""
         for feed in self._used:
             feed.read()
 
     def read_signals(self) -> None:
-        """Read utilisation, clocks, temperatures."""
         for feed in self.feeds:
             feed.read_signals()
 
     def signals(self) -> dict[str, float]:
-        """Signals as last read."""
         return {name: v for feed in self.feeds for name, v in feed.signal_values.items()}
 
     def signal_units(self) -> dict[str, str]:
-        """What signals there are."""
         return {signal.name: signal.unit for feed in self.feeds for signal in feed.signals}
 
     def power_w(self) -> dict[str, float]:

@@ -152,7 +152,6 @@ class OpenRuns:
         self.nobody: JobRun | None = None
 
     def all(self) -> list[JobRun]:
-        """Every open run."""
         return [*self.runs.values(), *([] if self.nobody is None else [self.nobody])]
 
     def running(self) -> list[RunPlan]:

@@ -21,8 +21,7 @@ from wattloop.store.journal import JournalWriter, read_journal
 # What a restarted agent needs: where counters stood, and which runs are open.
 #
 # The file is replaced at every step, before the journals get their rows: it is always as far as
-# they
-# are or ahead, so nothing is counted twice.
+# they are or ahead, so nothing is counted twice.
 
 STATE_FILE, STATUS_FILE = "state.json", "status.json"
 

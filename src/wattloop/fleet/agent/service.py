@@ -25,8 +25,6 @@ from wattloop.store.database import open_store
 from wattloop.store.journal_import import import_journal
 from wattloop.version import __version__
 
-__all__ = ["Service", "node_status"]
-
 FOLD_AGAIN_S = 60.0
 
 _log = logging.getLogger("wattloop.agent")
@@ -132,7 +130,6 @@ class LocalStore:
         self._thread = threading.Thread(target=self._work, name="wattloop-fold", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def something_ended(self) -> None:
@@ -170,7 +167,6 @@ class LocalStore:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One agent per folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:

@@ -57,7 +57,6 @@ class SlowCalls:
         self._thread = threading.Thread(target=self._work, name="wattloop-desk", daemon=True)
 
     def start(self) -> None:
-        """Begin to work."""
         if self._caps is not None:
             self._caps.start()
         self._thread.start()
@@ -67,7 +66,6 @@ class SlowCalls:
         self._tasks.put(_Begin(run_id, job, uid, tuple(gpus)))
 
     def job_ended(self, job: str) -> None:
-        """Put its cards back."""
         if self._caps is not None:
             self._tasks.put(_End(job))
 

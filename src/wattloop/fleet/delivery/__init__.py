@@ -1,9 +1,5 @@
 """Journals on their way to the fleet's store: kept on disk, sent once, in order.
 
-    delivery = Delivery(DeliveryOptions(url=..., node="n1", folder=...), status=agent.status)
-    delivery.start()        # a thread; `stop()` ends it
-    deliver(options)        # the same as a program of its own
-
 The files are the only memory: a sender that is killed asks the server how far it is and goes on
 there. A journal is deleted when the server says that its run is in the store, and not before.
 """

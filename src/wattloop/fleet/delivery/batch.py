@@ -10,16 +10,6 @@ from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 
-__all__ = [
-    "LARGEST_BATCH_B",
-    "MOST_PIECES",
-    "Piece",
-    "Taken",
-    "clock_of",
-    "pack_batch",
-    "unpack_batch",
-]
-
 LARGEST_BATCH_B = 4 * 1024 * 1024
 MOST_PIECES = 256
 
@@ -43,7 +33,6 @@ class Piece(NamedTuple):
 
     @property
     def asks(self) -> bool:
-        """Whether it only asks."""
         return not self.data and not self.final
 
 

@@ -146,7 +146,6 @@ class DeliveryClient:
             ) from None
 
     def close(self) -> None:
-        """Hang up."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

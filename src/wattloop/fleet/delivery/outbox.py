@@ -10,8 +10,6 @@ from wattloop.store.ingest.incoming import TAIL_B
 from wattloop.store.ingest.uploads import LARGEST_PIECE_B
 from wattloop.store.journal import frames_in, journal_is_live, lock_journal
 
-__all__ = ["DIED", "REFUSED", "THINNED", "Outbox", "Waiting"]
-
 DIED = ".died"
 """Suffix of a journal whose writer is gone for good: nobody may go on with it."""
 THINNED = ".thinned"

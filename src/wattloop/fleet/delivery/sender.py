@@ -11,8 +11,6 @@ from wattloop.fleet.delivery.client import DeliveryClient, DeliveryOptions, Serv
 from wattloop.fleet.delivery.outbox import Outbox, Waiting
 from wattloop.fleet.delivery.status import NodeStatus
 
-__all__ = ["Progress", "Sender"]
-
 PIECE_B = 1024 * 1024
 BATCH_B = 2 * 1024 * 1024
 ASK_AGAIN_S, ASK_AGAIN_AT_MOST_S = 1.0, 60.0
@@ -85,7 +83,6 @@ class Sender:
         return Progress(sent_b, stored, refused, left, more)
 
     def close(self) -> None:
-        """Hang up."""
         self._link.close()
 
     def _pieces(self, waiting: list[Waiting]) -> tuple[list[Piece], bool]:

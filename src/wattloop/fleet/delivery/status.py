@@ -11,8 +11,6 @@ from typing import Any
 from wattloop.core.errors import ConfigError
 from wattloop.core.plausible import HIGHEST_NODE_W, highest_power_w
 
-__all__ = ["NodeStatus", "status_from_file", "write_status"]
-
 MOST_DOMAINS, MOST_JOBS, MOST_FAULTS = 256, 1_024, 32
 LONGEST_TEXT, LONGEST_WORD = 200, 40
 
@@ -40,7 +38,6 @@ class NodeStatus:
     version: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self)
 
     @classmethod

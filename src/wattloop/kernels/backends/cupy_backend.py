@@ -16,8 +16,6 @@ from wattloop.kernels.spmv import PER_ROW, Spmv
 from wattloop.kernels.stencil import CENTRE, NEIGHBOUR, Stencil
 from wattloop.kernels.triad import SCALAR, Triad
 
-__all__ = ["CupyBackend"]
-
 CHUNK = 2**27
 """Random points drawn at a time."""
 ROWS = 2**14
@@ -57,7 +55,6 @@ class CupyBackend(Backend):
             raise BackendUnavailable("cupy sees no GPU; check 'nvidia-smi'")
 
     def gemm(self, kernel: Gemm) -> Run:
-        """The vendor's BLAS."""
         cupy = self._cupy
         a, b = self._array(kernel.a), self._array(kernel.b)
         c = cupy.empty_like(a)
@@ -87,7 +84,6 @@ class CupyBackend(Backend):
         return lambda: product(values, columns, x, y)
 
     def triad(self, kernel: Triad) -> Run:
-        """One kernel."""
         cupy = self._cupy
         b, c = self._array(kernel.b), self._array(kernel.c)
         a, scalar = cupy.empty_like(b), b.dtype.type(SCALAR)
@@ -166,16 +162,13 @@ class CupyBackend(Backend):
         return lambda: norm(x, kernel.size, r)
 
     def taken(self, result: Any, flat_indices: Array) -> Array:
-        """Picked on the device."""
         where = self._cupy.asarray(np.asarray(flat_indices))
         return self._cupy.asnumpy(result.reshape(-1)[where]).astype(np.float64)
 
     def synchronise(self, result: Any) -> None:
-        """Wait for the stream."""
         self._cupy.cuda.get_current_stream().synchronize()
 
     def free_memory_b(self) -> int | None:
-        """Of the GPU."""
         return int(self._cupy.cuda.runtime.memGetInfo()[0])
 
     def peak_memory_b(self) -> int | None:
@@ -183,11 +176,9 @@ class CupyBackend(Backend):
         return int(self._cupy.get_default_memory_pool().total_bytes())
 
     def device_name(self) -> str:
-        """Of the GPU."""
         return str(self._cupy.cuda.runtime.getDeviceProperties(0)["name"].decode())
 
     def close(self) -> None:
-        """Empty the pool."""
         self._cupy.get_default_memory_pool().free_all_blocks()
 
     @classmethod

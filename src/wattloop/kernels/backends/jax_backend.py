@@ -14,8 +14,6 @@ from wattloop.kernels.spmv import PER_ROW, Spmv
 from wattloop.kernels.stencil import CENTRE, NEIGHBOUR, Stencil
 from wattloop.kernels.triad import SCALAR, Triad
 
-__all__ = ["JaxBackend"]
-
 CHUNK = {"cpu": 2**20, "gpu": 2**26}
 """Random points drawn at a time."""
 
@@ -53,7 +51,6 @@ class JaxBackend(Backend):
             ) from None
 
     def prepared(self, kernel: Kernel) -> Run:
-        """On the chosen device."""
         if kernel.dtype.name == "fp64":
             self._jax.config.update("jax_enable_x64", True)
         return super().prepared(kernel)
@@ -87,7 +84,6 @@ class JaxBackend(Backend):
         return lambda: compiled(b, c)
 
     def stencil(self, kernel: Stencil) -> Run:
-        """Slices of one array."""
         u = self._array(kernel.u)
         compiled = self._jax.jit(
             lambda u: NEIGHBOUR * sum(neighbours(u)) + CENTRE * u[1:-1, 1:-1, 1:-1]
@@ -162,7 +158,6 @@ class JaxBackend(Backend):
         return None if peak is None else int(peak)
 
     def device_name(self) -> str:
-        """Of the GPU."""
         return str(self._place.device_kind) if self.device == "gpu" else ""
 
     def _statistics(self) -> dict[str, int]:

@@ -15,8 +15,6 @@ from wattloop.kernels.spmv import Spmv
 from wattloop.kernels.stencil import CENTRE, NEIGHBOUR, Stencil
 from wattloop.kernels.triad import SCALAR, Triad
 
-__all__ = ["NumbaBackend", "packed_instructions"]
-
 PACKED_X86 = re.compile(r"^\s+(v?(?:add|sub|mul|div|sqrt|fn?m(?:add|sub)\d+)p[sd])\b", re.MULTILINE)
 """Arithmetic on several floats at once: addps, vmulpd, vfmadd213ps ..."""
 PACKED_ARM = re.compile(r"^\s+(f(?:add|sub|mul|div|sqrt|mla|mls))\s+[vz]\d+\.", re.MULTILINE)
@@ -75,7 +73,6 @@ class NumbaBackend(Backend):
         return lambda: loop(starts, columns, values, x, y)
 
     def triad(self, kernel: Triad) -> Run:
-        """One pass."""
         b, c = host_array(kernel.b, kernel.dtype), host_array(kernel.c, kernel.dtype)
         a, scalar = np.empty_like(b), b.dtype.type(SCALAR)
         loop = self._loop("triad")
@@ -104,7 +101,6 @@ class NumbaBackend(Backend):
         return lambda: loop(x, r)
 
     def taken(self, result: Any, flat_indices: Array) -> Array:
-        """Already here."""
         return np.asarray(result, dtype=np.float64).reshape(-1)[flat_indices]
 
     def _loop(self, name: str, *types: Any) -> Callable[..., Any]:

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numba import prange, uint32, uint64
 
-__all__ = ["dist", "gemm", "montecarlo", "spmv", "stencil", "triad"]
-
 Array = Any
 
 

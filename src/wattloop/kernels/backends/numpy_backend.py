@@ -14,8 +14,6 @@ from wattloop.kernels.spmv import PER_ROW, Spmv
 from wattloop.kernels.stencil import CENTRE, NEIGHBOUR, Stencil
 from wattloop.kernels.triad import SCALAR, Triad
 
-__all__ = ["NumpyBackend", "host_array"]
-
 CHUNK = 2**18
 """Random points drawn at a time: two arrays that stay in a core's cache."""
 
@@ -37,7 +35,6 @@ class NumpyBackend(Backend):
     }
 
     def gemm(self, kernel: Gemm) -> Run:
-        """BLAS."""
         a, b = host_array(kernel.a, kernel.dtype), host_array(kernel.b, kernel.dtype)
         c = np.empty_like(a)
         return lambda: np.matmul(a, b, out=c)
@@ -67,7 +64,6 @@ class NumpyBackend(Backend):
         return run
 
     def stencil(self, kernel: Stencil) -> Run:
-        """One pass per neighbour."""
         u = host_array(kernel.u, kernel.dtype)
         v = np.empty((kernel.inner,) * 3, u.dtype)
         centre = u[1:-1, 1:-1, 1:-1]
@@ -120,7 +116,6 @@ class NumpyBackend(Backend):
         return run
 
     def taken(self, result: Any, flat_indices: Array) -> Array:
-        """Already here."""
         return np.asarray(result, dtype=np.float64).reshape(-1)[flat_indices]
 
 

@@ -15,8 +15,6 @@ from wattloop.kernels.spmv import PER_ROW, Spmv
 from wattloop.kernels.stencil import CENTRE, NEIGHBOUR, Stencil
 from wattloop.kernels.triad import SCALAR, Triad
 
-__all__ = ["TensorflowBackend"]
-
 CHUNK = {"cpu": 2**20, "gpu": 2**26}
 """Random points drawn at a time."""
 
@@ -68,7 +66,6 @@ class TensorflowBackend(Backend):
         return placed
 
     def gemm(self, kernel: Gemm) -> Run:
-        """The vendor's BLAS."""
         tf = self._tf
         a, b = self._array(kernel.a), self._array(kernel.b)
         return lambda: tf.matmul(a, b)
@@ -95,7 +92,6 @@ class TensorflowBackend(Backend):
         return lambda: compiled(b, c)
 
     def stencil(self, kernel: Stencil) -> Run:
-        """Slices of one array."""
         u = self._array(kernel.u)
         compiled = self._compiled(
             lambda u: NEIGHBOUR * sum(neighbours(u)) + CENTRE * u[1:-1, 1:-1, 1:-1]
@@ -133,13 +129,11 @@ class TensorflowBackend(Backend):
         return lambda: compiled(x)
 
     def taken(self, result: Any, flat_indices: Array) -> Array:
-        """Picked on the device."""
         tf = self._tf
         picked = tf.gather(tf.reshape(result, (-1,)), np.asarray(flat_indices))
         return np.asarray(tf.cast(picked, tf.float64))
 
     def synchronise(self, result: Any) -> None:
-        """Wait for the device."""
         if self.device == "gpu":
             self._tf.test.experimental.sync_devices()
 
@@ -150,7 +144,6 @@ class TensorflowBackend(Backend):
         return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
     def device_name(self) -> str:
-        """Of the GPU."""
         if self.device != "gpu":
             return ""
         tf = self._tf

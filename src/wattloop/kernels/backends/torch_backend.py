@@ -16,8 +16,6 @@ from wattloop.kernels.spmv import Spmv
 from wattloop.kernels.stencil import CENTRE, NEIGHBOUR, Stencil
 from wattloop.kernels.triad import SCALAR, Triad
 
-__all__ = ["TorchBackend"]
-
 CHUNK = {"cpu": 2**20, "gpu": 2**27}
 """Random points drawn at a time."""
 
@@ -98,7 +96,6 @@ class TorchBackend(Backend):
         return lambda: torch.mv(matrix, x)
 
     def triad(self, kernel: Triad) -> Run:
-        """One kernel."""
         torch = self._torch
         b, c = self._array(kernel.b), self._array(kernel.c)
         a = torch.empty_like(b)
@@ -171,18 +168,15 @@ class TorchBackend(Backend):
         return norm_on_cpu
 
     def taken(self, result: Any, flat_indices: Array) -> Array:
-        """Picked on the device."""
         where = self._torch.from_numpy(np.asarray(flat_indices, dtype=np.int64)).to(self._place)
         picked = result.reshape(-1).index_select(0, where)
         return np.asarray(picked.to(self._torch.float64).cpu())
 
     def synchronise(self, result: Any) -> None:
-        """Wait for the GPU."""
         if self.device == "gpu":
             self._torch.cuda.synchronize()
 
     def free_memory_b(self) -> int | None:
-        """Of the GPU."""
         return int(self._torch.cuda.mem_get_info()[0]) if self.device == "gpu" else None
 
     def peak_memory_b(self) -> int | None:
@@ -192,7 +186,6 @@ class TorchBackend(Backend):
         return int(self._torch.cuda.max_memory_allocated())
 
     def device_name(self) -> str:
-        """Of the GPU."""
         return str(self._torch.cuda.get_device_name()) if self.device == "gpu" else ""
 
     def close(self) -> None:

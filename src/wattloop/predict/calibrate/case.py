@@ -64,11 +64,9 @@ class Params:
         self._values: Mapping[str, Any] = values
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A whole number."""
         return int(self._values[name] if default is None else self._values.get(name, default))
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A word."""
         return str(self._values[name] if default is None else self._values.get(name, default))
 
     def flag(self, name: str) -> bool:
@@ -76,5 +74,4 @@ class Params:
         return bool(self._values.get(name, False))
 
     def numbers(self, name: str) -> list[int]:
-        """Whole numbers."""
         return [int(value) for value in self._values[name]]

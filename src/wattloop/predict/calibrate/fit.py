@@ -363,7 +363,6 @@ def _with_specified_power(constants: KernelConstants, gpu: Gpu) -> KernelConstan
 
 
 def samples_of(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
-    """Microbenchmarks of single operations."""
     samples = []
     for row in rows:
         params = dict(row["params"])

@@ -18,8 +18,6 @@ from wattloop.predict.calibrate.host import dispatch_seconds
 from wattloop.predict.models.model import Model
 from wattloop.predict.prediction import Placement
 
-__all__ = ["NETWORKS", "HostSpeed", "measured_host_speed", "speed_of"]
-
 NETWORKS = (
     "resnet34@32 64 fp32", "bert_base@128 8 fp32", "mobilenet_v2@32 64 fp32",
     "deit_small@224 8 fp32", "electra_small@128 8 fp32",

@@ -9,8 +9,6 @@ from typing import Any, TextIO
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["SampleFile", "records"]
-
 
 class SampleFile:
     """Appends records, each whole and at once.
@@ -57,7 +55,6 @@ class SampleFile:
         self._file.flush()
 
     def close(self) -> None:
-        """No more records."""
         self._file.close()
 
 

@@ -40,19 +40,15 @@ class Sensor:
         return None
 
     def power_w(self) -> float | None:
-        """Power now."""
         return None
 
     def clock_mhz(self) -> float | None:
-        """Clock of the multiprocessors."""
         return None
 
     def temp_c(self) -> float | None:
-        """Temperature."""
         return None
 
     def limit_w(self) -> float | None:
-        """Power limit in force."""
         return None
 
     def busy_share(self) -> float | None:
@@ -60,7 +56,6 @@ class Sensor:
         return None
 
     def driver(self) -> str | None:
-        """Version of the driver."""
         return None
 
     def close(self) -> None:
@@ -100,23 +95,18 @@ class NvmlSensor(Sensor):
         return self._read(lambda nvml, h: nvml.nvmlDeviceGetPowerUsage(h) / 1e3)
 
     def clock_mhz(self) -> float | None:
-        """Clock of the SMs."""
         return self._read(lambda nvml, h: float(nvml.nvmlDeviceGetClockInfo(h, CLOCK_SM)))
 
     def temp_c(self) -> float | None:
-        """Temperature of the chip."""
         return self._read(lambda nvml, h: float(nvml.nvmlDeviceGetTemperature(h, 0)))
 
     def limit_w(self) -> float | None:
-        """Power limit in force."""
         return self._read(lambda nvml, h: nvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1e3)
 
     def busy_share(self) -> float | None:
-        """NVML's utilisation."""
         return self._read(lambda nvml, h: nvml.nvmlDeviceGetUtilizationRates(h).gpu / 100)
 
     def driver(self) -> str | None:
-        """Version of the driver."""
         if self._nvml is None:
             return None
         try:
@@ -126,7 +116,6 @@ class NvmlSensor(Sensor):
         return version.decode() if isinstance(version, bytes) else str(version)
 
     def close(self) -> None:
-        """Release the library."""
         if self._nvml is not None:
             nvml_library.shut_down(self._nvml)
             self._nvml = self._handle = None
@@ -199,11 +188,9 @@ class MeterSensor(Sensor):
             )
 
     def energy_j(self) -> float | None:
-        """The card's accumulator."""
         return self._read(DomainKind.COUNTER)
 
     def power_w(self) -> float | None:
-        """Power now."""
         return self._read(DomainKind.GAUGE)
 
     def clock_mhz(self) -> float | None:
@@ -215,15 +202,12 @@ class MeterSensor(Sensor):
         return self._signal("temperature")
 
     def limit_w(self) -> float | None:
-        """Power limit in force."""
         return self._signal("power_limit")
 
     def busy_share(self) -> float | None:
-        """The driver's utilisation."""
         return self._signal("utilisation")
 
     def close(self) -> None:
-        """Release the meters."""
         for meter in self._meters:
             meter.close()
 

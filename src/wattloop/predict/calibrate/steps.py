@@ -65,7 +65,6 @@ class Training:
         self.params = sum(x.numel() for x in self._model.parameters())
 
     def step(self) -> None:
-        """Zero, forward, backward, update."""
         self.forward()
         self.backward()
         self.update()
@@ -85,7 +84,6 @@ class Training:
         self._loss.backward()
 
     def update(self) -> None:
-        """The optimizer's step."""
         self._optimizer.step()
 
 

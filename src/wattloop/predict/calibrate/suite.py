@@ -124,8 +124,8 @@ def _case(section: str, row: str) -> Case:
 # Training steps of small batches, which wait for the host, in rounds.
 #
 # The host is no steady clock. Each step is taken once in every round, with all others in between,
-# so
-# that what differs between rounds is the host's own, and what is left after them is the step's.
+# so that what differs between rounds is the host's own, and what is left after them is the
+# step's.
 WAITING = (
     "resnet34@32 64 bf16", "bert_base@128 8 tf32", "bilstm_tagger@80 16 bf16",
     "llama_300m@512 1 bf16", "deit_small@224 8 tf32", "t5_small@256 4 bf16", "gru@100 16 tf32",
@@ -144,7 +144,6 @@ ROUNDS = 3
 
 
 def waiting_cases() -> list[Case]:
-    """Round after round."""
     return [
         Case(
             "waiting",

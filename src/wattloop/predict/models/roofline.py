@@ -235,7 +235,6 @@ class Roofline(Model):
         }
 
     def constants(self) -> Mapping[str, object]:
-        """The shares."""
         return asdict(self._known())
 
     def _known(self) -> RooflineConstants:

@@ -1,14 +1,4 @@
-"""How a model named on a command line becomes a module with inputs and a loss.
-
-- `source`         what all ways of naming a model lead to
-- `finding`        which way is meant: `hf:gpt2`, `torch:package.module:factory`, `file.py:factory`
-- `architectures`  the table of well-known configurations, from `architectures.yaml`
-- `huggingface`    a configuration of Transformers, from the table, a file or a folder
-- `factories`      a function of the user's, in a package or a file
-- `guessed_inputs` what a module seems to take, from its first layers
-- `guessed_loss`   what a training of it would minimise, from its output
-- `stated_inputs`  `x=float32[B,3,224,224]`, where guessing is not enough
-"""
+"""How a model named on a command line becomes a module with inputs and a loss."""
 
 from typing import TYPE_CHECKING
 

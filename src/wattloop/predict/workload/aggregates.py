@@ -6,8 +6,6 @@ from dataclasses import dataclass, fields
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["Aggregates", "Totals", "aggregates"]
-
 
 @dataclass(frozen=True, slots=True)
 class Totals:
@@ -34,7 +32,6 @@ class Totals:
 
     @property
     def flops(self) -> float:
-        """All of them."""
         return self.gemm_flops + self.conv_flops + self.alu_flops
 
     def __add__(self, more: "Totals") -> "Totals":

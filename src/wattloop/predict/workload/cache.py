@@ -15,8 +15,6 @@ from wattloop.core.ownership import is_trusted
 from wattloop.predict.workload.files import VERSION, load_workload, save_workload
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["cache_folder", "kept_or_made"]
-
 _MOST = 500
 """Traces that are kept; the longest unused go first."""
 

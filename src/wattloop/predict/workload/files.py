@@ -16,8 +16,6 @@ from wattloop.core.errors import ConfigError
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["VERSION", "load_workload", "save_workload", "workload_from", "workload_values"]
-
 VERSION = 1
 _FORMAT = "wattloop-workload"
 

@@ -34,8 +34,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["DTYPE_BYTES", "Kind", "Operation", "Phase"]
-
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 """Arithmetic of an operation -> bytes of one of its floating-point operands."""
 

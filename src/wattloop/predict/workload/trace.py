@@ -8,8 +8,6 @@ from wattloop.predict.workload.cache import kept_or_made
 from wattloop.predict.workload.tracing.request import Request
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["trace"]
-
 
 def trace(  # noqa: PLR0913 - most have a default
     model: Any,

@@ -99,5 +99,4 @@ def accumulation(
 
 
 def without_accumulation(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """All other operations."""
     return tuple(each for each in operations if each.op != ACCUMULATE)

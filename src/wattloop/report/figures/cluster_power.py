@@ -11,8 +11,6 @@ from wattloop.schedule.engine.result import SimulationResult
 from wattloop.schedule.estimates.oracle import Oracle
 from wattloop.schedule.metrics.curves import PowerCurve, gpu_allocations, power_curve
 
-__all__ = ["gantt_figure", "over_time_figures", "power_figure"]
-
 ROW_PX = 14
 STRIP_PX = 90
 MOST_TOGETHER = 4

@@ -10,8 +10,6 @@ from wattloop.report.figures.chart_data import rows_data
 from wattloop.report.figures.scatter import drawn_rows, fitted, tooltips, with_tooltips
 from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, styled
 
-__all__ = ["cluster_figures"]
-
 SIZE = 380
 
 

@@ -13,18 +13,6 @@ from wattloop.core.errors import ConfigError
 from wattloop.report.figures.chart_data import chart_parts, spec_of
 from wattloop.report.figures.style import with_hint
 
-__all__ = [
-    "FORMATS",
-    "drawing_scripts",
-    "image_of",
-    "needs_libraries",
-    "page_of",
-    "save",
-    "save_one",
-    "vega_bundle",
-    "writable_folder",
-]
-
 PNG_SCALE = 2.0
 COLUMN_PX = 500
 """Charts that are wider take both columns of the page."""

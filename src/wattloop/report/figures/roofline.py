@@ -12,8 +12,6 @@ from wattloop.bench.roofline import Peaks, roofline
 from wattloop.report.figures.chart_data import rows_data
 from wattloop.report.figures.style import GREY, HEIGHT, WIDTH, colour, styled
 
-__all__ = ["power_figure", "roofline_figure", "roofline_figures"]
-
 MARGIN = 2.0
 """How far axes go beyond the outermost point, as a factor."""
 

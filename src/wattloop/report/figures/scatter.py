@@ -7,16 +7,6 @@ import numpy as np
 
 from wattloop.analyze.table import RunTable, unit_of
 
-__all__ = [
-    "MOST_POINTS",
-    "drawn_rows",
-    "fitted",
-    "spread_over",
-    "titled",
-    "tooltips",
-    "with_tooltips",
-]
-
 MOST_POINTS = 2_000
 """More points than this only cover each other."""
 UNIT_NAMES = {"j": "J", "kj": "kJ", "wh": "Wh", "kwh": "kWh", "w": "W", "kw": "kW", "pct": "%"}

@@ -14,8 +14,6 @@ from wattloop.report.figures.chart_data import rows_data
 from wattloop.report.figures.style import BEST, GREY, HEIGHT, PALETTE, WIDTH, colour, styled
 from wattloop.tune.strategies.sm2.sm2 import Sm2
 
-__all__ = ["SweptRates", "course_figure", "rate_figure", "sm2_figures"]
-
 NARROW = 300
 
 

@@ -117,7 +117,6 @@ def regression_figures(found: Regression) -> dict[str, Any]:
 
 
 def importance_figures(found: Importances) -> dict[str, Any]:
-    """A bar per parameter."""
     import altair as alt
 
     rows = [

@@ -7,22 +7,6 @@ from typing import Any
 
 from wattloop.sweep.result import SweepResult
 
-__all__ = [
-    "BEST",
-    "GREY",
-    "HEIGHT",
-    "PALETTE",
-    "WIDTH",
-    "colour",
-    "lever_title",
-    "lever_x",
-    "plain_name",
-    "said_of",
-    "styled",
-    "with_hint",
-    "with_source",
-]
-
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555555", "#7a5195")
 """Okabe and Ito's, which people with any kind of colour blindness can tell apart."""
 GREY = "#6b7280"

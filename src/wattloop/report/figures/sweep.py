@@ -87,8 +87,7 @@ def scaling_figures(result: SweepResult) -> dict[str, Any]:
 # Figures 2 to 6 of Koszczal et al. (Euro-Par 2023), from any sweep.
 #
 # Against a lever: energy decrease, time increase, EDP, EDS, gain minus loss. The best point of
-# each
-# curve has a ring around it.
+# each curve has a ring around it.
 
 Value = Callable[[Gain], tuple[float, float | None]]
 

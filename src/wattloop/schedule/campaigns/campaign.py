@@ -117,7 +117,6 @@ class PolicyChoice:
         return cls(given, policy.name, _foreign_source(policy))
 
     def policy(self) -> Policy:
-        """One to simulate with."""
         return policy_from(self.given)
 
 

@@ -99,7 +99,6 @@ class CampaignRecord:
         add_trials(self.store, self.experiment.experiment_id, [_record(number, cell, outcome)])
 
     def ended(self, status: str) -> None:
-        """Say how it ended."""
         set_experiment_status(self.store, self.experiment.experiment_id, status)
 
 

@@ -8,8 +8,6 @@ from wattloop.analyze.intervals import Estimate
 from wattloop.schedule.campaigns.campaign import Outcomes
 from wattloop.schedule.metrics.comparison import Difference, compare, spread
 
-__all__ = ["PER_CELL", "Summary", "by_variant", "per_cell", "summary_of"]
-
 Found = Mapping[tuple[str, int], Mapping[str, Any]]
 """(label of the policy, seed) -> what came of it, in one variant."""
 PER_CELL = (
@@ -59,7 +57,6 @@ class Summary:
     left: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "policies": {
                 label: {

@@ -291,7 +291,6 @@ class ChangedScenario(Scenario):
                 )
 
     def digest(self) -> str:
-        """Of both worlds."""
         assert self.base is not None
         return hashlib.sha256(f"{super().digest()} {self.base.digest()}".encode()).hexdigest()
 
@@ -313,7 +312,6 @@ class WhatIf:
     outcomes: Mapping[str, Outcomes]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         differences = self.summary.to_dict()["differences"][CHANGED]
         return {
             "answer": self.sentence,

@@ -198,7 +198,6 @@ class Cluster:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all nodes."""
         return sum(group.nodes * group.gpus_per_node for group in self.groups)
 
     @cached_property

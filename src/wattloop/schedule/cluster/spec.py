@@ -15,8 +15,6 @@ from wattloop.schedule.quantities import (
     watts,
 )
 
-__all__ = ["ClusterSpec", "FailuresSpec", "GroupSpec"]
-
 NETWORK_BYTES_S = 25e9
 """200 Gbit/s, one InfiniBand HDR port, where a file says nothing."""
 

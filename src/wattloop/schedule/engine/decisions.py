@@ -12,8 +12,6 @@ from wattloop.schedule.engine.execution import Execution
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["WAKE", "Decisions"]
-
 WAKE = 3
 REFUSALS_KEPT = 100
 ASKED_AT_ONCE = 100

@@ -48,7 +48,6 @@ class EventLog:
         self._details = array("q")
 
     def add(self, time_s: float, what: int, job: int, detail: int = 0) -> None:
-        """Something happens."""
         self.pending.append((time_s, what, job, detail))
 
     def fold(self, least: int = 1) -> None:

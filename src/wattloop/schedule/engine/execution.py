@@ -123,7 +123,6 @@ class Outages:
         self._ledger.add_node_w(-host_w, -gpus_w)
 
     def end(self, now_s: float, node: int) -> None:
-        """It is back."""
         machines = self._machines
         machines.put_up(node)
         away_s = now_s - self.since_s.pop(node)

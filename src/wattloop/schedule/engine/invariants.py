@@ -13,8 +13,6 @@ from wattloop.core.errors import InvariantBroken
 from wattloop.schedule.engine.event_log import Event
 from wattloop.schedule.engine.execution import END, Execution
 
-__all__ = ["Invariants"]
-
 ROUNDING = 1e-9
 
 

@@ -91,7 +91,6 @@ class Machines:
         self._move(node, is_up=False)
 
     def put_up(self, node: int) -> None:
-        """A node is back."""
         self._move(node, is_up=True)
 
     def _move(self, node: int, *, is_up: bool) -> None:

@@ -61,12 +61,10 @@ class PowerLedger:
 
     @property
     def host_j(self) -> float:
-        """What hosts have drawn."""
         return self._host_j + self.host_w * (self.now_s - self._host_since_s)
 
     @property
     def network_j(self) -> float:
-        """What switches have drawn."""
         return self.network_w * self.now_s
 
     def idle_j(self, active_j: float) -> float:

@@ -12,8 +12,6 @@ from wattloop.schedule.engine.event_log import EventLog
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.step_function import StepFunction
 
-__all__ = ["FinishedJob", "SimulationResult"]
-
 Floats = NDArray[np.float64]
 
 
@@ -103,7 +101,6 @@ class SimulationResult:
 
     @property
     def is_done(self) -> NDArray[np.bool_]:
-        """Which jobs finished."""
         return np.isfinite(self.finished_s)
 
     @property

@@ -240,7 +240,6 @@ class Simulation:
 
     @property
     def view(self) -> ClusterView:
-        """What the policy sees."""
         return self.decisions.view
 
     def run(self, until_s: float = math.inf) -> SimulationResult:

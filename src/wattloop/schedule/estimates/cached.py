@@ -52,25 +52,20 @@ class CachedOracle(Oracle):
         return self._options[kind]
 
     def factors(self, job: int, kind: JobKind) -> Factors | None:
-        """The inner oracle's."""
         return self.inner.factors(job, kind)
 
     def factors_of(self, jobs: Sequence[int], kind: JobKind) -> Factors | None:
-        """The inner oracle's."""
         return self.inner.factors_of(jobs, kind)
 
     def fingerprint(self, kind: JobKind) -> Sequence[str] | None:
-        """The inner oracle's."""
         return self.inner.fingerprint(kind)
 
     @property
     def power_error(self) -> float:
-        """The inner oracle's."""
         return self.inner.power_error
 
     @property
     def time_error(self) -> float:
-        """The inner oracle's."""
         return self.inner.time_error
 
     def _kept_or_asked(self, kind: JobKind) -> PlacementOptions:

@@ -17,9 +17,8 @@ from wattloop.schedule.estimates.throughputs import CsvFile, read_rows
 # Measured effect of power limits: how much slower a program is under one, and what it draws.
 #
 # Curves are kept in shares of the GPU's factory limit, so that one measured on a V100 serves a
-# P100,
-# with its time relative to that without a limit. Measurements jitter: a lower limit never makes a
-# curve quicker or hungrier.
+# P100, with its time relative to that without a limit. Measurements jitter: a lower limit never
+# makes a curve quicker or hungrier.
 
 Floats = NDArray[np.float64]
 
@@ -105,7 +104,6 @@ class CapCurves:
 
     @property
     def workloads(self) -> tuple[str, ...]:
-        """Programs that were measured."""
         return tuple(sorted({workload for workload, _, _ in self._curves}))
 
     def curve(self, model: str, gpu: Gpu, gpu_type: str, batch: float) -> MeasuredCapCurve:

@@ -314,12 +314,10 @@ class FleetOracle(Oracle):
 
     @property
     def power_error(self) -> float:
-        """The inner oracle's."""
         return self._inner.power_error
 
     @property
     def time_error(self) -> float:
-        """The inner oracle's."""
         return self._inner.time_error
 
     def _answer(self, kind: JobKind) -> PlacementOptions:

@@ -58,7 +58,6 @@ class PastRuns:
 
     @property
     def words(self) -> str:
-        """For people."""
         power = "GPU power unknown: taken as the limit"
         if self.gpu_w is not None:
             power = f"{format_power(self.gpu_w)} per GPU, {self.provenance}"
@@ -69,7 +68,6 @@ class PastRuns:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self)
 
 

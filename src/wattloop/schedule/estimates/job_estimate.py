@@ -132,7 +132,6 @@ class JobEstimate:
     past: PastRuns | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         kind = self.kind
         return {
             "model": None if kind is None else kind.model,

@@ -57,7 +57,6 @@ class NoisyOracle(Oracle):
         self._kinds: dict[JobKind, tuple[Words, NDArray[np.float64]]] = {}
 
     def options(self, kind: JobKind) -> PlacementOptions:
-        """The truth."""
         return self.exact.options(kind)
 
     def fingerprint(self, kind: JobKind) -> Sequence[str] | None:

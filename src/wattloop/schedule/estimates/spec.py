@@ -64,7 +64,6 @@ class OracleSpec(Strict):
         return CachedOracle(exact)
 
     def seen(self, truth: Oracle, seed: int) -> Oracle:
-        """What policies are told."""
         if not self.noise:
             return truth
         from wattloop.schedule.estimates.noisy import NoisyOracle

@@ -127,8 +127,7 @@ CAPS = _FOLDER / "predicted_caps.csv"
 #
 # Between and beyond the counts that were measured, throughput follows a straight line in log2 of
 # both, beyond at most as steeply as perfect scaling and never falling. One count alone says
-# nothing
-# of others.
+# nothing of others.
 Floats = NDArray[np.float64]
 
 

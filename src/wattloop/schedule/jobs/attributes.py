@@ -102,7 +102,6 @@ class People:
 
     @classmethod
     def named(cls, shares: Mapping[str, float]) -> "People":
-        """By name."""
         return cls(tuple(shares), tuple(shares.values()))
 
     def draw(self, draws: Draws, count: int) -> NDArray[np.int64]:

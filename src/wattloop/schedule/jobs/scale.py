@@ -10,8 +10,6 @@ from wattloop.core.units import format_duration
 from wattloop.schedule.jobs.attributes import Draws
 from wattloop.schedule.traces.trace import Trace
 
-__all__ = ["Scaling"]
-
 
 @dataclass(frozen=True, slots=True)
 class Scaling:

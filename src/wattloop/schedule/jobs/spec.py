@@ -80,7 +80,6 @@ class WorkSpec(Strict):
         return self
 
     def bounds(self) -> tuple[float, float]:
-        """Least and most samples."""
         if self.samples is not None:
             return self.samples * self.epochs, self.samples * self.epochs
         return (self.least or math.nan) * self.epochs, (self.most or math.nan) * self.epochs
@@ -323,9 +322,9 @@ class JobsSpec(Strict):
     def _one_source(self) -> "JobsSpec":
         if (self.generate is None) == (self.trace is None):
             raise ValueError("give either 'generate' or 'trace'")
-        for number, model in enumerate(self.models):
+        for position, model in enumerate(self.models):
             if model.work is None and self.generate is not None:
-                raise ValueError(f"models.{number}: generated jobs need 'work', in samples")
+                raise ValueError(f"models.{position}: generated jobs need 'work', in samples")
         return self
 
     def located(self, folder: Path) -> "JobsSpec":

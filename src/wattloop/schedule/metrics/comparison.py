@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from wattloop.analyze.intervals import Estimate, estimate
 
-__all__ = ["LEAST_PAIRS", "Difference", "compare", "spread"]
-
 LEAST_PAIRS = 6
 """With n pairs no p is below 2 / 2^n: with five, not even a sure difference has p < 0.05."""
 EXACT_UP_TO = 14
@@ -36,7 +34,6 @@ class Difference:
     pairs: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self)
 
 

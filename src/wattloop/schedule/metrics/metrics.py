@@ -105,7 +105,6 @@ class Metrics:
     wall_s: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self)
 
 

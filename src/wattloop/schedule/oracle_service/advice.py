@@ -11,8 +11,6 @@ from wattloop.schedule.oracle_service.answer import Answer
 from wattloop.schedule.oracle_service.placement_estimates import PlacementEstimate
 from wattloop.schedule.oracle_service.service import AskedJob, OracleService
 
-__all__ = ["SubmitAdvice", "submit_advice"]
-
 WORTH_TELLING = 0.05
 """Share of the energy that another number of GPUs must save to be worth a word."""
 
@@ -38,7 +36,6 @@ class SubmitAdvice:
     later: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "energy_j": self.energy_j,
             "time_s": self.time_s,

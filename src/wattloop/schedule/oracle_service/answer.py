@@ -10,8 +10,6 @@ from wattloop.schedule.oracle_service.job_query import JobQuery
 from wattloop.schedule.oracle_service.placement_estimates import COSTS, Pair, PlacementEstimate
 from wattloop.schedule.oracle_service.placement_query import PlacementQuery
 
-__all__ = ["Answer", "best_of", "to_dict"]
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -54,7 +54,6 @@ class JobQuery:
         return math.inf if self.stated.deadline_s is None else self.stated.deadline_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         key = self.keys[0] if self.keys else None
         return {
             "model": None if key is None else key.model.removeprefix("hf:"),

@@ -52,7 +52,6 @@ class PlacementQuery:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "gpu": self.gpu,
             "gpus": self.gpus,

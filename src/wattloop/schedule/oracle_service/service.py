@@ -24,8 +24,6 @@ from wattloop.schedule.oracle_service.placement_estimates import (
 from wattloop.schedule.oracle_service.placement_query import PlacementQuery, known_places, places_of
 from wattloop.schedule.oracle_service.workload_estimates import Trace, WorkloadEstimates
 
-__all__ = ["MOST_PAIRS", "AskedJob", "OracleService"]
-
 MOST_PAIRS = 10_000
 MOST_WARM = 50
 """Models of rules that are traced before anybody asks."""

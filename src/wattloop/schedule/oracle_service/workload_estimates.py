@@ -45,7 +45,6 @@ class WorkloadKey(NamedTuple):
 
     @property
     def words(self) -> str:
-        """For people."""
         kind = JobKind(self.model, self.precision)
         return f"{kind.label}, batch {self.batch}"
 
@@ -132,7 +131,6 @@ class WorkloadEstimates:
             return known[1]
 
     def spot(self, placement: Placement) -> PlacementKey:
-        """Its key."""
         return self._spots.setdefault(placement, PlacementKey(placement))
 
     def figures(

@@ -21,8 +21,6 @@ from wattloop.schedule.policies.zeus import Zeus
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView, RunningJob
 
-__all__ = ["AuraChronos"]
-
 LOOKS = 32
 """Urgent jobs of a round that plans are made for, those with least slack."""
 REACTION_S = 2.0

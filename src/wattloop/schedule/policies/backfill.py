@@ -20,8 +20,6 @@ from wattloop.schedule.objectives import TIME
 from wattloop.schedule.policies.fifo import Fifo
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["Backfill"]
-
 MOST_S = sys.float_info.max
 """Below the infinite time of a job on machines that it cannot use."""
 SAME_LOOK = 1e-9

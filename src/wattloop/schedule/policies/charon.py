@@ -8,8 +8,6 @@ from wattloop.schedule.policies.power_budget import Headroom, packed
 from wattloop.schedule.policies.zeus import Zeus
 from wattloop.schedule.view import ClusterView, RunningJob
 
-__all__ = ["Charon", "look_s", "stopped_for_budget"]
-
 
 class Charon(Zeus):
     """Zeus's order; a job starts on its best placement among those that keep the budget.

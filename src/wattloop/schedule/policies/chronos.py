@@ -7,8 +7,6 @@ from wattloop.schedule.policies.pollux import Pollux
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["Chronos"]
-
 
 class Chronos(Pollux):
     """score = (0, deadline - (now + min(T))) with a deadline, else (1, Pollux's score).

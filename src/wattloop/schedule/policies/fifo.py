@@ -10,8 +10,6 @@ from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.queue import JobQueue
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["Fifo", "fastest"]
-
 
 class Fifo(Policy):
     """Starts jobs in order of arrival on their fastest free placement, until one finds none."""

@@ -24,8 +24,6 @@ from wattloop.schedule.policies.time_value import (
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["Helios"]
-
 FAST = 1.0
 """Value of time with which jobs take as long as under policies that do not know of energy."""
 SCARCE = 0.1

@@ -9,8 +9,6 @@ from wattloop.schedule.estimates.oracle import Shape
 from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.view import ClusterView, RunningJob
 
-__all__ = ["NodePlan", "Promise", "Victims"]
-
 
 class Promise(NamedTuple):
     """A placement that somebody waits for, from when to when."""

@@ -90,7 +90,6 @@ class PackingPolicy(Policy):
         return None
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
-        """Start what fits."""
         queue = view.queue
         if len(queue) == 1:
             placed = queue.placed_by(self.objective, job := next(iter(queue.waiting)))

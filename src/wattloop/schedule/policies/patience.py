@@ -21,8 +21,6 @@ from wattloop.schedule.policies.time_value import reference_w
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["Patience"]
-
 Floats = NDArray[np.float64]
 Rank = Callable[[ClusterView, Columns, Floats], Floats]
 LOOKS = 16

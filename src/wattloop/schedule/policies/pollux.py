@@ -8,8 +8,6 @@ from wattloop.schedule.policies.packing import TIME_AGE_WEIGHT, PackingPolicy, w
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["Pollux"]
-
 
 class Pollux(PackingPolicy):
     """score = min(T) - W_age (now - arrival).

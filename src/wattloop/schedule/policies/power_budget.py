@@ -19,8 +19,7 @@ from wattloop.schedule.view import ClusterView
 # How much more power a cluster may draw, if whatever may go wrong with estimates does.
 #
 # Promise: if every start and recap stays within the headroom, the cluster is never above its
-# budget,
-# as long as truth exceeds estimates by no more than the oracle says it may.
+# budget, as long as truth exceeds estimates by no more than the oracle says it may.
 
 Floats = NDArray[np.float64]
 

@@ -12,8 +12,6 @@ from wattloop.schedule.policies.power_budget import Headroom, worst_w
 from wattloop.schedule.queue import JobQueue
 from wattloop.schedule.view import ClusterView, RunningJob
 
-__all__ = ["lowered", "recapped"]
-
 Ints = NDArray[np.int64]
 
 

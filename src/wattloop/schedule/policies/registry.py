@@ -157,7 +157,6 @@ def describe() -> list[PolicyCard]:
 
 
 def _read(given: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Name and parameters."""
     if isinstance(given, Mapping):
         rest = dict(given)
         if "name" in rest:

@@ -8,8 +8,6 @@ from wattloop.schedule.policies.packing import PackingPolicy
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["Sjf"]
-
 
 class Sjf(PackingPolicy):
     """score = least T over all its placements, free or not; it starts on the fastest free one.

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.objectives import Estimates
 
-__all__ = ["full_batch", "smoothed"]
-
 Floats = NDArray[np.float64]
 _projections: WeakKeyDictionary[PlacementOptions, Floats] = WeakKeyDictionary()
 _full: WeakKeyDictionary[PlacementOptions, NDArray[np.bool_]] = WeakKeyDictionary()

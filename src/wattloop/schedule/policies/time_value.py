@@ -23,8 +23,6 @@ from wattloop.schedule.objectives import Estimates, Objective
 from wattloop.schedule.policies.smoothing import full_batch, smoothed
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["gpu_worth", "joule_price", "reference_w", "time_value", "waiting_level"]
-
 Floats = NDArray[np.float64]
 WAITING_PRICE, WAITING_EXPONENT = 1.1, 0.75
 """c, and the exponent of n: what a GPU second is charged for jobs that wait (ADR 0033)."""

@@ -8,8 +8,6 @@ from wattloop.schedule.policies.packing import EDP_AGE_WEIGHT_PER_S, PackingPoli
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["Zeus"]
-
 
 class Zeus(PackingPolicy):
     """score = min(P T^2) / (1 + W_age (now - arrival)).

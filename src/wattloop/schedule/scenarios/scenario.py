@@ -21,8 +21,6 @@ from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.scenarios.spec import EngineSpec
 from wattloop.schedule.step_function import StepFunction, Written
 
-__all__ = ["Scenario", "World", "budget_fault"]
-
 
 class World(NamedTuple):
     """What a simulation needs but a policy.

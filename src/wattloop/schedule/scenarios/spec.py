@@ -12,8 +12,6 @@ from wattloop.schedule.jobs.spec import JobsSpec
 from wattloop.schedule.policies.registry import split_policies
 from wattloop.schedule.quantities import PositiveSeconds, Seconds, Share, Strict, seconds
 
-__all__ = ["EngineSpec", "PreemptionSpec", "ScenarioSpec"]
-
 MOST_SEEDS = 100_000
 
 

@@ -20,8 +20,6 @@ from wattloop.schedule.slurm.nodes import SlurmNode, known_nodes
 from wattloop.schedule.slurm.scontrol import SlurmClient
 from wattloop.schedule.step_function import StepFunction, StepsError, budget_steps
 
-__all__ = ["CAPS", "SiteRequest", "site_from", "site_of_nodes"]
-
 CAPS = (1.0, 0.9, 0.8, 0.7, 0.6)
 """Shares of TDP for policies that set caps, where nobody names others."""
 

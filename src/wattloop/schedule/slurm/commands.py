@@ -9,8 +9,6 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError, SlurmAway, SlurmError
 
-__all__ = ["SlurmCommands"]
-
 AWAY = (
     "Unable to contact slurm controller",
     "Connection refused",

@@ -16,8 +16,6 @@ from wattloop.schedule.slurm.scontrol import SlurmClient
 from wattloop.schedule.slurm.state import DriverState
 from wattloop.schedule.slurm.view import Snapshot
 
-__all__ = ["SlurmDriver"]
-
 
 class SlurmDriver:
     """A policy at work on a real cluster. Whatever ends it, Slurm goes on by itself.
@@ -68,7 +66,6 @@ class SlurmDriver:
 
     @property
     def site(self) -> ManagedCluster:
-        """What is ours."""
         return self._looking.site
 
     def begin(self) -> None:

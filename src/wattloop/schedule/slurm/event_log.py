@@ -86,7 +86,6 @@ class DriverLog:
             self._tell(kind, f"{plain} {said}".strip())
 
     def close(self) -> None:
-        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -138,11 +137,9 @@ class RoundReport:
 
     @property
     def took_s(self) -> float:
-        """All parts together."""
         return self.read_s + self.view_s + self.policy_s + self.carry_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         found = {**asdict(self), "took_s": self.took_s}
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value

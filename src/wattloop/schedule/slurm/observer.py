@@ -44,7 +44,6 @@ class WouldHave:
     began_s: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -137,7 +136,6 @@ class SlurmObserver:
 
     @property
     def site(self) -> ManagedCluster:
-        """What is ours."""
         return self._looking.site
 
     def begin(self) -> None:

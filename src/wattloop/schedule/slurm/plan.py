@@ -86,7 +86,6 @@ class Planner:
         return self.plan
 
     def _apply(self, action: object) -> bool:
-        """Whether it changed anything."""
         why = ""
         if isinstance(action, Wake):
             if isinstance(action.at_s, int | float) and action.at_s > self._live.view.now_s:
@@ -215,9 +214,8 @@ PUT_OFF = "put off"
 # What would start if jobs ended before the next round: Slurm may start it without waiting for us.
 #
 # A driver looks once a second; Slurm starts a job a few milliseconds after another has ended. So
-# jobs
-# that the policy would start on the GPUs of those that may end any moment are let through ahead of
-# time. Power is counted as if nobody ended: whenever they start, the budget is kept.
+# jobs that the policy would start on the GPUs of those that may end any moment are let through
+# ahead of time. Power is counted as if nobody ended: whenever they start, the budget is kept.
 
 MOST_STANDBY = 64
 

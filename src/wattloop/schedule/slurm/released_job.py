@@ -35,7 +35,6 @@ class ReleasedJob:
     undo: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "key": self.key,
             "user": self.user,

@@ -69,7 +69,6 @@ class SlurmClient:
         return self._lister.jobs()
 
     def nodes(self) -> list[SlurmNode]:
-        """Every node."""
         return nodes_from(self.commands.json("sinfo", "--all", "--json"))
 
     def ahead_s(self) -> float:
@@ -91,11 +90,9 @@ class SlurmClient:
         self.commands.text("sacctmgr", "--immediate", "modify", "job", *words)
 
     def reservations(self) -> list[Reservation]:
-        """Every reservation."""
         return reservations_from(self.commands.text("scontrol", "show", "reservation", "-o"))
 
     def create_reservation(self, fields: Mapping[str, str]) -> None:
-        """A new reservation."""
         self.commands.text("scontrol", "create", "reservation", *_words(fields))
 
     def update_reservation(self, fields: Mapping[str, str]) -> None:

@@ -77,7 +77,6 @@ class SlurmJob:
 
     @property
     def is_pending(self) -> bool:
-        """It waits."""
         return self.state == "PENDING"
 
     @property

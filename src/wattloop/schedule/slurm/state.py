@@ -131,7 +131,6 @@ class DriverState:
 
 
 def status_path(state: Path) -> Path:
-    """Beside the state."""
     return state.with_suffix(".status.json")
 
 

@@ -73,7 +73,6 @@ class TraceFormat:
     source: str = ""
 
     def unit(self, name: str) -> str:
-        """Of a field."""
         return self.units.get(name) or UNITS.get(name, ("",))[0]
 
     def positions(self, header: Sequence[str]) -> dict[str, int]:

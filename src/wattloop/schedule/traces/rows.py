@@ -87,7 +87,6 @@ class _Chunk:
         self.keep = np.ones(len(self.rows), bool)
 
     def gather(self) -> None:
-        """One chunk."""
         self._by_pattern()
         gpus = self._gpus()
         arrival_s = self._number("arrival")

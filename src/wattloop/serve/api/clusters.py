@@ -15,8 +15,6 @@ from wattloop.serve.errors import NotThere, faults, needs_what_is_there
 from wattloop.serve.state import AppState, State
 from wattloop.store.experiments import Experiment
 
-__all__ = ["ClusterQuery", "clusters_of", "router", "table_of_search"]
-
 router = APIRouter(tags=["experiments"])
 
 

@@ -11,8 +11,6 @@ from wattloop.store.comparison import Comparison, compare
 from wattloop.store.database import Store
 from wattloop.store.runs import find_run
 
-__all__ = ["MOST_RUNS", "comparison_of", "router"]
-
 router = APIRouter(tags=["runs"])
 
 MOST_RUNS = 12

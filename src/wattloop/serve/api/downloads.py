@@ -13,8 +13,6 @@ from wattloop.serve.state import State
 from wattloop.store.export import export
 from wattloop.store.runs import find_run
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/runs", tags=["runs"])
 
 TYPES = {

@@ -18,8 +18,6 @@ from wattloop.store.schema import trials
 from wattloop.study.record import STEPS, next_step
 from wattloop.trials.runner import with_status_now
 
-__all__ = ["ExperimentsAnswer", "Kind", "experiments_answer", "router", "state_of"]
-
 router = APIRouter(tags=["experiments"])
 
 Kind = Literal["sweep", "search", "campaign", "study"]

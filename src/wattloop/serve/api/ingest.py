@@ -18,8 +18,6 @@ from wattloop.serve.state import AppState, State
 from wattloop.store.ingest.received_run import Source
 from wattloop.store.ingest.uploads import LARGEST_PIECE_B, RUN_ID, NotYours, Received, Unexpected
 
-__all__ = ["router", "source_of"]
-
 router = APIRouter(prefix="/ingest", tags=["ingest"], dependencies=[Writer])
 
 RunId = Annotated[str, Path(pattern=f"^{RUN_ID.pattern}$")]

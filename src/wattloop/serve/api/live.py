@@ -20,8 +20,6 @@ from wattloop.store.live_runs import live_journal, still_live
 from wattloop.store.runs import RunRecord
 from wattloop.store.samples import power_series
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/runs", tags=["runs"])
 
 POLL_S = 0.5

@@ -15,8 +15,6 @@ from wattloop.store.live_runs import live_runs
 from wattloop.store.schema import run_facts, runs
 from wattloop.version import __version__
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -9,16 +9,6 @@ from wattloop.fleet.delivery.batch import LARGEST_BATCH_B, MOST_PIECES
 from wattloop.fleet.delivery.status import MOST_DOMAINS, MOST_FAULTS, MOST_JOBS
 from wattloop.store.ingest.uploads import LARGEST_PIECE_B
 
-__all__ = [
-    "DELIVERY",
-    "DELIVERY_BODY",
-    "JOURNAL",
-    "JOURNAL_BODY",
-    "DeliveredAnswer",
-    "HeardAnswer",
-    "StatusForm",
-]
-
 JOURNAL = "application/vnd.wattloop.journal"
 DELIVERY = "application/vnd.wattloop.delivery"
 

@@ -31,8 +31,6 @@ from wattloop.store.ingest.received_run import Source
 from wattloop.store.ingest.uploads import NotYours, Received, Unexpected
 from wattloop.store.nodes import forget_node
 
-__all__ = ["NodeAnswer", "PowerAnswer", "delivery", "node_answers", "power_answer", "router"]
-
 router = APIRouter(tags=["nodes"])
 
 HEAD_B = 512 * 1024

@@ -10,8 +10,6 @@ from wattloop.serve.errors import Impossible, NotThere, faults, needs_what_is_th
 from wattloop.serve.state import AppState, State
 from wattloop.store.experiments import Experiment, TrialRecord, each_trial, find_experiment
 
-__all__ = ["CellQuery", "cells_of", "over_time_of", "router"]
-
 router = APIRouter(tags=["experiments"])
 
 Cells = dict[tuple[str, int], TrialRecord]

@@ -13,8 +13,6 @@ from wattloop.predict.sources.huggingface import architecture_names
 from wattloop.serve.errors import NotThere, faults, needs_what_is_there
 from wattloop.serve.state import AppState, State
 
-__all__ = ["PredictForm", "forecast_of", "known_models", "router"]
-
 router = APIRouter(tags=["predict"])
 
 MODEL = "A name of `wattloop predict models`."

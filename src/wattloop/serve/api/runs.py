@@ -16,8 +16,6 @@ from wattloop.store.live_runs import live_journal
 from wattloop.store.runs import RunRecord, find_run, has_run
 from wattloop.store.samples import Series, power_series, read_curve, series_of
 
-__all__ = ["CurvesAnswer", "advice_of", "curves_answer", "find_any_run", "router"]
-
 router = APIRouter(prefix="/runs", tags=["runs"])
 
 

@@ -7,8 +7,6 @@ from fastapi.responses import HTMLResponse
 
 from wattloop.serve.state import State
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 

@@ -8,8 +8,6 @@ from fastapi.responses import Response
 from wattloop.report.html import style_sheet
 from wattloop.serve.state import static_text
 
-__all__ = ["router", "vega_text"]
-
 router = APIRouter(prefix="/static")
 
 KEEP = {"Cache-Control": "public, max-age=3600"}

@@ -18,8 +18,6 @@ from wattloop.serve.errors import status_of
 from wattloop.serve.state import PATIENCE_S, AppState, State
 from wattloop.store.experiments import Experiment
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 

@@ -24,8 +24,6 @@ from wattloop.store.job_queries import job_page
 from wattloop.store.runs import RunRecord, find_run
 from wattloop.store.samples import series_of
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 OFFERED = 30

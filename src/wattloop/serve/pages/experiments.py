@@ -18,8 +18,6 @@ from wattloop.serve.state import PATIENCE_S, AppState, State
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 Report = Callable[[Store, Experiment], Document]

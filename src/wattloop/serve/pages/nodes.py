@@ -6,8 +6,6 @@ from fastapi.responses import HTMLResponse
 from wattloop.serve.api.nodes import node_answers, power_answer
 from wattloop.serve.state import State
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 JOBS_SHOWN = 8

@@ -14,8 +14,6 @@ from wattloop.serve.errors import status_of
 from wattloop.serve.state import PATIENCE_S, State
 from wattloop.store.experiments import find_experiment
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 

@@ -14,8 +14,6 @@ from wattloop.serve.blocks import blocks_html
 from wattloop.serve.errors import status_of
 from wattloop.serve.state import State
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 

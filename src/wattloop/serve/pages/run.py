@@ -12,8 +12,6 @@ from wattloop.serve.state import State
 from wattloop.store.details import read_windows
 from wattloop.store.samples import series_of
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 NO_SENSOR = Note(

@@ -27,8 +27,6 @@ from wattloop.store.run_record import RunRecord, read_record
 from wattloop.store.runs import delete_run_in, duration_in, has_run, insert_run_in
 from wattloop.store.schema import runs
 
-__all__ = ["Imported", "import_codecarbon", "read_codecarbon"]
-
 NEEDED = ("timestamp", "project_name", "duration", "emissions", "energy_consumed")
 ESTIMATE_ERROR = 0.5
 NVML_ERROR = 0.05

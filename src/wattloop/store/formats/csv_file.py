@@ -9,14 +9,11 @@ from wattloop.core.text import plain
 from wattloop.store.formats.target import Target
 from wattloop.store.tables import Table
 
-__all__ = ["csv_text", "write"]
-
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings that a spreadsheet takes for a formula."""
 
 
 def write(table: Table, target: Target) -> None:
-    """Write all rows."""
     with target.text() as file:
         _write(file, list(table.columns), (map(_as_in_json, row) for row in table.rows))
 

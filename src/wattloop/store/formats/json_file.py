@@ -9,8 +9,6 @@ from wattloop.store.formats.target import Target
 from wattloop.store.runs import RunRecord
 from wattloop.store.tables import Table
 
-__all__ = ["text_of_runs", "write"]
-
 
 def text_of_runs(records: Sequence[RunRecord]) -> str:
     """Everything known of the runs but their samples."""

@@ -9,8 +9,6 @@ from wattloop.core.text import plain
 from wattloop.store.formats.target import Target
 from wattloop.store.tables import Table
 
-__all__ = ["write"]
-
 ROWS_AT_ONCE = 131_072
 
 

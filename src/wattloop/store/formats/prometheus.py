@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from wattloop.store.runs import RunRecord
 
-__all__ = ["text_of"]
-
 Sample = tuple[dict[str, str], float | None]
 
 

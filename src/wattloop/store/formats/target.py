@@ -10,8 +10,6 @@ from typing import IO, TextIO
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_code import user_path
 
-__all__ = ["Target"]
-
 
 class Target:
     """A file to be written; `-` is standard output.
@@ -27,7 +25,6 @@ class Target:
         self.is_stdout = name == "-"
 
     def write_text(self, text: str) -> None:
-        """Write all of it."""
         with self.text() as file:
             file.write(text)
 

@@ -49,7 +49,6 @@ class Origin:
 
     @property
     def source(self) -> Source:
-        """Who sends it."""
         return Source(self.node, self.clock_offset_s, self.is_trusted)
 
 
@@ -89,7 +88,6 @@ class Part:
             ) from error
 
     def empty(self) -> None:
-        """Forget what came."""
         os.ftruncate(self._descriptor, 0)
         self._note().unlink(missing_ok=True)
 
@@ -105,7 +103,6 @@ class Part:
         self._write(Origin(source.node, source.clock_offset_s, time.time(), source.is_trusted))
 
     def finish(self) -> Origin:
-        """No more will come."""
         known = self.origin() or Origin("", None, time.time())
         if not known.final:
             known = replace(known, final=True)

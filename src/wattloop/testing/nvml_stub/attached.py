@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from wattloop.testing.nvml_stub.faults import inject
 from wattloop.testing.nvml_stub.state import SEGMENTS, GpuState, Segment, State, Wave
 
-__all__ = ["LIBRARY_VARIABLE", "STATE_VARIABLE", "CardSettings", "StubCards", "load_library"]
-
 LIBRARY_VARIABLE = "WATTLOOP_NVML_LIBRARY"
 STATE_VARIABLE = "WATTLOOP_NVML_STUB_STATE"
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from wattloop.core.errors import WattloopError
 
-__all__ = ["LIBRARY_NAME", "NoCompiler", "build"]
-
 LIBRARY_NAME = "libnvidia-ml.so.1"
 SOURCES = Path(__file__).parent
 

@@ -11,8 +11,6 @@ from wattloop.testing.nvml_stub.attached import LIBRARY_VARIABLE, STATE_VARIABLE
 from wattloop.testing.nvml_stub.build import build
 from wattloop.testing.nvml_stub.state import GpuState, fresh_state
 
-__all__ = ["StubNvml"]
-
 _numbers = itertools.count()
 
 

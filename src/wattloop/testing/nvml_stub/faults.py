@@ -5,8 +5,6 @@ from typing import Any
 
 from wattloop.testing.nvml_stub.state import Call, GpuState
 
-__all__ = ["inject"]
-
 
 def inject(card: GpuState, fault: str, **options: Any) -> None:
     """Break a card.

@@ -4,8 +4,6 @@ import ctypes
 from enum import IntEnum, IntFlag
 from typing import Any
 
-__all__ = ["MAX_GPUS", "Call", "GpuState", "Segment", "State", "Wave", "fresh_state"]
-
 MAGIC = 0x574C4E564D4C3033
 MAX_GPUS = 16
 SEGMENTS = 1024

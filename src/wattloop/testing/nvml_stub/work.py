@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 from wattloop.testing.nvml_stub.attached import StubCards
 
-__all__ = ["main"]
-
 SLICE_S = 0.005
 
 

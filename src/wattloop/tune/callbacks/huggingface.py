@@ -15,8 +15,6 @@ from transformers import TrainerCallback
 
 from wattloop.tune.trial import Trial, current_trial
 
-__all__ = ["TuneCallback"]
-
 
 class TuneCallback(TrainerCallback):  # type: ignore[misc] # transformers is not typed here
     """Reports every evaluation of a training to a trial.

@@ -15,8 +15,6 @@ from keras.callbacks import Callback
 
 from wattloop.tune.trial import Trial, current_trial
 
-__all__ = ["TuneCallback"]
-
 
 class TuneCallback(Callback):  # type: ignore[misc] # keras is not typed here
     """Reports every epoch of `fit` to a trial.
@@ -36,7 +34,6 @@ class TuneCallback(Callback):  # type: ignore[misc] # keras is not typed here
             self.trial.expect_steps(float(steps))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A step has ended."""
         self.trial.step()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -13,8 +13,6 @@ from typing import Any
 from wattloop.integrations.lightning import callback_class
 from wattloop.tune.trial import Trial, current_trial
 
-__all__ = ["TuneCallback"]
-
 
 class TuneCallback(callback_class()):  # type: ignore[misc] # the base is chosen when imported
     """Reports every epoch of `fit` to a trial.
@@ -36,7 +34,6 @@ class TuneCallback(callback_class()):  # type: ignore[misc] # the base is chosen
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """A step has ended."""
         self.trial.step()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:

@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 
 from wattloop.tune.trial import Trial, current_trial
 
-__all__ = ["TrialLoop"]
-
 T = TypeVar("T")
 FILE = "loop.pt"
 

@@ -25,7 +25,6 @@ class CandidateFiles:
         self._known = self._signature()
 
     def make(self) -> None:
-        """Create the folders."""
         self.checkpoint.mkdir(parents=True, exist_ok=True)
 
     def clear(self) -> None:

@@ -144,7 +144,6 @@ class Program:
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it run again."""
         self._signal(signal.SIGCONT)
 
     def has_ended(self) -> bool:
@@ -190,7 +189,6 @@ class Program:
         return self.has_ended()
 
     def last_lines(self) -> str:
-        """What it printed last."""
         try:
             with self.output.open("rb") as file:
                 file.seek(max(0, self.output.stat().st_size - TAIL_B))

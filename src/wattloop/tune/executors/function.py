@@ -49,7 +49,6 @@ class RandomState:
             self._cuda = torch.cuda.get_rng_state_all()
 
     def restore(self) -> None:
-        """Put them back."""
         random.setstate(self._python)
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if self._numpy is not None and numpy is not None:
@@ -103,7 +102,6 @@ class FunctionTrial(Trial):
         self._look_s = math.inf
 
     def begins(self, segment: Segment, pace: SegmentProgress) -> None:
-        """A segment begins."""
         self.params = _params(segment)
         self._look_s = 0.0 if pace.watched else math.inf
 
@@ -117,7 +115,6 @@ class FunctionTrial(Trial):
                 self._training.between_steps()
 
     def expect_steps(self, count: float) -> None:
-        """Told to the search."""
         self._training.course.steps_each = count
 
     def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None:

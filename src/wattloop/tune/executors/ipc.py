@@ -55,7 +55,6 @@ class PauseChannel:
             self._pause.touch()
 
     def withdraw(self) -> None:
-        """It need not."""
         self._pause.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -85,7 +84,6 @@ class TrialChannel:
         self._word = os.open(word, os.O_RDONLY | os.O_CLOEXEC)
 
     def ring(self) -> None:
-        """Something was written."""
         with suppress(OSError):
             os.write(self._bell, b"!")
 

@@ -140,8 +140,7 @@ def _done(bench: TrialExecutor, word: str, details: list[Any]) -> Any:
 # Several trainings at once, each on devices of its own in a process of its own.
 #
 # Power is read per device, so every segment has its energy from its own devices; what the others
-# draw
-# while they wait is charged to the search.
+# draw while they wait is charged to the search.
 
 
 class ParallelExecutor:
@@ -210,7 +209,6 @@ class ParallelExecutor:
         return self._charged(progress, worker, begin_s, end_s)
 
     def let_go(self, candidate: str) -> None:
-        """Its worker ends it."""
         with self._changed:
             worker = self._homes.pop(candidate, None)
             while worker is not None and worker.busy:

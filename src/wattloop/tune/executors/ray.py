@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import shutil
 import tempfile
 import threading
@@ -22,31 +21,11 @@ from wattloop.tune.segment import Segment
 from wattloop.tune.segment_meter import scoped
 from wattloop.version import __version__
 
-
-def slots_asked(text: str) -> tuple[int | None, int] | None:
-    """How many slots, and how many GPUs each: `ray`, `ray:4`, `ray:4x2`; None for other words.
-
-    Raises:
-        ConfigError: it begins with `ray` and goes on otherwise.
-    """
-    if not text.startswith("ray"):
-        return None
-    found = re.fullmatch(r"ray(?::([1-9]\d*)(?:x([1-9]\d*))?)?", text)
-    if found is None:
-        raise ConfigError(
-            f"parallel {text}: write 'ray' for every GPU of the cluster, 'ray:4' for four of them, "
-            "or 'ray:4x2' for four trainings on two GPUs each"
-        )
-    count, gpus = found.groups()
-    return None if count is None else int(count), int(gpus or 1)
-
-
 # What runs on the workers of a cluster: a place that holds devices, and trainings on them.
 #
 # Both are plain objects; `ray_bench` makes actors of them. A place reserves devices for the whole
 # search and reads their energy all the time, so that idle watts, and what a worker had used when
-# it
-# died, are measured too. A training is a process of its own on the devices of its place.
+# it died, are measured too. A training is a process of its own on the devices of its place.
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
@@ -418,11 +397,9 @@ def _text(amounts: Mapping[str, float]) -> str:
 # bench = RayBench(lambda settings: FunctionBench(train, problem, settings), gpus=1)
 #
 # A *slot* is a bundle of devices that is held for the whole search. Candidates are trained on
-# slots,
-# one at a time on each; every candidate is a process of its own (a Ray actor) that stays where it
-# began, so a paused training is alive until it is let go. Our strategy decides, the store is
-# written
-# by the search alone; Ray only carries segments there and progress back.
+# slots, one at a time on each; every candidate is a process of its own (a Ray actor) that stays
+# where it began, so a paused training is alive until it is let go. Our strategy decides, the
+# store is written by the search alone; Ray only carries segments there and progress back.
 
 END_S = 10.0
 
@@ -438,7 +415,6 @@ class _Idle:
     energy_j: float | None = 0.0
 
     def plus(self, lap: Lap) -> "_Idle":
-        """With another lap."""
         known = self.energy_j is not None and lap.energy_j is not None
         joules = (self.energy_j or 0.0) + (lap.energy_j or 0.0)
         return _Idle(self.time_s + lap.time_s, joules if known else None)
@@ -507,7 +483,6 @@ class RayExecutor:
                 self._changed.notify_all()
 
     def let_go(self, candidate: str) -> None:
-        """End its worker."""
         with self._changed:
             slot = self._homes.pop(candidate, None)
             training = None if slot is None else slot.trainings.pop(candidate, None)

@@ -118,7 +118,6 @@ class TrainingCurve:
         return self.epochs + min(MOST_PART, self.steps / self.steps_each)
 
     def begin(self) -> None:
-        """A segment begins."""
         self.marks = []
 
     def report(self, metrics: Mapping[str, float], epoch: float | None, at_s: float) -> bool:

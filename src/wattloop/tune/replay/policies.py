@@ -130,7 +130,6 @@ class DefaultCapPolicy:
         self._cap_w: float | None = None
 
     def serve(self, bench: ReplayExecutor) -> Served:
-        """Train the default."""
         if self._cap_w is not None:
             return _trained(bench, (self.workload.default, self._cap_w))
         for attempt in range(TRIES):
@@ -190,11 +189,9 @@ def _train(bench: ReplayExecutor, batch_size: int, cap_w: float | None, name: st
 # The policy of Zeus (NSDI 2023), re-implemented from the paper as a baseline.
 #
 # Batch sizes by exploration with pruning, then Thompson sampling with Gaussian arms; power limits
-# by
-# just-in-time profiling: every limit for a few seconds at the beginning of the first training with
-# a
-# batch size. The cost is energy (eta = 1). A training is stopped when it has cost `BETA` times the
-# least cost of any so far.
+# by just-in-time profiling: every limit for a few seconds at the beginning of the first training
+# with a batch size. The cost is energy (eta = 1). A training is stopped when it has cost `BETA`
+# times the least cost of any so far.
 
 BETA = 2.0
 

@@ -15,8 +15,6 @@ from wattloop.tune.replay.executor import CapScripts, ReplayExecutor
 from wattloop.tune.replay.policies import CLOSE, ReplayPolicy, Served, policy
 from wattloop.tune.replay.tables import RecordedWorkload
 
-__all__ = ["FIGURES", "ReplayEntry", "medians", "replay"]
-
 FIGURES = {
     "explore_d": "energy of the first search that did not train its winner, in D",
     "one_shot_d": "all energy until the first search is over and the target is reached, in D",
@@ -53,7 +51,6 @@ class ReplayEntry:
     close_d: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self)
 
 

@@ -69,7 +69,6 @@ class RecordedWorkload:
 
     @property
     def name(self) -> str:
-        """For people."""
         return f"{self.dataset}/{self.network} on {self.gpu}"
 
     @property
@@ -78,7 +77,6 @@ class RecordedWorkload:
         return tuple(sorted(self.curves))
 
     def epoch_energy_j(self, batch_size: int, cap_w: float) -> float:
-        """Of one epoch."""
         curve = self.curves[batch_size]
         at = curve.caps_w.index(cap_w)
         return curve.time_s[at] * curve.power_w[at]

@@ -73,7 +73,6 @@ class CandidateTable:
         return key in self._seen
 
     def begin(self, configuration: Mapping[str, Value]) -> Candidate:
-        """A new candidate."""
         parameters, levers = self.problem.space.split(configuration)
         rate = parameters.get(self.problem.rate) if self.problem.rate else None
         candidate = Candidate(
@@ -232,7 +231,6 @@ class CandidateTable:
 
 
 def trained(candidate: Candidate) -> Trained:
-    """What objectives look at."""
     return Trained(
         time_s=candidate.time_s,
         energy_j=candidate.energy_j,

@@ -131,7 +131,6 @@ class Grid(OneByOne):
             self._left = iter(listed)
 
     def propose(self) -> Configuration | None:
-        """The next in order."""
         return next((found for found in self._left if not self.ledger.seen(found)), None)
 
 

@@ -213,8 +213,7 @@ def fits(row: dict[str, object], dtype: str) -> bool:
 # Convolutions in large batches: of pictures that fill the GPU, and of tiny ones.
 #
 # Networks made for 224 pixels are fed with 32 as well: their last layers then see pictures of one
-# to
-# four pixels, thousands at a time, for which cuDNN picks kernels of another kind.
+# to four pixels, thousands at a time, for which cuDNN picks kernels of another kind.
 
 Row = dict[str, object]
 

@@ -134,7 +134,6 @@ def _random(dtype: str, number: int) -> list[dict[str, object]]:
 def gemm_row(
     dtype: str, bmnk: tuple[int, int, int, int], layout: str, *, bias: bool
 ) -> dict[str, object]:
-    """Parameters of a product."""
     b, m, n, k = bmnk
     return {"dtype": dtype, "b": b, "m": m, "n": n, "k": k, "layout": layout, "bias": bias}
 

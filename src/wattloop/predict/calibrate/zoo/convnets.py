@@ -42,7 +42,6 @@ class Residual(nn.Module):
         self.after = after
 
     def forward(self, x: Any) -> Any:
-        """Body plus skip."""
         y = self.body(x) + (x if self.skip is None else self.skip(x))
         return y if self.after is None else self.after(y)
 
@@ -61,7 +60,6 @@ class SqueezeExcite(nn.Module):
         )
 
     def forward(self, x: Any) -> Any:
-        """Scaled channels."""
         return x * self.scale(x)
 
 
@@ -77,7 +75,6 @@ class Shuffle(nn.Module):
     """Channels of two groups taken in turn."""
 
     def forward(self, x: Any) -> Any:
-        """Interleaved channels."""
         n, c, h, w = x.shape
         return x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
 
@@ -102,7 +99,6 @@ class Branches(nn.Module):
         self.bodies = nn.ModuleList(bodies)
 
     def forward(self, x: Any) -> Any:
-        """Joined results."""
         return torch.cat([body(x) for body in self.bodies], dim=1)
 
 

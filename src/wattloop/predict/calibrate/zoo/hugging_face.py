@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-__all__ = ["CONFIGURED", "Configured", "HuggingFace", "build_hf"]
-
 
 class HuggingFace(nn.Module):
     """A transformers model whose call gives its own loss.
@@ -22,7 +20,6 @@ class HuggingFace(nn.Module):
         self.first = first
 
     def forward(self, x: Any, labels: Any) -> Any:
-        """The loss."""
         return self.net(**{self.first: x, "labels": labels}).loss
 
 

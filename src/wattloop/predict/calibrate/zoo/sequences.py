@@ -34,7 +34,6 @@ class RecurrentClassifier(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Any) -> Any:
-        """Scores."""
         y, _ = self.recurrent(x)
         return self.head(y[:, -1])
 
@@ -65,7 +64,6 @@ class TextClassifier(nn.Module):
         self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(hidden, classes))
 
     def forward(self, x: Any) -> Any:
-        """Scores."""
         y, _ = self.recurrent(self.embedding(x))
         return self.head(y.mean(1))
 
@@ -83,7 +81,6 @@ class Speech(nn.Module):
         self.head = nn.Linear(hidden, classes)
 
     def forward(self, x: Any) -> Any:
-        """Scores."""
         y, _ = self.recurrent(self.before(x.transpose(1, 2)).transpose(1, 2))
         return self.head(y.mean(1))
 
@@ -115,7 +112,6 @@ class MlpMixer(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 1000))
 
     def forward(self, x: Any) -> Any:
-        """Scores."""
         y = torch.flatten(self.patches(x), 2).transpose(1, 2)
         return self.head(self.blocks(y).mean(1))
 

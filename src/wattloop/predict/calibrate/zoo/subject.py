@@ -10,8 +10,6 @@ from torch import nn
 from wattloop.predict.calibrate.zoo import convnets, sequences
 from wattloop.predict.calibrate.zoo.hugging_face import CONFIGURED, build_hf
 
-__all__ = ["NAMES", "Subject", "subject"]
-
 Inputs = Callable[[int, Any], tuple[Any, ...]]
 """Batch size and device -> inputs, labels last."""
 
@@ -46,7 +44,6 @@ class _WithLoss(nn.Module):
         self.classes_last = classes_last
 
     def forward(self, x: Any, target: Any) -> Any:
-        """The loss."""
         scores = self.net(x)
         if self.classes_last:
             scores, target = scores.flatten(0, 1), target.flatten()

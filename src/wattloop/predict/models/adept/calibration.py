@@ -11,8 +11,6 @@ from wattloop.predict.models.adept.equations import step_of
 from wattloop.predict.models.adept.features import Features
 from wattloop.predict.models.adept.parameters import ALBERT, BF16, PARAMETERS
 
-__all__ = ["Objective", "Search", "calibrate", "free_parameters"]
-
 Array = NDArray[np.float64]
 
 TIME_WEIGHT, POWER_WEIGHT = 0.6, 0.4

@@ -138,7 +138,6 @@ class Features:
         return cls(*(np.array([row[f.name] for row in found], float) for f in fields(cls)))
 
     def take(self, rows: Sequence[int]) -> "Features":
-        """Some of the rows."""
         return Features(*(getattr(self, f.name)[list(rows)] for f in fields(self)))
 
 

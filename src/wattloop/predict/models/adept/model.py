@@ -14,8 +14,6 @@ from wattloop.predict.models.model import Model, Point
 from wattloop.predict.prediction import Placement, Prediction, Regime
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["Adept"]
-
 TERMS = ("pass", "optimizer", "communication", "launch", "fixed")
 
 
@@ -130,7 +128,6 @@ class Adept(Model):
 
     @property
     def parameters(self) -> Mapping[str, float]:
-        """theta_H by name."""
         return self._known()
 
     def _step(self, workload: Workload, placement: Placement) -> Step:

@@ -275,7 +275,6 @@ class KernelConstants:
         return replace(self, values=self.values.with_changes(changes))
 
     def to_plain(self) -> dict[str, Any]:
-        """The file's content."""
         return {
             "format": FORMAT,
             "version": VERSION,

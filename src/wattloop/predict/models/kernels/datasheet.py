@@ -85,10 +85,9 @@ def shipped_rules() -> SpecRules:
 # What large operations reach of a data sheet's figures, and what they draw, on any GPU.
 #
 # A calibration's own numbers do not serve other architectures: they describe what its libraries
-# pick
-# on a GPU of its size (an H200 convolves at half of its fp32 peak, a V100 at three quarters).
-# These
-# are round figures of libraries in general, for operations that fill the GPU; names are those of
+# pick on a GPU of its size (an H200 convolves at half of its fp32 peak, a V100 at three
+# quarters). These are round figures of libraries in general, for operations that fill the GPU;
+# names are those of
 # `defaults`, finer names win. Watts and joules are those of a GPU like the H200 (4 nm, 1980 MHz,
 # 700 W), rounded from its power with products, convolutions and streams running.
 
@@ -155,11 +154,9 @@ SHARES: Mapping[str, float] = {
 
 # Constants of a GPU that nobody calibrated, by its data sheet.
 #
-# A GPU of the calibrated one's architecture gets its constants. Any other gets shares of peaks and
-# of
-# bandwidth that hold in general (`spec_shares`) and the calibrated one's host. Watts follow the
-# size
-# of a GPU, joules its process, clock and memory:
+# A GPU of the calibrated one's architecture gets its constants. Any other gets shares of peaks
+# and of bandwidth that hold in general (`spec_shares`) and the calibrated one's host. Watts
+# follow the size of a GPU, joules its process, clock and memory:
 #
 #     joules per FLOP = known x (nm / nm_known)^p x (boost / boost_known)^c
 
@@ -287,7 +284,6 @@ def _clocked(values: Values, gpu: Gpu, calibrated: Gpu) -> dict[str, float]:
 
 
 def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[str, float]:
-    """Watts and joules."""
     size = gpu.tdp_w / calibrated.tdp_w
     process = (_process_nm(gpu) / _process_nm(calibrated)) ** rules.process_exponent
     clock = (_voltage_mhz(gpu) / _voltage_mhz(calibrated)) ** rules.clock_exponent

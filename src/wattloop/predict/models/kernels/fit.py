@@ -148,10 +148,9 @@ def with_power(values: Values, draws: Sequence[Draw]) -> Values:
 
 # The host's part of a fit: prices of calls, and how quick the host of each sitting was.
 #
-# Prices are factors on what they were: some shared by a phase, then each its own. A step says only
-# how long all of them take together, and only where the GPU waits; where a phase's own dispatch
-# time
-# was measured (`Point.host_s`), it says so for every step.
+# Prices are factors on what they were: some shared by a phase, then each its own. A step says
+# only how long all of them take together, and only where the GPU waits; where a phase's own
+# dispatch time was measured (`Point.host_s`), it says so for every step.
 
 PRIOR_ONE = 0.5
 
@@ -249,7 +248,6 @@ class HostFit:
         )
 
     def priced(self, x: Floats) -> Floats:
-        """Seconds of each cost."""
         shared, own = x[: len(PHASES)], x[len(PHASES) : len(PHASES) + len(self.names)]
         return np.asarray(self.prices * np.exp(self.phases @ shared + own), dtype=np.float64)
 
@@ -271,7 +269,6 @@ class HostFit:
         return np.asarray(np.log(seconds[rows, columns] / self.asked_s), dtype=np.float64)
 
     def changes(self, x: Floats) -> dict[str, float]:
-        """The prices by name."""
         return dict(zip(self.names, self.priced(x).tolist(), strict=True))
 
 

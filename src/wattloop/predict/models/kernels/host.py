@@ -14,8 +14,6 @@ from wattloop.predict.models.kernels.operation_table import is_persistent, size_
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["HostCounts", "host_counts", "host_seconds", "of_operation", "phase_of"]
-
 _UNNAMED = {"host.module_s": Phase.FORWARD, "host.tensor_s": Phase.OPTIMIZER}
 """Phases of costs that do not name one."""
 

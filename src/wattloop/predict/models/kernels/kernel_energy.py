@@ -12,11 +12,10 @@ from wattloop.predict.workload.operation import Kind, Operation
 
 # How much of the GPU an operation keeps busy while it runs.
 #
-# A product has as many tiles as its result asks for, times the parts its sum is cut into; the last
-# wave of them may be short. torch's batch norms give each channel to one multiprocessor. What
-# moves
-# bytes otherwise fills the GPU, unless it is so small that it takes no longer than an empty
-# kernel.
+# A product has as many tiles as its result asks for, times the parts its sum is cut into; the
+# last wave of them may be short. torch's batch norms give each channel to one multiprocessor.
+# What moves bytes otherwise fills the GPU, unless it is so small that it takes no longer than an
+# empty kernel.
 
 LEAST = 0.02
 

@@ -24,8 +24,6 @@ from wattloop.predict.prediction import Placement, Prediction, Regime
 from wattloop.predict.workload.operation import Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["KernelModel"]
-
 SPEC_ONLY = (
     "no calibration of {gpu} is known: constants are guessed from its data sheet and from other "
     "GPUs; run 'wattloop calibrate collect' on one, then 'wattloop calibrate fit'"
@@ -176,7 +174,6 @@ class KernelModel(Model):
 
     @property
     def kernel_constants(self) -> KernelConstants:
-        """The constants themselves."""
         return self._constants
 
     @property

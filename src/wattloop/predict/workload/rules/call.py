@@ -8,8 +8,6 @@ from typing import Any
 from wattloop.predict.workload.costs.context import OpContext
 from wattloop.predict.workload.operation import Phase
 
-__all__ = ["Call", "ModuleCall", "tensors_among"]
-
 Shape = tuple[int, ...]
 
 
@@ -36,12 +34,10 @@ class Call:
 
     @cached_property
     def inputs(self) -> list[Any]:
-        """Tensors read, each once."""
         return tensors_among((*self.args, *self.kwargs.values()))
 
     @cached_property
     def outputs(self) -> list[Any]:
-        """Tensors made or changed."""
         return tensors_among((self.result,))
 
     @property
@@ -78,7 +74,6 @@ class Call:
 
     @property
     def elements(self) -> int:
-        """Of its largest tensor."""
         return max((each.numel() for each in (*self.inputs, *self.outputs)), default=0)
 
     def arg(self, position: int, name: str, default: Any = None) -> Any:

@@ -109,10 +109,8 @@ RULES: dict[str, Callable[[Call], Operation | list[Operation]]] = {
 #
 # which was found within 10% for 80% of 981 such convolutions measured on an H200 (86% of those of
 # 16 MB or more; cuDNN 9.19, benchmarks/data/h200, windows larger than one pixel, forward and
-# gradient
-# of the data). The gradient of the weight takes that (55%) or more. A window of one pixel is a
-# plain
-# product and needs no copy (98% of 218).
+# gradient of the data). The gradient of the weight takes that (55%) or more. A window of one
+# pixel is a plain product and needs no copy (98% of 218).
 #
 # In fp32 the gradient of a 3x3 weight is made by Winograd's F(4x4, 3x3) in steps of its own: every
 # tile of 4 x 4 pixels of picture and result, and every window, becomes 36 numbers,
@@ -120,9 +118,8 @@ RULES: dict[str, Callable[[Call], Operation | list[Operation]]] = {
 #     36 (n tiles (c_in + c_out) + c_in c_out) x 4 bytes,    tiles = ceil(height / 4) ceil(width /
 #     4)
 #
-# within 10% for 72% of 146. Other convolutions in fp32 mostly take nothing; for some cuDNN chooses
-# an
-# FFT with gigabytes, by no rule that we know.
+# within 10% for 72% of 146. Other convolutions in fp32 mostly take nothing; for some cuDNN
+# chooses an FFT with gigabytes, by no rule that we know.
 
 TENSOR_CORES = frozenset(("bf16", "fp16", "tf32"))
 

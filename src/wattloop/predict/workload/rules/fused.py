@@ -8,8 +8,6 @@ from wattloop.predict.workload.costs.context import OpContext
 from wattloop.predict.workload.operation import Operation
 from wattloop.predict.workload.rules.call import Call, dtype_name
 
-__all__ = ["RULES"]
-
 
 def _attention(call: Call) -> Operation:
     direction = "backward" if call.name.endswith("_backward") else "forward"

@@ -9,8 +9,6 @@ from wattloop.predict.workload.operation import Operation
 from wattloop.predict.workload.rules import convolution, fused, product, row, stream
 from wattloop.predict.workload.rules.call import Call, ModuleCall
 
-__all__ = ["module_rule", "operations_of", "register_rule", "registered", "unregister_rule"]
-
 Rule = Callable[[Call], Operation | Sequence[Operation]]
 ModuleRule = Callable[[ModuleCall], Operation | Sequence[Operation]]
 

@@ -130,7 +130,6 @@ class _Skip(torch.autograd.Function):  # type: ignore[misc]  # torch is not type
 
     @staticmethod
     def forward(ctx: Any, recorder: Any, taken: Taken, places: Any, *sources: Any) -> Any:
-        """Outputs of these shapes."""
         ctx.recorder, ctx.taken = recorder, taken
         ctx.shapes = [(tuple(each.shape), each.stride(), each.dtype) for each in sources]
         return tuple(_empty(place) for place in places)
@@ -230,11 +229,10 @@ def new_bytes(outputs: Sequence[Any], places: Sequence[Any]) -> int:
 # Blocks that are alike are traced once.
 #
 # Of calls that are alike (same parent, alike modules, inputs of the same shapes) the first two
-# run,
-# and the last one of the siblings; those between stand for the second and are skipped: they give
-# outputs of the right shapes, gradients for inputs and parameters, and take the memory that the
-# second one took. The first may differ from the rest (weights that are cast only once), the last
-# too (it is the first to give gradients to what all share).
+# run, and the last one of the siblings; those between stand for the second and are skipped: they
+# give outputs of the right shapes, gradients for inputs and parameters, and take the memory that
+# the second one took. The first may differ from the rest (weights that are cast only once), the
+# last too (it is the first to give gradients to what all share).
 
 
 class Blocks:

@@ -17,8 +17,6 @@ from wattloop.predict.workload.tracing.fake_weights import module_of
 from wattloop.predict.workload.tracing.request import Request
 from wattloop.version import __version__
 
-__all__ = ["identity_of"]
-
 
 class _Unknown(Exception):
     """Something has no source or value that could be written down."""

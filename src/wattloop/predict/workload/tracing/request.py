@@ -7,8 +7,6 @@ from typing import Any
 from wattloop.core.errors import ConfigError
 from wattloop.predict.workload.costs.optimizer import OPTIMIZERS, STYLES, rule_of
 
-__all__ = ["PRECISIONS", "Request"]
-
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _LOSSES = ("cross_entropy", "mse")
 

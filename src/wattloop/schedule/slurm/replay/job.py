@@ -19,8 +19,6 @@ from wattloop.virtual.machine import MODEL_VARIABLE, STATE_VARIABLE, shared_gpus
 from wattloop.virtual.physics import IDLE, Activity
 from wattloop.virtual.timeline import this_process
 
-__all__ = ["main"]
-
 
 def main(folder: Path, job: str) -> int:
     """Work, and note what was done; exit code 2 when there is nothing to work on."""

@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from wattloop.schedule.slurm.replay.outcome import Ran
 
-__all__ = ["Latency", "Times", "latency_of", "read_times", "steered_end_s"]
-
 # sched: Allocate JobId=5 NodeList=n1 ... | sched/backfill: _start_job: Started JobId=7 in all on n1
 STARTED = re.compile(
     r"^\[(\S+?)\] (?:sched: Allocate|sched/(backfill): _start_job: Started) JobId=(\d+)"

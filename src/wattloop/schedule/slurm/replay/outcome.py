@@ -64,7 +64,6 @@ class PowerWatch(BackgroundThread):
 
     @property
     def power_now_w(self) -> float:
-        """The latest."""
         samples = self.samples()
         return samples[-1].power_w if samples else 0.0
 
@@ -185,7 +184,6 @@ class Figures:
     misses: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self)
 
 

@@ -220,7 +220,6 @@ class ReplayResult:
         return {name: difference(getattr(real, name), getattr(other, name)) for name in COMPARED}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "policy": self.policy,
             "real": self.real.figures.to_dict(),
@@ -295,7 +294,6 @@ def replay(
 
 
 def latency_dict(latency: Latency) -> dict[str, Any]:
-    """Plain data for JSON."""
     return {
         "start_s": latency.start_s,
         "end_s": latency.end_s,

@@ -38,7 +38,6 @@ class TimeLimits(Oracle):
         self._limits_s = limits_s
 
     def options(self, kind: JobKind) -> PlacementOptions:
-        """As they are."""
         return self._truth.options(kind)
 
     def factors(self, job: int, kind: JobKind) -> Factors | None:

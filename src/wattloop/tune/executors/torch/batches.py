@@ -15,7 +15,6 @@ Tree = Any
 
 
 def leaves(tree: Tree) -> Iterator[Any]:
-    """The tensors, in order."""
     if isinstance(tree, Mapping):
         for part in tree.values():
             yield from leaves(part)
@@ -108,7 +107,6 @@ class ChunkQueue:
 
     @property
     def device_bytes(self) -> int:
-        """Memory of all places."""
         return PLACES * nbytes(self._places[0])
 
     def chunks(self, seed: int, *, shuffled: bool = True) -> Iterator[tuple[Tree, int]]:
@@ -195,13 +193,10 @@ class ChunkQueue:
 #     ...
 #
 # The data is cut into units, batches of the smallest size that will be asked for. A larger batch
-# is
-# a concatenation of units, made on the device as it is needed, so that trainings with different
-# batch
-# sizes share one copy. The order is a function of (seed, number of the epoch) alone: a training
-# that is paused at the end of an epoch goes on with the data it would have had. In the loop
-# nothing
-# waits for the device.
+# is a concatenation of units, made on the device as it is needed, so that trainings with
+# different batch sizes share one copy. The order is a function of (seed, number of the epoch)
+# alone: a training that is paused at the end of an epoch goes on with the data it would have had.
+# In the loop nothing waits for the device.
 
 Shuffle = Literal["samples", "units", "none"]
 

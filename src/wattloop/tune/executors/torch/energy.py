@@ -69,15 +69,12 @@ class SessionEnergy:
 
     @property
     def run_id(self) -> str | None:
-        """The measured run."""
         return self.session.run_id
 
     def now_s(self) -> float:
-        """The session's monotonic clock."""
         return self.session.clock.now_s()
 
     def between(self, begin_s: float, end_s: float) -> Joules:
-        """Energy of the scope."""
         return scoped(self.session.between(begin_s, end_s), self.scope, self.settings)
 
     def settle(self, end_s: float) -> None:

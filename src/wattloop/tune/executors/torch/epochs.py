@@ -35,7 +35,6 @@ class Stepper:
         return loss.detach()
 
     def loss(self, batch: Any) -> Any:
-        """Of one batch."""
         import torch
 
         if not self._training.bf16:
@@ -118,7 +117,6 @@ class TrainedEpoch:
 
     @property
     def time_s(self) -> float:
-        """How long it lasted."""
         return self.end_s - self.begin_s
 
 
@@ -202,8 +200,8 @@ def evaluated(
 # Energy windows that go on until their error is small enough.
 #
 # A sensor that changes ten times a second says little of half a second. The device then goes on
-# with
-# the same steps, which count for nothing, until the sum is known to the error that is asked for.
+# with the same steps, which count for nothing, until the sum is known to the error that is asked
+# for.
 
 LEAST_GAIN = 0.9
 

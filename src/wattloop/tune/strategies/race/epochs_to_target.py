@@ -115,8 +115,7 @@ class TargetProgress:
 # How many epochs each configuration needs, as far as trainings that are not done can tell.
 #
 # Two trainings that have both passed a quality tell the ratio of their epochs, the better the
-# closer
-# that quality is to the target. All are compared with the one that has come furthest.
+# closer that quality is to the target. All are compared with the one that has come furthest.
 
 SPREAD = 0.8
 

@@ -139,14 +139,12 @@ def _bounds(parameter: Parameter) -> tuple[float, float]:
 # The default's learning rate is kept, and what sweeps find is measured against it.
 #
 # Where a sweep's loss falls fastest is a rate from which a training learns, but seldom the one
-# that
-# it ends best with, and by how much it is off depends on model and optimizer. A default that names
-# its rate has been trained with it. So the default is swept for comparison only: a candidate whose
-# loss falls fastest at half the rate at which the default's does gets half the default's rate.
-# Only
-# a default's rate that is far from where its own loss falls is not built upon; the default still
-# keeps it, and the others are given what their sweeps say. Where nobody is to be compared with it,
-# the default is not swept.
+# that it ends best with, and by how much it is off depends on model and optimizer. A default that
+# names its rate has been trained with it. So the default is swept for comparison only: a
+# candidate whose loss falls fastest at half the rate at which the default's does gets half the
+# default's rate. Only a default's rate that is far from where its own loss falls is not built
+# upon; the default still keeps it, and the others are given what their sweeps say. Where nobody
+# is to be compared with it, the default is not swept.
 
 LEAST_RATES = 8
 

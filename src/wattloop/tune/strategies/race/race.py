@@ -79,20 +79,15 @@ def _countable(problem: Problem) -> int | None:
 # `race`: the least energy to a target quality, by comparing what joules buy.
 #
 # Quality at equal epochs hardly ranks configurations by their energy to the target; quality at
-# equal
-# joules does. So a candidate's worth is its epochs, estimated from how early it passes qualities
-# that
-# others have passed too, times what an epoch of it costs under its own best cap. The first is
-# learned in epochs, the second in seconds.
+# equal joules does. So a candidate's worth is its epochs, estimated from how early it passes
+# qualities that others have passed too, times what an epoch of it costs under its own best cap.
+# The first is learned in epochs, the second in seconds.
 #
 # The default runs first. From then on the strategy asks, again and again, what is worth its
-# joules:
-# one of the others a rung further, paused and resumed at will, or the leader. A rung is worth it
-# when
-# the saving to be expected, over `runs` trainings, exceeds what it costs. A short job therefore
-# tries
-# nothing but its cap, where an epoch of the others costs as much. The leader may change until one
-# that leads is good enough.
+# joules: one of the others a rung further, paused and resumed at will, or the leader. A rung is
+# worth it when the saving to be expected, over `runs` trainings, exceeds what it costs. A short
+# job therefore tries nothing but its cap, where an epoch of the others costs as much. The leader
+# may change until one that leads is good enough.
 
 RUNS = 6.0
 
@@ -188,7 +183,6 @@ class Race(Strategy):
     # -- the contract ----------------------------------------------------------------------
 
     def ask(self) -> Asked:
-        """The next rung."""
         segment = self._next()
         if isinstance(segment, Segment):
             self._busy[segment.candidate] = segment.key
@@ -196,7 +190,6 @@ class Race(Strategy):
         return segment
 
     def tell(self, segment: Segment, progress: Progress) -> None:
-        """Take note."""
         if self._busy.get(segment.candidate) != segment.key:
             raise StrategyError(f"segment {segment.key!r} was not asked for, or told before")
         del self._busy[segment.candidate]

@@ -12,8 +12,7 @@ from wattloop.tune.segment import CAP_LEVER, RateSweep, Segment, Value
 # What stretches of training took, and what of it was only to begin.
 #
 # The first stretch of a training holds its start as well: imports, data, a model to be made. That
-# is
-# paid once, not with every epoch; it is seen when the training goes on.
+# is paid once, not with every epoch; it is seen when the training goes on.
 
 LEAST_SHARE = 1e-6
 
@@ -66,7 +65,6 @@ class TrainedSpan:
     error_j: float = 0.0
 
     def add(self, other: "TrainedSpan") -> None:
-        """One more."""
         self.epochs += other.epochs
         self.energy_j += other.energy_j
         self.time_s += other.time_s

@@ -60,11 +60,9 @@ class Surrogate:
     covariance: Array
 
     def value(self, one: int) -> float:
-        """Expected, of one."""
         return float(self.mean[one])
 
     def deviation(self, one: int) -> float:
-        """Standard deviation of one."""
         return math.sqrt(max(float(self.covariance[one, one]), 0.0))
 
     def against(self, one: int, other: int) -> tuple[float, float]:

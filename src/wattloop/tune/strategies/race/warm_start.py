@@ -44,7 +44,6 @@ class WarmStart:
         return [found[key] for found in (self.reached, self.short) if key in found]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             kind: {key: asdict(runner) for key, runner in getattr(self, kind).items()}
             for kind in ("reached", "short")

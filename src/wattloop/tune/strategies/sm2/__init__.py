@@ -1,1 +1,5 @@
 """The SM2 strategy: Spend More to Save More (document 003)."""
+
+from wattloop.tune.strategies.sm2.sm2 import Sm2
+
+__all__ = ["Sm2"]

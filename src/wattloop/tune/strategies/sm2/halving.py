@@ -74,7 +74,6 @@ class CandidateHistory:
     moments: list[Moment] = field(default_factory=list)
 
     def spend(self, progress: Progress) -> None:
-        """What any segment took."""
         known = self.spent_j is not None and progress.energy_j is not None
         self.spent_j = (self.spent_j or 0.0) + (progress.energy_j or 0.0) if known else None
 

@@ -1,0 +1,22 @@
+"""Promises of the map of the tree and of the ratchet on its size."""
+
+import runpy
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_map_is_current() -> None:
+    """docs/map.md says what the docstrings say; `python scripts/make_map.py` writes it."""
+    script = runpy.run_path(str(ROOT / "scripts" / "make_map.py"))
+    assert (ROOT / "docs" / "map.md").read_text("utf-8") == script["page_text"]()
+
+
+def test_the_ratchet_fails_when_the_tree_grows(monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]  # fixtures
+    """One module more than the limit is refused, and the table names it."""
+    script = runpy.run_path(str(ROOT / "scripts" / "ratchet.py"))
+    found = dict(script["measure_tree"]())
+    found["modules"] += 10_000
+    monkeypatch.setitem(script["main"].__globals__, "measure_tree", lambda: found)
+    assert script["main"]() == 1
+    assert "grew" in capsys.readouterr().out
