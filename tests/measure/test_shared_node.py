@@ -155,6 +155,10 @@ def test_foreign_content_is_read_without_harm(alone: Path) -> None:
     row = {"machine": "m", "store": "", "from_s": 1e400, "until_s": None, "devices": ["cpu"]}
     row |= {"share": False, "journal": "", "run_id": "../x\x1b[31m"}
     (alone / f"{me}-7.json").write_text(json.dumps([row]))
+    row |= {"run_id": "x", "from_s": 10**400}
+    (alone / f"{me}-8.json").write_text(json.dumps([row]))
+    row |= {"from_s": 1.0, "until_s": 10**400}
+    (alone / f"{me}-9.json").write_text(json.dumps([row]))
     begin_s = time.monotonic()
     assert NodeRuns("m", lambda path: 0.0).look(1.0) == []
     assert time.monotonic() - begin_s < 30

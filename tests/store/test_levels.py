@@ -6,6 +6,7 @@ from array import array
 import pytest
 
 from wattloop.store.downsampling import Curve, binned, coarser, pack_curve, unpack_curve, watts
+from wattloop.store.samples import series_of
 
 
 def test_a_counter_becomes_watts_across_a_wrap() -> None:
@@ -14,6 +15,21 @@ def test_a_counter_becomes_watts_across_a_wrap() -> None:
     assert list(watts(times_s, raw, counter=True, wrap_j=100.0))[1:] == [5.0, 5.0]
     assert math.isnan(watts(times_s, raw, counter=True)[2])
     assert math.isnan(watts(times_s, raw, counter=True)[0])
+
+
+def test_a_gap_in_which_a_counter_can_have_wrapped_more_than_once_has_no_power() -> None:
+    """Ten minutes without a reading: 40 J or 140 J or 240 J were used, and none is drawn."""
+    times_s, raw = array("d", [0.0, 600.0, 601.0]), array("d", [90.0, 30.0, 35.0])
+    found = watts(times_s, raw, counter=True, wrap_j=100.0, highest_w=50.0)
+    assert math.isnan(found[1])
+    assert found[2] == 5.0
+    assert watts(times_s, raw, counter=True, wrap_j=100.0, highest_w=0.2)[1] == 40.0 / 600.0
+    domain = {"name": "cpu:0", "kind": "counter", "wrap_j": 100.0}
+    (series,) = series_of([{"domains": [{**domain, "max_power_w": 50.0}]}])
+    assert list(series.watts(times_s, raw))[2:] == [5.0]
+    assert math.isnan(series.watts(times_s, raw)[1])
+    (unstated,) = series_of([{"domains": [domain]}])
+    assert math.isnan(unstated.watts(times_s, raw)[1])
 
 
 def test_two_readings_at_one_moment_have_no_power() -> None:

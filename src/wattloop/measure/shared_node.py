@@ -417,7 +417,8 @@ def _parsed(data: bytes, uid: int) -> list[tuple[str, CountingRun]]:
             for row in rows[: REMEMBERED * 2]
             if _NAME.fullmatch(str(row["run_id"])) and math.isfinite(float(row["from_s"]))
         ]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    # an integer of 400 digits overflows a float
+    except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return []
 
 

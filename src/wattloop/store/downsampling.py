@@ -67,19 +67,28 @@ class Curve:
 
 
 def watts(
-    times_s: Sequence[float], raw: Sequence[float], *, counter: bool, wrap_j: float | None = None
+    times_s: Sequence[float],
+    raw: Sequence[float],
+    *,
+    counter: bool,
+    wrap_j: float | None = None,
+    highest_w: float = 0.0,
 ) -> array[float]:
     """Power at each reading: the reading itself, or the rise of the counter since the last one.
 
-    The first reading of a counter has no power, and neither has one after a reset: NaN.
+    NaN marks readings whose power is unknown: the first one of a counter, one after a reset, and
+    one after a gap so long that the counter can have wrapped once more at `highest_w`.
     """
     if not counter:
         return array("d", raw)
     power_w = array("d", [math.nan] * min(1, len(raw)))
     for rise_j, step_s in zip(map(sub, raw[1:], raw), map(sub, times_s[1:], times_s), strict=True):
         counted_j = counter_rise_j(rise_j, step_s, wrap_j)
-        known = counted_j is not None and step_s > 0
-        power_w.append(counted_j / step_s if known else math.nan)
+        again_j = math.inf if wrap_j is None or counted_j is None else counted_j + wrap_j
+        if counted_j is None or step_s <= 0 or again_j <= highest_w * step_s:
+            power_w.append(math.nan)
+        else:
+            power_w.append(counted_j / step_s)
     return power_w
 
 

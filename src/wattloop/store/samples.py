@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, and_, insert, select
 
 from wattloop.core.errors import StoreError
+from wattloop.core.plausible import HIGHEST_NODE_W, highest_power_w
 from wattloop.core.records import SLOW_SENSOR_S
 from wattloop.store.database import Store
 from wattloop.store.downsampling import (
@@ -206,6 +207,13 @@ class Series:
     unit: str
     meter: str
     wrap_j: float | None = None
+    highest_w: float = HIGHEST_NODE_W
+    """Above what the domain can draw."""
+
+    def watts(self, times_s: Sequence[float], raw: Sequence[float]) -> array[float]:
+        """Power at each reading; see `downsampling.watts`."""
+        counter = self.kind == "counter"
+        return watts(times_s, raw, counter=counter, wrap_j=self.wrap_j, highest_w=self.highest_w)
 
 
 def series_of(feeds: Sequence[Mapping[str, Any]]) -> list[Series]:
@@ -217,7 +225,11 @@ def series_of(feeds: Sequence[Mapping[str, Any]]) -> list[Series]:
             kind = str(domain["kind"])
             unit = "J" if kind == "counter" else "W"
             found.append(
-                Series(feed, column, domain["name"], kind, unit, meter, domain.get("wrap_j"))
+                Series(
+                    *(feed, column, domain["name"], kind, unit, meter),
+                    wrap_j=domain.get("wrap_j"),
+                    highest_w=domain.get("max_power_w") or highest_power_w(domain["name"]),
+                )
             )
         for column, signal in enumerate(description.get("signals", ())):
             found.append(
@@ -368,7 +380,7 @@ def _chunk_rows(
 def _level_rows(
     run_id: str, series: Series, times_s: array[float], raw: array[float]
 ) -> Iterator[dict[str, Any]]:
-    values = watts(times_s, raw, counter=series.kind == "counter", wrap_j=series.wrap_j)
+    values = series.watts(times_s, raw)
     finest: Curve | None = None
     for level_s in LEVELS_S:
         curve = binned(times_s, values, level_s) if finest is None else coarser(finest, level_s)
@@ -444,7 +456,7 @@ def read_curve(
             curve = _level(connection, run_id, series, level_s, span)
             return _thinned(curve, max_points)
     times_s, raw = read_samples(store, run_id, series, span)
-    values = watts(times_s, raw, counter=series.kind == "counter", wrap_j=series.wrap_j)
+    values = series.watts(times_s, raw)
     return _thinned(Curve(0.0, times_s, values, values, values), max_points)
 
 

@@ -14,7 +14,6 @@ from wattloop.core.errors import RunNotFound
 from wattloop.serve.errors import faults
 from wattloop.serve.state import AppState, State
 from wattloop.serve.worker import too_busy
-from wattloop.store.downsampling import watts
 from wattloop.store.journal import END, SAMPLES, JournalTail, SampleBlock
 from wattloop.store.live_runs import live_journal, still_live
 from wattloop.store.runs import RunRecord
@@ -95,10 +94,7 @@ def _rows(
                 counters[series.feed, series.column] = (time_s, value)
                 power_w = None
                 if before is not None:
-                    pair = watts(
-                        (before[0], time_s), (before[1], value), counter=True, wrap_j=series.wrap_j
-                    )
-                    power_w = pair[1]
+                    power_w = series.watts((before[0], time_s), (before[1], value))[1]
             if power_w is not None and not math.isnan(power_w):
                 begun_s = time_s - record.started_s
                 yield {"time_s": begun_s, "power_w": power_w, "domain": series.name}
