@@ -174,8 +174,9 @@ BAD_STORES = {
 
 HASTY = """
 import sys
-from wattloop.cli import main, run_request
-run_request.FOLD_TIMEOUT_S = 0.1
+from wattloop.cli import main
+from wattloop.cli.commands.run import execution
+execution.FOLD_TIMEOUT_S = 0.1
 sys.exit(main.main())
 """
 
@@ -319,11 +320,11 @@ def test_nothing_heavy_is_loaded_before_the_program_starts(machine: Machine) -> 
     """No heavy package stands between the user and the program."""
     code = (
         "import os, sys\n"
-        "from wattloop.measure import supervise\n"
+        "from wattloop.measure import command\n"
         "def stop(*_):\n"
         "    heavy = 'pydantic sqlalchemy yaml typer rich numpy'.split()\n"
         "    print(sorted(set(heavy) & set(sys.modules)), flush=True); os._exit(0)\n"
-        "supervise.launch = stop\n"
+        "command.launch = stop\n"
         "from wattloop.cli.main import main\n"
         "main(['run', '--name', 'x', '--', 'true'])\n"
     )

@@ -25,7 +25,7 @@ OWNER = """
 import os, signal, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as if the tests were not run under nohup
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from wattloop.control.session import hold
+from wattloop.control.session import lever_session as hold
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.hardware.host import Host
 levers = find_levers(Host.from_environment())

@@ -326,7 +326,7 @@ def test_owner_in_another_container_is_left_alone(rig: Rig) -> None:
 
 SLEEPER_IN_CONTAINER = f"""
 import time
-from wattloop.control.session import hold
+from wattloop.control.session import lever_session as hold
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.hardware.host import Host
 levers = find_levers(Host.from_environment())

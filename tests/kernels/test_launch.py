@@ -98,9 +98,9 @@ def test_a_worker_never_outlives_its_parent() -> None:
     """kill -9 of whoever started it ends the worker too."""
     program = (
         "import json, os, sys, time\n"
-        "from wattloop.kernels.worker_process import Case, Job, Worker\n"
-        "job = Job('numpy', 'library', 1, 'cpu', (Case('triad', 2000, 'fp32'),), 60.0, 0.0)\n"
-        "worker = Worker.of(job)\n"
+        "from wattloop.kernels.worker_process import Case, KernelJob, KernelWorker\n"
+        "job = KernelJob('numpy', 'library', 1, 'cpu', (Case('triad', 2000, 'fp32'),), 60.0, 0.0)\n"
+        "worker = KernelWorker.of(job)\n"
         "for message in worker.messages(60):\n"
         "    if message['type'] == 'measuring':\n"
         "        print(worker.pid, flush=True)\n"

@@ -202,11 +202,11 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(wattloop.__file__).parents[1]
 FOLDER = """
 import sys
 from wattloop.store.database import open_store
-from wattloop.store.journal_import import recover
+from wattloop.store.journal_import import import_orphaned
 from wattloop.testing.journals import close_journal
 store = open_store(sys.argv[1])
 print("go", flush=True)
-recover(store, close_journal)
+import_orphaned(store, close_journal)
 """
 
 

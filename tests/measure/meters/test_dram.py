@@ -166,7 +166,7 @@ from pathlib import Path
 from wattloop.core.errors import MeterUnavailable
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context
-from wattloop.measure.meters import dram
+from wattloop.meters import dram
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 host = Host(sysfs=Path({str(machine.sysfs)!r}), procfs=Path({str(machine.procfs)!r}))

@@ -323,7 +323,7 @@ from pathlib import Path
 from wattloop.core.errors import MeterUnavailable
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context
-from wattloop.measure.meters import rapl
+from wattloop.meters import rapl
 root = Path(sys.argv[1])
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
