@@ -13,7 +13,8 @@ from wattloop.measure.node_leader import NodeLock, lock_directory
 
 HOLDER = (
     "import sys, time; from pathlib import Path; from wattloop.measure.node_leader import NodeLock;"
-    "c = NodeLock('job', Path(sys.argv[1])); print(c.take({'pid': 1, 'run_id': 'first'}), flush=True);"
+    "c = NodeLock('job', Path(sys.argv[1]));"
+    "print(c.take({'pid': 1, 'run_id': 'first'}), flush=True);"
     "time.sleep(60)"
 )
 

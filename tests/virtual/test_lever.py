@@ -71,7 +71,8 @@ def test_virtual_levers_keep_the_contract(context, index, good, bad):
 def test_a_hold_puts_back_what_a_killed_holder_set(levers, tmp_path, monkeypatch):
     """The safety of real levers covers virtual ones: restore finds them again by their device."""
     code = (
-        "import os, sys; from pathlib import Path; from wattloop.control.session import lever_session as hold\n"
+        "import os, sys; from pathlib import Path\n"
+        "from wattloop.control.session import lever_session as hold\n"
         "from wattloop.meters.base import Context; from wattloop.core.settings import Settings\n"
         "from wattloop.virtual.lever import detect\n"
         "levers = detect(Context(settings=Settings(virtual_gpus=2)))\n"
