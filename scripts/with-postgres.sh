@@ -19,7 +19,6 @@ if [ "$(id -u)" = 0 ]; then
     as="runuser -u postgres --"
     chown postgres "$place" 2>/dev/null || exec "$@"
 fi
-port=$((20000 + $$ % 20000))
 
 stop() {
     (cd / && $as "$folder/pg_ctl" -D "$place/data" -m immediate stop) >/dev/null 2>&1
@@ -31,12 +30,21 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
 # shellcheck disable=SC2086  # $as is a command with arguments, or nothing
-if (
-    cd / &&
-        $as "$folder/initdb" -D "$place/data" -A trust -U wattloop -E UTF8 --locale=C &&
-        $as "$folder/pg_ctl" -D "$place/data" -w -l "$place/log" \
-            -o "-p $port -c listen_addresses=127.0.0.1 -c fsync=off -k $place" start
-) >"$place.out" 2>&1; then
+started=no
+(cd / && $as "$folder/initdb" -D "$place/data" -A trust -U wattloop -E UTF8 --locale=C) \
+    >"$place.out" 2>&1 &&
+    # A port may be in use: try a few.
+    for port in ${WATTLOOP_TEST_POSTGRES_PORTS:-$(for i in 0 1 2 3 4; do
+        echo $((20000 + ($$ + 4001 * i) % 20000))
+    done)}; do
+        if (cd / && $as "$folder/pg_ctl" -D "$place/data" -w -l "$place/log" \
+            -o "-p $port -c listen_addresses=127.0.0.1 -c fsync=off -k $place" start) \
+            >"$place.out" 2>&1; then
+            started=yes
+            break
+        fi
+    done
+if [ $started = yes ]; then
     WATTLOOP_TEST_POSTGRES="postgresql://wattloop@127.0.0.1:$port/postgres"
     export WATTLOOP_TEST_POSTGRES
 else

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
+from wattloop.measure import run_journal
 from wattloop.measure.run_journal import new_run_id
 from wattloop.measure.session import Session
 from wattloop.measure.windows import Window
@@ -228,8 +230,29 @@ def test_children_are_told_whose_run_they_belong_to(machine: Machine) -> None:
 def test_run_ids_sort_by_time_and_differ() -> None:
     """Two runs of one second are still two."""
     assert new_run_id(0.0).startswith("19700101-000000-")
-    assert len({new_run_id(1.0) for _ in range(100)}) == 100
+    assert len({new_run_id(1.0) for _ in range(100_000)}) == 100_000
     assert new_run_id(1.0) < new_run_id(2.0)
+
+
+def test_run_ids_of_a_forked_child_and_of_other_processes_differ(tmp_path: Path) -> None:
+    """A child has numbers of its own, and the id of a journal that exists is not given again."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, " ".join(new_run_id(1.0) for _ in range(10)).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reader, 4_096).decode().split()
+    os.close(reader)
+    os.close(writer)
+    assert len({*theirs, *(new_run_id(1.0) for _ in range(10))}) == 20
+    run_journal._suffixes = iter([7, 7, 8])
+    try:
+        taken = new_run_id(1.0)
+        (tmp_path / f"{taken}.journal").touch()
+        assert new_run_id(1.0, tmp_path) != taken
+    finally:
+        run_journal._seed_suffixes()
 
 
 def test_end_of_a_run_waits_for_the_thread_that_writes_its_windows(
@@ -253,7 +276,13 @@ def test_end_of_a_run_waits_for_the_thread_that_writes_its_windows(
         with session.begin(f"w{number}"):
             pass
     assert busy.wait(120)
-    threading.Timer(1.0, go_on.set).start()
+
+    def let_go() -> None:
+        # from here on only the load of the machine decides how long the last reading takes
+        monkeypatch.setattr("wattloop.measure.node_reader.HANG_S", 120.0)
+        go_on.set()
+
+    threading.Timer(1.0, let_go).start()
     run = session.close()
     assert run.result.warnings == ()
     (path,) = machine.journals.glob("*.journal")

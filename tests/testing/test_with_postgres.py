@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,9 +27,10 @@ sys.exit(7)
 """
 
 
-def started() -> "subprocess.Popen[str]":
+def started(**variables: str) -> "subprocess.Popen[str]":
     """A command with a server of its own, in a process group as of a terminal."""
     environment = {k: v for k, v in os.environ.items() if k != "WATTLOOP_TEST_POSTGRES"}
+    environment |= variables
     return subprocess.Popen(
         ["sh", str(SCRIPT), sys.executable, "-c", CONNECT],
         env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -56,6 +58,21 @@ def test_the_command_has_a_server_and_its_exit_code_is_kept() -> None:
     answer, url = said.split()
     assert answer == "42"
     assert refuses(url)
+
+
+@needs_programs
+def test_a_port_in_use_is_passed_over() -> None:
+    """Two suites on one machine, or any other program, may have the first port."""
+    with socket.socket() as taken, socket.socket() as free:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        free.bind(("127.0.0.1", 0))
+        ports = [each.getsockname()[1] for each in (taken, free)]
+        free.close()
+        command = started(WATTLOOP_TEST_POSTGRES_PORTS=" ".join(map(str, ports)))
+        said, _ = command.communicate("", timeout=300)
+    assert command.returncode == 7
+    assert f":{ports[1]}/" in said
 
 
 @needs_programs

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,29 @@ if TYPE_CHECKING:
     from wattloop.measure.session import Session
 
 
-def new_run_id(wall_s: float) -> str:
-    """Sortable by time and unique: `20261115-031500-3f9a1c`."""
+def _seed_suffixes() -> None:
+    global _suffixes  # noqa: PLW0603 - a forked child must not continue its parent's numbers
+    _suffixes = itertools.count(int.from_bytes(os.urandom(3), "big"))
+
+
+_suffixes: Iterator[int]
+_seed_suffixes()
+os.register_at_fork(after_in_child=_seed_suffixes)
+
+
+def new_run_id(wall_s: float, journals: Path | None = None) -> str:
+    """Return a new run id, sortable by time: `20261115-031500-3f9a1c`.
+
+    Ids do not repeat within a process. An id whose journal is in the folder `journals` belongs to
+    a run of another process, and is not returned.
+    """
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(wall_s))
-    return f"{stamp}-{os.urandom(3).hex()}"
+    while True:
+        # An odd factor maps 2^24 numbers in a row to 2^24 different ones.
+        run_id = f"{stamp}-{next(_suffixes) * 0x9E3779 % (1 << 24):06x}"
+        # not Path.exists, which raises in a folder that cannot be read
+        if journals is None or not os.path.exists(journals / f"{run_id}.journal"):  # noqa: PTH110
+            return run_id
 
 
 def journal_header(

@@ -23,6 +23,7 @@ from wattloop.measure.windows import Window, window_energy
 from wattloop.meters.base import Context
 from wattloop.meters.registry import Inventory, detect
 from wattloop.meters.visible_gpus import LeftOut, gpus_left_out
+from wattloop.store.journal import journal_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -197,7 +198,8 @@ class Session(LiveReadings):
         if context is None:
             settings = settings_from(os.environ) if settings is None else settings
             context = Context(Host.from_environment(), settings)
-        run_id = new_run_id(context.clock.wall_s())
+        journals = journal_directory(context.settings.store_location)
+        run_id = new_run_id(context.clock.wall_s(), journals)
         inventory, job = detect(context, explain=False), current_job()
         left_out = _gpus_left_out(context, inventory, job)
         hidden = [f"-{name}" for each in left_out for name in each.names]
