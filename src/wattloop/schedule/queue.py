@@ -168,6 +168,7 @@ class JobQueue:
     def __init__(self, jobs: JobTable, oracle: Oracle, idle_w: Sequence[float]) -> None:
         self._beliefs = beliefs = PlacementEstimates(jobs, oracle, idle_w)
         self._kinds, self.kind_of = beliefs.kinds, beliefs.kind_of
+        self._shapes_of_kind: list[list[int]] = [each.shapes.tolist() for each in self._kinds]
         self.shapes, self.is_exact = beliefs.shapes, beliefs.is_exact
         self.waiting: dict[int, float] = {}
         self._unread: dict[int, float] = {}
@@ -270,6 +271,10 @@ class JobQueue:
     def shape_of(self, job: int) -> Ints:
         """The shape of each option of a job, as an index into `shapes`."""
         return self._kinds[self.kind_of[job]].shape_of
+
+    def shapes_of_kind(self, kind: int) -> list[int]:
+        """The shapes of a kind's options, as indices into `shapes`, each once."""
+        return self._shapes_of_kind[kind]
 
     def best_option(self, objective: Objective, job: int, shape: Shape) -> int:
         """The option of least cost within a shape; the first of equals."""

@@ -1,8 +1,10 @@
 """Power headroom under a budget, and packing that keeps it (thesis algorithm 8)."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from wattloop.schedule.actions import Start
 from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.estimates.oracle import PlacementOptions
+from wattloop.schedule.estimates.oracle import PlacementOptions, Shape
 from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.objectives import ENERGY, Estimates, Objective
 from wattloop.schedule.queue import Columns, JobQueue
@@ -88,7 +90,7 @@ class Headroom:
 
     def added_w(self, job: int, estimates: Estimates) -> Floats:
         """What each option of a waiting job adds at worst: GPUs at work instead of idle, hosts."""
-        queue, stops = self._view.queue, self._unexplained_stops(job)
+        queue, stops = self._view.queue, self.unexplained_stops(job)
         # Jobs of a kind are alike where estimates are exact.
         alike = (queue.kind_of[job] if queue.is_exact else -1 - job, stops)
         if alike not in self._added_w:
@@ -109,6 +111,20 @@ class Headroom:
         budget_w = least_w[np.searchsorted(times_s, end_s, side="right") - 1]
         found: Bools = added_w <= budget_w * (1 - SAFETY) - self.drawn_w
         return found
+
+    def surely_w(self) -> float:
+        """What may be added for ever: within the least of all budgets to come."""
+        if not self._is_stepped:
+            return self.now_w()
+        return float(self._least[1][-1]) * (1 - SAFETY) - self.drawn_w
+
+    def keeps_for(self, added_w: float, occupied_s: float) -> bool:
+        """Whether so much power, for so long from now on, keeps all budgets: `keeps` of one."""
+        if not self._is_stepped:
+            return added_w <= self.now_w()
+        times_s, least_w = self._least_lists
+        place = bisect_right(times_s, self._view.now_s + occupied_s) - 1
+        return added_w <= least_w[place] * (1 - SAFETY) - self.drawn_w
 
     def may_start(self, job: int, estimates: Estimates) -> Bools:
         """Which options of a waiting job may start: those that keep all budgets until its end.
@@ -149,29 +165,6 @@ class Headroom:
         sample_s = np.maximum(estimates.options.sample_s, 1e-12)
         most = (room_s - nothing_s) / sample_s
         return work, max(work, float(most.max()) * (1 - SAFETY))
-
-    def unlimited(self, job: int, estimates: Estimates, here: Bools) -> tuple[float, float]:
-        """Up to how much work a job like this one has the power for all options that fit.
-
-        Args:
-            job: a waiting one.
-            estimates: of it, which are exact.
-            here: options that there are GPUs for.
-
-        Returns:
-            The work, and how much may be drawn in this round for that to hold.
-        """
-        most_w = float(self.added_w(job, estimates)[here].max(initial=0.0))
-        least_w = self._budget_w if not self._is_stepped else float(self._least[1][-1])
-        if most_w <= least_w * (1 - SAFETY) - self.drawn_w:
-            return math.inf, least_w * (1 - SAFETY) - most_w
-        now_w = self._budget_w * (1 - SAFETY) - most_w
-        if self.drawn_w > now_w or not self._is_stepped or self._view.preemption.pauses:
-            return -1.0, -math.inf
-        left_s = float(self._least[0][1]) - self._view.now_s
-        left_s -= float(self._view.occupied_s(job, np.zeros(1))[0])
-        slowest_s = float(estimates.options.sample_s[here].max(initial=1e-12))
-        return left_s / slowest_s * (1 - SAFETY), now_w
 
     def fits_in_one_go(self, job: int, estimates: Estimates) -> bool:
         """Whether a job can be done between two falls of the budget, with nothing else running."""
@@ -223,6 +216,11 @@ class Headroom:
         times_s, budgets_w = np.array(steps).T
         return times_s, np.minimum.accumulate(budgets_w)
 
+    @cached_property
+    def _least_lists(self) -> tuple[list[float], list[float]]:
+        """`_least` as lists, which are quicker to read one by one."""
+        return self._least[0].tolist(), self._least[1].tolist()
+
     def _longest_s(self, job: int, estimates: Estimates) -> Floats:
         """How long each option of a waiting job has its GPUs at most."""
         view = self._view
@@ -270,7 +268,7 @@ class Headroom:
         lasts_s -= view.start_latency_s + view.round_s
         return view.preemption.makes_progress(lasts_s, step_s)
 
-    def _unexplained_stops(self, job: int) -> int:
+    def unexplained_stops(self, job: int) -> int:
         """Stops of a job that no fall of the budget explains: it may draw more than estimated."""
         view = self._view
         stops = view.preemptions[job]
@@ -318,9 +316,6 @@ Rank = Callable[[ClusterView, Columns, Floats], Floats]
 FIRST = 256
 
 
-NO_WORK = (np.inf, -np.inf)
-
-
 LOOKS = 200
 
 
@@ -361,11 +356,35 @@ def packed(
     return starts, packing.is_short
 
 
+class _Step(NamedTuple):
+    """An option of a kind of jobs, with all that decides whether a job of it takes it.
+
+    Attributes:
+        option: its number.
+        added_w: what it adds at worst.
+        shape_number: its shape, as an index into the queue's.
+        shape: the same by what it needs.
+        sample_s: time of one sample.
+    """
+
+    option: int
+    added_w: float
+    shape_number: int
+    shape: Shape
+    sample_s: float
+
+
+# Options of a kind by cost do not change: they are sorted once, not in every round.
+_Ladders = dict[tuple[str, int, int], list[_Step]]
+_ladders: WeakKeyDictionary[JobQueue, _Ladders] = WeakKeyDictionary()
+
+
 class _Round:
     """Jobs placed one after the other, each on the best of what those before it left.
 
     GPUs and power only become less in a round. What one job did not find is not looked for again
-    for others that are like it: of its kind, stopped as often, and with exact estimates.
+    for others that are like it: of its kind, stopped as often, and with exact estimates. Of such
+    jobs the options are walked through by cost, and most find theirs, or that it is taken, at once.
 
     Args:
         view: the cluster.
@@ -375,7 +394,7 @@ class _Round:
 
     Attributes:
         free: GPUs that are left.
-        is_short: a job found GPUs but no power.
+        is_short: a job found GPUs but no power; of use only where no job was started.
     """
 
     def __init__(
@@ -384,21 +403,28 @@ class _Round:
         self._view, self._objective, self._headroom = view, objective, headroom
         self._fits, self.free = fits, view.free.copy()
         self.is_short = False
+        self._is_alike = view.queue.is_exact and objective.degree is not None
         self._hopeless: dict[tuple[int, int], tuple[float, float]] = {}
-        self._taken: dict[tuple[int, int], tuple[float, float]] = {}
         self._has_room: dict[int, bool] = {}
         self._known: dict[int, tuple[Bools, Floats, Bools | None]] = {}
+        self._ladders: dict[tuple[int, int], list[_Step]] = {}
+        self._now_w, self._surely_w = headroom.now_w(), headroom.surely_w()
+        rules = view.preemption
+        self._pauses, self._restart_s = rules.pauses, rules.restart_s
+        self._latency_s = view.start_latency_s + view.end_latency_s
 
     def placed(self, job: int) -> int | None:
         """The option that a job starts on, its GPUs and its power taken; None for none."""
         queue, headroom = self._view.queue, self._headroom
         if self._is_in_vain(job):
             return None
+        if self._is_alike and (step := self._step(job)) is not None:
+            return self._taken(job, step.option, step.shape)
         estimates = queue.estimates(job)
         here, cost, unwanted = self._costs(job)
         keeps = headroom.may_start(job, estimates)
-        alike = (queue.kind_of[job], self._view.preemptions[job])
         if queue.is_exact and not (keeps & here).any():
+            alike = (queue.kind_of[job], self._view.preemptions[job])
             self._hopeless[alike] = headroom.hopeless(job, estimates, here)
         # What the objective leaves out is better than to wait for ever.
         if (
@@ -411,32 +437,84 @@ class _Round:
         self.is_short |= not keeps[int(np.argmin(cost))]
         if not (keeps[option] and np.isfinite(cost[option])):
             return None
-        shape = queue.options(job).shape(option)
+        return self._taken(job, option, queue.options(job).shape(option))
+
+    def _taken(self, job: int, option: int, shape: Shape) -> int | None:
+        """The option, if its GPUs are still there; then they and its power no longer are."""
         if not self.free.fits(shape):
-            if queue.is_exact:
-                self._taken[alike] = headroom.unlimited(job, estimates, here)
             return None
         self.free.take(shape)
         self._has_room = {kind: has for kind, has in self._has_room.items() if not has}
+        headroom = self._headroom
         headroom.start(job, option)
+        self._now_w, self._surely_w = headroom.now_w(), headroom.surely_w()
         return option
+
+    def _step(self, job: int) -> _Step | None:
+        """The option of least cost that had GPUs and keeps all budgets; None if that is unclear.
+
+        The same that `placed` finds from arrays, one by one: most often the first will do.
+        """
+        now_w, surely_w, is_first = self._now_w, self._surely_w, True
+        for step in self._ladder(job):
+            added_w = step.added_w
+            if added_w <= now_w:
+                if added_w > surely_w:
+                    if self._pauses:
+                        return None
+                    restart_s = self._restart_s if self._view.preemptions[job] else 0.0
+                    time_s = self._view.queue.work(job) * step.sample_s
+                    time_s *= 1 + self._view.time_error
+                    occupied_s = time_s + (restart_s + self._latency_s)
+                    if not self._headroom.keeps_for(added_w, occupied_s):
+                        is_first = False
+                        continue
+                self.is_short |= not is_first
+                return step
+            is_first = False
+        return None
+
+    def _ladder(self, job: int) -> list[_Step]:
+        """Options of a job that had free GPUs when the round began, least cost first."""
+        queue = self._view.queue
+        alike = (queue.kind_of[job], self._headroom.unexplained_stops(job))
+        found = self._ladders.get(alike)
+        if found is None:
+            known = _ladders.setdefault(queue, {})
+            key = (self._objective.name, *alike)
+            if key not in known:
+                known[key] = self._all_steps(job)
+            fits = self._fits
+            found = [step for step in known[key] if fits[step.shape_number]]
+            self._ladders[alike] = found
+        return found
+
+    def _all_steps(self, job: int) -> list[_Step]:
+        queue = self._view.queue
+        options, numbers = queue.options(job), queue.shape_of(job).tolist()
+        estimates = queue.estimates_for(job, 1.0)
+        cost = self._objective.cost(estimates)
+        added_w = self._headroom.added_w(job, estimates).tolist()
+        sample_s, shapes = options.sample_s.tolist(), queue.shapes
+        return [
+            _Step(each, added_w[each], numbers[each], shapes[numbers[each]], sample_s[each])
+            for each in np.argsort(cost, kind="stable").tolist()
+            if np.isfinite(cost[each])
+        ]
 
     def _is_in_vain(self, job: int) -> bool:
         """Whether another job has shown that there is nothing for this one."""
         queue = self._view.queue
-        kind, work = queue.kind_of[job], queue.work(job)
-        alike = (kind, self._view.preemptions[job])
-        low, high = self._hopeless.get(alike, NO_WORK)
-        if low <= work <= high:
+        kind = queue.kind_of[job]
+        hopeless = self._hopeless.get((kind, self._view.preemptions[job]))
+        if hopeless is not None and hopeless[0] <= queue.work(job) <= hopeless[1]:
             self.is_short = True
             return True
         if kind not in self._has_room:
-            shapes = [(n, queue.shapes[n]) for n in np.unique(queue.shape_of(job)).tolist()]
-            fits, free = self._fits, self.free
-            self._has_room[kind] = any(fits[n] and free.fits(shape) for n, shape in shapes)
-        most_work, most_w = self._taken.get(alike, (-1.0, 0.0))
-        is_taken = work <= most_work and self._headroom.drawn_w <= most_w
-        return not self._has_room[kind] or is_taken
+            fits, free, shapes = self._fits, self.free, queue.shapes
+            numbers = queue.shapes_of_kind(kind)
+            self._has_room[kind] = any(fits[n] and free.fits(shapes[n]) for n in numbers)
+        return not self._has_room[kind]
 
     def _costs(self, job: int) -> tuple[Bools, Floats, Bools | None]:
         """Which options have free GPUs, their costs, and which the objective leaves out.
@@ -444,11 +522,10 @@ class _Round:
         Costs are infinite where GPUs are not free; of one sample where estimates are exact.
         """
         queue, objective = self._view.queue, self._objective
-        is_alike = queue.is_exact and objective.degree is not None
         kind = queue.kind_of[job]
-        if not is_alike or kind not in self._known:
+        if not self._is_alike or kind not in self._known:
             here = self._fits[queue.shape_of(job)]
-            work = 1.0 if is_alike else queue.work(job)
+            work = 1.0 if self._is_alike else queue.work(job)
             cost = objective.cost(queue.estimates_for(job, work))
             unwanted = np.isinf(cost) if np.isinf(cost).any() else None
             self._known[kind] = here, np.where(here, cost, np.inf), unwanted
