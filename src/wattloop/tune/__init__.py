@@ -1,4 +1,4 @@
-"""Searches: settings that reach the same quality for less energy."""
+"""Tuning: search for settings that reach the same quality with less energy."""
 
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> object:
-    """Loaded when it is first used: a training that only reports loads next to nothing."""
+    """Import a public name on first use, so that a training that only reports stays light."""
     import importlib
 
     if name in _WHERE:

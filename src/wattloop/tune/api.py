@@ -1,4 +1,4 @@
-"""Searches from Python: one function call, resumed when the program is started again."""
+"""Python API of a search: one call that runs it, or resumes it after an interruption."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ class Best:
 
     Attributes:
         parameters, levers, learning_rate: how to train.
-        why: in a sentence.
+        why: the reason, in one sentence.
         found: what its training in the search took and gave.
     """
 
@@ -49,7 +49,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A search that has ended, or stopped at a limit; everything is in the store too."""
+    """Result of a search that has finished or stopped at a limit; the store holds it too."""
 
     search_id: str
     stopped: str
@@ -61,7 +61,7 @@ class SearchResult:
 
     @property
     def best(self) -> Best | None:
-        """The configuration to use; None when none was good enough."""
+        """Return the configuration to use; None when none reached the target."""
         found = self.summary.best
         if found is None:
             return None
@@ -74,7 +74,7 @@ class SearchResult:
         )
 
     def table(self) -> list[dict[str, Any]]:
-        """A flat row per configuration, such as `pandas.DataFrame` takes."""
+        """Return one flat row per configuration, ready for `pandas.DataFrame`."""
         with open_store(self.settings.store_location) as store:
             return search_table(store, self.search_id)
 
@@ -90,7 +90,9 @@ class SearchResult:
             )
 
     def resume(self, **limits: Any) -> "SearchResult":
-        """Go on, with other limits where some are given (`energy="2kWh"`, `trials=50`)."""
+        """Continue the search, with other limits where some are given (`energy="2kWh"`,
+        `trials=50`).
+        """
         with open_store(self.settings.store_location) as store:
             own = self._training
             ready = resume_search(self.search_id, store, self.settings, training=own, limits=limits)
@@ -128,11 +130,12 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
 ) -> SearchResult:
     """Find the configuration that reaches the target for the least energy.
 
-    Called again with the same arguments, after a kill or an interruption, it goes on where it was.
+    Called again with the same arguments, after a kill or an interruption, it resumes where it
+    stopped.
 
     Args:
         train: a function that takes a `Trial`, or a command.
-        bench: makes a bench of one's own, such as `TorchBench`, in place of `train`.
+        bench: factory of a custom executor, such as `TorchExecutor`, in place of `train`.
         space: parameter -> values, `{"min": .., "max": ..}` or a `Parameter`.
         metric: what `trial.report` calls the quality.
         goal: whether to `maximize` or `minimize` it.
@@ -151,19 +154,19 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
         name: of the search.
         rate: the parameter that is the learning rate.
         checkpoint: whether a command saves its state when it is asked to end.
-        metrics_file: that a command writes, beside what it prints.
+        metrics_file: file that a command writes, in addition to its output.
         parallel: how many GPUs train side by side, or groups such as `"0,1;2,3"`, or `"ray"` for
             those of a Ray cluster (`"ray:4x2"`: four trainings on two each); one training at
             a time unless given. A function must then be defined at the top of a module.
-        new: begin anew, also where the same search is unfinished.
-        listener: told what happens.
+        new: start a new search, even when the same search is unfinished.
+        listener: receives the events of the search.
         settings: how to measure; from environment and file unless given.
-        store: where it is kept, in place of what the settings say.
+        store: database to use, in place of the one in the settings.
 
     Raises:
         ConfigError: a wrong option, or a training that never reports its metric.
         DeviceBusy: another process runs the same search.
-        StoreError: what was found cannot be kept.
+        StoreError: the results cannot be written.
     """
     settings = load_settings() if settings is None else settings
     if store is not None:

@@ -1,4 +1,4 @@
-"""Hugging Face `Trainer`.
+"""Callback for the Hugging Face `Trainer`.
 
 from wattloop.tune.callbacks.huggingface import TuneCallback
 
@@ -19,7 +19,7 @@ from wattloop.tune.trial import Trial, current_trial
 class TuneCallback(TrainerCallback):  # type: ignore[misc] # transformers is not typed here
     """Reports every evaluation of a training to a trial.
 
-    In a job of several processes the first one speaks for all.
+    In a job of several processes only the first one reports.
 
     Args:
         trial: the one that the training function was given; `current_trial()` unless given.
@@ -29,16 +29,14 @@ class TuneCallback(TrainerCallback):  # type: ignore[misc] # transformers is not
         self.trial = current_trial() if trial is None else trial
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """How many steps an epoch has."""
         if state.max_steps and state.num_train_epochs:
             self.trial.expect_steps(state.max_steps / state.num_train_epochs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An optimizer step has ended."""
         self.trial.step()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """The training loss; of an evaluation `on_evaluate` knows more."""
+        """Report the training loss; `on_evaluate` reports evaluations."""
         numbers = _numbers(logs)
         if state.is_world_process_zero and not any(n.startswith("eval_") for n in numbers):
             self.trial.report(**numbers)
@@ -46,7 +44,6 @@ class TuneCallback(TrainerCallback):  # type: ignore[misc] # transformers is not
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
     ) -> None:
-        """How good it is now."""
         if state.is_world_process_zero:
             self.trial.report(epoch=float(state.epoch or 0.0), **_numbers(metrics))
 

@@ -1,4 +1,4 @@
-"""Keras 3, on any backend.
+"""Callback for Keras 3, on any backend.
 
 from wattloop.tune.callbacks.keras import TuneCallback
 
@@ -28,7 +28,7 @@ class TuneCallback(Callback):  # type: ignore[misc] # keras is not typed here
         self.trial = current_trial() if trial is None else trial
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """How many steps an epoch has, where Keras knows."""
+        """Store the number of steps of an epoch, where Keras knows it."""
         steps = (self.params or {}).get("steps")
         if steps:
             self.trial.expect_steps(float(steps))
@@ -37,5 +37,5 @@ class TuneCallback(Callback):  # type: ignore[misc] # keras is not typed here
         self.trial.step()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """An epoch has ended, its validation included."""
+        """Report the end of an epoch, its validation included."""
         self.trial.report(epoch=epoch + 1, **(logs or {}))

@@ -1,4 +1,4 @@
-"""Lightning, whether it is called `lightning` or `pytorch_lightning`.
+"""Callback for Lightning, installed as `lightning` or as `pytorch_lightning`.
 
 from wattloop.tune.callbacks.lightning import TuneCallback
 
@@ -26,7 +26,6 @@ class TuneCallback(callback_class()):  # type: ignore[misc] # the base is chosen
         self.trial = current_trial() if trial is None else trial
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """How many steps an epoch has."""
         steps = trainer.num_training_batches
         if isinstance(steps, int) and steps > 0:
             self.trial.expect_steps(float(steps))
@@ -37,6 +36,6 @@ class TuneCallback(callback_class()):  # type: ignore[misc] # the base is chosen
         self.trial.step()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """An epoch has ended, its validation included."""
+        """Report the end of an epoch, its validation included."""
         if trainer.is_global_zero:
             self.trial.report(epoch=trainer.current_epoch + 1, **trainer.callback_metrics)

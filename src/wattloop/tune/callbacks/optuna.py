@@ -1,4 +1,4 @@
-"""Measure the energy of every trial of an Optuna study, and prune by energy."""
+"""Energy of every trial of an Optuna study, an energy budget, and a pruner that counts joules."""
 
 import functools
 import warnings
@@ -11,25 +11,22 @@ from wattloop.measure.api import Measurement, measure
 from wattloop.tune.spec_sections import joules
 from wattloop.tune.strategies.optuna import library
 
-# Energy for people who use Optuna already: every trial of a study is measured.
-#
 # study.optimize(measured(objective), n_trials=20, callbacks=[EnergyCallback("2 kWh")])
-#
-# Afterwards each trial has the user attributes `energy_j`, `time_s`, `power_w`, `uncertainty_j`,
-# `provenance` and `run_id`. Trials that run at the same time share what the machine reads, so
+# Each trial then has the user attributes `energy_j`, `time_s`, `power_w`, `uncertainty_j`,
+# `provenance` and `run_id`. Trials that run at the same time share the readings of the machine, so
 # measure with `n_jobs=1`.
 
 ENERGY_BY_STEP = "energy_j_by_step"
 
 
-"""User attribute: joules used in all when the trial reported a step, by step."""
+"""User attribute: cumulative joules at each reported step."""
 
 
 Goal = Callable[[Any], Any]
 
 
 def measured(objective: Goal, **options: Any) -> Goal:
-    """The same objective, measured.
+    """Return the objective wrapped in a measurement.
 
     Args:
         objective: takes a trial and returns its value or values.
@@ -56,7 +53,7 @@ class EnergyCallback:
 
     Args:
         budget: joules, or text such as `2 kWh`, for the whole study.
-        warn: told once when trials have no energy; nothing unless given.
+        warn: called once when trials have no energy; no warning unless given.
     """
 
     def __init__(self, budget: float | str, warn: Callable[[str], None] | None = None) -> None:
@@ -64,7 +61,7 @@ class EnergyCallback:
         self._warn = warn
 
     def __call__(self, study: Any, trial: Any) -> None:
-        """Called by Optuna after each trial."""
+        """Check the budget after a trial, as Optuna's callback protocol asks."""
         if trial.user_attrs.get("energy_j") is None and self._warn is not None:
             self._warn(f"trial {trial.number} has no energy: use measured(objective)")
             self._warn = None
@@ -72,7 +69,7 @@ class EnergyCallback:
             study.stop()
 
     def used_j(self, study: Any) -> float:
-        """Joules of all trials of a study whose energy is known."""
+        """Return the joules of all trials of a study whose energy is known."""
         trials = study.get_trials(deepcopy=False)
         return float(sum(trial.user_attrs.get("energy_j") or 0.0 for trial in trials))
 
@@ -81,10 +78,10 @@ class EnergyCallback:
 
 
 def positive_joules(value: float | str, name: str) -> float:
-    """An energy above 0.
+    """Parse an energy above 0.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: not an energy, or not above 0.
     """
     try:
         found = joules(value)
@@ -96,14 +93,14 @@ def positive_joules(value: float | str, name: str) -> float:
 
 
 def _note_energy_with_each_report(trial: Any, measurement: Measurement) -> None:
-    """Beside each intermediate value, how many joules it took to get there."""
+    """Record the joules used so far with each intermediate value."""
     used: dict[str, float] = {}
     report = trial.report
 
     def noted(value: float, step: int) -> None:
         energy_j = measurement.energy_j
         if energy_j is not None:
-            # the reading of a moment may lie a little below an earlier estimate
+            # A single reading may lie slightly below an earlier estimate.
             used[str(step)] = max(energy_j, *used.values(), 0.0)
             trial.set_user_attr(ENERGY_BY_STEP, dict(used))
         report(value, step)
@@ -126,13 +123,7 @@ def _keep(trial: Any, measurement: Measurement) -> None:
         trial.set_user_attr(name, value)
 
 
-# A pruner of Optuna that counts joules, not steps.
-#
-# study = optuna.create_study(pruner=EnergyBudgetPruner("50 kJ", percentile=50))
-# study.optimize(measured(objective), n_trials=50)
-#
-# A large batch and a small one have different steps and epochs; what they have used of the
-# electricity is comparable.
+# Epochs and steps of different batch sizes are not comparable; the joules used are.
 
 BasePruner: Any = library("EnergyBudgetPruner").pruners.BasePruner
 
@@ -171,7 +162,7 @@ class EnergyBudgetPruner(BasePruner):  # type: ignore[misc]  # known only where 
         self._warned = False
 
     def prune(self, study: Any, trial: Any) -> bool:
-        """Whether Optuna should stop the trial."""
+        """Tell Optuna to stop the trial."""
         used_j = _last_energy_j(trial)
         if used_j is None:
             if trial.intermediate_values and not self._warned:
@@ -216,7 +207,7 @@ def _last_energy_j(trial: Any) -> float | None:
 
 
 def _best_until(trial: Any, energy_j: float, maximize: bool) -> float | None:
-    """The best value that a trial had reported by the time it had used so much."""
+    """Return the best value that a trial had reported by the time it had used this energy."""
     energies = _energies(trial)
     values = [
         value

@@ -1,4 +1,4 @@
-"""A plain PyTorch loop, with a checkpoint after every epoch.
+"""Epoch loop for plain PyTorch, with a checkpoint after every epoch.
 
 from wattloop.tune.callbacks.torch_loop import TrialLoop
 
@@ -27,8 +27,9 @@ class TrialLoop:
 
     Args:
         trial: the one that the training function was given; `current_trial()` unless given.
-        save: whether to save at all.
-        parts: what has `state_dict()` and `load_state_dict()`: model, optimizer, scheduler, scaler.
+        save: whether to save checkpoints.
+        parts: objects with `state_dict()` and `load_state_dict()`: model, optimizer, scheduler,
+            scaler.
     """
 
     def __init__(self, trial: Trial | None = None, *, save: bool = True, **parts: Any) -> None:
@@ -53,7 +54,7 @@ class TrialLoop:
         self.trial.report(**metrics)
 
     def save(self) -> None:
-        """Save all parts and the random numbers, whole or not at all."""
+        """Save all parts and the random states atomically."""
         import torch
 
         path = self.trial.checkpoint / FILE

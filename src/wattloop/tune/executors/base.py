@@ -1,4 +1,4 @@
-"""What runs segments: a function, a command, a table that is replayed, a cluster."""
+"""The executor protocol, and the progress of a candidate that an executor can resume."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,31 +12,31 @@ from wattloop.tune.segment import Segment
 
 
 class TrialExecutor(Protocol):
-    """Runs segments. Candidates whose training can go on are kept until they are let go.
+    """Executor of segments. It keeps resumable candidates until they are released.
 
-    A bench that can run several segments at once says how many in an attribute `slots`; then `run`
-    is called from as many threads, never for two segments of one candidate.
+    An executor that can run several segments at once has an attribute `slots` with their number.
+    `run` is then called from as many threads, never for two segments of one candidate.
     """
 
     def run(self, segment: Segment) -> Progress:
-        """Train, from where this candidate was paused, until the segment ends."""
+        """Train the candidate from where it was paused until the segment ends."""
 
     def let_go(self, candidate: str) -> None:
-        """This candidate will not be asked for again; one that is not known is no error."""
+        """Release a candidate that the search will not continue; an unknown name is ignored."""
 
     def close(self) -> None:
-        """End everything that is paused, and put levers back."""
+        """End all paused trainings and restore levers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedSoFar:
-    """How far the training of a candidate is.
+    """Progress of a candidate's training.
 
     Attributes:
         epochs: trained and kept.
         time_s, energy_j: they took, in the scope of the search; energy None when not known.
         quality, best: the metric at the end, and the best of all epochs.
-        died_s, died_j: a segment that was under way when its process was killed took so much.
+        died_s, died_j: cost of a segment whose process was killed.
     """
 
     epochs: float = 0.0
@@ -48,11 +48,11 @@ class TrainedSoFar:
     died_j: float = 0.0
 
     def after(self, segment: Segment, progress: Progress) -> "TrainedSoFar":
-        """As it is when `segment` has ended; an exploration leaves only its cost."""
+        """Return the progress after `segment`; an exploration only adds its cost."""
         known = self.energy_j is not None and progress.energy_j is not None
         reached = progress if segment.keep and segment.rates is None else self
-        # not by dataclasses.replace, which takes longer than all else here: a search that is
-        # resumed comes here once for each of its thousands of segments
+        # Not dataclasses.replace, which dominates the run time: a resumed search calls this once
+        # for each of its thousands of segments.
         return TrainedSoFar(
             epochs=reached.epochs,
             time_s=self.time_s + progress.time_s,
@@ -64,15 +64,15 @@ class TrainedSoFar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorParts:
-    """What a search has for a bench of one's own (`search(bench=lambda parts: ...)`).
+    """Inputs for a custom executor (`search(bench=lambda parts: ...)`).
 
     Attributes:
         problem: with the metric and the limits.
         settings: how to measure.
         folder: for checkpoints and output.
-        tags: for measured runs, which tell to what they belong.
-        scope: whose energy counts; None when the bench may choose.
-        search_id: marks programs that are started.
+        tags: of measured runs; they name the search.
+        scope: whose energy counts; None when the executor may choose.
+        search_id: marks the programs that the executor starts.
     """
 
     problem: Problem
@@ -85,7 +85,7 @@ class ExecutorParts:
 
 @runtime_checkable
 class Resumable(Protocol):
-    """A bench that can go on with candidates that a killed process has trained."""
+    """Executor that can resume candidates that a killed process has trained."""
 
     def recall(self, pasts: Mapping[str, TrainedSoFar]) -> None:
-        """Candidates that can still be asked for, and how far each was."""
+        """Register candidates that can be resumed, and the progress of each."""

@@ -1,4 +1,4 @@
-"""The best power cap, found inside a segment in ordinary steps of its training."""
+"""Search for the best power cap inside a segment, in ordinary steps of its training."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,43 +17,41 @@ if TYPE_CHECKING:
 FEWEST_PROBES = 2
 
 
-"""With fewer nothing is known of any cap but the highest."""
+"""With fewer probes, only the highest cap is known."""
 
 
 class CapSteps(Protocol):
-    """Told of the progress of a training."""
+    """Receiver of the progress of a training."""
 
     def step(self, units: float) -> None:
-        """A step has ended; called often, and cheap."""
+        """Record the end of a step; called often, so it must be cheap."""
 
     def epoch(self) -> None:
-        """An epoch has ended: what follows may be an evaluation."""
+        """Record the end of an epoch; an evaluation may follow."""
 
     def found(self) -> CapFound | None:
-        """The segment is over: what was found."""
+        """End the search for a cap and return its result."""
 
 
 class NoCap:
-    """Nobody looks for a cap, or none can be set, for the reason given."""
+    """No search for a cap, for the reason given."""
 
     def __init__(self, reason: str = "") -> None:
         self._reason = reason
 
-    def step(self, units: float) -> None:
-        """Not needed."""
+    def step(self, units: float) -> None: ...
 
-    def epoch(self) -> None:
-        """Not needed."""
+    def epoch(self) -> None: ...
 
     def found(self) -> CapFound | None:
-        """Why there is none, where one was asked for."""
+        """Return the reason when a cap was requested."""
         return CapFound(cap_w=None, reason=self._reason) if self._reason else None
 
 
 class CapWatch:
-    """Looks for a cap while a segment runs, and stays at it until the segment ends.
+    """Search for a cap while a segment runs; the training keeps that cap until the segment ends.
 
-    Where the training tells of no steps, its epochs are the steps.
+    Where the training reports no steps, its epochs count as steps.
 
     Args:
         search: what to be best at.
@@ -91,19 +89,19 @@ class CapWatch:
         ).begin_or_raise()
 
     def step(self, units: float) -> None:
-        """As cheap as noting the time."""
+        """Record a step; costs as much as reading the clock."""
         self._stepped = True
         self._tuner.step(units)
 
     def epoch(self) -> None:
-        """An interruption where there are steps, a step where there are none."""
+        """Mark an interruption where there are steps; count as a step where there are none."""
         if self._stepped:
             self._tuner.interrupt()
         else:
             self._tuner.step()
 
     def found(self) -> CapFound:
-        """Put the caps back; the cap that was found."""
+        """Restore the caps and return the cap that was found."""
         choice = self._tuner.end()
         pilot = self._tuner.pilot
         finder = None if pilot is None else pilot.found_by or pilot.finder
@@ -134,7 +132,7 @@ def watch_for(
     settings: Settings,
     rules: OnlineRules | None,
 ) -> CapSteps:
-    """A watch, or nothing where no cap is wanted or none may be set: the training goes on."""
+    """Return a cap search, or `NoCap` with the reason where no cap is wanted or none may be set."""
     if search is None:
         return NoCap()
     try:

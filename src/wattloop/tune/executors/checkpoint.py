@@ -1,4 +1,4 @@
-"""The files of a candidate, and how far its training was when it last saved something."""
+"""Files of a candidate, and the epoch of its last checkpoint."""
 
 import hashlib
 import json
@@ -9,11 +9,11 @@ from pathlib import Path
 
 
 class CandidateFiles:
-    """A folder per candidate: `checkpoint/` is the training's own, the rest is ours.
+    """Folder of a candidate: `checkpoint/` belongs to the training, the rest to the executor.
 
     Args:
         base: folder of the search.
-        candidate: its name, whatever letters it has.
+        candidate: its name; any characters are allowed.
     """
 
     def __init__(self, base: Path, candidate: str) -> None:
@@ -28,14 +28,14 @@ class CandidateFiles:
         self.checkpoint.mkdir(parents=True, exist_ok=True)
 
     def clear(self) -> None:
-        """Forget what an earlier training saved: this one begins anew."""
+        """Remove the checkpoint of an earlier training."""
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         self._state.unlink(missing_ok=True)
         self.make()
         self._known = self._signature()
 
     def remove(self) -> None:
-        """Remove what a training goes on from; what it printed stays, for people."""
+        """Remove the checkpoint; the output of the training stays."""
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         self._state.unlink(missing_ok=True)
         with suppress(OSError):
@@ -43,7 +43,7 @@ class CandidateFiles:
 
     @property
     def saved_epochs(self) -> float | None:
-        """How many epochs the saved files have; None when nothing was saved."""
+        """Return the epochs of the checkpoint; None when there is none."""
         if not self._signature():
             return None
         try:
@@ -52,15 +52,15 @@ class CandidateFiles:
             return None
 
     def note(self, epochs: float) -> None:
-        """An epoch has ended: files that changed since the last one are of this one."""
+        """Record the end of an epoch; files that changed since the last one belong to it."""
         signature = self._signature()
         if not signature or signature == self._known:
             return
         self._known = signature
-        beside = self._state.with_suffix(".tmp")
-        with suppress(OSError):  # a full disk costs a resumed search this checkpoint, nothing more
-            beside.write_text(json.dumps({"epochs": epochs}))
-            beside.replace(self._state)
+        temporary = self._state.with_suffix(".tmp")
+        with suppress(OSError):  # On a full disk a resumed search only loses this checkpoint.
+            temporary.write_text(json.dumps({"epochs": epochs}))
+            temporary.replace(self._state)
 
     def _signature(self) -> frozenset[tuple[str, int, int]]:
         found = set()

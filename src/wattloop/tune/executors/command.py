@@ -1,4 +1,4 @@
-"""Trainings that are a command: any program that prints or writes its metrics."""
+"""Executor of a command: any program that prints or writes its metrics."""
 
 import json
 import os
@@ -44,10 +44,11 @@ def command_words(
     inactive: Iterable[str] = (),
     folder: Path,
 ) -> list[str]:
-    """Program and arguments.
+    """Return program and arguments with placeholders filled in.
 
-    `{name}` becomes the parameter's value; a word with one that this configuration does not have is
-    left out. `${args}` becomes `--name=value` words, and its variants what they are in W&B.
+    `{name}` becomes the parameter's value; an argument with a parameter that this configuration
+    does not have is left out. `${args}` becomes `--name=value` arguments; its variants are those of
+    W&B.
 
     Args:
         command: as it was written.
@@ -71,7 +72,9 @@ def command_words(
 
 
 def parameter_variables(parameters: Mapping[str, Value]) -> dict[str, str]:
-    """`WATTLOOP_PARAM_BATCH_SIZE` and all of them as JSON in `WATTLOOP_PARAMS`."""
+    """Return `WATTLOOP_PARAM_BATCH_SIZE` and its like, and all parameters as JSON in
+    `WATTLOOP_PARAMS`.
+    """
     variables = {
         PREFIX + re.sub(r"\W", "_", name).upper(): _text(value)
         for name, value in parameters.items()
@@ -112,7 +115,7 @@ TAIL_B, TAIL_LINES = 4_096, 4
 
 
 class Program:
-    """Started at once; `exit_code` is None while it lives.
+    """Process of a training; started by the constructor, `exit_code` is None while it runs.
 
     Args:
         command: program and arguments.
@@ -128,7 +131,7 @@ class Program:
     ) -> None:
         self.output = output
         self.exit_code: int | None = None
-        """As a shell would report it: above 128 for a signal."""
+        """Exit code as in a shell: above 128 for a signal."""
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
@@ -140,31 +143,31 @@ class Program:
             os.close(file)
 
     def pause(self) -> None:
-        """Stop it where it is; it keeps its memory, also that on a GPU."""
+        """Stop the process (SIGSTOP); it keeps its memory, also on a GPU."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         self._signal(signal.SIGCONT)
 
     def has_ended(self) -> bool:
-        """Whether it has ended; then nothing of its group is left."""
+        """Return whether it has ended; then its whole process group has ended."""
         if self.exit_code is not None:
             return True
         try:
             if os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return False
-        except ChildProcessError:  # somebody else has waited for it: how it ended is not known
+        except ChildProcessError:  # Another thread has reaped it: the exit code is unknown.
             self.exit_code = 0
             return True
-        # What it left in the background would disturb what follows. Before it is reaped: then its
-        # number may be somebody else's.
+        # Background processes would disturb later measurements. Kill the group before reaping:
+        # afterwards its number may belong to another process.
         self._signal(signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         self.exit_code = status if status >= 0 else 128 - status
         return True
 
     def end(self, grace_s: float) -> bool:
-        """Ask it to end, and end it after `grace_s`; whether it ended by itself."""
+        """Ask it to end, kill it after `grace_s`, and return whether it ended by itself."""
         if self.has_ended():
             return True
         by_itself = True
@@ -172,7 +175,7 @@ class Program:
             self._signal(signal.SIGTERM)
             self._signal(signal.SIGCONT)  # a stopped program cannot end
             self.ends_within(grace_s)
-        finally:  # whoever presses ctrl-C again does not want to wait
+        finally:  # a second Ctrl-C does not wait
             if not self.has_ended():
                 by_itself = False
                 self._signal(signal.SIGKILL)
@@ -182,7 +185,7 @@ class Program:
         return by_itself
 
     def ends_within(self, most_s: float) -> bool:
-        """Whether it ends by itself in this time."""
+        """Return whether it ends by itself in this time."""
         deadline_s = time.monotonic() + most_s
         while not self.has_ended() and time.monotonic() < deadline_s:
             time.sleep(LOOK_EVERY_S)
@@ -210,7 +213,7 @@ SIGNALS = 128
 
 
 class CommandPause(NamedTuple):
-    """How the program is paused: stopped where it is, or ended and begun again from its files."""
+    """Pause mode: stop the process (SIGSTOP), or end it and restart it from its checkpoint."""
 
     checkpoint: bool = False
     grace_s: float = 30.0
@@ -222,11 +225,11 @@ class CommandTraining:
     Args:
         command: program and arguments.
         environment: variables added to ours.
-        course: what it reports.
+        course: training curve of its reports.
         files: its folder.
         pausing: how.
-        metrics_file: that it writes, beside what it prints.
-        resumed: whether its folder holds a checkpoint to go on from.
+        metrics_file: that it writes, in addition to its output.
+        resumed: whether its folder holds a checkpoint to resume from.
     """
 
     def __init__(
@@ -253,9 +256,11 @@ class CommandTraining:
         files.make()
         self._bell = PauseChannel(self._reports)
         self._waiting = False
-        """Whether the paused program waits for a word; one that does not is stopped."""
+        """True while the paused program waits for a message on its channel; otherwise it is stopped
+        (SIGSTOP).
+        """
         self._anew = False
-        """Whether it saved nothing when it was ended, and begins again."""
+        """True when it ended without a checkpoint and starts again."""
 
     def advance(
         self,
@@ -300,16 +305,14 @@ class CommandTraining:
             self._bell.wait(LOOK_EVERY_S)
 
     def drop(self) -> None:
-        """End the program with everything it started."""
+        """End the program and all its child processes."""
         program = self._program
         if program is not None:
-            if self._waiting:  # it can clean up behind itself
+            if self._waiting:  # it can clean up
                 self._bell.stop()
                 program.ends_within(DROP_GRACE_S)
             program.end(DROP_GRACE_S)
         self._bell.close()
-
-    # -- inside ----------------------------------------------------------------------------
 
     def _go_on(self, meter: SegmentMeter) -> Program:
         waiting, self._waiting = self._waiting, False
@@ -339,7 +342,7 @@ class CommandTraining:
     def _heard(
         self, said: MetricReport, meter: SegmentMeter, pace: SegmentProgress
     ) -> Status | None:
-        """Take note of what it said; how the segment ends with it, if it does."""
+        """Record its reports and return how the segment ends, if it does."""
         if said.event == "paused":
             return Status.PAUSED if pace.between_steps() else None
         if not self._took(said, meter.now_s()):
@@ -349,14 +352,16 @@ class CommandTraining:
         return pace.at_end_of_epoch()
 
     def _may_be_stopped(self, pace: SegmentProgress) -> bool:
-        """Whether it can be stopped where it is; one that tells of its steps is asked to wait."""
+        """Return whether SIGSTOP is safe; a program that reports its steps is asked to wait
+        instead.
+        """
         if not self._news.cooperates or pace.long_over(DROP_GRACE_S):
             return True
         self._bell.ask_to_pause()
         return False
 
     def _took(self, said: MetricReport, at_s: float) -> bool:
-        """Take note; whether an epoch has ended."""
+        """Record a report and return whether an epoch has ended."""
         if said.event in ("begins", "counts"):
             self.course.counted = self.course.counted or said.event == "counts"
             return False
@@ -386,7 +391,7 @@ class CommandTraining:
         return SegmentEnd(status=status, from_s=from_s, warnings=tuple(warnings))
 
     def _saved(self, program: Program) -> list[str]:
-        """End the program, to begin it again from what it saved."""
+        """End the program, to restart it from its checkpoint."""
         in_time = program.end(self._pausing.grace_s)
         self._files.note(self.course.epochs)
         self._program, self._waiting = None, False
@@ -395,7 +400,7 @@ class CommandTraining:
             return [] if in_time else [f"it did not end within {self._pausing.grace_s:g} s"]
         self._anew = True
         return [
-            f"it saved nothing in {self._files.checkpoint}, so that it has to begin anew; save "
+            f"it saved nothing in {self._files.checkpoint}, so it must start again; save "
             "there when SIGTERM comes, or leave out 'checkpoint: true'"
         ]
 
@@ -439,15 +444,16 @@ class CommandExecutor(ReportingExecutor):
         problem: the metric and the limits.
         settings: how to measure.
         search_id: marks its programs, so that those of a killed search are found.
-        checkpoint: whether the program saves its state when it is asked to end (SIGTERM) and goes
-            on from `WATTLOOP_CHECKPOINT`; unless so it is stopped where it is and keeps its memory.
-        metrics_file: that the program writes, beside what it prints; may contain `{trial_dir}` and
-            parameters.
+        checkpoint: whether the program saves its state when it is asked to end (SIGTERM) and
+            resumes from `WATTLOOP_CHECKPOINT`; otherwise it is stopped (SIGSTOP) and keeps its
+            memory.
+        metrics_file: that the program writes, in addition to its output; may contain `{trial_dir}`
+            and parameters.
         grace_s: how long it may take to save its state.
-        options: as of `TrainingBench`.
+        options: those of `ReportingExecutor`.
 
     Raises:
-        CommandError: there is no such program.
+        CommandError: the program does not exist.
     """
 
     in_process = False

@@ -1,4 +1,4 @@
-"""Trainings that are a Python function, each in its own thread, one at a time."""
+"""Executor of a Python training function, in a thread that is paused between segments."""
 
 import contextvars
 import ctypes
@@ -27,7 +27,7 @@ from wattloop.tune.trial import Trial, TrialStopped, numbers_of, trial_here
 
 
 def seed_everything(seed: int) -> None:
-    """Python's generator, and numpy's and torch's where the program has loaded them."""
+    """Seed Python's generator, and those of numpy and torch where the program has loaded them."""
     random.seed(seed)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
@@ -37,7 +37,7 @@ def seed_everything(seed: int) -> None:
 
 
 class RandomState:
-    """The generators as they are now, to put back when the training goes on."""
+    """Random states of the generators, restored when the training resumes."""
 
     def __init__(self) -> None:
         self._python = random.getstate()
@@ -63,7 +63,7 @@ LOOK_EVERY_S = 0.05
 
 
 class FunctionPause(Protocol):
-    """What a trial needs of its training."""
+    """Pause protocol between a trial and its training."""
 
     course: TrainingCurve
 
@@ -81,13 +81,13 @@ class FunctionPause(Protocol):
 
 
 class FunctionTrial(Trial):
-    """Hands over to the training whose function holds it.
+    """Trial of a training function; passes its reports to the training.
 
     Args:
-        training: that pauses.
+        training: receives the reports and pauses.
         first: the segment that begins it.
         checkpoint: its folder.
-        resumed: whether that holds files to go on from.
+        resumed: whether it holds files to resume from.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class FunctionTrial(Trial):
         self._look_s = 0.0 if pace.watched else math.inf
 
     def step(self, units: float = 1.0) -> None:
-        """Counted; may pause where the segment ends between two steps."""
+        """Count a step; may pause where the segment ends between two steps."""
         self._training.step(units)
         if self._look_s < math.inf:
             now_s = time.monotonic()
@@ -128,7 +128,7 @@ class FunctionTrial(Trial):
 
 
 def _params(segment: Segment) -> dict[str, Value]:
-    """The configuration; the number of GPUs is for the function to keep."""
+    """Return the configuration, with the number of GPUs for the function."""
     count = segment.levers.get(GPUS)
     return {**segment.parameters, **({} if count is None else {GPUS: count})}
 
@@ -136,18 +136,18 @@ def _params(segment: Segment) -> dict[str, Value]:
 PATIENCE_S = 10.0
 
 
-"""How long a function may take to end after it was stopped."""
+"""Longest time that a function may take to end after it was stopped."""
 
 
 class FunctionTraining:
-    """A function being trained, paused between segments.
+    """Training of a function, paused between segments.
 
     Args:
         function: takes the trial.
         first: the segment that begins it.
-        course: what it reports.
+        course: training curve of its reports.
         files: its folder.
-        resumed: whether that holds a checkpoint to go on from.
+        resumed: whether it holds a checkpoint to resume from.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class FunctionTraining:
             daemon=True,
         )
 
-    # -- for the bench ---------------------------------------------------------------------
+    # Called by the executor.
 
     def advance(
         self,
@@ -216,34 +216,31 @@ class FunctionTraining:
         assert self._ended is not None
         return self._ended
 
-    # -- for the trial, in the thread ------------------------------------------------------
+    # Called by the trial, in the thread of the function.
 
     def report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
-        """Numbers from the function; returns when it is to go on."""
+        """Record metrics; returns when the training may continue."""
         self._leave_if_dropped()
         assert self._meter is not None
         if self.course.report(metrics, epoch, self._meter.now_s()):
             self._at_end_of_epoch()
 
     def end_epoch(self) -> None:
-        """The function's own end of an epoch; returns when it is to go on."""
+        """Record the end of an epoch; returns when the training may continue."""
         self._leave_if_dropped()
         assert self._meter is not None
         self.course.end_epoch(self._meter.now_s())
         self._at_end_of_epoch()
 
     def step(self, units: float) -> None:
-        """A step of the function has ended."""
         self.course.steps += units
         self._steps.step(units)
 
     def between_steps(self) -> None:
-        """Pause where the segment ends within an epoch; returns when it is to go on."""
+        """Pause where the segment ends within an epoch; returns when the training may continue."""
         self._leave_if_dropped()
         if self._pace is not None and self._pace.between_steps():
             self._pause(Status.PAUSED)
-
-    # -- inside ----------------------------------------------------------------------------
 
     def _at_end_of_epoch(self) -> None:
         assert self._pace is not None
@@ -333,7 +330,7 @@ class FunctionTraining:
         )
 
     def _interrupt(self) -> None:
-        """Raise `TrialStopped` at the next line of Python that the thread comes to."""
+        """Raise `TrialStopped` at the next line of Python that the thread executes."""
         number = self._thread.ident
         if number is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
@@ -341,20 +338,18 @@ class FunctionTraining:
             )
 
 
-# Trainings that are a Python function, each in a thread of its own, one at a time.
-#
-# A training is paused by letting its thread wait inside `trial.report` or `trial.epochs`: model,
-# optimizer and data stay where they are, and going on costs nothing.
+# A training is paused by blocking its thread inside `trial.report` or `trial.epochs`: model,
+# optimizer and data stay in memory, and resuming costs nothing.
 
 
 class FunctionExecutor(ReportingExecutor):
-    """Runs `function(trial)`.
+    """Executor that calls `function(trial)`.
 
     Args:
         function: the training; what it returns, where that is a mapping of numbers, is reported.
         problem: the metric and the limits.
         settings: how to measure.
-        options: as of `TrainingBench`.
+        options: those of `ReportingExecutor`.
     """
 
     what = "a function"

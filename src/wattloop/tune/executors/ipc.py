@@ -1,10 +1,8 @@
-"""How a search and a program that uses `current_trial()` wait for each other.
+"""Pause protocol between a search and a program that uses `current_trial()`.
 
-The program writes what it reports to a file and rings; where an epoch may end it waits for a
-word.
-So it is paused where it is safe: a program that is stopped anywhere may hold a lock that others
-need. Should the search die, the word never comes and the end of the pipe does: the program
-ends.
+The program writes its reports to a file and signals on a pipe. At the end of an epoch it waits for
+a reply, so it pauses where that is safe: a program stopped at any line may hold a lock that others
+need. When the search dies the pipe closes, and the program ends.
 """
 
 import os
@@ -16,10 +14,10 @@ GO, STOP = b"g", b"s"
 
 
 class PauseChannel:
-    """The search's side.
+    """Search's end of the pause protocol.
 
     Args:
-        reports: the file that the program writes; the pipes are beside it.
+        reports: the file that the program writes; the pipes are next to it.
     """
 
     def __init__(self, reports: Path) -> None:
@@ -35,22 +33,22 @@ class PauseChannel:
         )
 
     def wait(self, most_s: float) -> None:
-        """Until it rings, but not longer than this."""
+        """Wait for a signal of the program, at most this long."""
         if select.select([self._bell], [], [], most_s)[0]:
             with suppress(BlockingIOError):
                 os.read(self._bell, 4_096)
 
     def go_on(self) -> None:
-        """The program may go on."""
+        """Let the program continue."""
         self.withdraw()
         self._say(GO)
 
     def stop(self) -> None:
-        """The program is to end."""
+        """Tell the program to end."""
         self._say(STOP)
 
     def ask_to_pause(self) -> None:
-        """The program is to wait at its next step."""
+        """Ask the program to wait at its next step."""
         with suppress(OSError):
             self._pause.touch()
 
@@ -58,7 +56,7 @@ class PauseChannel:
         self._pause.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Nobody is here any more."""
+        """Close and remove the pipes."""
         for descriptor in (self._bell, self._word):
             with suppress(OSError):
                 os.close(descriptor)
@@ -71,7 +69,7 @@ class PauseChannel:
 
 
 class TrialChannel:
-    """The program's side.
+    """Program's end of the pause protocol.
 
     Args:
         reports: the file that it writes.
@@ -88,11 +86,11 @@ class TrialChannel:
             os.write(self._bell, b"!")
 
     def may_go_on(self) -> bool:
-        """Wait for the word; False when it is to end, or nobody is there to say it."""
+        """Wait for the reply; False when the program must end, or the search has ended."""
         return os.read(self._word, 1) == GO
 
     def is_to_pause(self) -> bool:
-        """Whether the search waits for it to pause."""
+        """Return whether the search waits for it to pause."""
         return self._pause.exists()
 
 

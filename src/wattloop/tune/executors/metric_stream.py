@@ -1,4 +1,4 @@
-"""Metrics in the output and the files of a program, line by line."""
+"""Metrics parsed from the output and the files of a program, line by line."""
 
 import csv
 import json
@@ -24,24 +24,25 @@ EVENT, WAITS = "wattloop", "wattloop.waits"
 
 
 class MetricReport(NamedTuple):
-    """Numbers of one line, or an event of a program that uses `current_trial()`."""
+    """Metrics of one line, or an event of a program that uses `current_trial()`."""
 
     metrics: dict[str, float]
     epoch: float | None = None
     event: str = ""
-    """`begins`, `counts` (it says where its epochs end), `epoch` (has ended), `steps`, `paused`."""
+    """`begins`, `counts` (it marks the ends of its epochs), `epoch` (has ended), `steps`, `paused`.
+    """
     waits: bool = False
-    """Whether the program does not go on before it is told to."""
+    """True when the program waits for a reply."""
 
 
 class MetricLines:
-    """Understands `accuracy=0.93`, `epoch 3 accuracy: 0.93`, a JSON object, or a row of CSV.
+    """Parser of `accuracy=0.93`, `epoch 3 accuracy: 0.93`, a JSON object, or a row of CSV.
 
     `Epoch 3/10` on a line of its own holds for the lines that follow. Of the parts of a line that
     carriage returns overwrite, as progress bars do, only the last counts.
 
     Args:
-        wanted: the metric that tells quality; `accuracy 0.93` without a sign is understood for it
+        wanted: the quality metric; `accuracy 0.93` without a sign is understood for it
             alone.
     """
 
@@ -52,7 +53,7 @@ class MetricLines:
         self._columns: list[str] | None = None
 
     def said(self, line: str) -> MetricReport | None:
-        """What a line tells; None when nothing."""
+        """Parse a line of output; None when it has no metrics."""
         line = line.rstrip("\r\n").rpartition("\r")[2].strip()
         if not line:
             return None
@@ -73,7 +74,7 @@ class MetricLines:
         return MetricReport(metrics, self._epoch if epoch is None else epoch)
 
     def row(self, line: str) -> MetricReport | None:
-        """What a line of a file tells: JSON, or CSV under the names of its first line."""
+        """Parse a line of a file: JSON, or CSV with the header of its first line."""
         if line.lstrip().startswith("{"):
             found = _json(line)
             return None if found is None else _of_mapping(found)
@@ -81,19 +82,21 @@ class MetricLines:
         if not cells:
             return None
         if self._columns is None:
-            if any(_is_number(cell) for cell in cells):  # no header: lines as a program prints them
+            if any(_is_number(cell) for cell in cells):  # no header: lines as in the output
                 return self.said(line)
             if len(cells) > 1 or not PAIR.search(line):
                 self._columns = [cell.strip() for cell in cells]
                 return None
             return self.said(line)
-        if [cell.strip() for cell in cells] == self._columns:  # it was begun anew
+        if [cell.strip() for cell in cells] == self._columns:  # the file was written again
             return None
         values = dict(zip(self._columns, cells, strict=False))
         return _of_mapping({k: float(v) for k, v in values.items() if _is_number(v)})
 
     def _epoch_of(self, line: str, metrics: dict[str, float]) -> float | None:
-        """The epoch that a line names; alone on its line it holds for those that follow."""
+        """Return the epoch that a line names; alone on its line it applies to the lines that
+        follow.
+        """
         own = metrics.pop("epoch", None)
         match = EPOCH.search(line)
         if own is None and match is not None:
@@ -104,13 +107,13 @@ class MetricLines:
 
 
 class LineReader:
-    """Whole lines that were added to a file since the last look.
+    """Whole lines that were appended to a file since the last call.
 
-    A file that has become shorter was begun anew, and is read from its beginning.
+    A file that has become shorter was written again, and is read from its beginning.
 
     Args:
-        path: need not be there yet.
-        skip: whether what is there already is not read.
+        path: need not exist yet.
+        skip: whether to ignore lines that already exist.
     """
 
     def __init__(self, path: Path, *, skip: bool = False) -> None:
@@ -124,7 +127,7 @@ class LineReader:
                 self._at = 0
 
     def lines(self, *, last: bool = False) -> Iterator[str]:
-        """New ones; with `last` also one that has no end."""
+        """Return new lines; with `last` also an unterminated one."""
         try:
             with self._path.open("rb") as file:
                 size = file.seek(0, 2)
@@ -173,12 +176,12 @@ def _is_number(text: str) -> bool:
 
 
 class MetricStream:
-    """Everything that was said since the last look.
+    """Reports of a program since the last call.
 
     Args:
-        wanted: the metric that tells quality.
+        wanted: the quality metric.
         reports: the file that `current_trial()` writes.
-        output: what the program prints is added to it.
+        output: file with the program's output.
         metrics_file: that the program writes of its own.
     """
 
@@ -192,10 +195,10 @@ class MetricStream:
             self._sources.append((reader, MetricLines(wanted), True))
         self._unread: Iterator[MetricReport] = iter(())
         self.cooperates = False
-        """Whether it reports through `current_trial()`; what it prints is then for people."""
+        """True when it reports through `current_trial()`; its output is then not parsed."""
 
     def said(self, *, last: bool) -> Iterator[MetricReport]:
-        """In order; what is not taken now comes first the next time."""
+        """Yield reports in order; those not consumed now come first at the next call."""
         yield from self._unread
         found: list[MetricReport] = []
         for reader, lines, is_file in self._sources:

@@ -1,4 +1,4 @@
-"""Several trainings at once, each in its own process on its own devices."""
+"""Executor of several trainings at once, each in its own process on its own GPUs."""
 
 import multiprocessing
 import os
@@ -23,14 +23,14 @@ from wattloop.tune.segment_meter import scoped
 END_S = 20.0
 
 
-"""How long a worker may take to end its trainings and put levers back."""
+"""Longest time that a worker may take to end its trainings and restore levers."""
 
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 class DeviceWorker:
-    """A process and the pipe to it."""
+    """Worker process and the pipe to it."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class DeviceWorker:
         self.start()
 
     def start(self) -> None:
-        """Begin it, also again after it died."""
+        """Start it, also again after it died."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
@@ -58,7 +58,9 @@ class DeviceWorker:
         theirs.close()
 
     def asked(self, *words: Any) -> Any:
-        """Its answer; raises what it raised, EOFError when it died."""
+        """Send a request and return the answer; raises what the worker raised, EOFError when it
+        died.
+        """
         try:
             self._pipe.send(words)
             kind, answer = self._pipe.recv()
@@ -71,10 +73,10 @@ class DeviceWorker:
         return answer
 
     def end(self) -> None:
-        """Let it put everything back, and end it."""
+        """Let it restore levers, then end it."""
         with suppress(OSError):
             if self.busy:
-                self._process.terminate()  # it is in the middle of a training
+                self._process.terminate()  # it is training
             else:
                 self._pipe.send(("end",))
         self._process.join(END_S)
@@ -85,7 +87,7 @@ class DeviceWorker:
 
 
 def group_settings(settings: Settings, group: Sequence[str]) -> Settings:
-    """Settings that read only the GPUs of a group."""
+    """Return settings that read only the GPUs of a group."""
     return settings._replace(devices=tuple(f"gpu:{number}" for number in group))
 
 
@@ -95,15 +97,15 @@ def work(
     settings: Settings,
     group: Sequence[str],
 ) -> None:
-    """Do what the pipe asks for until it is closed, then put everything back.
+    """Serve requests from the pipe until it is closed, then restore levers.
 
-    A search that is killed closes its end of the pipe: then this ends by itself.
+    A killed search closes its end of the pipe, so the worker ends by itself.
     """
     for variable in VISIBLE:
         os.environ[variable] = ",".join(group)
     for variable in (JOB_VARIABLE, RUN_VARIABLE):
         os.environ.pop(variable, None)
-    # ctrl-C reaches the whole terminal; the search decides what becomes of its workers
+    # Ctrl-C reaches every process of the terminal; the search ends its own workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     bench: TrialExecutor | None = None
     with stops_raise(), ExitStack() as stack:
@@ -137,19 +139,17 @@ def _done(bench: TrialExecutor, word: str, details: list[Any]) -> Any:
     return bench.run(segment)
 
 
-# Several trainings at once, each on devices of its own in a process of its own.
-#
-# Power is read per device, so every segment has its energy from its own devices; what the others
-# draw while they wait is charged to the search.
+# Power is read per device, so the energy of a segment is that of its own devices. The energy of
+# idle devices is charged to the search.
 
 
 class ParallelExecutor:
-    """One worker per group of GPUs.
+    """Executor with one worker process per group of GPUs.
 
-    A candidate stays with the worker that began it: its model is in there.
+    A candidate stays with the worker that started it, which holds its model.
 
     Args:
-        make: builds the bench of a worker from the settings to measure with; it is pickled, and so
+        make: builds the executor of a worker from its settings; it is pickled, and so
             is a training function in it: define that at the top of a module.
         settings: how to measure.
         groups: numbers of the GPUs of each worker, such as `[("0",), ("1",)]`.
@@ -175,9 +175,9 @@ class ParallelExecutor:
         self._changed = threading.Condition()
         self._homes: dict[str, DeviceWorker] = {}
         self._pasts: dict[str, TrainedSoFar] = {}
-        """How far candidates are."""
+        """Progress of candidates."""
         self._untold: set[str] = set()
-        """Of these, whose worker does not know it."""
+        """Candidates whose worker does not know their progress yet."""
         now_s = self._now_s()
         self._workers = [DeviceWorker(make, settings, group, now_s) for group in groups]
         self._idle_s, self._idle_j = 0.0, 0.0
@@ -185,16 +185,16 @@ class ParallelExecutor:
 
     @property
     def slots(self) -> int:
-        """How many segments can run at once."""
+        """Number of segments that can run at once."""
         return len(self._workers)
 
     def recall(self, pasts: Mapping[str, TrainedSoFar]) -> None:
-        """Workers are told when they first see a candidate."""
+        """Register progress; a worker receives it with the first segment of a candidate."""
         self._pasts.update(pasts)
         self._untold.update(pasts)
 
     def run(self, segment: Segment) -> Progress:
-        """Train on the candidate's devices. A worker that dies is `killed`; the others go on."""
+        """Train on the candidate's devices. A worker that dies is `killed`; the others continue."""
         worker = self._taken(segment.candidate)
         try:
             progress = worker.asked("run", segment, self._past(segment.candidate))
@@ -225,7 +225,7 @@ class ParallelExecutor:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """End all workers; they put back what they have set."""
+        """End all workers; they restore the levers they have set."""
         with self._changed:
             if self._closed:
                 return
@@ -234,8 +234,6 @@ class ParallelExecutor:
         for worker in self._workers:
             worker.end()
         self._session.close()
-
-    # -- inside ----------------------------------------------------------------------------
 
     def _check(self, named: Sequence[str]) -> None:
         read = {channel.domain.name for channel in self._session.channels}
@@ -251,7 +249,9 @@ class ParallelExecutor:
         return self._session.clock.now_s()
 
     def _taken(self, candidate: str) -> DeviceWorker:
-        """The candidate's own worker, or a free one; what it drew while it waited is noted."""
+        """Return the candidate's own worker, or a free one, and record the energy it drew while
+        idle.
+        """
         with self._changed:
             while True:
                 if self._closed:
@@ -267,7 +267,7 @@ class ParallelExecutor:
                 self._changed.wait()
 
     def _past(self, candidate: str) -> TrainedSoFar | None:
-        """How far it is, where its worker has to be told."""
+        """Return the candidate's progress when its worker does not know it."""
         with self._changed:
             if candidate not in self._untold:
                 return None
@@ -294,9 +294,9 @@ class ParallelExecutor:
     def _charged(
         self, progress: Progress, worker: DeviceWorker, begin_s: float, end_s: float
     ) -> Progress:
-        """With what waiting devices took so far: it is paid for by whoever ends first.
+        """Add the idle energy so far, which is charged to the segment that ends first.
 
-        What its own devices took beside the segment, while its process began, is waiting too.
+        Energy of its own devices outside the segment, while its process started, counts as idle.
         """
         own_s, own_j = progress.time_s + progress.repeated_s, progress.energy_j or 0.0
         beside_j = self._energy_j(worker, begin_s, end_s) - own_j - (progress.repeated_j or 0.0)
@@ -311,7 +311,7 @@ class ParallelExecutor:
         return replace(progress, idle_s=idle_s, idle_j=idle_j)
 
     def _died(self, worker: DeviceWorker, segment: Segment) -> Progress:
-        """What its devices took is known all the same; another worker takes its place."""
+        """Report a dead worker with the energy of its devices, and start another."""
         begin_s = worker.idle_from_s
         end_s = self._now_s()
         window = self._session.between(begin_s, end_s)
@@ -321,7 +321,8 @@ class ParallelExecutor:
         with self._changed:
             lost = {name for name, w in self._homes.items() if w is worker}
             self._homes = {name: w for name, w in self._homes.items() if w is not worker}
-            # those that are asked for again are trained again to where they were, at that cost
+            # Candidates that are asked for again are retrained to their earlier epoch, at that
+            # cost.
             self._untold |= lost & self._pasts.keys()
             if not self._closed:
                 worker.start()

@@ -1,4 +1,4 @@
-"""Trainings spread over the machines and GPUs of a Ray cluster."""
+"""Executor of trainings on the machines and GPUs of a Ray cluster."""
 
 import os
 import platform
@@ -21,27 +21,25 @@ from wattloop.tune.segment import Segment
 from wattloop.tune.segment_meter import scoped
 from wattloop.version import __version__
 
-# What runs on the workers of a cluster: a place that holds devices, and trainings on them.
-#
-# Both are plain objects; `ray_bench` makes actors of them. A place reserves devices for the whole
-# search and reads their energy all the time, so that idle watts, and what a worker had used when
-# it died, are measured too. A training is a process of its own on the devices of its place.
+# Actors on the workers. A `RayBundle` reserves devices for the whole search and reads their energy
+# all the time, so idle energy and the energy of a crashed worker are measured too. A
+# `WorkerTraining` is a process on the devices of its bundle.
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
-"""How a process is told which GPUs are its own."""
+"""Variables that tell a process which GPUs it may use."""
 
 
 FOREIGN = (JOB_VARIABLE, RUN_VARIABLE, "SLURM_STEP_ID")
 
 
-"""Names of a job in which one process counts for all; trainings of a search each count alone."""
+"""Job variables under which only one process is counted; each training of a search is counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """What the devices of a place took since the lap before."""
+    """Energy of the devices of a bundle since the previous lap."""
 
     time_s: float
     energy_j: float | None
@@ -51,14 +49,14 @@ class Lap:
 
 @dataclass(frozen=True, slots=True)
 class RayBundleFacts:
-    """Where a place is.
+    """Location and devices of a bundle.
 
     Attributes:
         node: the worker machine, as Ray names it.
         host: the machine's own name.
-        visible: variables that show a process the place's GPUs and no others.
+        visible: variables that restrict a process to the GPUs of the bundle.
         devices: domains that are read; empty for all of the machine.
-        scratch: a folder there for what trainings need while they run.
+        scratch: temporary folder there for trainings.
         version: of Wattloop there.
         python: its version.
     """
@@ -73,19 +71,19 @@ class RayBundleFacts:
 
 
 class RayBundle:
-    """Devices that are held for the search, and their meters.
+    """Devices that are reserved for the search, and their meters.
 
     Args:
         settings: how to measure.
         scope: whose energy counts.
-        gpus: how many of them are held.
+        gpus: how many of them are reserved.
     """
 
     def __init__(self, settings: Settings, scope: str, gpus: float) -> None:
         self._settings, self._scope, self._gpus = settings, scope, gpus
 
     def open(self, node: str) -> RayBundleFacts:
-        """Begin to measure; where this is, on the worker machine that Ray calls `node`."""
+        """Start to measure and return the location, on the worker machine that Ray calls `node`."""
         _count_alone()
         visible = {name: os.environ[name] for name in VISIBLE if name in os.environ}
         if self._scope == "gpu" and self._gpus:
@@ -96,12 +94,12 @@ class RayBundle:
         return RayBundleFacts(node, platform.node(), visible, self._settings.devices, self._scratch)
 
     def close(self) -> None:
-        """End measuring, and leave nothing behind."""
+        """Stop to measure and remove temporary files."""
         self._session.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def lap(self) -> Lap:
-        """What the devices took since the last call."""
+        """Return the energy of the devices since the last call."""
         since_s, self._since_s = self._since_s, self._session.clock.now_s()
         result = self._session.between(since_s, self._since_s)
         joules = scoped(result, self._scope, self._settings)
@@ -109,11 +107,11 @@ class RayBundle:
 
 
 class WorkerTraining:
-    """The training of one candidate, paused between its segments.
+    """Training of one candidate, paused between its segments.
 
     Args:
-        facts: of the place it trains at.
-        make: builds a bench on this machine from the settings it shall measure with.
+        facts: of its bundle.
+        make: builds an executor on this machine from its settings.
         settings: those of the search.
         pasts: how far the candidate was when an earlier process trained it.
     """
@@ -129,7 +127,7 @@ class WorkerTraining:
         self._facts = facts
         self._make = make
         self._pasts = pasts
-        # Runs are kept by the search alone: journals of this machine are not its store's.
+        # The search alone writes runs; its store does not read journals of this machine.
         self._scratch = Path(tempfile.mkdtemp(dir=facts.scratch))
         self._settings = settings._replace(
             devices=facts.devices, store=str(self._scratch / "runs.db")
@@ -137,12 +135,12 @@ class WorkerTraining:
         self._bench: TrialExecutor | None = None
 
     def ready(self) -> int:
-        """The process it trains in."""
+        """Return the id of its process."""
         return os.getpid()
 
     def run(self, segment: Segment) -> Progress:
-        """Train on; what comes of it."""
-        # The engine hides every GPU from a process for which it counts none, before each call.
+        """Train the segment and return its progress."""
+        # Before each call Ray hides all GPUs from a process for which it counts none.
         os.environ.update(self._facts.visible)
         if self._bench is None:
             self._bench = self._make(self._settings)
@@ -155,7 +153,7 @@ class WorkerTraining:
                 self._bench.rest()
 
     def end(self) -> None:
-        """Let go of everything; levers are put back."""
+        """End the training and restore levers."""
         if self._bench is not None:
             self._bench.close()
             self._bench = None
@@ -164,10 +162,9 @@ class WorkerTraining:
 
 @runtime_checkable
 class _Rests(Protocol):
-    """A bench that can let go of its levers between segments."""
+    """Executor that can restore its levers between segments."""
 
-    def rest(self) -> None:
-        """Put them back."""
+    def rest(self) -> None: ...
 
 
 def _count_alone() -> None:
@@ -176,7 +173,7 @@ def _count_alone() -> None:
 
 
 def _gpu_domains(visible: Mapping[str, str]) -> tuple[str, ...]:
-    """`gpu:N` of each visible GPU; numbers are taken as NVML's (CUDA_DEVICE_ORDER=PCI_BUS_ID)."""
+    """Return `gpu:N` of each visible GPU, numbered as by NVML (CUDA_DEVICE_ORDER=PCI_BUS_ID)."""
     words = [w.strip() for w in next(iter(visible.values()), "").split(",") if w.strip()]
     if all(word.isdigit() for word in words):
         return tuple(f"gpu:{word}" for word in words)
@@ -193,13 +190,13 @@ REMEDY = "pip install 'wattloop[ray]'"
 RESERVE_S = 60.0
 
 
-"""How long to wait for devices; an autoscaler starts machines in about this time."""
+"""Longest wait for devices; an autoscaler starts machines in about this time."""
 
 
 ANSWER_S = 30.0
 
 
-"""A place answers within milliseconds; one that does not by then is lost."""
+"""A bundle answers within milliseconds; one that does not answer by then is lost."""
 
 
 CLOSE_S = 5.0
@@ -207,21 +204,21 @@ CLOSE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What one slot holds, as Ray counts."""
+    """Resources of one slot, in Ray's units."""
 
     cpus: float = 1.0
     gpus: float = 0.0
     resources: Mapping[str, float] = field(default_factory=dict)
 
     def amounts(self) -> dict[str, float]:
-        """Everything it needs, by Ray's names."""
+        """Return all resources by Ray's names."""
         named = {"CPU": self.cpus, "GPU": self.gpus, **self.resources}
         return {name: amount for name, amount in named.items() if amount}
 
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """One bundle, and the trainings that live on its machine."""
+    """One bundle, and the trainings on its machine."""
 
     ray: Any
     place: Any
@@ -230,7 +227,9 @@ class Slot:
     busy: threading.Lock = field(default_factory=threading.Lock)
 
     def lap(self) -> Lap | None:
-        """What its devices took since the lap before; None when nobody is there to tell."""
+        """Return the energy of its devices since the previous lap; None when the bundle does not
+        answer.
+        """
         try:
             lap: Lap = self.ray.get(self.place.lap.remote(), timeout=ANSWER_S)
         except self.ray.exceptions.RayError:
@@ -238,7 +237,7 @@ class Slot:
         return lap
 
     def begin(self, candidate: str, *arguments: Any) -> Any:
-        """A process of its own for a candidate; the devices are the slot's already."""
+        """Start a process for a candidate on the slot's devices."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         there = NodeAffinitySchedulingStrategy(self.facts.node, soft=False)
@@ -249,7 +248,7 @@ class Slot:
         return self.trainings[candidate]
 
     def abandon(self) -> None:
-        """End whatever is there at once; levers are put back by their guardians."""
+        """Kill all its processes at once; the watchdogs restore levers."""
         for training in self.trainings.values():
             self.ray.kill(training)
         self.trainings.clear()
@@ -258,15 +257,15 @@ class Slot:
 
 
 def connected(address: str | None) -> Any:
-    """Ray, with a cluster; it sends nothing to its makers.
+    """Return Ray, connected to a cluster, with usage reports disabled.
 
     Raises:
-        ConfigError: it is not installed, or there is no cluster at `address`.
+        ConfigError: it is not installed, or no cluster answers at `address`.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     alone = address is None and "RAY_ADDRESS" not in os.environ
     if alone:
-        # Ray's switch for "listen on the loopback interface only"; read when it is imported.
+        # Ray's switch for "listen on the loopback interface only"; read at import.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
@@ -290,18 +289,18 @@ def connected(address: str | None) -> Any:
 
 
 def room(ray: Any, bundle: Bundle) -> int:
-    """How many bundles fit into what is free now; at least one, which may be waited for."""
+    """Return how many bundles fit into the free resources, at least one."""
     free = ray.available_resources()
     counts = [int(free.get(name, 0.0) / amount) for name, amount in bundle.amounts().items()]
     return max(1, min(counts, default=1))
 
 
 def reserved(ray: Any, bundle: Bundle, count: int, settings: Settings, scope: str) -> list[Slot]:
-    """Hold so many bundles.
+    """Reserve so many bundles.
 
     Raises:
-        ConfigError: there is no room, workers run another Wattloop, or slots would share what is
-            read once per machine.
+        ConfigError: too few free resources, workers with another version of Wattloop, or slots that
+            would share a meter of the machine.
     """
     actor = ray.remote(_RayPlace).options(
         num_cpus=bundle.cpus,
@@ -335,7 +334,7 @@ def reserved(ray: Any, bundle: Bundle, count: int, settings: Settings, scope: st
 
 
 class _RayPlace(RayBundle):
-    """A place that knows which worker machine it is on."""
+    """Bundle that knows its worker machine."""
 
     def facts(self) -> RayBundleFacts:
         import ray
@@ -354,7 +353,7 @@ def _all(ray: Any, waiting: Sequence[Any]) -> list[RayBundleFacts]:
 
 
 def _as_refused(error: Any) -> Exception:
-    """What a worker said on purpose, as it said it."""
+    """Translate an error that a worker raised deliberately."""
     if isinstance(error.cause, WattloopError):
         return error.cause
     return ConfigError(
@@ -382,7 +381,7 @@ def _check(places: Sequence[RayBundleFacts], scope: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of Ray says before its pages of advice."""
+    """Return the first line of an error of Ray, without its advice."""
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__)
 
@@ -392,24 +391,20 @@ def _text(amounts: Mapping[str, float]) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in shown.items()) or "nothing"
 
 
-# Spreads trainings over the machines and GPUs of a Ray cluster.
-#
-# bench = RayBench(lambda settings: FunctionBench(train, problem, settings), gpus=1)
-#
-# A *slot* is a bundle of devices that is held for the whole search. Candidates are trained on
-# slots, one at a time on each; every candidate is a process of its own (a Ray actor) that stays
-# where it began, so a paused training is alive until it is let go. Our strategy decides, the
-# store is written by the search alone; Ray only carries segments there and progress back.
+# A *slot* is a bundle of devices reserved for the whole search. Each slot trains one candidate at a
+# time. Every candidate is a process (a Ray actor) that stays on its slot, so a paused training
+# stays in memory until it is released. The strategy decides and the search writes the store; Ray
+# only transports segments and progress.
 
 END_S = 10.0
 
 
-"""How long a paused training may take to let go of its devices."""
+"""Longest time that a paused training may take to release its devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Idle:
-    """What held devices took while they waited; energy None when it could not be read."""
+    """Energy of reserved devices while idle; None when it could not be read."""
 
     time_s: float = 0.0
     energy_j: float | None = 0.0
@@ -421,21 +416,21 @@ class _Idle:
 
 
 class RayExecutor:
-    """A bench whose trainings run on a Ray cluster.
+    """Executor whose trainings run on a Ray cluster.
 
     Args:
-        make: builds the bench of one candidate on its worker, from the settings to measure with;
+        make: builds the executor of one candidate on its worker, from its settings;
             it is pickled, so it may be a lambda, and what it names must be installed there.
         settings: how workers measure; their devices are those of their slot.
-        slots: how many segments run at once; unless given, as many as the cluster has room for.
-        cpus, gpus, resources: what one slot holds, as Ray counts.
+        slots: how many segments run at once; unless given, as many as fit into the cluster.
+        cpus, gpus, resources: of one slot, in Ray's units.
         scope: whose energy counts (`gpu`, `cpu`, `dram`, `node`).
         address: of the cluster; unless given that of RAY_ADDRESS, or one that is started here and
             listens on this machine only.
 
     Raises:
-        ConfigError: Ray is not installed, the cluster has no room, its workers run another
-            Wattloop, or slots would share what is read per machine.
+        ConfigError: Ray is not installed, the cluster has too few free resources, its workers run
+            another version of Wattloop, or slots would share a meter of the machine.
     """
 
     def __init__(
@@ -465,15 +460,15 @@ class RayExecutor:
 
     @property
     def slots(self) -> int:
-        """How many segments can run at once."""
+        """Number of segments that can run at once."""
         return len(self._slots)
 
     def recall(self, pasts: Mapping[str, TrainedSoFar]) -> None:
-        """How far candidates were when an earlier process was killed; their benches are told."""
+        """Register the progress of candidates of a killed process; their executors receive it."""
         self._pasts.update(pasts)
 
     def run(self, segment: Segment) -> Progress:
-        """Train on the candidate's worker. One that dies is `killed`; the others go on."""
+        """Train on the candidate's worker. One that dies is `killed`; the others continue."""
         slot = self._taken(segment.candidate)
         try:
             return self._charged(self._trained(slot, segment))
@@ -490,7 +485,7 @@ class RayExecutor:
             self._end([training])
 
     def close(self) -> None:
-        """End all workers and give the devices back; the cluster goes on."""
+        """End all workers and release the devices; the cluster keeps running."""
         with self._changed:
             self._closed = True
             slots, self._slots, self._homes = self._slots, [], {}
@@ -499,13 +494,13 @@ class RayExecutor:
         for slot in slots:
             slot.abandon()
 
-    # -- inside ----------------------------------------------------------------------------
-
     def _more(self, count: int) -> list[Slot]:
         return reserved(self._ray, self._bundle, count, self._settings, self._scope)
 
     def _taken(self, candidate: str) -> Slot:
-        """The candidate's own slot, or a free one for a candidate that begins; ours alone."""
+        """Return the candidate's own slot, or a free one for a new candidate, locked for this
+        thread.
+        """
         with self._changed:
             while True:
                 home = self._homes.get(candidate)
@@ -548,9 +543,9 @@ class RayExecutor:
         with self._changed:
             slot.trainings.pop(candidate, None)
             self._homes.pop(candidate, None)
-        if lap is None and not self._closed:  # nobody answers there: the machine is lost
+        if lap is None and not self._closed:  # the bundle does not answer: its machine is lost
             self._replace(slot)
-        # Ray ends a worker before its machine has no memory left, and says so in these words only.
+        # Ray kills a worker before its machine runs out of memory; only this text tells the cause.
         memory = "running low on memory" in str(error)
         ended = _ended(
             Status.OUT_OF_MEMORY if memory else Status.KILLED,
@@ -561,7 +556,7 @@ class RayExecutor:
         return replace(ended, epochs=past.epochs, quality=past.quality, best=past.best)
 
     def _replace(self, slot: Slot) -> None:
-        """What was trained there is gone; the other slots go on, or a new one is waited for."""
+        """Replace a lost slot; the other slots continue. Its trainings are lost."""
         slot.abandon()
         with self._changed:
             self._homes = {name: home for name, home in self._homes.items() if home is not slot}
@@ -575,7 +570,7 @@ class RayExecutor:
             self._idle = self._idle.plus(lap)
 
     def _charged(self, progress: Progress) -> Progress:
-        """With what slots that wait took so far: it is paid for by whoever ends first."""
+        """Add the energy of idle slots so far, which is charged to the segment that ends first."""
         with self._changed:
             for slot in self._slots:
                 if not slot.busy.locked():
@@ -584,7 +579,7 @@ class RayExecutor:
         return replace(progress, idle_s=idle.time_s, idle_j=idle.energy_j)
 
     def _end(self, trainings: list[Any]) -> None:
-        """Let them put back what they have set, then end their processes."""
+        """Let trainings restore their levers, then end their processes."""
         leaving = [training.end.remote() for training in trainings]
         if leaving:
             with suppress(self._ray.exceptions.RayError):
@@ -595,7 +590,7 @@ class RayExecutor:
 
 def _ended(status: Status, lap: Lap | None, message: str) -> Progress:
     if lap is None:
-        return Progress(status=status, message=f"{message}; nobody could read its energy")
+        return Progress(status=status, message=f"{message}; its energy could not be read")
     return Progress(
         status=status,
         time_s=lap.time_s,

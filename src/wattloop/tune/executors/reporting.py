@@ -1,4 +1,4 @@
-"""Executors whose trainings report as they run, and the classification of failures."""
+"""Base of executors whose trainings report as they run, and the classification of failures."""
 
 import re
 import traceback
@@ -36,7 +36,7 @@ NOT_A_NUMBER = re.compile(
 
 
 def classified(error: BaseException) -> tuple[Status, str]:
-    """What an exception of a training means, and what to say of it."""
+    """Return the status and message of an exception of a training."""
     kind = type(error).__name__
     text = f"{kind}: {error}" if str(error) else kind
     frames = traceback.extract_tb(error.__traceback__)
@@ -50,7 +50,7 @@ def classified(error: BaseException) -> tuple[Status, str]:
 
 
 def classified_text(output: str) -> Status:
-    """What the last lines of a program that failed mean."""
+    """Return the status and message for the last lines of a program that failed."""
     if OUT_OF_MEMORY.search(output):
         return Status.OUT_OF_MEMORY
     return Status.DIVERGED if NOT_A_NUMBER.search(output) else Status.FAILED
@@ -59,14 +59,14 @@ def classified_text(output: str) -> Status:
 WITHOUT = {"time", "quality"}
 
 
-"""Objectives that do not ask for energy."""
+"""Objectives that need no energy."""
 
 
 class ReportingTraining(Protocol):
     """One candidate's training, paused between segments.
 
     Attributes:
-        course: what it has reported.
+        course: training curve of its reports.
     """
 
     course: TrainingCurve
@@ -79,14 +79,13 @@ class ReportingTraining(Protocol):
         steps: CapSteps,
         most_s: float | None,
     ) -> SegmentEnd:
-        """Train until the segment ends, and tell `steps` of the progress."""
+        """Train until the segment ends, and pass the progress to `steps`."""
 
-    def drop(self) -> None:
-        """End it."""
+    def drop(self) -> None: ...
 
 
 class ReportingExecutor(ABC):
-    """Runs segments of trainings, each measured.
+    """Executor that measures the segments of trainings that report.
 
     Args:
         problem: the metric and the limits.
@@ -131,7 +130,7 @@ class ReportingExecutor(ABC):
         self._trainings: dict[str, ReportingTraining] = {}
 
     def recall(self, pasts: Mapping[str, TrainedSoFar]) -> None:
-        """Go on from checkpoints, or train again what is asked for."""
+        """Resume from checkpoints, or retrain candidates that are asked for."""
         self._pasts.update(pasts)
 
     def run(self, segment: Segment) -> Progress:
@@ -168,7 +167,7 @@ class ReportingExecutor(ABC):
     def _measured(
         self, segment: Segment, training: ReportingTraining, past: TrainedSoFar
     ) -> tuple[SegmentEnd, SegmentMeter]:
-        """Train under a meter, with a search for a cap beside where one is wanted."""
+        """Train under a meter, with a search for a cap where the segment asks for one."""
         meter = SegmentMeter(
             self._settings,
             self.scope,
@@ -197,7 +196,7 @@ class ReportingExecutor(ABC):
         return replace(ended, cap=cap, warnings=warnings), meter
 
     def rest(self) -> None:
-        """Put levers back until the next segment: others may set them meanwhile."""
+        """Restore levers until the next segment, so that other processes can set them."""
         self._board.close()
 
     def let_go(self, candidate: str) -> None:
@@ -208,7 +207,7 @@ class ReportingExecutor(ABC):
         CandidateFiles(self._folder, candidate).remove()
 
     def close(self) -> None:
-        """End all trainings and put levers back; checkpoints stay, for a search that is resumed."""
+        """End all trainings and restore levers; checkpoints stay, for a search that is resumed."""
         trainings, self._trainings = self._trainings, {}
         try:
             for training in trainings.values():
@@ -220,7 +219,7 @@ class ReportingExecutor(ABC):
     def _begin(
         self, segment: Segment, course: TrainingCurve, files: CandidateFiles, *, resumed: bool
     ) -> ReportingTraining:
-        """A training that waits to be advanced."""
+        """Return a training that is ready to advance."""
 
     def _training(self, segment: Segment, past: TrainedSoFar) -> ReportingTraining:
         known = self._trainings.get(segment.candidate)
@@ -237,5 +236,5 @@ class ReportingExecutor(ABC):
 
 
 def needs_energy(problem: Problem) -> bool:
-    """Whether a search makes no sense without knowing its energy."""
+    """Return whether a search needs energy readings."""
     return problem.limits.energy_j is not None or not set(problem.objective.names) <= WITHOUT

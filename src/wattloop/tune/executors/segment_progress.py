@@ -12,17 +12,17 @@ from wattloop.tune.segment_meter import SegmentMeter
 LOOK_EVERY_S = 0.25
 
 
-"""How often the energy that a search has left is looked at."""
+"""Period at which the remaining energy of the search is checked."""
 
 
 class SegmentProgress:
-    """Judges the ends of epochs.
+    """Decision at each step and epoch whether the segment ends.
 
     Args:
         segment: when to end.
         meter: its clock and energy.
-        course: what the training reports.
-        behind: how far the candidate was, where this training is not that far: it repeats.
+        course: training curve.
+        behind: earlier progress of the candidate, where this training has to repeat it.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class SegmentProgress:
         self._until, self._meter, self._course = segment.until, meter, course
         self._repeat_to = behind or 0.0
         self.from_s = None if behind else meter.begin_s
-        """When the segment itself began; None while it repeats."""
+        """Start of the segment itself; None while an earlier training is repeated."""
         self._look_s = meter.begin_s + LOOK_EVERY_S
 
     def at_end_of_epoch(self) -> Status | None:
-        """How the segment ends here; None when it goes on."""
+        """Return how the segment ends here; None when it continues."""
         now_s = self._meter.now_s()
         if self.from_s is None:
             if self._course.epochs < self._repeat_to and not self._course.diverged:
@@ -50,17 +50,17 @@ class SegmentProgress:
 
     @property
     def watched(self) -> bool:
-        """Whether `between_steps` may ever be true."""
+        """Return whether `between_steps` may ever be true."""
         return self.anywhere or (self._until.most_j, self._until.most_s) != (None, None)
 
     @property
     def anywhere(self) -> bool:
-        """Whether the segment may end for its own bounds between two steps."""
+        """Return whether the segment's own bounds may end it between two steps."""
         bounds = (self._until.time_s, self._until.energy_j)
         return self._until.anywhere and self.from_s is not None and bounds != (None, None)
 
     def between_steps(self) -> bool:
-        """Whether the segment ends here, within an epoch."""
+        """Return whether the segment ends here, within an epoch."""
         if self._nothing_left():
             return True
         if not self.anywhere or self.from_s is None:
@@ -74,7 +74,7 @@ class SegmentProgress:
         return energy_j is not None and energy_j >= (self._until.energy_j or 0.0)
 
     def _nothing_left(self) -> bool:
-        """Whether the search has spent what it may."""
+        """Return whether the search has spent its budget."""
         now_s, until = self._meter.now_s(), self._until
         if until.most_s is not None and now_s - self._meter.begin_s >= until.most_s:
             return True
@@ -85,29 +85,29 @@ class SegmentProgress:
         return energy_j is not None and energy_j >= until.most_j
 
     def long_over(self, grace_s: float) -> bool:
-        """Whether the time of the search was over `grace_s` ago."""
+        """Return whether the time of the search ended `grace_s` ago."""
         most_s = self._until.most_s
         return most_s is not None and self._meter.now_s() - self._meter.begin_s > most_s + grace_s
 
     def over(self) -> float:
-        """The segment is over: when it had begun. Where that was never, all was repetition."""
+        """End the segment and return when it began; the end itself where all was repetition."""
         return self._meter.now_s() if self.from_s is None else self.from_s
 
 
 def behind(course: TrainingCurve, past: TrainedSoFar) -> float | None:
-    """How far a training that has just begun has to come to be where its candidate was."""
+    """Return the progress that a new training must repeat to reach its candidate's."""
     return past.epochs if course.epochs < past.epochs else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEnd:
-    """How a segment ended.
+    """End of a segment.
 
     Attributes:
         status, message: as in `Progress`.
         from_s: when the segment itself began; what ran before repeated an earlier training.
-        went_on: whether it began where a killed attempt at the same segment had saved its state.
-        cap: what a search for a cap found.
+        went_on: whether it resumed from a checkpoint of a killed attempt at the same segment.
+        cap: result of the search for a cap.
         warnings: for people.
     """
 
@@ -122,14 +122,14 @@ class SegmentEnd:
 def account(
     meter: SegmentMeter, course: TrainingCurve, past: TrainedSoFar, ended: SegmentEnd
 ) -> Progress:
-    """What the segment took and gave; call it when the meter was stopped."""
+    """Return the progress of the segment; call it after the meter was stopped."""
     begin_s = meter.begin_s if ended.from_s is None else ended.from_s
     end_s = meter.stop()
     joules = meter.joules(begin_s, end_s)
     repeated_j = meter.energy_j(meter.begin_s, begin_s) if begin_s > meter.begin_s else 0.0
     repeated_s = begin_s - meter.begin_s
     before_s, before_j = 0.0, 0.0
-    if ended.went_on:  # what the killed attempt saved is a part of this segment
+    if ended.went_on:  # the checkpoint of the killed attempt is part of this segment
         before_s, before_j = past.died_s, past.died_j
     else:
         repeated_s += past.died_s
