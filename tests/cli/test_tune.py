@@ -368,7 +368,7 @@ def test_a_search_that_could_not_begin_is_not_gone_on_with(here, capsys):
     assert main(["tune", "run", "s.yaml", *COMMAND]) == 2
     told = capsys.readouterr().err
     assert "was begun with --parallel 2, cannot go on here: " in told
-    assert "--new begins anew" in told
+    assert "--new starts a new search" in told
 
 
 def test_a_store_that_cannot_be_read_is_left_alone(here, capsys):

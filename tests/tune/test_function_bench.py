@@ -9,7 +9,7 @@ import pytest
 
 from tests.tune.small import small_problem
 from wattloop.core.errors import ConfigError
-from wattloop.tune import TrialStopped, trial
+from wattloop.tune import TrialStopped, current_trial
 from wattloop.tune.executors.cap_search import NoCap
 from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.problem import Limits
@@ -108,7 +108,7 @@ def test_the_code_of_a_training_finds_its_trial(bench):
     """Promise: a helper that was handed nothing reports to the right training."""
 
     def deep_inside():
-        trial().report(accuracy=trial()["width"])
+        current_trial().report(accuracy=current_trial()["width"])
 
     progress = bench(lambda trial: deep_inside()).run(segment())
     assert progress.quality == 1
@@ -160,11 +160,11 @@ def test_no_cap_is_no_cap():
 
 def test_a_trial_outside_of_a_search_is_silent(monkeypatch):
     """Promise: the same script runs by itself."""
-    from wattloop.tune import trial
+    from wattloop.tune import trial as trial_module
 
-    monkeypatch.setattr(trial, "_of_program", [])
+    monkeypatch.setattr(trial_module, "_of_program", [])
     monkeypatch.delenv("WATTLOOP_REPORTS", raising=False)
-    trial = trial()
+    trial = current_trial()
     assert trial.get("lr", 0.1) == 0.1
     assert list(trial.epochs(2)) == [0, 1]
     assert list(trial.steps("ab")) == ["a", "b"]

@@ -76,7 +76,7 @@ def test_true_is_not_one() -> None:
     both = Choice(values=(True, 1, 0, False))
     assert both.checked(True) is True and both.checked(1) == 1
     assert not isinstance(both.checked(1.0), bool)
-    with pytest.raises(ConfigError, match="True is no whole number"):
+    with pytest.raises(ConfigError, match="True is not a whole number"):
         Integer(low=0, high=3).checked(True)
     with pytest.raises(ConfigError, match="fixed to 1"):
         Fixed(value=1).checked(True)

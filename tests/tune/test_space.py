@@ -106,7 +106,7 @@ def test_a_wrong_configuration_is_refused(given: dict[str, object], said: str) -
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"a": Linked(same_as="b")}, "a: it depends on 'b', which is no parameter"),
+        ({"a": Linked(same_as="b")}, "a: it depends on 'b', which is not in this space"),
         ({"a": Linked(same_as="a")}, "in a circle: a"),
         (
             {

@@ -166,7 +166,7 @@ def test_levers_of_objects_are_kept() -> None:
     caps = Choice(values=(150.0, 250.0), lever="gpu/power_limit")
     spec = spec_from({"parameters": {"cap": caps, "x": [1, 2]}})
     assert spec_from(spec.to_dict()).space().hardware == ("cap",)
-    with pytest.raises(ConfigError, match=r"parameters\.cap\.lever: 'governor' is no lever"):
+    with pytest.raises(ConfigError, match=r"parameters\.cap\.lever: 'governor' is not a lever"):
         spec_from({"parameters": {"cap": {"values": [1], "lever": "governor"}}})
 
 
@@ -278,7 +278,7 @@ FAULTS = [
         X + "metric: loss\nobjective: sm2\nmethod: tpe",
         r":3: objective: tpe scores each training by itself",
     ),
-    (X + "rate: lr", r":2: rate: 'lr' is no parameter of this space; it has x"),
+    (X + "rate: lr", r":2: rate: 'lr' is not a parameter of this space; it has x"),
     ("parameters: {x: [a, b]}\nrate: x", r":2: rate: 'x' must be a parameter with numbers"),
     (
         X + "command: python t.py ${args}\nmethod: race\nmetric: {name: loss, target: 1}\nrate: x",
@@ -322,7 +322,9 @@ def test_a_fault_names_its_line_and_what_to_write(tmp_path: Path, text: str, sai
 def test_a_placeholder_that_is_nearly_a_parameter_is_refused() -> None:
     """It would reach the program as it is written; braces of other languages stay."""
     written = {"metric": {"name": "loss"}, "parameters": {"batch_size": [16, 32]}}
-    with pytest.raises(ConfigError, match=r"command: \{batchsize\} is no parameter; did you mean"):
+    with pytest.raises(
+        ConfigError, match=r"command: \{batchsize\} is not a parameter; did you mean"
+    ):
         spec_from({**written, "command": "python t.py --b {batchsize}"})
     for command in ("awk '{print}'", "t.py {batch_size} {seed} {trial_dir}", "t.py ${args}"):
         assert spec_from({**written, "command": command}).command

@@ -23,8 +23,6 @@ OTHER_GPU = 2.0
 
 
 NEGLIGIBLE = 0.01
-
-
 """Shares below this are not worth a word to the user."""
 
 

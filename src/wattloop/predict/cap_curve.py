@@ -13,15 +13,11 @@ from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
 
 HBM_SHARE = 0.15
-
-
 """Of the factory limit, median of those known: P100 0.13, V100 0.15 and 0.19, A100 0.14 and 0.20,
 H100 0.17, H200 0.11."""
 
 
 GDDR_SHARE = 0.30
-
-
 """The same with GDDR, whose interface draws more and stays on: Quadro RTX 6000 0.23, P4 and L40S
 0.29, A40 0.30, T4 and L4 0.39."""
 
@@ -68,15 +64,11 @@ Numbers = Array | float
 
 
 LOWEST_CLOCK = 0.15
-
-
 """No cap brings the SM clock below this part of the highest one. NVIDIA's lowest clocks (135 to 345
 MHz) are 0.1 to 0.17 of the highest."""
 
 
 CHUNK = 8_192
-
-
 """Elements searched at once, so that their arrays stay in the cache of the processor."""
 
 
@@ -99,8 +91,6 @@ class VoltageCurve(NamedTuple):
 
 
 DEFAULT_VOLTAGE = VoltageCurve(floor=0.64, knee=0.5)
-
-
 """Suits the V100 and the A40 of the Zeus traces (docs/benchmarks/predict_caps.md)."""
 
 
@@ -252,8 +242,6 @@ PHASES = 5
 
 
 MATCHED = 1e-4
-
-
 """How near, as a part, the measured power is met."""
 
 
@@ -278,8 +266,6 @@ class CurveConstants(NamedTuple):
 
 
 SHIPPED = CurveConstants()
-
-
 """Round values near the best for the V100 and A40 of the Zeus traces together. The two alone give
 the same errors within a point (docs/benchmarks/predict_caps.md)."""
 

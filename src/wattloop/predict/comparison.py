@@ -21,14 +21,10 @@ AXES = (*COUNTED, *MEASURED, *NAMED)
 
 
 MOST = 200
-
-
 """More points than anybody reads."""
 
 
 EVEN_STEPS = 8
-
-
 """Of a range of watts or megahertz without a step."""
 
 
@@ -139,8 +135,6 @@ BEST: Mapping[str, Callable[[Forecast], float]] = {
     "most samples per second": lambda f: -f.throughput_samples_s,
     "shortest step": lambda f: f.prediction.step_s,
 }
-
-
 """What people choose by -> what is then smallest."""
 
 

@@ -83,8 +83,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 TRACED = ("batch", "seq", "image", "precision", "optimizer", "style", "training", "head", "stated")
-
-
 """What a trace depends on, beside the model."""
 
 
@@ -92,8 +90,6 @@ SPEC_ONLY = "spec-only"
 
 
 MUCH_UNRULED = 0.05
-
-
 """Share of the bytes beyond which operations without a rule are worth a warning."""
 
 

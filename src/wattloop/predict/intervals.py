@@ -45,20 +45,14 @@ _KINDS = {"conv": "convolution", "rnn": "recurrence"}
 
 
 FULL = 0.97
-
-
 """Share of its power limit that a fully loaded GPU draws."""
 
 
 PULL = 0.5
-
-
 """How much slopes are pulled towards 0: what a few steps say is not believed."""
 
 
 CUT = 3.0
-
-
 """Sizes beyond so many medians (and a tenth) count as that."""
 
 
@@ -66,8 +60,6 @@ FAR_UNIT, FARTHEST = 0.1, 3.0
 
 
 EXACT = 1e-6
-
-
 """No step is thought to be predicted better than this."""
 
 
@@ -178,14 +170,10 @@ CONFIDENCE = 0.9
 
 
 HOST_SHARE = 0.7
-
-
 """The GPU is the bottleneck when dispatching takes less than this share of the step."""
 
 
 HELD = 1.02
-
-
 """A GPU holds its power limit so closely: an H200 drew up to 708 W of 700, by its own sensor."""
 
 

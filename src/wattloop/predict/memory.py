@@ -7,27 +7,19 @@ from wattloop.hardware.gpus import Gpu
 from wattloop.predict.workload.workload import Workload
 
 CONTEXT_BYTES = 0.75e9
-
-
 """0.5 to 1 GB: context and loaded kernels 0.5 GB, workspaces the rest."""
 
 
 FRAGMENTATION = 0.05
-
-
 """What torch's allocator reserves beyond what is in use, of the latter."""
 
 
 RESERVED_SHARE = 0.01
-
-
 """Of the GPU's memory, kept by the driver: torch sees 143156 of an H200's 143771 MiB, 81050 of an
 A100's 81920."""
 
 
 TIGHT = 0.95
-
-
 """Beyond this share it may fit or not: the estimate is not better than that."""
 
 

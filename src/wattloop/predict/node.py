@@ -17,14 +17,10 @@ from wattloop.hardware.host import Host
 from wattloop.predict.prediction import Interval, Prediction
 
 LOADER_CORES = 2.0
-
-
 """Cores per GPU busy with loading data, where nobody says."""
 
 
 MEMORY_USED = 0.2
-
-
 """Part of the main memory in use during training, where nobody says."""
 
 
@@ -113,8 +109,6 @@ _SERVERS = {
     "ampere": ("DGX A100 (NVIDIA data sheet, 2020)", "EPYC 7742", "16x64"),
     "hopper": ("DGX H100 (NVIDIA data sheet, 2022)", "Xeon Platinum 8480C", "32x64"),
 }
-
-
 """Server, each of its two processors, its memory modules in GiB."""
 
 
@@ -139,14 +133,10 @@ _AGE = {
 # (docs/accounting.md).
 
 DISPATCH_CORES = 1.0
-
-
 """Per GPU: the process that trains dispatches operations, and spins while it waits for the GPU."""
 
 
 DRAM_ERROR = 0.7
-
-
 """Known error of the model of the memory (docs/meters/dram.md)."""
 
 

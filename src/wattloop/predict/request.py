@@ -17,20 +17,14 @@ from wattloop.predict.workload.workload import Workload
 from wattloop.version import __version__
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-
-
 """float32 throughout, float32 with TF32 products, autocast to bfloat16 or float16."""
 
 
 SLOWEST, QUICKEST = 0.05, 20.0
-
-
 """Of hosts: beyond that it is a slip of the pen."""
 
 
 FIELDS = {"cap": "cap_w", "clock": "clock_mhz"}
-
-
 """What people vary -> field, where they differ."""
 
 
@@ -40,8 +34,6 @@ QUANTITIES = {
     "network": "network_bytes_s",
     "host-speed": "host_speed",
 }
-
-
 """What is a number, with or without a fraction -> field."""
 
 
@@ -207,8 +199,6 @@ def _code() -> list[str]:
 
 
 _one_at_a_time = Lock()
-
-
 """Tracing sets torch's default device for a moment: two threads would disturb each other."""
 
 

@@ -1,4 +1,4 @@
-"""Train the winner of a search in full and compare it with the default configuration."""
+"""Full training of a search's winner, compared with the default configuration."""
 
 import math
 from collections.abc import Mapping
@@ -53,9 +53,9 @@ class FullRun:
     Attributes:
         energy_j, time_s: to the target where there is one and it was reached, else to its end.
         uncertainty_j: half-width, from the sensors; two runs of one training differ by more.
-        from_search: whether the search had trained it in full already.
-        files: the folder in which it saved something.
-        error: the uncertainty taken apart; None when not known.
+        from_search: whether the run comes from the search.
+        files: the folder of its files.
+        error: components of the uncertainty; None when unknown.
     """
 
     parameters: Mapping[str, Value]
@@ -77,17 +77,17 @@ class FullRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalResult:
-    """Whether the search has paid.
+    """Comparison of the winner with the default.
 
     Attributes:
         saved_j: energy of a run of the default minus that of the winner; None when one of the two
             is not known or not good enough to compare.
-        saved_uncertainty_j: half-width of that, as far as the two runs differ in error (one model
-            of one machine errs alike in both), with one epoch where a target ended a run.
+        saved_uncertainty_j: half-width of that, without errors that both runs share (one model on
+            one machine), with one epoch where a target ended a run.
         break_even_runs: after so many runs the energy spent searching is saved; None when nothing
             is saved.
         certain: whether the saving is larger than its uncertainty; if not, the two are a tie.
-        notes: what to beware of when these numbers are compared with the search's.
+        notes: caveats for a comparison of these numbers with the search's.
     """
 
     final_id: str
@@ -117,7 +117,7 @@ def compared(
     default: FullRun | None,
     problem: Problem,
 ) -> FinalResult:
-    """Whether the winner saves anything, and when that has paid for the search."""
+    """Compute the saving, and the runs after which it has paid for the search."""
     result = FinalResult(
         final_id=final_id,
         search=search,
@@ -140,7 +140,7 @@ def compared(
     if target is not None and not winner.reached:
         return replace(result, why="the winner did not reach the target when trained in full")
     if target is not None and not default.reached:
-        why = "the default does not reach the target, so its energy is no measure"
+        why = "the default does not reach the target, so its energy is not comparable"
         return replace(result, why=why)
     saved_j = default.energy_j - winner.energy_j
     uncertainty_j = math.hypot(_uncertainty_j(default, winner), _epoch_j(default), _epoch_j(winner))
@@ -159,7 +159,7 @@ def compared(
 
 
 def _uncertainty_j(default: FullRun, winner: FullRun) -> float:
-    """Half-width of what is saved; the error of a model that made both energies cancels."""
+    """Return the half-width of the saving; the error of a shared energy model cancels."""
     one, other = default.error, winner.error
     if one is None or other is None or not one.energy_j:
         return math.hypot(default.uncertainty_j, winner.uncertainty_j)
@@ -169,14 +169,14 @@ def _uncertainty_j(default: FullRun, winner: FullRun) -> float:
 
 
 def _epoch_j(run: FullRun) -> float:
-    """Quality is looked at when an epoch ends: energy to a target is known to within one."""
+    """Return the energy of an epoch: energy to a target is known to within one epoch."""
     if not run.reached or run.energy_j is None or run.epochs <= 0:
         return 0.0
     return run.energy_j / run.epochs
 
 
 def format_saving(result: FinalResult) -> str:
-    """What was spent, what is saved, and after how many runs that has paid."""
+    """Format the energy spent, the saving, and the runs to break even."""
     search = result.search
     spent = "an unknown amount" if search.energy_j is None else format_energy(search.energy_j)
     scope = f"{search.scope or 'unknown'} energy, {search.provenance}"
@@ -197,7 +197,7 @@ def format_saving(result: FinalResult) -> str:
 
 
 def _runs(result: FinalResult) -> str:
-    """Runs until it has paid, as a range where the saving is uncertain."""
+    """Format the runs to break even, as a range where the saving is uncertain."""
     assert result.break_even_runs is not None
     assert result.saved_j is not None
     middle = result.break_even_runs
@@ -244,11 +244,11 @@ def train_final(
         store: that has it.
         settings: how to measure.
         training: the specification's command unless given.
-        to_the_end: go on after the target was reached.
+        to_the_end: continue after the target was reached.
 
     Raises:
         ConfigError: the search has no winner yet, or a function is needed.
-        DeviceBusy: the search goes on in another process.
+        DeviceBusy: another process runs the search.
     """
     search = find_experiment(store, reference, KIND)
     spec = spec_from(search.spec)
@@ -271,7 +271,7 @@ def train_final(
         parameters[problem.rate] = best.learning_rate
     default = None
     elsewhere = _ran_on_cluster(search)
-    # a search that goes on, or what a killed one left running, would be in the numbers
+    # A running search, or programs of a killed one, would be in the measured energy.
     with lock_experiment(store, search.experiment_id), runs:
         end_leftovers(search.experiment_id)
         winner = runs.train(WINNER, parameters, best.levers)
@@ -280,8 +280,8 @@ def train_final(
             if own == parameters and dict(levers) == dict(best.levers):
                 default = winner
             else:
-                anew = to_the_end or elsewhere
-                default = None if anew else _known(summary, problem)
+                train_again = to_the_end or elsewhere
+                default = None if train_again else _known(summary, problem)
                 default = default or runs.train(DEFAULT, own, levers)
     result = compared(runs.experiment.experiment_id, summary, winner, default, problem)
     if elsewhere:
@@ -291,12 +291,12 @@ def train_final(
 
 
 def _ran_on_cluster(search: Experiment) -> bool:
-    """Whether workers of Ray trained, whose devices are not those that are measured here."""
+    """Return whether Ray workers trained, whose devices are not those measured here."""
     return slots_asked(str(search.facts.get("parallel") or "")) is not None
 
 
 def _keep(store: Store, search: Experiment, result: FinalResult) -> None:
-    """With the search, whose report tells it."""
+    """Write the result into the record of the search, for its report."""
     told = {**result.to_dict(), "said": format_saving(result)}
     del told["search"]
     now = find_experiment(store, search.experiment_id, KIND)
@@ -304,7 +304,7 @@ def _keep(store: Store, search: Experiment, result: FinalResult) -> None:
 
 
 class _Runs:
-    """Full trainings as an experiment of their own."""
+    """Full trainings as a separate experiment."""
 
     def __init__(
         self,
@@ -348,7 +348,7 @@ class _Runs:
     def train(
         self, name: str, parameters: Mapping[str, Value], levers: Mapping[str, Setting]
     ) -> FullRun:
-        """One configuration from its beginning to its end."""
+        """Train one configuration from beginning to end."""
         target = self._problem.quality.target is not None and not self._to_the_end
         segment = Segment(
             key=name,
@@ -381,7 +381,7 @@ class _Runs:
 
 
 def _devices(parallel: int | str | None) -> dict[str, str]:
-    """GPUs as one training of the search had them: others would be in the energy, idle or not."""
+    """Return as many GPUs as a training of the search had; others would add idle energy."""
     if parallel is None or slots_asked(str(parallel)) is not None:
         return {}
     return {"parallel": ",".join(f"gpu:{number}" for number in device_groups(parallel)[0])}
@@ -407,7 +407,7 @@ def _full(segment: Segment, progress: Progress, record: TrialRecord, problem: Pr
 
 
 def _known(summary: SearchSummary, problem: Problem) -> FullRun | None:
-    """The default as the search trained it, where that was in full and no cap was looked for."""
+    """Return the default's run from the search, if complete and without a search for a cap."""
     found = summary.default
     if found is None or found.energy_j is None or problem.cap is not None:
         return None
@@ -430,7 +430,7 @@ def _known(summary: SearchSummary, problem: Problem) -> FullRun | None:
 
 
 def _error_to_target(found: CandidateResult) -> EnergyError | None:
-    """Of the energy that counts: to the target where there is one and it was reached."""
+    """Return the error of the energy to the target where it was reached, else of the whole run."""
     energy_j = found.to_target_j if found.to_target_j is not None else found.energy_j
     time_s = found.to_target_s if found.to_target_s is not None else found.time_s
     if found.error is None or energy_j is None:

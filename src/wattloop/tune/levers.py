@@ -1,4 +1,4 @@
-"""The levers of a search: taken when a segment first needs one, put back in the end."""
+"""Levers of a search: locked when a segment first needs one, restored at the end."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from wattloop.control.session import LeverSession
 
 GPUS = "gpus"
-"""The lever of the number of GPUs; no lever of the machine."""
+"""Name of the number of GPUs, which is not a lever of the machine."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 POWER_LIMIT = "gpu/power_limit"
 CAPS_FIELD = "hardware.power_limit.auto"
-"""Of a specification: the caps to choose among."""
+"""Field of a specification: the caps to choose among."""
 
 
 class LeverBoard:
-    """Sets levers for segments.
+    """Setter of levers for segments.
 
-    All levers of the space are taken at once, with the power limits where a cap is searched:
-    two holders of one device would refuse each other.
+    All levers of the space are locked at once, with the power limits where a cap is searched: two
+    owners of one device would refuse each other.
 
     Args:
         space: names of hardware parameters and their levers.
@@ -60,10 +60,10 @@ class LeverBoard:
         self.held: LeverSession | None = None
 
     def set(self, wanted: Mapping[str, Setting]) -> None:
-        """Give every hardware parameter its value, and put back what the last segment had set.
+        """Set every hardware parameter, and restore what the last segment had set.
 
         Raises:
-            LeverError, ConfigError: a value is refused; the levers may be at values of before.
+            LeverError, ConfigError: a value is refused; levers may still have earlier values.
         """
         values: dict[str, Setting] = {}
         for name, value in wanted.items():
@@ -81,7 +81,7 @@ class LeverBoard:
         self._values = values
 
     def cap_plan(self, search: CapSearch) -> CapPlan:
-        """The GPUs and caps of a search for one; takes their levers.
+        """Lock the levers and return the GPUs and caps of a search for a cap.
 
         Raises:
             ConfigError, LeverError: none may be set here.
@@ -91,7 +91,7 @@ class LeverBoard:
         return plan
 
     def possible_caps(self, search: CapSearch) -> CapPlan:
-        """The same, nothing taken.
+        """Return the GPUs and caps of a search for a cap, without locking.
 
         Raises:
             ConfigError, LeverError: none may be set here.
@@ -102,12 +102,10 @@ class LeverBoard:
         return cap_plan(levers, gpus, caps, named=CAPS_FIELD)
 
     def close(self) -> None:
-        """Put everything back and let go."""
+        """Restore and unlock all levers."""
         self.held = None
         self._values = {}
         self._stack.close()
-
-    # -- inside ----------------------------------------------------------------------------
 
     def _all(self) -> list[Lever]:
         if self._levers is None:
@@ -124,7 +122,7 @@ class LeverBoard:
         return levers_named(levers, name)
 
     def _hold(self, names: Sequence[str]) -> "LeverSession":
-        """Levers of these names held, with all that the space may need."""
+        """Lock the levers of these names, with all that the space may need."""
         if self.held is not None and all(name in self.held.levers for name in names):
             return self.held
         groups = [name for name in self._names.values() if name != GPUS]
@@ -143,7 +141,7 @@ class LeverBoard:
 
 
 def gpu_variables(count: int) -> dict[str, str]:
-    """What shows a program so many of the GPUs that this one sees.
+    """Return the variables that restrict a program to so many of the visible GPUs.
 
     Raises:
         ConfigError: CUDA_VISIBLE_DEVICES has fewer.
@@ -156,12 +154,12 @@ def gpu_variables(count: int) -> dict[str, str]:
 
 
 def lever_names(space: Space) -> dict[str, str]:
-    """Hardware parameter -> its lever."""
+    """Return the lever of each hardware parameter."""
     return {name: space.parameters[name].lever for name in space.hardware}
 
 
 def cannot_be_set(space: Space, settings: Settings, cap: CapSearch | None = None) -> dict[str, str]:
-    """Hardware parameters whose levers may not be set here -> why, and what would allow it.
+    """Return hardware parameters whose levers may not be set here, with reason and remedy.
 
     The power limit is among them where `cap` is to be searched and none may be set.
     """

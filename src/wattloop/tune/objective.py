@@ -1,4 +1,4 @@
-"""The objective of a search over configurations that reach the target quality."""
+"""Objective of a search, evaluated over configurations that reach the target quality."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,17 +9,13 @@ from wattloop.accounting.metrics import Point, ed2p, edp, eds
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import kwh_from_joules
 
-# The objective of SM2 over a set of configurations, document 003, equation 2.
-#
+# Objective of SM2 over a set of configurations (document 003, equation 2):
 #     f(alpha, beta) = alpha P + (1 - alpha) (beta E + (1 - beta) LR)
-#
-# Performance P, energy E and learning rate LR are each rescaled to 0..1 over the configurations
-# that are compared, and turned round so that 1 is best: a low energy, a high rate.
+# Performance P, energy E and learning rate LR are each rescaled to 0..1 over the compared
+# configurations, with 1 as the best: a low energy, a high rate.
 
 ALPHA, BETA = 0.75, 0.5
-
-
-"""What the document found to do best."""
+"""Best values in the document."""
 
 
 def sm2_scores(
@@ -31,7 +27,7 @@ def sm2_scores(
     beta: float = BETA,
     maximize: bool = True,
 ) -> list[float]:
-    """Score f of each configuration; larger is better.
+    """Return the score f of each configuration; larger is better.
 
     A configuration whose quality or energy is missing or not finite has minus infinity, and does
     not count in the rescaling of the others. Rates that are missing count as the lowest.
@@ -60,7 +56,7 @@ def sm2_scores(
 
 
 def rescaled(values: Sequence[float | None], *, invert: bool = False) -> list[float]:
-    """Each in 0..1 of the range they span; all 1 when they are equal; missing ones 0."""
+    """Rescale each value to 0..1 of their range; all 1 when they are equal; missing ones 0."""
     there = [v for v in values if v is not None and math.isfinite(v)]
     if not there:
         return [0.0 for _ in values]
@@ -78,11 +74,8 @@ def rescaled(values: Sequence[float | None], *, invert: bool = False) -> list[fl
     return found
 
 
-# What a search makes small, among configurations that are good enough.
-#
-# A training has a score of its own for every objective but one: SM2 (document 003, equation 2)
-# weighs the quality, energy and learning rate of several against each other, so it needs all of
-# them at once (`Objective.compared`).
+# Every objective except SM2 scores a training by itself. SM2 (document 003, equation 2) weighs
+# several trainings against each other and needs all of them (`Objective.compared`).
 
 OBJECTIVES: Mapping[str, str] = {
     "energy": "least energy",
@@ -99,9 +92,7 @@ OBJECTIVES: Mapping[str, str] = {
 
 
 NEED_QUALITY = frozenset({"quotient", "sm2", "quality"})
-
-
-"""Objectives that mean nothing without a metric."""
+"""Objectives that need a quality metric."""
 
 
 OPTIONS = ("alpha", "beta", "price_per_kwh", "price_per_hour", "carbon_g_per_kwh")
@@ -109,7 +100,7 @@ OPTIONS = ("alpha", "beta", "price_per_kwh", "price_per_hour", "carbon_g_per_kwh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What a training took and gave, in one scope of energy.
+    """Cost and quality of a training, in one scope of energy.
 
     Attributes:
         energy_j: None when nothing could be read.
@@ -126,7 +117,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """Scores of a training; smaller is better for each, infinity when it cannot be told.
+    """Scores of a training; smaller is better for each, infinity when unknown.
 
     Attributes:
         names: one of `OBJECTIVES`, or several for a Pareto front.
@@ -162,16 +153,17 @@ class Objective:
 
     @property
     def name(self) -> str:
-        """Its name; of several, joined by `+`."""
+        """Return its name; several are joined by `+`."""
         return "+".join(self.names)
 
     @property
     def several(self) -> bool:
-        """Whether there is no single best, but a front."""
+        """Return whether the result is a front, not a single best."""
         return len(self.names) > 1
 
     def score(self, trained: Trained, reference: Point | None = None) -> float:
-        """The first objective. SM2 alone cannot score one training: its energy stands for it.
+        """Return the score by the first objective. For SM2, which needs several trainings, the
+        energy.
 
         Args:
             trained: what it took.
@@ -185,7 +177,7 @@ class Objective:
     def compared(
         self, trained: Sequence[Trained], reference: Point | None = None
     ) -> list[tuple[float, ...]]:
-        """All scores of each; SM2 weighs them against each other."""
+        """Return all scores of each training; SM2 weighs them against each other."""
         columns = [self._column(name, trained, reference) for name in self.names]
         return list(zip(*columns, strict=True))
 
@@ -207,8 +199,6 @@ class Objective:
             k=float(data["k"]),
             options=dict(data["options"]),
         )
-
-    # -- inside ----------------------------------------------------------------------------
 
     def _column(
         self, name: str, trained: Sequence[Trained], reference: Point | None
@@ -265,7 +255,7 @@ class Objective:
 
 
 def _energy_per_epoch(trained: Trained) -> float | None:
-    """Of the whole training, where nobody counted its epochs."""
+    """Return the energy per epoch, or of the whole training where epochs were not counted."""
     if trained.energy_j is None:
         return None
     return trained.energy_j / trained.epochs if trained.epochs else trained.energy_j

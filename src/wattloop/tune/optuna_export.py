@@ -21,13 +21,11 @@ from wattloop.tune.spec import spec_from
 from wattloop.tune.strategies.optuna import distributions, library, new_study
 
 JOURNALS = (".log", ".journal")
-
-
-"""Ends of names that mean a journal, as optuna-dashboard takes them."""
+"""File endings of a journal, as in optuna-dashboard."""
 
 
 def new_storage(file: str) -> Any:
-    """A storage of Optuna in a file, which may have other studies.
+    """Open an Optuna storage in a file, which may have other studies.
 
     Raises:
         ConfigError: no such folder, or the file is something else.
@@ -35,7 +33,7 @@ def new_storage(file: str) -> Any:
     optuna = library("an Optuna study")
     path = Path(user_path(file))
     if not path.parent.is_dir():
-        raise ConfigError(f"{file}: there is no folder {path.parent}")
+        raise ConfigError(f"{file}: the folder {path.parent} does not exist")
     if path.suffix in JOURNALS:
         _check_journal(path)
         backend = optuna.storages.journal.JournalFileBackend(str(path))
@@ -58,7 +56,7 @@ def _check_database(path: Path) -> None:
 
 
 def _check_journal(path: Path) -> None:
-    """Only add to what Optuna has written: lines of JSON with its `op_code`."""
+    """Refuse to append to a file that Optuna has not written: JSON lines with its `op_code`."""
     if not path.exists() or path.stat().st_size == 0:
         return
     with path.open("rb") as lines:
@@ -68,7 +66,7 @@ def _check_journal(path: Path) -> None:
 
 
 def _fast() -> dict[str, Any]:
-    """A file that can be written again needs no waiting for the disk after each trial."""
+    """Skip the disk sync after each trial: the file can be written again."""
     from sqlalchemy.pool import StaticPool
 
     class Quick(sqlite3.Connection):
@@ -80,18 +78,14 @@ def _fast() -> dict[str, Any]:
     return {"connect_args": {"factory": Quick}, "poolclass": StaticPool}
 
 
-# A stored search as a study of Optuna, for `optuna-dashboard sqlite:///FILE.db`.
-#
-# Our store stays the record. Each candidate is a trial with its parameters and their
-# distributions, the objective as its value, quality epoch by epoch as intermediate values, and
-# energy, time, status and provenance as user attributes. A candidate that was stopped before its
-# target is *pruned*, one that failed has *failed*.
+# The store stays the record. Each candidate is a trial: the objective is its value, quality per
+# epoch its intermediate values, and energy, time, status and provenance its user attributes. A
+# candidate that was stopped before its target is *pruned*, one that failed has *failed*.
 
 LARGER_IS_BETTER = ("quotient", "quality")
-
-
-"""Objectives that people know the other way round than we minimize them, where more quality is
-better; SM2's f always is."""
+"""Objectives that people maximize although the search minimizes them, where more quality is better;
+SM2's f always is.
+"""
 
 
 UNITS = {"energy": "J", "time": "s", "edp": "J s", "ed2p": "J s^2", "carbon": "g", "quotient": "/J"}
@@ -116,10 +110,10 @@ def export_study(
         file: a new file, or one with other studies; a database, or with `.log` at its end a
             journal of Optuna, which is written twenty times faster.
         settings: where prices and carbon intensity come from, if the objective needs them.
-        listener: told how many of how many trials are written.
+        listener: receives the number of written and of all trials.
 
     Raises:
-        ConfigError: Optuna is missing, the file is no database, or has that study already.
+        ConfigError: Optuna is missing, the file is not a database, or has that study already.
         ExperimentNotFound: no such search.
     """
     optuna = library("an Optuna study")
@@ -137,7 +131,7 @@ def export_study(
         trial = _trial(optuna, problem, known, candidate, curves.get(candidate.candidate, {}))
         if trial.state is optuna.trial.TrialState.COMPLETE:
             trial.values = values[candidate.candidate]
-        # laid end to end: the store knows how long each took, and the dashboard draws that
+        # Trials are laid end to end: the store knows only how long each took.
         trial.datetime_start = begun
         begun += timedelta(seconds=candidate.time_s)
         if trial.state.is_finished():
@@ -162,7 +156,7 @@ def _study(optuna: Any, experiment: Experiment, problem: Problem, file: str) -> 
         reason = str(getattr(error, "orig", None) or error).splitlines()[0]
         raise ConfigError(f"{file}: cannot be written as a study: {reason}") from None
     with warnings.catch_warnings():
-        # "experimental" in every version since 3.2; only the dashboard's titles depend on it
+        # "experimental" in every version since 3.2; only titles of the dashboard depend on it
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names([_metric_name(problem, n) for n in problem.objective.names])
     study.set_user_attr("wattloop:search", experiment.experiment_id)
@@ -181,7 +175,7 @@ def _directions(problem: Problem) -> list[str]:
 
 
 def _turned(problem: Problem, name: str) -> bool:
-    """Whether people know this objective with larger values as better ones."""
+    """Return whether people maximize this objective."""
     return name == "sm2" or (problem.objective.maximize_quality and name in LARGER_IS_BETTER)
 
 
@@ -192,7 +186,7 @@ def _metric_name(problem: Problem, name: str) -> str:
 
 
 def _reference(problem: Problem, candidates: list[CandidateResult]) -> Point | None:
-    """The default configuration, for EDS; else the first that may be compared."""
+    """Return the default configuration, for EDS; else the first that is comparable."""
     good = [c for c in candidates if c.good and c.energy_j]
     for candidate in good:
         own = {**candidate.parameters, **candidate.levers}
@@ -204,7 +198,7 @@ def _reference(problem: Problem, candidates: list[CandidateResult]) -> Point | N
 def _values(
     optuna: Any, problem: Problem, candidates: list[CandidateResult]
 ) -> dict[str, list[float]]:
-    """Of all complete ones together, because SM2 weighs them against each other."""
+    """Return the values of all complete trials together: SM2 weighs them against each other."""
     done = optuna.trial.TrialState.COMPLETE
     complete = [c for c in candidates if _state(optuna, problem, c) is done]
     trained = [_trained(problem, candidate) for candidate in complete]
@@ -217,7 +211,7 @@ def _values(
 
 
 def _trained(problem: Problem, candidate: CandidateResult) -> Trained:
-    """Up to the target, unless more quality is worth more: then all of it, as its epochs are."""
+    """Return the training up to the target, or all of it where more quality is worth more."""
     to_target = not NEED_QUALITY & set(problem.objective.names)
     reached = to_target and candidate.to_target_s is not None
     rate = candidate.learning_rate
@@ -290,7 +284,7 @@ def _attributes(candidate: CandidateResult, more: dict[str, Any]) -> dict[str, A
 
 
 def _curves(records: list[Any]) -> dict[str, dict[int, float]]:
-    """Candidate -> epoch -> quality; epochs with a fraction are left out."""
+    """Map candidate to epoch to quality; fractional epochs are left out."""
     found: dict[str, dict[int, float]] = {}
     for record in records:
         segment = record.settings.get("segment") or {}

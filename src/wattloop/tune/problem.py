@@ -1,4 +1,4 @@
-"""The problem of a search: target quality, limits, early stopping."""
+"""Problem of a search: target quality, limits and early stopping."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from wattloop.tune.space import Space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyStopping:
-    """Ends a training after `patience` epochs without a gain.
+    """Early stopping after `patience` epochs without a gain.
 
     Attributes:
         patience: epochs.
@@ -30,20 +30,20 @@ class EarlyStopping:
             raise ConfigError(f"patience {self.patience}: use one epoch or more")
 
     def gained(self, best: float | None, quality: float) -> bool:
-        """Whether `quality` counts as better than the best so far."""
+        """Return whether `quality` counts as better than the best so far."""
         if best is None:
             return True
         gain = quality - best if self.maximize else best - quality
         return gain > self.least_gain
 
     def over(self, epochs: float, since_gain: float) -> bool:
-        """Whether to end after `epochs`, the last `since_gain` of them without a gain."""
+        """Return whether to end after `epochs`, the last `since_gain` of them without a gain."""
         if self.most_epochs is not None and epochs >= self.most_epochs:
             return True
         return since_gain >= self.patience
 
     def ended(self, qualities: Iterable[float | None]) -> bool:
-        """The same of a whole training, from the quality of each epoch."""
+        """Return whether the qualities of all epochs end a training."""
         best, epochs, since_gain = None, 0, 0
         for quality in qualities:
             epochs += 1
@@ -55,7 +55,7 @@ class EarlyStopping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """How good a training is.
+    """Quality metric and its target.
 
     Attributes:
         metric: the name under which it is reported; empty when a training has no quality and
@@ -69,19 +69,19 @@ class Quality:
     target: float | None = None
 
     def reached(self, value: float | None) -> bool:
-        """Whether `value` is good enough."""
+        """Return whether `value` reaches the target."""
         if value is None or self.target is None:
             return False
         return value >= self.target if self.maximize else value <= self.target
 
     def better(self, one: float, other: float) -> bool:
-        """Whether `one` is better than `other`."""
+        """Return whether `one` is better than `other`."""
         return one > other if self.maximize else one < other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a search may spend; None is no limit.
+    """Limits of a search; None means unlimited.
 
     Attributes:
         energy_j, time_s: of the whole search.
@@ -104,10 +104,10 @@ class Problem:
     Attributes:
         space: the parameters.
         quality: the metric and its target.
-        objective: what to make small among those that are good enough.
+        objective: to minimize among those that reach the target.
         default: the configuration people would use without a search; kept alive throughout.
         limits: what may be spent.
-        cap: how to look for a power cap; None when none may be set or it is an ordinary parameter.
+        cap: search for a power cap; None when none may be set or it is an ordinary parameter.
         rate: the parameter that sweeps of learning rates may decide; None for none.
         seed: of everything random.
     """

@@ -1,4 +1,4 @@
-"""What came of a segment. A training that fails, diverges or runs out of memory is a result."""
+"""Progress of a segment: status, cost and quality. A failed training is a result, too."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -9,41 +9,41 @@ from wattloop.tune.segment import known_fields
 
 
 class Status(StrEnum):
-    """How a segment ended."""
+    """Status of a segment that has ended."""
 
     PAUSED = "paused"
-    """At one of its bounds; the training can go on."""
+    """At one of its bounds; the training can resume."""
     REACHED = "reached"
-    """At the quality asked for; the training can go on."""
+    """At the target quality; the training can resume."""
     ENDED = "ended"
     """The training came to its own end."""
     DIVERGED = "diverged"
-    """The metric or the loss is no finite number."""
+    """The metric or the loss is not finite."""
     OUT_OF_MEMORY = "out_of_memory"
     NO_METRIC = "no_metric"
-    """It ended well but never said how good it is."""
+    """It ended well but never reported the metric."""
     FAILED = "failed"
     TIMEOUT = "timeout"
     KILLED = "killed"
     NOT_SET = "not_set"
     """A lever refused its value; nothing was run."""
     NOT_SUPPORTED = "not_supported"
-    """This training cannot do what was asked (a sweep of rates); nothing was run."""
+    """The training does not support the request (a sweep of rates); nothing was run."""
 
     @property
     def alive(self) -> bool:
-        """Whether the training can go on."""
+        """Return whether the training can resume."""
         return self in (Status.PAUSED, Status.REACHED)
 
     @property
     def good(self) -> bool:
-        """Whether its numbers may be compared with those of others."""
+        """Return whether its numbers may be compared with those of others."""
         return self in (Status.PAUSED, Status.REACHED, Status.ENDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPoint:
-    """The end of one epoch, counted over all segments of the candidate that were kept.
+    """End of one epoch, counted over all kept segments of the candidate.
 
     Attributes:
         epoch: how many were trained.
@@ -59,7 +59,7 @@ class EpochPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapFound:
-    """The cap that was found inside a segment.
+    """Result of a search for a cap inside a segment.
 
     Attributes:
         cap_w: per device; None when none could be set, `reason` says why.
@@ -88,7 +88,7 @@ class RateLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What one segment took and gave.
+    """Cost and quality of one segment.
 
     Attributes:
         time_s, energy_j, uncertainty_j: of this segment alone, cap probes and sweeps included, in
@@ -96,17 +96,17 @@ class Progress:
         epochs: the candidate has been trained for so many in all.
         quality: the metric at the end; best: the best of the candidate so far.
         curve: the ends of epochs in this segment.
-        cap: what a search for a cap found.
-        rates: what a sweep of rates found.
+        cap: result of a search for a cap.
+        rates: result of a sweep of rates.
         metrics: everything else that was reported, last values.
         provenance: of the energy.
         run_id: the measured run.
         message: what went wrong, for people.
-        error: the uncertainty taken apart, as `EnergyError.to_dict` has it; None when not known.
-        repeated_s, repeated_j: what it took, beside this, to train again what a search that was
-            killed had trained before; None when the energy could not be read.
-        idle_s, idle_j: of devices that were held for the search and waited, charged with this
-            segment and no part of its own cost; None when the energy could not be read.
+        error: components of the uncertainty, as in `EnergyError.to_dict`; None when unknown.
+        repeated_s, repeated_j: additional cost of retraining what a killed search had trained; None
+            when the energy could not be read.
+        idle_s, idle_j: of reserved devices that were idle, charged with this segment but not part
+            of its own cost; None when the energy could not be read.
     """
 
     status: Status
@@ -135,7 +135,7 @@ class Progress:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Progress":
-        """Inverse of `to_dict`; fields of later versions are left out."""
+        """Inverse of `to_dict`; fields of later versions are ignored."""
         known = known_fields(cls, data)
         known["status"] = Status(known["status"])
         known["curve"] = tuple(

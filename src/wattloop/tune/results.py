@@ -1,4 +1,4 @@
-"""Results of a search: one row per candidate, a table, and a summary."""
+"""Results of a search: one row per candidate, ties within noise, and a summary."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,14 +16,12 @@ from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import CAP_LEVER, Value, unreadable, without_collecting
 
-# What a search has found so far, folded from its segments: a line per candidate, and a summary.
-#
-# Works on plain records: ten thousand of them are read and folded in a second.
+# Works on plain records: ten thousand are read and aggregated in a second.
 
 
 @dataclass(slots=True, kw_only=True)
 class CandidateResult:
-    """One configuration, and what its training took and gave.
+    """Result of one configuration: cost and quality of its training.
 
     Attributes:
         number: its place in the order in which candidates were begun.
@@ -32,16 +30,15 @@ class CandidateResult:
         segments: that have ended.
         time_s, energy_j: of all of them, repetitions aside; energy None when a part is not known.
         quality, best: the metric at its end, and the best of all epochs.
-        reached: whether the quality asked for was reached; then `to_target_s` and `to_target_j` are
+        reached: whether the target was reached; then `to_target_s` and `to_target_j` are
             what that took.
-        cost_noise: by which share another run of the same may take more or less, as far as one
-            run tells; `quality_noise`: by how much its metric wavers. None where too little is
-            known.
-        repeated_j: spent beside, because a search was killed.
+        cost_noise: relative spread of the cost of another run, estimated from one run;
+            `quality_noise`: spread of its metric. None where too little is known.
+        repeated_j: spent in addition, because a search was killed.
         idle_j: of other devices that waited meanwhile.
         provenance: of the energy; the weakest, where segments differ.
         messages: what went wrong, or is worth knowing.
-        error: the uncertainty taken apart; None where a segment does not know it.
+        error: components of the uncertainty; None where a segment lacks them.
     """
 
     candidate: str
@@ -72,12 +69,12 @@ class CandidateResult:
 
     @property
     def good(self) -> bool:
-        """Whether its numbers may be compared with those of others."""
+        """Return whether its numbers may be compared with those of others."""
         return self.segments > 0 and Status(self.status).good
 
     @property
     def power_w(self) -> float | None:
-        """Mean power over its training."""
+        """Return the mean power over its training."""
         if self.energy_j is None or self.time_s <= 0:
             return None
         return self.energy_j / self.time_s
@@ -91,7 +88,7 @@ class CandidateResult:
 def candidates_of(
     store: Store, search_id: str, quality: Quality | None = None
 ) -> list[CandidateResult]:
-    """Every candidate of a stored search, in the order in which they were begun."""
+    """Return every candidate of a stored search, in the order of their start."""
     with without_collecting():
         return candidates_from(each_trial(store, search_id), quality)
 
@@ -99,7 +96,7 @@ def candidates_of(
 def candidates_from(
     records: Iterable[TrialRecord], quality: Quality | None = None
 ) -> list[CandidateResult]:
-    """As `candidates_of`, from records in the order in which they were begun."""
+    """Return candidates as `candidates_of`, from records in the order of their start."""
     found: dict[str, CandidateResult] = {}
     for record in records:
         segment = record.settings.get("segment")
@@ -124,9 +121,9 @@ def candidates_from(
 
 
 def parameter_columns(candidates: Sequence[CandidateResult]) -> dict[str, str]:
-    """Parameter, learning rate or lever -> name of its column in a table.
+    """Map parameter, learning rate or lever to the name of its column in a table.
 
-    One that is called as a result is (a parameter `epochs`) has `parameter.` before its name.
+    A parameter with the name of a result column (such as `epochs`) gets the prefix `parameter.`.
     """
     names = {name: None for c in candidates for name in c.parameters}
     names |= {name: None for c in candidates for name in c.levers}
@@ -138,15 +135,13 @@ RESULTS = (
     *("uncertainty_j", "power_w", "quality", "best", "reached", "to_target_s", "to_target_j"),
     *("repeated_j", "idle_j", "provenance", "learning_rate", "message"),
 )
-
-
-"""Columns of a table that are no parameters."""
+"""Columns of a table that are not parameters."""
 
 
 def _add(
     result: CandidateResult, record: TrialRecord, quality: Quality | None, *, kept: bool
 ) -> None:
-    """One more segment that has ended."""
+    """Add a segment that has ended."""
     outcome = record.outcome
     energy_j, before_j = outcome.get("energy_j"), result.energy_j
     time_s, before_s = float(outcome.get("time_s") or 0.0), result.time_s
@@ -184,7 +179,7 @@ def _add(
 
 
 def _error(result: CandidateResult, outcome: Mapping[str, Any]) -> EnergyError | None:
-    """With one more segment; None once one of them does not know it."""
+    """Add the error of one more segment; None once a segment lacks it."""
     told = outcome.get("error")
     if not told:
         return None
@@ -195,7 +190,7 @@ def _error(result: CandidateResult, outcome: Mapping[str, Any]) -> EnergyError |
 
 
 def _look_at_noise(result: CandidateResult, curve: Sequence[Mapping[str, Any]]) -> None:
-    """The scatter of the epochs of its last segment: of their energy, and of the metric."""
+    """Estimate the scatter over the epochs of its last segment: of energy, and of the metric."""
     joules = [p["energy_j"] for p in curve if p["energy_j"] is not None]
     each_j = [later - earlier for earlier, later in pairwise(joules)]
     if len(each_j) >= FEW_EPOCHS and sum(each_j) > 0:
@@ -203,7 +198,7 @@ def _look_at_noise(result: CandidateResult, curve: Sequence[Mapping[str, Any]]) 
     told = [p["quality"] for p in curve if p["quality"] is not None]
     steps = [later - earlier for earlier, later in pairwise(told[len(told) // 2 :])]
     if len(steps) >= FEW_EPOCHS:
-        # differences: a training that still improves does not waver by as much as it improves
+        # Differences: a training that still improves scatters less than it improves.
         result.quality_noise = stdev(steps) / 2**0.5
 
 
@@ -214,15 +209,13 @@ def _look_for_target(result: CandidateResult, outcome: Mapping[str, Any], qualit
     for point in outcome.get("curve") or ():
         if quality.reached(point["quality"]):
             result.to_target_s, result.to_target_j = point["time_s"], point["energy_j"]
-            # quality is looked at when an epoch ends: what it took is known to within one
+            # Quality is known at the end of an epoch, so the cost is known to within one epoch.
             result.cost_noise = 1 / point["epoch"] if point["epoch"] > 0 else None
             return
     result.to_target_s, result.to_target_j = result.time_s, result.energy_j
 
 
 FEW_EPOCHS = 3
-
-
 """Fewer differences say nothing about scatter."""
 
 
@@ -235,15 +228,15 @@ def _weaker(one: str, other: str) -> str:
 
 
 def search_table(store: Store, search_id: str) -> list[dict[str, Any]]:
-    """Rows of a stored search, in the order in which candidates were begun."""
+    """Return the rows of a stored search, in the order of their start."""
     experiment = find_experiment(store, search_id, "search")
     return rows_of(candidates_of(store, experiment.experiment_id, quality_of(experiment.facts)))
 
 
 def rows_of(candidates: Sequence[CandidateResult]) -> list[dict[str, Any]]:
-    """A flat row per candidate; every row has every column, None where there is no value.
+    """Return a flat row per candidate; every row has every column, None for a missing value.
 
-    Metrics that trainings reported beside the quality are columns under their own names.
+    Metrics that trainings reported in addition to the quality are columns under their own names.
     """
     parameters = parameter_columns(candidates)
     taken = {*RESULTS, *parameters.values()}
@@ -264,26 +257,22 @@ def rows_of(candidates: Sequence[CandidateResult]) -> list[dict[str, Any]]:
 
 
 def quality_of(facts: dict[str, Any]) -> Quality | None:
-    """The metric of a stored search."""
+    """Return the metric of a stored search."""
     known = facts.get("quality")
     return None if not isinstance(known, dict) else Quality(**known)
 
 
-# Configurations of a search that may be as good as its best: differences within noise.
-#
-# A search trains a configuration once, so its noise is what that one run tells: what reaching a
-# target took is known to within one epoch, the energy of equal epochs scatters, and so does a
-# metric from epoch to epoch. The error of a sensor is added where it is independent from run to
-# run; that of a shared model (an estimate) is the same in both, and cancels.
+# Ties: configurations whose difference from the best is within noise. A search trains a
+# configuration once, so the noise is estimated from one run: the cost of a target is known to
+# within one epoch, and the energy of equal epochs and the metric scatter. The error of a sensor is
+# added where it is independent from run to run; that of a shared energy model cancels.
 
 DEGREES = {"energy": 1, "time": 1, "cost": 1, "carbon": 1, "eds": 1, "edp": 2, "ed2p": 3}
-
-
-"""Objective -> by how many times the noise of energy and time it wavers."""
+"""Objective -> factor of the noise of energy and time."""
 
 
 def cost_j(candidate: CandidateResult) -> float | None:
-    """To the target where it was reached, else of the whole training where that has ended."""
+    """Return the energy to the target where it was reached, else of a complete training."""
     if candidate.reached:
         return candidate.to_target_j
     return candidate.energy_j if candidate.status == "ended" else None
@@ -292,7 +281,7 @@ def cost_j(candidate: CandidateResult) -> float | None:
 def ties_of(
     best: CandidateResult | None, candidates: Sequence[CandidateResult], facts: Mapping[str, Any]
 ) -> tuple[tuple[CandidateResult, ...], str]:
-    """Those that cannot be told from the best, nearest first, and a sentence about them."""
+    """Return the ties with the best, nearest first, and a sentence about them."""
     names = (facts.get("objective") or {}).get("names") or ["energy"]
     if best is None or len(names) > 1:
         return (), ""
@@ -320,7 +309,7 @@ def ties_of(
 
 
 def _costs(one: CandidateResult, other: CandidateResult, name: str) -> tuple[float, float]:
-    """Relative difference of what two trainings took, and its noise."""
+    """Return the relative difference of the cost of two trainings, and its noise."""
     first, second = _cost(one, name), _cost(other, name)
     if not first or second is None or one.cost_noise is None or other.cost_noise is None:
         return math.inf, 0.0
@@ -339,7 +328,7 @@ def _cost(candidate: CandidateResult, name: str) -> float | None:
 
 
 def _sensor_noise(one: CandidateResult, other: CandidateResult) -> float:
-    """Relative error of the ratio of two energies, without what is the same in both."""
+    """Return the relative error of the ratio of two energies, without shared errors."""
     first, second = one.error, other.error
     if first is not None and second is not None and first.energy_j and second.energy_j:
         shared = first.models.keys() & second.models.keys()
@@ -355,7 +344,7 @@ def _sensor_noise(one: CandidateResult, other: CandidateResult) -> float:
 
 
 def _qualities(one: CandidateResult, other: CandidateResult, _: str) -> tuple[float, float]:
-    """Difference of the best metric of two trainings, and its noise."""
+    """Return the difference of the best metric of two trainings, and its noise."""
     if one.best is None or other.best is None:
         return math.inf, 0.0
     if one.quality_noise is None or other.quality_noise is None:
@@ -372,9 +361,9 @@ class SearchSummary:
     """A search in a few numbers.
 
     Attributes:
-        stopped: the limit that ended it; empty when it came to its own end, or goes on.
+        stopped: the limit that ended it; empty when it finished, or is running.
         scope, provenance: of all energies.
-        energy_j: spent, what was repeated and idle devices included; None when nothing is known.
+        energy_j: spent, what was repeated and idle devices included; None when unknown.
         uncertainty_j: half-width, of what was measured.
         repeated_j: of that, what was trained again because the search was killed.
         idle_j: of that, devices that waited for others.
@@ -420,7 +409,7 @@ class SearchSummary:
         return data
 
     def status_of(self, candidate: CandidateResult) -> str:
-        """How it ended, for people: in a finished search none waits to be resumed."""
+        """Return how it ended; in a finished search no candidate waits to be resumed."""
         if candidate.reached:
             return "good enough"
         if candidate.status == "paused" and self.status == "finished" and not self.stopped:
@@ -434,13 +423,13 @@ def summary_of(
     candidates: Sequence[CandidateResult] | None = None,
     chosen: Mapping[str, Any] | None = None,
 ) -> SearchSummary:
-    """The summary of a stored search, finished or not.
+    """Return the summary of a stored search, finished or not.
 
     Args:
         store: that has it.
         experiment: the search.
-        candidates: of it, where they are at hand.
-        chosen: its best configuration as it stands, in place of what it wrote when it last ended.
+        candidates: its candidates, if already read.
+        chosen: its current best, in place of the one stored when it last ended.
     """
     facts = experiment.facts
     if candidates is None:
@@ -499,7 +488,7 @@ def _default(
 
 
 def _why_none(candidates: Sequence[CandidateResult], facts: dict[str, Any]) -> str:
-    """How near the target they came, and what failed; empty where nothing is known."""
+    """Return how near the target they came, and what failed; empty when unknown."""
     told = (_nearest(candidates, quality_of(facts)), _faults(candidates))
     return "; ".join(text for text in told if text)
 
@@ -517,7 +506,7 @@ def _nearest(candidates: Sequence[CandidateResult], quality: Quality | None) -> 
 
 
 def _faults(candidates: Sequence[CandidateResult]) -> str:
-    """How many configurations failed, and what one of them said; empty where none did."""
+    """Return how many configurations failed, with one message; empty where none did."""
     failed = [c for c in candidates if c.segments > 0 and not c.good]
     if not failed:
         return ""

@@ -1,4 +1,4 @@
-"""A search: a strategy asks for segments, an executor trains them, the store records them."""
+"""Search loop: a strategy asks for segments, an executor trains them, the store records them."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -24,7 +24,7 @@ from wattloop.tune.strategies.base import WAIT, Strategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpent:
-    """So far.
+    """Energy, time and counts that a search has spent so far.
 
     Attributes:
         energy_j, time_s: of all segments, repetitions and idle devices included.
@@ -47,7 +47,8 @@ class BudgetSpent:
 
     def after(self, progress: Progress) -> "BudgetSpent":
         repeated_j, idle_j = progress.repeated_j or 0.0, progress.idle_j or 0.0
-        return BudgetSpent(  # not by dataclasses.replace, for the same reason as in `Past.after`
+        # not dataclasses.replace, for the same reason as in `TrainedSoFar.after`
+        return BudgetSpent(
             energy_j=self.energy_j + (progress.energy_j or 0.0) + repeated_j + idle_j,
             time_s=self.time_s + progress.time_s + progress.repeated_s,
             elapsed_s=self.elapsed_s,
@@ -60,7 +61,7 @@ class BudgetSpent:
 
 
 def over(limits: Limits, spent: BudgetSpent) -> str:
-    """Which limit is reached, for people; empty when none is."""
+    """Return the limit that is reached, for people; empty when none is."""
     if limits.energy_j is not None and spent.energy_j >= limits.energy_j:
         return f"the energy budget of {format_energy(limits.energy_j)} is spent"
     if limits.time_s is not None and spent.elapsed_s >= limits.time_s:
@@ -69,7 +70,7 @@ def over(limits: Limits, spent: BudgetSpent) -> str:
 
 
 def allowed(limits: Limits, spent: BudgetSpent) -> str:
-    """That no more configurations may be begun, for people; empty when more may."""
+    """Return why no more configurations may start, for people; empty when more may."""
     most = limits.candidates
     if most is None or spent.candidates < most:
         return ""
@@ -77,7 +78,7 @@ def allowed(limits: Limits, spent: BudgetSpent) -> str:
 
 
 def bounded(segment: Segment, limits: Limits, spent: BudgetSpent) -> Segment:
-    """The segment, not longer than the limits of the search and of a candidate allow."""
+    """Bound the segment by the limits of the search and of a candidate."""
     until = replace(
         segment.until,
         energy_j=_smaller(segment.until.energy_j, limits.energy_j, spent.energy_j),
@@ -99,43 +100,41 @@ def _smaller(own: float | None, most: float | None, used: float) -> float | None
 
 
 class SearchCallback(Protocol):
-    """Told what happens."""
+    """Receiver of the events of a search."""
 
     def begins(self, segment: Segment, spent: BudgetSpent) -> None:
-        """A segment is about to be trained."""
+        """Announce a segment before it is trained."""
 
     def ended(self, segment: Segment, progress: Progress, spent: BudgetSpent) -> None:
-        """A segment has ended and is stored."""
+        """Report a segment that has ended and is stored."""
 
 
 class NullCallback:
-    """Nobody listens."""
+    """Callback that ignores all events."""
 
-    def begins(self, segment: Segment, spent: BudgetSpent) -> None:
-        """Nothing to say."""
+    def begins(self, segment: Segment, spent: BudgetSpent) -> None: ...
 
-    def ended(self, segment: Segment, progress: Progress, spent: BudgetSpent) -> None:
-        """Nothing to say."""
+    def ended(self, segment: Segment, progress: Progress, spent: BudgetSpent) -> None: ...
 
 
 class Slots(Protocol):
-    """Where segments run."""
+    """Slots in which segments run."""
 
     size: int
 
     def __len__(self) -> int:
-        """How many are under way."""
+        """Return how many are running."""
 
     def begin(self, segment: Segment) -> None:
-        """Start one; there must be room."""
+        """Start a segment; a slot must be free."""
 
     def ended(self) -> list[tuple[Segment, Progress]]:
-        """Wait until at least one has ended. Stops act here only."""
+        """Wait until at least one has ended. Stop requests take effect only here."""
 
 
 @contextmanager
 def slots_of(bench: TrialExecutor, stops: Deferral) -> Iterator[Slots]:
-    """As many as the bench has; in the end nothing of it is running, whatever happens."""
+    """Return the executor's slots; on exit no segment is running."""
     size = int(getattr(bench, "slots", 1))
     if size == 1:
         try:
@@ -188,31 +187,29 @@ class _Beside:
     def ended(self) -> list[tuple[Segment, Progress]]:
         with self._stops.lifted():
             done, _ = wait(self._under_way, return_when=FIRST_COMPLETED)
-        # in the order in which they were begun, so that the same run tells the same story
+        # Order of start, so that equal runs give equal records.
         return [(self._under_way.pop(f), f.result()) for f in list(self._under_way) if f in done]
 
 
-# A search: a strategy asks, a bench trains, the store remembers.
-#
-# Killed at any moment it goes on where it was: what has ended is told to a new strategy and never
-# trained again.
+# A killed search resumes where it was: a new strategy is told all finished segments, which are
+# never trained again.
 @dataclass(frozen=True, slots=True)
 class SearchStopped:
-    """Why a search ended: `limit` is empty when the strategy had nothing more to ask."""
+    """Reason why a search ended: `limit` is empty when the strategy had nothing more to ask."""
 
     limit: str
     spent: BudgetSpent
 
 
 class Search:
-    """Runs one search to its end, or to one of its limits.
+    """Run of one search to its end, or to one of its limits.
 
     Args:
         record: where it is written.
         problem: with its limits.
-        strategy: new; it is told what the record remembers.
-        bench: trains; closed in the end, whatever happens.
-        listener: told what happens.
+        strategy: new; it is told all recorded segments.
+        bench: the executor; always closed at the end.
+        listener: receives the events of the search.
         clock: for the deadline.
     """
 
@@ -233,22 +230,22 @@ class Search:
         self._died: dict[str, tuple[float, float]] = {}
         self._left: list[Segment] = []
         self._asked: dict[str, Segment] = {}
-        """Under way, as they were asked for."""
+        """Segments under way, as they were asked for."""
         self._begun: set[str] = set()
         self._kept: set[str] = set()
-        """Candidates that the bench keeps for later."""
+        """Candidates that the executor keeps for later."""
         self._reported = False
         self._now_s = (clock or RealClock()).now_s
         self._begin_s, self._before_s = self._now_s(), 0.0
         self.spent = BudgetSpent()
 
     def run(self) -> SearchStopped:
-        """Train what is left to train.
+        """Train the remaining segments.
 
         Raises:
             DeviceBusy: another process runs this search.
             ConfigError: the training never reports its metric.
-            StoreError: what was found cannot be written; everything before is kept.
+            StoreError: a result cannot be written; everything before is stored.
         """
         status, limit = "interrupted", ""
         with ExitStack() as stack:
@@ -271,7 +268,7 @@ class Search:
                 self._say_status(status, limit)
         return SearchStopped(limit, self.spent)
 
-    # -- beginning -------------------------------------------------------------------------
+    # Start.
 
     def _recall(self) -> None:
         self._fold()
@@ -292,7 +289,7 @@ class Search:
         self._kept = {name for name in self._pasts if name in wanted}
         if isinstance(self._bench, Resumable) and story.events:
             self._bench.recall(self._recalled(wanted))
-        self._record.running({"best": None})  # what an interruption wrote is of before
+        self._record.running({"best": None})  # written by an earlier interruption
 
     def _recalled(self, wanted: set[str]) -> Mapping[str, TrainedSoFar]:
         pasts = {name: self._pasts.get(name, TrainedSoFar()) for name in wanted}
@@ -302,10 +299,8 @@ class Search:
             pasts[segment.candidate] = replace(known, died_s=died_s, died_j=died_j)
         return pasts
 
-    # -- rounds ----------------------------------------------------------------------------
-
     def _rounds(self, slots: Slots) -> str:
-        """Ask, train and tell until nothing is asked; the limit that ended it, or nothing."""
+        """Ask, train and tell until the strategy is done; return the limit that ended it."""
         while True:
             limit = over(self._problem.limits, self.spent)
             asked: Segment | Literal["wait"] | None = None if limit else "wait"
@@ -320,7 +315,7 @@ class Search:
                 if asked == "wait" and not limit:
                     raise StrategyError("the strategy waits, and nothing is under way")
                 limit = limit or allowed(self._problem.limits, self.spent)
-                if not limit:  # nobody will go on with any of them
+                if not limit:  # no candidate will be resumed
                     self._let_all_go()
                 return limit
             for segment, progress in slots.ended():
@@ -355,23 +350,21 @@ class Search:
         self._take(segment, progress)
         self._strategy.tell(segment, progress)
         self._let_go(segment, progress)
-        with suppress(StoreLocked):  # the run waits in its journal for whoever comes next
+        with suppress(StoreLocked):  # the next process imports the run from its journal
             self._fold()
         self._listener.ended(segment, progress, self.spent)
         if progress.status is Status.NO_METRIC and not self._reported:
             raise ConfigError(f"{segment.candidate}: {progress.message}")
 
-    # -- inside ----------------------------------------------------------------------------
-
     def _take(self, segment: Segment, progress: Progress) -> None:
-        """A segment that has ended, now or before we were started."""
+        """Tell the strategy of a segment that has ended, now or in an earlier process."""
         past = self._pasts.get(segment.candidate, TrainedSoFar())
         self._pasts[segment.candidate] = past.after(segment, progress)
         self.spent = self.spent.after(progress)
         self._reported = self._reported or progress.best is not None
 
     def _with_died(self, segment: Segment, progress: Progress) -> Progress:
-        """What killed attempts took, where the bench has not taken it into account."""
+        """Add the cost of killed attempts, where the executor has not included it."""
         died_s, died_j = self._died.pop(segment.key, (0.0, 0.0))
         if isinstance(self._bench, Resumable) or not died_s:
             return progress
@@ -382,7 +375,7 @@ class Search:
         )
 
     def _complete(self, segment: Segment, progress: Progress) -> Progress:
-        """A training that was paused at the longest that one may be has come to its end."""
+        """Mark a training that was paused at its maximum of epochs as ended."""
         most = self._problem.limits.epochs
         tried = not segment.keep or segment.rates is not None
         if most is None or tried or progress.status is not Status.PAUSED:
@@ -392,7 +385,7 @@ class Search:
         return replace(progress, status=Status.ENDED)
 
     def _wanted(self) -> set[str]:
-        """Candidates that may be asked for again."""
+        """Return candidates that may be asked for again."""
         alive = self._strategy.alive()
         return {segment.candidate for segment in self._asked.values()} | set(alive or ())
 
@@ -410,7 +403,7 @@ class Search:
             self._bench.let_go(candidate)
 
     def _note_scope(self) -> None:
-        """Energies of one search are compared: a search that is resumed keeps its scope."""
+        """Store the scope: a resumed search keeps it, because its energies are compared."""
         scope = getattr(self._bench, "scope", None)
         if scope and self._record.experiment.facts.get("scope") != scope:
             self._record.note({"scope": scope})
@@ -428,4 +421,4 @@ class Search:
             self._record.set_status(status, facts)
         except StoreError:
             if status == "finished":
-                raise  # otherwise whatever ends the search is what people need to know
+                raise  # otherwise the error that ended the search is more useful

@@ -1,4 +1,4 @@
-"""From a specification to a search that can run: strategy, executor, store, resumption."""
+"""Set-up of a search from its specification: strategy, executor, store, resumption."""
 
 import functools
 import hashlib
@@ -36,7 +36,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def device_groups(asked: int | str) -> list[tuple[str, ...]]:
-    """`2` is two GPUs with one training each; `0,1;2,3` is two pairs, `gpu:0` one GPU.
+    """Parse groups of GPUs: `2` is two GPUs with one training each; `0,1;2,3` is two pairs, `gpu:0`
+    one GPU.
 
     Raises:
         ConfigError: not numbers, a GPU that is named twice, or more than CUDA_VISIBLE_DEVICES has.
@@ -71,14 +72,14 @@ Maker = Callable[[ExecutorParts], TrialExecutor]
 
 @dataclass(frozen=True, slots=True)
 class TrainingSource:
-    """What trains, where that is not the command of a specification."""
+    """Training in place of the command of a specification."""
 
     function: Function | None = None
     bench: Maker | None = None
 
     @property
     def name(self) -> str:
-        """The function's name, or that of what makes the bench; empty for a command."""
+        """Return the name of the function or of the executor's factory; empty for a command."""
         own = self.function or self.bench
         if own is None:
             return ""
@@ -87,8 +88,6 @@ class TrainingSource:
 
 
 COMMAND = TrainingSource()
-
-
 """The command of the specification."""
 
 
@@ -99,7 +98,7 @@ def executor_for(
     record: SearchRecord,
     training: TrainingSource,
 ) -> TrialExecutor:
-    """What trains: a bench of one's own, the function, or the specification's command."""
+    """Return the executor: a custom one, the function's, or the one of the command."""
     facts = record.experiment.facts
     parts = ExecutorParts(
         problem=problem,
@@ -134,7 +133,7 @@ def executor_for(
 def _plain_bench(
     spec: SearchSpec, function: Function | None, parts: ExecutorParts, settings: Settings
 ) -> TrialExecutor:
-    """One training at a time, in this process; `settings` are those of its devices."""
+    """Return an executor of one training at a time, in this process, measured with `settings`."""
     options: dict[str, Any] = {"folder": parts.folder, "tags": parts.tags, "scope": parts.scope}
     if function is not None:
         from wattloop.tune.executors.function import FunctionExecutor
@@ -154,14 +153,12 @@ def _plain_bench(
 
 
 SPENDING = ("energy", "time", "trials")
-
-
-"""Limits of a search that may be raised when it has come to one of them."""
+"""Limits of a search that may be raised after it has reached one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedSearch:
-    """A search that is ready to run, anew or from where it was."""
+    """Search that is ready to run, new or resumed."""
 
     experiment: Experiment
     is_resumed: bool
@@ -174,12 +171,11 @@ class PreparedSearch:
 
     @property
     def is_over(self) -> bool:
-        """Whether it came to its own end before, not to a limit."""
+        """Return whether it finished before, not at a limit."""
         facts = self.experiment.facts
         return self.is_resumed and self.experiment.status == "finished" and not facts.get("stopped")
 
     def run(self) -> SearchStopped:
-        """Run it to its end."""
         return self.search.run()
 
 
@@ -194,18 +190,18 @@ def prepare_search(
     parallel: int | str | None = None,
     listener: SearchCallback | None = None,
 ) -> PreparedSearch:
-    """The unfinished search of this specification, or a new one.
+    """Return the unfinished search of this specification, or a new one.
 
     Args:
-        spec: what is searched.
-        store: where it is kept.
+        spec: the specification.
+        store: the database.
         settings: how to measure.
         training: the specification's command unless given.
-        resume: whether an unfinished one is gone on with.
+        resume: whether to resume an unfinished one.
         resume_only: whether a new one is refused.
         parallel: how many GPUs train side by side, or groups of them (`device_groups`), or those
             of a Ray cluster (`slots_asked`); one training at a time unless given.
-        listener: told what happens.
+        listener: receives the events of the search.
 
     Raises:
         ConfigError: neither function nor command, or a strategy that cannot work here.
@@ -213,7 +209,7 @@ def prepare_search(
     """
     mark = fingerprint(spec, training)
     ray = None if parallel is None else slots_asked(str(parallel))
-    # whether the workers of a cluster can set a lever is found out there
+    # Only the workers of a cluster know whether they can set a lever.
     whole = spec.problem(settings)
     without = cannot_be_set(whole.space, settings, whole.cap) if ray is None else {}
     problem = problem_without(whole, without)
@@ -239,12 +235,12 @@ def prepare_search(
     try:
         return _put_together(experiment, spec, store, settings, training, listener, is_resumed)
     except WattloopError as error:
-        if not is_resumed:  # nobody should go on with what could never begin
+        if not is_resumed:  # a search that could never start must not be resumed
             delete_experiment(store, experiment.experiment_id)
         elif parallel is None and (before := experiment.facts.get("parallel")) is not None:
             raise ConfigError(
                 f"{experiment.experiment_id}, which was begun with --parallel {before}, cannot go "
-                f"on here: {error}; --new begins anew, one training at a time"
+                f"on here: {error}; --new starts a new search, one training at a time"
             ) from None
         raise
 
@@ -258,18 +254,18 @@ def resume_search(
     limits: Mapping[str, Any] | None = None,
     listener: SearchCallback | None = None,
 ) -> PreparedSearch:
-    """A stored search to go on with; unless one is named, the last that is unfinished.
+    """Return a stored search to resume; unless one is named, the last unfinished one.
 
     Args:
         reference: identifier, its beginning or end, name, or `last`.
         store: that has it.
         settings: how to measure.
         training: the specification's command unless given.
-        limits: in place of those it was begun with, as a specification has them.
-        listener: told what happens.
+        limits: in place of those it was started with, as in a specification.
+        listener: receives the events of the search.
 
     Raises:
-        ExperimentNotFound: there is none.
+        ExperimentNotFound: no such search.
         ConfigError: it trains a Python function, and none was given.
         DeviceBusy: another process runs it.
     """
@@ -277,7 +273,7 @@ def resume_search(
         _unfinished(store) if reference is None else find_experiment(store, reference, KIND)
     )
     refuse_locked(store, experiment.experiment_id)
-    # limits given to an earlier going on hold until others are given
+    # Limits given at an earlier resumption apply until others are given.
     raised = {**(experiment.facts.get("limits") or {}), **(limits or {})}
     own = experiment.spec.get("limits") or {}
     spec = spec_from(
@@ -295,7 +291,7 @@ def resume_search(
 
 
 def fingerprint(spec: SearchSpec, training: TrainingSource = COMMAND) -> str:
-    """The same for the same specification and training, whatever the search may spend."""
+    """Return a hash of specification and training, without the limits."""
     written = spec.to_dict()
     own = written.get("limits") or {}
     limits = {name: value for name, value in own.items() if name not in SPENDING}
@@ -304,7 +300,7 @@ def fingerprint(spec: SearchSpec, training: TrainingSource = COMMAND) -> str:
 
 
 def _keep_limits(store: Store, experiment: Experiment, limits: Mapping[str, Any]) -> None:
-    """Whoever goes on with it without saying any goes on with these."""
+    """Store the limits, which apply when the search is resumed without limits."""
     set_experiment_status(
         store, experiment.experiment_id, experiment.status, {"limits": dict(limits)}
     )
@@ -337,7 +333,7 @@ def _put_together(
 
 
 def problem_without(problem: Problem, names: Iterable[str]) -> Problem:
-    """The problem without hardware parameters that cannot be set on this machine.
+    """Return the problem without hardware parameters that cannot be set on this machine.
 
     Raises:
         ConfigError: nothing is left to search.
@@ -348,17 +344,17 @@ def problem_without(problem: Problem, names: Iterable[str]) -> Problem:
     kept = {n: p for n, p in problem.space.parameters.items() if n not in gone}
     if not kept and problem.cap is None:
         raise ConfigError(
-            f"nothing to search: {', '.join(gone)} cannot be set here and there is no other "
+            f"nothing to search: {', '.join(gone)} cannot be set here and the space has no other "
             "parameter; 'wattloop devices' says what would allow it"
         )
     default = {n: value for n, value in problem.default.items() if n not in gone}
-    # where there is nothing but the cap, the training as it is remains
+    # with only the cap in the space, the plain training remains
     cap = None if CAP_LEVER in gone and kept else problem.cap
     return replace(problem, space=Space(kept), default=default, cap=cap)
 
 
 def _checked(spec: SearchSpec, problem: Problem, training: TrainingSource) -> None:
-    """What would otherwise be found out after the search was written down."""
+    """Validate before the search is stored."""
     if not training.name and not spec.command:
         raise ConfigError(
             "nothing to train: give a command after '--' or as 'command:' in the specification"
@@ -372,11 +368,11 @@ def chosen_now(
     settings: Settings,
     records: Iterable[TrialRecord] | None = None,
 ) -> Chosen | None:
-    """What its strategy would choose, told everything that is stored (`records`, where read).
+    """Return the choice of its strategy, told all that is stored (`records`, where read).
 
-    A search that has ended or was interrupted has written it down; one that runs or was killed has
-    not. One whose specification cannot be read any more has none, and no error: looking at a search
-    must not fail.
+    A search that has ended or was interrupted has stored its choice; one that is running or was
+    killed has not. If its specification cannot be read any more the result is None, not an error:
+    viewing a search must not fail.
     """
     known = experiment.facts.get("best")
     if known or experiment.status in OVER:
@@ -391,7 +387,7 @@ def strategy_now(
     settings: Settings,
     records: Iterable[TrialRecord] | None = None,
 ) -> Strategy | None:
-    """Its strategy, told everything that is stored; None where it cannot be made any more."""
+    """Return its strategy, told all that is stored; None where it cannot be built any more."""
     try:
         spec = spec_from(experiment.spec)
         problem = problem_without(spec.problem(settings), experiment.facts.get("without") or {})
@@ -404,10 +400,10 @@ def strategy_now(
 
 
 def slots_asked(text: str) -> tuple[int | None, int] | None:
-    """How many slots, and how many GPUs each: `ray`, `ray:4`, `ray:4x2`; None for other words.
+    """Parse slots and GPUs per slot: `ray`, `ray:4`, `ray:4x2`; None for other texts.
 
     Raises:
-        ConfigError: it begins with `ray` and goes on otherwise.
+        ConfigError: it begins with `ray` but is not of this form.
     """
     if not text.startswith("ray"):
         return None

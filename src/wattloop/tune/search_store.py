@@ -1,4 +1,4 @@
-"""A search in the store: one record per segment, written when it starts and when it ends."""
+"""Search in the store: one record per segment, written when it starts and when it ends."""
 
 import os
 import shutil
@@ -34,16 +34,14 @@ from wattloop.tune.segment_meter import scoped, widest
 from wattloop.tune.strategies.base import StrategyEvent
 
 ROOM_B = 1 << 20
-
-
-"""Many times what a segment needs in the database and its log."""
+"""Many times the size of a segment in the database and its log."""
 
 
 T = TypeVar("T")
 
 
 class DiskReserve:
-    """A file that is given up when the disk is full, so that what was paid for is still kept.
+    """Reserve file that is deleted when the disk is full, so that paid-for results can be written.
 
     Args:
         path: on the disk of the store.
@@ -53,10 +51,10 @@ class DiskReserve:
         self._path = path
 
     def make(self) -> None:
-        """Take the room, before anything is paid for.
+        """Reserve the space, before anything is measured.
 
         Raises:
-            StoreUnwritable: there is none.
+            StoreUnwritable: the disk is full.
         """
         if self._path.exists():
             return
@@ -77,7 +75,7 @@ class DiskReserve:
             ) from None
 
     def kept(self, write: Callable[[], T]) -> T:
-        """Do `write`; where the disk is full once more, with the room that was kept."""
+        """Call `write`; where the disk is full, call it again with the reserve released."""
         try:
             return write()
         except StoreUnwritable:
@@ -87,15 +85,13 @@ class DiskReserve:
             return write()
 
     def give_back(self) -> None:
-        """Let go of the room."""
+        """Release the reserve."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
 
-# A search in the store: every segment is a trial, written when it is asked for and when it ended.
-#
-# Asks and tells are numbered in the order in which they happened, so that a strategy can be
-# brought to where it was by doing them again, also where several segments were under way at once.
+# Asks and tells are numbered in their order, so that a strategy can be restored by replaying them,
+# also where several segments ran at once.
 
 KIND = "search"
 
@@ -107,7 +103,7 @@ SEARCH_TAG, SEGMENT_TAG = "search", "segment"
 
 
 def search_folder(store: Store, search_id: str) -> Path:
-    """Where a search keeps checkpoints and output, beside the store."""
+    """Return the folder of a search's checkpoints and output, next to the store."""
     return store.journals / search_id
 
 
@@ -122,7 +118,8 @@ def open_search(
     only: bool = False,
     clock: Clock | None = None,
 ) -> tuple[Experiment, bool]:
-    """The unfinished search of the same specification, or a new one; whether it is resumed.
+    """Return the unfinished search of the same specification, or a new one, and whether it is
+    resumed.
 
     One that ended at a limit is unfinished where other limits are given.
 
@@ -155,13 +152,13 @@ def open_search(
 
 @dataclass(slots=True)
 class SearchHistory:
-    """What the store remembers of a search.
+    """Events of a search in the store.
 
     Attributes:
         events: asks and tells in their order.
         told: segments that have ended, in the order in which they were told of.
         under_way: segments that were asked for and not told of.
-        elapsed_s: while the search ran.
+        elapsed_s: running time of the search.
     """
 
     events: list[StrategyEvent] = field(default_factory=list)
@@ -171,7 +168,7 @@ class SearchHistory:
 
 
 class SearchRecord:
-    """Writes one search down. Safe to use from several threads.
+    """Writer of one search. Thread-safe.
 
     Args:
         store: that has the experiment.
@@ -191,7 +188,7 @@ class SearchRecord:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Of the runs that are measured for it."""
+        """Return the tags of its measured runs."""
         return {SEARCH_TAG: self.search_id}
 
     @property
@@ -199,7 +196,7 @@ class SearchRecord:
         return search_folder(self.store, self.search_id)
 
     def story(self, records: Iterable[TrialRecord] | None = None) -> SearchHistory:
-        """Everything so far; from `records` of its trials, where they were read already."""
+        """Return all events so far; from `records` of its trials, if already read."""
         story = SearchHistory()
         numbered: list[tuple[int, StrategyEvent]] = []
         if records is None:
@@ -214,7 +211,7 @@ class SearchRecord:
         return story
 
     def _events(self, record: TrialRecord, story: SearchHistory) -> list[tuple[int, StrategyEvent]]:
-        """What happened to one segment, numbered."""
+        """Return the numbered events of one segment."""
         segment = Segment.from_dict(record.settings["segment"])
         asked = int(record.settings["asked"])
         self._next = max(self._next, asked + 1)
@@ -229,7 +226,7 @@ class SearchRecord:
         return [(asked, StrategyEvent(segment)), (told, StrategyEvent(segment, progress))]
 
     def begin(self, segment: Segment) -> None:
-        """It was asked for and begins, or begins again."""
+        """Record that a segment was asked for and starts, or starts again."""
         with self._lock:
             known = self._records.get(segment.key)
             asked = self._next if known is None else int(known.settings["asked"])
@@ -241,7 +238,7 @@ class SearchRecord:
             self._next = max(self._next, asked + 1)
 
     def end(self, segment: Segment, progress: Progress, facts: Mapping[str, Any]) -> None:
-        """It has ended, and the strategy is told now."""
+        """Record that it has ended and the strategy is told."""
         with self._lock:
             begun = self._records.pop(segment.key)
             told, self._next = self._next, self._next + 1
@@ -257,9 +254,9 @@ class SearchRecord:
             self._reserve.kept(lambda: end_trial(self.store, self.search_id, record))
 
     def died(self, segment: Segment) -> tuple[float, float]:
-        """Seconds and joules of attempts at a segment that were killed, as far as they are known.
+        """Return seconds and joules of killed attempts at a segment, as far as known.
 
-        Call it when their journals were folded.
+        Call it after their journals were imported.
         """
         tags: dict[str, str | None] = {SEARCH_TAG: self.search_id, SEGMENT_TAG: segment.key}
         time_s, energy_j = 0.0, 0.0
@@ -271,11 +268,10 @@ class SearchRecord:
         return time_s, energy_j
 
     def set_status(self, status: str, facts: Mapping[str, Any] | None = None) -> None:
-        """Say how far it is."""
         set_experiment_status(self.store, self.search_id, status, facts)
 
     def note(self, facts: Mapping[str, Any]) -> None:
-        """Keep facts of a search that goes on."""
+        """Store facts of a search that is running."""
         self.running(facts)
         self.experiment = replace(self.experiment, facts={**self.experiment.facts, **facts})
 
@@ -283,5 +279,5 @@ class SearchRecord:
         self.set_status(RUNNING, facts)
 
     def close(self) -> None:
-        """Give the reserved room back."""
+        """Release the disk reserve."""
         self._reserve.give_back()

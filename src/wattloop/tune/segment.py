@@ -1,4 +1,4 @@
-"""A segment of training that a strategy asks for, and reading of stored ones."""
+"""Segment of training that a strategy asks for, and decoding of stored segments."""
 
 import gc
 from collections.abc import Iterator, Mapping
@@ -11,12 +11,12 @@ from wattloop.core.errors import StoreError
 
 
 def known_fields(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What a dataclass with slots has of stored data: a later version may have written more."""
+    """Return the fields that a dataclass has; data of a later version may have more."""
     return {name: data[name] for name in kind.__slots__ if name in data}
 
 
 def unreadable(key: str, error: Exception) -> StoreError:
-    """What to say of a trial that has something missing, or a value that nobody knows here."""
+    """Return the error for a trial with a missing field, or a value unknown to this version."""
     return StoreError(
         f"trial {key!r} cannot be understood ({type(error).__name__}: {error}); a newer Wattloop "
         "wrote it, or something else changed it: upgrade with 'pip install -U wattloop', or "
@@ -26,7 +26,7 @@ def unreadable(key: str, error: Exception) -> StoreError:
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """Nothing that is read here is garbage: looking for it takes a third of the time of reading."""
+    """Disable the garbage collector: it would take a third of the time of reading."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -36,27 +36,22 @@ def without_collecting() -> Iterator[None]:
             gc.enable()
 
 
-# A stretch of training that a strategy asks for.
-#
 # A *candidate* is one configuration being trained. Its training is a chain of segments: it may be
-# paused after each of them and go on later, under another power cap, where it was.
+# paused after each of them and resumed later, under another power cap.
 
 Value = float | int | str | bool | None
-
-
-"""What a parameter may be."""
+"""Value of a parameter."""
 
 
 CAP_LEVER = "power_limit"
-
-
-"""Name of the power cap among `Segment.levers`, also where the space has no such parameter because
-caps are searched inside segments."""
+"""Name of the power cap among `Segment.levers`, also where caps are searched inside segments and
+the space has no such parameter.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Until:
-    """When a segment ends: at the first end of an epoch at which one of these holds.
+    """End of a segment: the first end of an epoch at which one of these holds.
 
     Attributes:
         epochs: the candidate has been trained for so many epochs in all.
@@ -64,9 +59,10 @@ class Until:
         time_s: the segment has lasted so long.
         at_target: the quality asked for is reached.
         anywhere: stop for energy, time or a fraction of an epoch also between two steps, where the
-            bench can; `Progress.epochs` then has a fraction. Elsewhere it is the end of the epoch.
-        most_j, most_s: what the search has left, repetitions included: it ends there, wherever in
-            an epoch that is, as soon as the bench can.
+            executor can; `Progress.epochs` then has a fraction. Elsewhere it is the end of the
+            epoch.
+        most_j, most_s: remaining budget of the search, repetitions included: the segment ends
+            there, also within an epoch, as soon as the executor can.
     """
 
     epochs: float | None = None
@@ -80,10 +76,10 @@ class Until:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapSearch:
-    """Find the best power cap inside the segment, in ordinary steps of the training.
+    """Search for the best power cap inside the segment, in ordinary steps of the training.
 
     Attributes:
-        metric, k: as `characterize.cap_finder.CapFinder` takes them.
+        metric, k: those of the cap finder.
         caps_w: those that may be set; empty for what the device offers.
         longest_s: give up after this long.
     """
@@ -96,7 +92,7 @@ class CapSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSweep:
-    """Try learning rates one after the other, from low to high on a logarithmic scale.
+    """Sweep of learning rates, from low to high on a logarithmic scale.
 
     Attributes:
         low, high, count: the rates.
@@ -116,11 +112,11 @@ class RateSweep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """What to train next.
+    """Unit of training that a strategy asks for.
 
     Attributes:
-        key: unique within its search; the same segment planned again has the same key, which is
-            how a resumed search knows what it has paid for.
+        key: unique within its search; the same segment planned again has the same key, by which a
+            resumed search finds its finished segments.
         candidate: names the configuration. The first segment of a candidate begins a training.
         parameters: the configuration without its hardware parameters (`Space.split`), linked ones
             included.
@@ -128,9 +124,9 @@ class Segment:
             such as `80%`, the name of a choice, or a number of GPUs.
         until: when to pause; everything None means until the training ends by itself.
         seed: of the training.
-        keep: whether the training goes on from here; if not, model, optimizer and data order are
-            put back to what they were before (an exploration leaves no trace).
-        cap: find the best cap on the way.
+        keep: whether the training continues from here; if not, model, optimizer and data order are
+            restored (an exploration leaves no trace).
+        cap: search for the best cap in this segment.
         rates: sweep learning rates in place of ordinary training.
         learning_rate: the rate from here on, where a sweep has found a better one.
     """
@@ -152,7 +148,7 @@ class Segment:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Segment":
-        """Inverse of `to_dict`; fields of later versions are left out."""
+        """Inverse of `to_dict`; fields of later versions are ignored."""
         known = known_fields(cls, data)
         known["until"] = Until(**known_fields(Until, known.get("until", {})))
         if known.get("cap"):

@@ -1,4 +1,4 @@
-"""The energy of a segment: a measured run of its own, in the scope of the search."""
+"""Meter of a segment: one measured run, in the scope of the search."""
 
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,15 +16,15 @@ SCOPES = ("gpu", "cpu", "dram")
 
 
 IDLE_SHARE = 0.02
-
-
-"""A GPU that was never busier than this had no part in a training; a display may take so much."""
+"""A GPU whose utilisation never exceeds this was not used by a training; a display may cause as
+much.
+"""
 
 
 class Joules(NamedTuple):
     """Energy in one scope; None when nothing could be read there.
 
-    `error` is its uncertainty taken apart, for a comparison with other energies.
+    `error` holds the components of its uncertainty, for a comparison with other energies.
     """
 
     energy_j: float | None = None
@@ -34,11 +34,11 @@ class Joules(NamedTuple):
 
 
 class SegmentMeter:
-    """Measures one segment as a run of the store.
+    """Measurement of one segment as a run of the store.
 
     Args:
         settings: how to measure.
-        scope: whose energy counts; unless given the widest that somebody reads (`scope_of`).
+        scope: whose energy counts; unless given the widest that a meter reads (`scope_of`).
         name, tags, command: of the run.
         in_process: whether it is this process that trains.
     """
@@ -53,7 +53,7 @@ class SegmentMeter:
         command: Sequence[str] | None = None,
         in_process: bool = True,
     ) -> None:
-        from wattloop.measure.session import Session  # not by those who only read what it wrote
+        from wattloop.measure.session import Session  # not for a process that only reads its output
 
         self.session = Session.open(
             settings,
@@ -65,33 +65,32 @@ class SegmentMeter:
         )
         self.scope = scope or scope_of(self.session)
         self.scope_note = ""
-        """Why the scope is not the widest that is read."""
+        """Reason why the scope is not the widest that is read."""
         self._undecided = scope is None
         self._settings = settings
         self._window = self.session.begin("segment")
         self.begin_s = self._window.begin_s
 
     def now_s(self) -> float:
-        """Now, on the clock of the readings."""
         return self.session.clock.now_s()
 
     def reads(self) -> bool:
-        """Whether somebody reads the energy that counts, directly or as parts of a node."""
+        """Return whether a meter reads the energy of the scope, directly or as parts of a node."""
         read = {channel.domain.scope.value for channel in self.session.channels}
         return bool(read) if self.scope == Scope.NODE.value else self.scope in read
 
     def energy_j(self, begin_s: float | None = None, end_s: float | None = None) -> float | None:
-        """Joules between two moments, the beginning and now unless given."""
+        """Return the joules between two times, by default from the beginning to now."""
         return self.joules(begin_s, end_s).energy_j
 
     def joules(self, begin_s: float | None = None, end_s: float | None = None) -> Joules:
-        """As `energy_j`, with uncertainty and provenance."""
+        """Return the energy as `energy_j`, with uncertainty and provenance."""
         begin_s = self.begin_s if begin_s is None else begin_s
         end_s = self.now_s() if end_s is None else end_s
         return scoped(self.session.between(begin_s, end_s), self.scope, self._settings)
 
     def stop(self) -> float:
-        """The segment is over, its energy taken; what follows is not in it. The moment."""
+        """End the segment and return the time; later energy is not part of it."""
         if self._window.end_s is None:
             self._window.end()
             self._decide_scope()
@@ -99,7 +98,7 @@ class SegmentMeter:
         return self._window.end_s
 
     def _decide_scope(self) -> None:
-        """Leave GPUs out that stood idle: the energy of a training is that of what it used."""
+        """Leave out idle GPUs: the energy of a training is that of the devices it used."""
         if not self._undecided or self.scope != Scope.GPU.value or not self._gpus_idle():
             return
         other = scope_of(self.session, gpus=False)
@@ -111,7 +110,7 @@ class SegmentMeter:
             )
 
     def _gpus_idle(self) -> bool:
-        """Whether every GPU that is read says how busy it is, and none ever was."""
+        """Return whether every GPU reports its utilisation, and none was ever busy."""
         domains = [channel.domain for channel in self.session.channels]
         gpus = {d.name.partition("/")[0] for d in domains if d.scope is Scope.GPU}
         peaks: dict[str, float] = {}
@@ -123,14 +122,14 @@ class SegmentMeter:
         return all(share is not None and share <= IDLE_SHARE for share in shares)
 
     def end(self, *, failed: bool = False, killed: bool = False, **facts: Any) -> None:
-        """Take the last readings and keep the run; energies can be asked for all the same."""
+        """Take the last readings and store the run; energies can still be asked for."""
         self.stop()
         status = RunStatus.KILLED if killed else RunStatus.FAILED if failed else RunStatus.FINISHED
         self.session.close(status, **facts)
 
 
 def scope_of(session: "Session", *, gpus: bool = True) -> str | None:
-    """The widest scope that is read: a meter of the node, else GPUs, else CPUs, else memory.
+    """Return the widest scope that is read: the node's meter, else GPUs, else CPUs, else memory.
 
     Without `gpus` for a training that is known not to use them.
     """
@@ -139,7 +138,7 @@ def scope_of(session: "Session", *, gpus: bool = True) -> str | None:
 
 
 def widest(result: WindowResult) -> str | None:
-    """The same of a run that has ended."""
+    """Return the widest scope of a run that has ended."""
     return _widest({domain.scope for domain in result.domains})
 
 
@@ -151,7 +150,7 @@ def _widest(read: Set[Scope]) -> str | None:
 
 
 def scoped(result: WindowResult, scope: str | None, settings: Settings) -> Joules:
-    """The energy of a measured window in one scope."""
+    """Return the energy of a measured window in one scope."""
     if scope is None:
         return Joules()
     if scope in SCOPES:

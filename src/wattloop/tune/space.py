@@ -1,4 +1,4 @@
-"""The search space: kinds of parameters, links, conditions and sampling."""
+"""Search space: kinds of parameters, links, conditions and sampling."""
 
 import itertools
 import math
@@ -31,15 +31,15 @@ class Parameter(ABC):
 
     @abstractmethod
     def listed(self) -> tuple[Value, ...] | None:
-        """Every value; None when there are too many to list."""
+        """Return every value; None when there are too many to list."""
 
     @abstractmethod
     def draw(self, rng: "np.random.Generator") -> Value:
-        """A random value."""
+        """Draw a random value."""
 
     @abstractmethod
     def checked(self, value: Value) -> Value:
-        """The value as this parameter keeps it.
+        """Return the value in the parameter's own type.
 
         Raises:
             ConfigError: it may not have that value.
@@ -47,19 +47,17 @@ class Parameter(ABC):
 
 
 def same(one: Value, other: Value) -> bool:
-    """Whether two values are the same: `True` is not 1, but 1.0 is."""
+    """Return whether two values are the same: `True` is not 1, but 1.0 is."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 MOST_LISTED = 1_000
-
-
 """Ranges with more values than this are not listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Parameter):
-    """One of some values, in the order given."""
+    """Parameter with listed values, in the order given."""
 
     values: tuple[Value, ...]
 
@@ -75,11 +73,10 @@ class Choice(Parameter):
         return self.values
 
     def draw(self, rng: "np.random.Generator") -> Value:
-        """Each as likely as the others."""
         return self.values[int(rng.integers(len(self.values)))]
 
     def checked(self, value: Value) -> Value:
-        """The listed value that equals it."""
+        """Return the listed value that equals it."""
         for known in self.values:
             if same(known, value):
                 return known
@@ -88,7 +85,7 @@ class Choice(Parameter):
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed(Parameter):
-    """Always the same."""
+    """Parameter with a single value."""
 
     value: Value
 
@@ -109,7 +106,7 @@ class Fixed(Parameter):
 
 @dataclass(frozen=True, kw_only=True)
 class Linked(Parameter):
-    """Always what another parameter is (the evaluation batch is the training batch)."""
+    """Parameter that equals another one (the evaluation batch is the training batch)."""
 
     same_as: str
 
@@ -120,13 +117,13 @@ class Linked(Parameter):
         return None
 
     def checked(self, value: Value) -> Value:
-        """Checked by the other one."""
+        """Return the value; the other parameter checks it."""
         return value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Integer(Parameter):
-    """A whole number from `low` to `high`, both included."""
+    """Whole number from `low` to `high`, both included."""
 
     low: int
     high: int
@@ -144,26 +141,26 @@ class Integer(Parameter):
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """Return the number of values."""
         return (self.high - self.low) // self.step + 1
 
     def listed(self) -> tuple[Value, ...] | None:
-        """All, where there are at most a thousand."""
+        """Return all values, where there are at most a thousand."""
         if self.count > MOST_LISTED:
             return None
         return tuple(range(self.low, self.high + 1, self.step))
 
     def draw(self, rng: "np.random.Generator") -> Value:
-        """Uniform, or uniform in its logarithm."""
+        """Draw uniformly, or uniformly in the logarithm."""
         if self.log:
             drawn = math.exp(rng.uniform(math.log(self.low - 0.5), math.log(self.high + 0.5)))
             return min(max(round(drawn), self.low), self.high)
         return self.low + self.step * int(rng.integers(self.count))
 
     def checked(self, value: Value) -> Value:
-        """A whole number within the range, on a step."""
+        """Return a whole number within the range, on a step."""
         if not _is_number(value) or value != int(value):
-            raise ConfigError(f"{value!r} is no whole number")
+            raise ConfigError(f"{value!r} is not a whole number")
         if not self.low <= value <= self.high or (int(value) - self.low) % self.step:
             steps = f" in steps of {self.step}" if self.step > 1 else ""
             raise ConfigError(f"{value!r} is outside {self.low} to {self.high}{steps}")
@@ -172,7 +169,7 @@ class Integer(Parameter):
 
 @dataclass(frozen=True, kw_only=True)
 class Real(Parameter):
-    """A number from `low` to `high`; with a step, only `low + i step`, whole where both are."""
+    """Number from `low` to `high`; with a step, only `low + i step`, whole where both are."""
 
     low: float
     high: float
@@ -186,7 +183,7 @@ class Real(Parameter):
 
     @property
     def count(self) -> int | None:
-        """How many values there are; None for a continuum."""
+        """Return the number of values; None for a continuum."""
         if self.low == self.high:
             return 1
         if self.step is None:
@@ -195,14 +192,14 @@ class Real(Parameter):
         return math.floor((self.high - self.low) / self.step * (1 + 1e-12) + 1e-9) + 1
 
     def listed(self) -> tuple[Value, ...] | None:
-        """All steps, where there are at most a thousand."""
+        """Return all steps, where there are at most a thousand."""
         count = self.count
         if count is None or count > MOST_LISTED:
             return None
         return tuple(self._at(index) for index in range(count))
 
     def draw(self, rng: "np.random.Generator") -> Value:
-        """Uniform, or uniform in its logarithm; rounded to a step."""
+        """Draw uniformly, or uniformly in the logarithm; rounded to a step."""
         if not self.log and self.step is not None:
             return self._at(int(rng.integers(self.count or 1)))
         if self.log:
@@ -212,7 +209,7 @@ class Real(Parameter):
         return self.nearest(drawn)
 
     def nearest(self, value: float) -> float:
-        """The allowed value that is nearest."""
+        """Return the nearest allowed value."""
         within = float(min(max(value, self.low), self.high))
         if self.step is None:
             return within
@@ -220,9 +217,9 @@ class Real(Parameter):
         return self._at(min(round((within - self.low) / self.step), count - 1))
 
     def checked(self, value: Value) -> Value:
-        """A number within the range, on a step."""
+        """Return a number within the range, on a step."""
         if not _is_number(value):
-            raise ConfigError(f"{value!r} is no number")
+            raise ConfigError(f"{value!r} is not a number")
         nearest = self.nearest(value)
         if self.step is not None and abs(nearest - value) <= 1e-6 * self.step:
             return nearest
@@ -238,7 +235,8 @@ class Real(Parameter):
         if self.step is None:
             return float(self.low)
         value = self.low + index * self.step
-        if isinstance(value, int):  # 24.0 is no batch size for a program that takes whole numbers
+        # 24.0 is not a valid batch size for a program that takes integers
+        if isinstance(value, int):
             return value
         # without rounding, the third step of 0.1 would be 0.30000000000000004
         return float(f"{value:.12g}")
@@ -265,7 +263,7 @@ def _check_range(low: float, high: float, log: bool) -> None:
 
 
 class SpaceError(ConfigError):
-    """One parameter does not go with the others."""
+    """Error of one parameter that contradicts the others."""
 
     def __init__(self, parameter: str, message: str) -> None:
         super().__init__(f"{parameter}: {message}")
@@ -273,11 +271,11 @@ class SpaceError(ConfigError):
 
 
 def dependencies_first(parameters: Mapping[str, Parameter]) -> list[str]:
-    """Names such that each comes after those it depends on, otherwise in their own order.
+    """Sort names so that each comes after those it depends on, otherwise in their own order.
 
     Raises:
-        SpaceError: a parameter depends on one that is not there, on a value that it never has, or
-            on itself.
+        SpaceError: a parameter depends on an unknown one, on a value that it never has, or on
+            itself.
     """
     needs = {name: _needs(name, parameters) for name in parameters}
     order: list[str] = []
@@ -302,12 +300,12 @@ def _needs(name: str, parameters: Mapping[str, Parameter]) -> set[str]:
         others.add(parameter.same_as)
     for other in others:
         if other not in parameters:
-            raise SpaceError(name, f"it depends on '{other}', which is no parameter of this space")
+            raise SpaceError(name, f"it depends on '{other}', which is not in this space")
     return others
 
 
 def _check_values(name: str, parameters: Mapping[str, Parameter]) -> None:
-    """The values a condition waits for must be values of the other parameter."""
+    """Check that a condition names values of the other parameter."""
     for other, values in parameters[name].when.items():
         if not values:
             raise SpaceError(name, f"when {other}: no value; give at least one")
@@ -325,9 +323,7 @@ Configuration = dict[str, Value]
 
 
 MOST_LOOKED_AT = 10_000
-
-
-"""Combinations of deciding values up to which conditions that never hold are looked for."""
+"""Largest number of combinations that are searched for conditions that never hold."""
 
 
 class Space:
@@ -337,7 +333,7 @@ class Space:
         parameters: by name. Their order is that of a grid: the last one varies fastest.
 
     Raises:
-        ConfigError: a link or condition on something that is not there, a condition that
+        ConfigError: a link or condition on an unknown parameter, a condition that
             never holds, or parameters that depend on each other in a circle.
     """
 
@@ -352,18 +348,18 @@ class Space:
 
     @cached_property
     def hardware(self) -> tuple[str, ...]:
-        """Parameters that are levers, or the number of GPUs."""
+        """Return the parameters that are levers, or the number of GPUs."""
         return tuple(name for name, p in self.parameters.items() if p.lever)
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """Parameters with more than one value of their own."""
+        """Return the parameters with more than one value of their own."""
         counts = {name: p.listed() for name, p in self.parameters.items()}
         return tuple(name for name, values in counts.items() if values is None or len(values) > 1)
 
     @property
     def size(self) -> int | None:
-        """How many configurations there are; None when they cannot be counted."""
+        """Return the number of configurations; None when they cannot be counted."""
         counts = {name: p.listed() for name, p in self.parameters.items()}
         if any(values is None for values in counts.values()):
             return None
@@ -377,7 +373,7 @@ class Space:
         return total
 
     def grid(self) -> Iterator[Configuration]:
-        """Every configuration once.
+        """Yield every configuration once.
 
         Raises:
             ConfigError: a parameter has too many values to list.
@@ -392,7 +388,7 @@ class Space:
         return drawn if self._independent else self._resolved(drawn)
 
     def complete(self, values: Mapping[str, Value]) -> Configuration:
-        """`values` with linked and fixed parameters added and inactive ones left out.
+        """Return `values` with linked and fixed parameters added and inactive ones left out.
 
         Raises:
             ConfigError: a parameter is unknown, missing, or has a value it may not have.
@@ -423,7 +419,7 @@ class Space:
         return found
 
     def contains(self, values: Mapping[str, Value]) -> bool:
-        """Whether it is one of these configurations."""
+        """Return whether it is one of these configurations."""
         try:
             self.complete(values)
         except ConfigError:
@@ -431,22 +427,20 @@ class Space:
         return True
 
     def split(self, configuration: Mapping[str, Value]) -> tuple[Configuration, dict[str, Setting]]:
-        """Parameters of the training, and values of hardware parameters by their names here."""
+        """Split into parameters of the training and hardware parameters, by name."""
         hardware = self.hardware
         own = {name: value for name, value in configuration.items() if name not in hardware}
         levers = {name: configuration[name] for name in hardware if name in configuration}
         return own, levers
 
     def active(self, name: str, found: Mapping[str, Value]) -> bool:
-        """Whether a parameter exists beside the values found so far of those it depends on."""
+        """Return whether a parameter is active, given the values of those it depends on."""
         return self._active(name, found)
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Names such that each comes after those it depends on."""
+        """Return names so that each comes after those it depends on."""
         return tuple(self._order)
-
-    # -- inside ----------------------------------------------------------------------------
 
     def _checked(self, name: str, value: Value) -> Value:
         try:
@@ -464,7 +458,7 @@ class Space:
         )
 
     def _resolved(self, drawn: Mapping[str, Value]) -> Configuration:
-        """Only active parameters, linked ones filled in, in the order of the space."""
+        """Return only active parameters, linked ones filled in, in the order of the space."""
         if self._independent and len(drawn) == len(self.parameters):
             return {name: drawn[name] for name in self.parameters}
         found: Configuration = {}
@@ -481,7 +475,7 @@ class Space:
         return {name: found[name] for name in self.parameters if name in found}
 
     def _branches(self, names: Sequence[str]) -> Iterator[Configuration]:
-        """Every combination of `names`, which come in order; inactive ones are left out."""
+        """Yield every combination of `names`, which come in order; inactive ones are left out."""
         if not any(self.parameters[name].when for name in names) and names == self._order:
             yield from self._plain_grid()
             return
@@ -509,7 +503,7 @@ class Space:
             yield self._resolved(dict(zip(self.parameters, values, strict=True)))
 
     def _closed(self, names: Sequence[str]) -> tuple[str, ...]:
-        """`names` and all they are linked to, in order."""
+        """Return `names` and all they are linked to, in order."""
         wanted = set(names)
         for name in reversed(self._order):
             parameter = self.parameters[name]
@@ -518,7 +512,7 @@ class Space:
         return tuple(name for name in self._order if name in wanted)
 
     def _check_conditions(self) -> None:
-        """No parameter may be one that never exists."""
+        """Refuse a parameter whose condition never holds."""
         deciders = self._closed(self._deciders)
         combinations = 1
         for name in deciders:
@@ -534,5 +528,5 @@ class Space:
 
 
 def configuration_key(configuration: Mapping[str, Value]) -> str:
-    """The same text for the same configuration: `batch_size=64 optimizer='adam'`."""
+    """Return the same text for the same configuration: `batch_size=64 optimizer='adam'`."""
     return " ".join([f"{name}={configuration[name]!r}" for name in sorted(configuration)])

@@ -1,4 +1,4 @@
-"""The specification of a search, validated, with errors that name line and field."""
+"""Specification of a search, validated, with errors that name line and field."""
 
 import difflib
 import re
@@ -38,27 +38,27 @@ from wattloop.tune.spec_sections import (
 
 
 def said(faults: Iterable[Fault], source: YamlWithLines | None) -> str:
-    """One line per fault, in the order of the file."""
+    """Format one line per fault, in the order of the file."""
     written = [(_as_written(place, source), message) for place, message in faults]
     return yaml_spec.format_errors(written, source, otherwise="search")
 
 
 def said_of(error: ValidationError, model: type[BaseModel], source: YamlWithLines | None) -> str:
-    """The same for what pydantic found."""
+    """Format the faults of a pydantic error."""
     return said(validation_errors(error, model), source)
 
 
 def _as_written(
     place: tuple[str | int, ...], source: YamlWithLines | None
 ) -> tuple[str | int, ...]:
-    """`strategy` is `method` where the file says so."""
+    """Name the field `method` instead of `strategy` where the file does."""
     if place[:1] == ("strategy",) and source is not None and ("method",) in source.lines:
         return ("method", *place[1:])
     return place
 
 
 def cap_metric(objective: Objective) -> tuple[str, float]:
-    """Metric and k for `CapSearch`.
+    """Return metric and k for `CapSearch`.
 
     Carbon, cost of electricity, SM2 and the quotient fall with the energy. Where machine time has
     a price, energy and time are weighed by EDS. Quality does not depend on the cap.
@@ -72,19 +72,15 @@ def cap_metric(objective: Objective) -> tuple[str, float]:
 
 
 def wants_no_cap(names: list[str]) -> bool:
-    """Whether the highest cap is best whatever is found: only time counts."""
+    """Return whether the highest cap is always best: only time counts."""
     return names == ["time"]
 
 
 FOREIGN = ("project", "entity", "controller", "job", "image_uri", "kind")
-
-
-"""Fields of W&B sweeps that say where to show them."""
+"""Fields of W&B sweeps that only concern their display."""
 
 
 WHOLE = ["${env}", "${interpreter}", "${program}", "${args}"]
-
-
 """W&B's command where only a program is given."""
 
 
@@ -92,8 +88,6 @@ FIXED = {"${env}": "/usr/bin/env", "${interpreter}": "python"}
 
 
 ARGUMENTS = ("args", "args_no_boolean_flags", "args_no_hyphens", "args_json", "args_json_file")
-
-
 """Macros that are replaced for each trial."""
 
 
@@ -101,7 +95,7 @@ MACRO = re.compile(r"\$\{([a-z_]+)\}")
 
 
 def said_twice(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Fields that say the same under two names, and what to do."""
+    """Yield fields that are given under two names, with the remedy."""
     if "strategy" in data and "method" in data:
         yield ("method",), "it is the same as strategy; keep one"
     limits = data.get("limits")
@@ -110,7 +104,7 @@ def said_twice(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...],
 
 
 def our_words(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The same specification without the fields that only W&B has; what is not used is noted."""
+    """Translate the fields of W&B; ignored fields are noted."""
     data = dict(written)
     notes = [f"{field}: not used here" for field in FOREIGN if data.pop(field, None) is not None]
     if "run_cap" in data:
@@ -123,14 +117,14 @@ def our_words(written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words_of(command: Any) -> Any:
-    """The words to run, with the macros left that differ from trial to trial.
+    """Split the command into arguments; macros that differ per trial stay.
 
     Raises:
-        ValueError: not a command line, or a macro that nobody knows.
+        ValueError: not a command line, or an unknown macro.
     """
     words = _split(command)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        return words  # left to be refused
+        return words  # refused later
     for macro, text in FIXED.items():
         words = [word.replace(macro, text) for word in words]
     for name in (name for word in words for name in MACRO.findall(word)):
@@ -162,10 +156,10 @@ def _split(value: Any) -> Any:
 
 
 def whole_default(space: Space, given: Mapping[str, Value]) -> Configuration:
-    """The configuration that people use today; empty when none is given.
+    """Return the default configuration; empty when none is given.
 
-    A cap or clock that it does not name is the highest of those listed, since that is how a
-    device leaves the factory.
+    A cap or clock that it does not name is the highest of those listed, which is the factory
+    setting of a device.
 
     Raises:
         ConfigError: it is not a configuration of the space.
@@ -182,7 +176,7 @@ def whole_default(space: Space, given: Mapping[str, Value]) -> Configuration:
 
 
 def _highest(parameter: object) -> Value:
-    """The factory's value, as far as the list shows it; None when it does not."""
+    """Return the factory value, as far as the list shows it; None when it does not."""
     if not isinstance(parameter, Choice):
         return None
     if "default" in parameter.values:
@@ -200,46 +194,34 @@ def _highest(parameter: object) -> Value:
 
 
 ONE_OBJECTIVE = ("race", "sm2", "asha", "hyperband")
-
-
 """Strategies that follow a single objective."""
 
 
 BY_QUALITY = ("sm2", "asha", "hyperband")
-
-
 """Strategies that compare unfinished trainings by their metric."""
 
 
 ONE_BY_ONE = ("tpe", "nsga2", "gp")
-
-
 """Strategies whose sampler scores each training by itself."""
 
 
 DRAWING = ("random", *ONE_BY_ONE, "asha", "hyperband")
-
-
 """Strategies that draw configurations as long as they may."""
 
 
 SWEEPING = ("race", "sm2")
-
-
-"""Strategies that find the learning rate of a configuration by themselves, where they can."""
+"""Strategies that can find the learning rate of a configuration themselves."""
 
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{(\w+)\}")
 
 
 FILLED_IN = ("trial_dir", "checkpoint", "seed")
-
-
-"""What a command may name beside parameters."""
+"""Placeholders of a command in addition to parameters."""
 
 
 def contradictions(spec: "SearchSpec") -> Iterator[Fault]:
-    """Everything that cannot be meant."""
+    """Yield all contradictions in a specification."""
     twice = [name for name in spec.parameters if name in spec.hardware.parameters()]
     for name in twice:
         yield ("parameters", name), "the hardware section has it, too; keep one"
@@ -257,13 +239,15 @@ def contradictions(spec: "SearchSpec") -> Iterator[Fault]:
 
 
 def _about_command(spec: "SearchSpec") -> Iterator[Fault]:
-    """A placeholder that is nearly a parameter; other braces, such as awk's, are the command's."""
+    """Find a placeholder that is nearly a parameter; other braces, such as awk's, belong to the
+    command.
+    """
     known = [*spec.parameters, *spec.hardware.parameters()]
     for word in spec.command or ():
         for name in PLACEHOLDER.findall(word):
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
             if near and name not in (*known, *FILLED_IN):
-                yield ("command",), f"{{{name}}} is no parameter; did you mean {{{near[0]}}}?"
+                yield ("command",), f"{{{name}}} is not a parameter; did you mean {{{near[0]}}}?"
 
 
 def _about_metric(spec: "SearchSpec") -> Iterator[Fault]:
@@ -344,7 +328,7 @@ def _about_rate(spec: "SearchSpec", space: Space) -> Iterator[Fault]:
         return
     if spec.rate not in space.parameters:
         known = ", ".join(space.parameters)
-        yield ("rate",), f"'{spec.rate}' is no parameter of this space; it has {known}"
+        yield ("rate",), f"'{spec.rate}' is not a parameter of this space; it has {known}"
         return
     parameter = space.parameters[spec.rate]
     numbers = isinstance(parameter, Real | Integer) or (
@@ -361,15 +345,13 @@ def _about_rate(spec: "SearchSpec", space: Space) -> Iterator[Fault]:
         )
 
 
-# What a search is asked to do, checked, with errors that name line and field.
-#
 # spec = read_spec("search.yaml")
 # problem = spec.problem(load_settings())
 # strategy = strategy_for(spec, problem)
 
 
 class SearchSpec(Strict):
-    """One search. The field names are those of the YAML file."""
+    """Specification of one search. The field names are those of the YAML file."""
 
     name: str = ""
     description: str = ""
@@ -412,11 +394,11 @@ class SearchSpec(Strict):
 
     @model_validator(mode="after")
     def _decided(self) -> "SearchSpec":
-        """The strategy that is meant where none is named, or a random search stops early."""
+        """Choose the strategy where none is named, or where a random search stops early."""
         given = "strategy" in self.model_fields_set
         if self.early_terminate is not None:
             if given and self.strategy.name not in ("random", "asha"):
-                return self  # a contradiction, which is said with its line
+                return self  # a contradiction, reported with its line
             options = {**self.early_terminate.options(), **self.strategy.options}
             self._set("strategy", StrategySpec(name="asha", options=options))
             self._set("early_terminate", None)
@@ -430,7 +412,7 @@ class SearchSpec(Strict):
 
     @property
     def _by_metric_alone(self) -> bool:
-        """Whether only the metric says what is best: no target, and no objective next to it.
+        """Return whether only the metric decides: no target and no objective.
 
         `race` and `sm2` compare what joules buy, whatever the objective.
         """
@@ -440,7 +422,7 @@ class SearchSpec(Strict):
 
     @property
     def remarks(self) -> list[str]:
-        """What to know before the search is paid for: how a metric without a target counts."""
+        """Return remarks to show before the search: the use of a metric without a target."""
         if self.metric is None or self.metric.target is not None:
             return []
         name, objectives = self.metric.name, self.objective.name
@@ -461,16 +443,16 @@ class SearchSpec(Strict):
         return any(written.parameter().listed() is None for written in self.parameters.values())
 
     def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)  # frozen for others
+        object.__setattr__(self, name, value)  # the model is frozen
         self.__pydantic_fields_set__.add(name)
 
     @property
     def quality(self) -> Quality:
-        """The metric; an empty name when only the objective counts."""
+        """Return the metric; its name is empty when only the objective counts."""
         return Quality(metric="") if self.metric is None else self.metric.quality()
 
     def space(self) -> Space:
-        """Ordinary parameters, then those of the hardware.
+        """Return the space: ordinary parameters, then those of the hardware.
 
         Raises:
             ConfigError: empty, or parameters that contradict each other.
@@ -479,10 +461,10 @@ class SearchSpec(Strict):
         return Space({**own, **self.hardware.parameters()})
 
     def problem(self, settings: Settings | None = None) -> Problem:
-        """What strategies work on; prices and carbon come from `settings` unless given.
+        """Return the problem for strategies; prices and carbon come from `settings` unless given.
 
         Raises:
-            ConfigError: a price or carbon intensity is needed and nobody states it.
+            ConfigError: a price or carbon intensity is needed but missing.
         """
         quality = self.quality
         objective = self.objective.objective(settings, maximize=quality.maximize)
@@ -500,12 +482,12 @@ class SearchSpec(Strict):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, from which `spec_from(data)` makes the same again."""
+        """Return plain data, from which `spec_from(data)` builds the same specification."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def read_spec(path: str) -> SearchSpec:
-    """The search that a YAML file describes.
+    """Read the specification in a YAML file.
 
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
@@ -515,10 +497,11 @@ def read_spec(path: str) -> SearchSpec:
 
 
 def spec_from(data: Mapping[str, Any], source: YamlWithLines | None = None) -> SearchSpec:
-    """A checked specification from plain data or objects (`{"lr": Real(low=..., high=...)}`).
+    """Build a validated specification from plain data or objects (`{"lr": Real(low=...,
+    high=...)}`).
 
     Raises:
-        ConfigError: with one line per fault; `source` says where the fields stand.
+        ConfigError: with one line per fault; `source` has the lines of the fields.
     """
     plain_data = {str(key): value for key, value in data.items()}
     twice = list(said_twice(plain_data))

@@ -46,13 +46,11 @@ __all__ = [
 
 
 EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
-
-
 """Numbers that YAML 1.1 reads as text: `1e-3` has no dot, `1.e3` no sign."""
 
 
 def joules(value: Any) -> Any:
-    """`500`, `500 J`, `20 kJ`, `2 Wh` or `1.5 kWh` as joules; other kinds are left to be refused.
+    """Parse `500`, `500 J`, `20 kJ`, `2 Wh` or `1.5 kWh` as joules; other types are refused later.
 
     Raises:
         ValueError: a text that is not an energy.
@@ -64,14 +62,14 @@ def joules(value: Any) -> Any:
 
 
 def number(value: Any) -> Any:
-    """`1e-3` as the number it is, where YAML has made a text of it."""
+    """Convert `1e-3` to a number where YAML has read it as a text."""
     if isinstance(value, str) and EXPONENT.fullmatch(value.strip()):
         return float(value)
     return value
 
 
 def plain(value: Any) -> Any:
-    """The same for every item of a list."""
+    """Convert every item of a list as `number` does."""
     return [number(item) for item in value] if isinstance(value, list | tuple) else number(value)
 
 
@@ -97,22 +95,20 @@ ELSEWHERE = {
     "mu": "a parameter needs bounds; give min and max",
     "sigma": "a parameter needs bounds; give min and max",
 }
-
-
-"""Fields of W&B that mean something we do not do -> what to write."""
+"""Fields of W&B without an equivalent here -> what to write instead."""
 
 
 Scalar = Annotated[Value, BeforeValidator(number)]
 
 
 class Strict(BaseModel):
-    """Unknown fields are errors; aliases are what people write."""
+    """Base model: unknown fields are errors; aliases are the names in the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class ParameterSpec(Strict):
-    """What a parameter may be: `values`, `value`, `min` and `max`, or `same_as`."""
+    """Specification of a parameter: `values`, `value`, `min` and `max`, or `same_as`."""
 
     values: list[Scalar] | None = None
     value: Scalar = None
@@ -148,7 +144,7 @@ class ParameterSpec(Strict):
     @classmethod
     def _number(cls, value: Any) -> Any:
         if isinstance(value, bool):
-            raise ValueError(f"{value!r} is no number")
+            raise ValueError(f"{value!r} is not a number")
         return number(value)
 
     @field_validator("when", mode="before")
@@ -176,7 +172,7 @@ class ParameterSpec(Strict):
     @classmethod
     def _lever(cls, value: str) -> str:
         if value and value != "gpus" and "/" not in value:
-            raise ValueError(f"'{value}' is no lever; write it as gpu/power_limit, or gpus")
+            raise ValueError(f"'{value}' is not a lever; write it as gpu/power_limit, or gpus")
         return value
 
     @model_validator(mode="after")
@@ -208,10 +204,10 @@ class ParameterSpec(Strict):
         return self
 
     def parameter(self) -> Parameter:
-        """What it stands for.
+        """Build the parameter.
 
         Raises:
-            ConfigError: it may have no value, such as a minimum above its maximum.
+            ConfigError: it has no possible value, such as a minimum above its maximum.
         """
         when = {name: tuple(values) for name, values in self.when.items()}
         lever = self.lever
@@ -245,7 +241,7 @@ def _all_whole(spec: ParameterSpec) -> bool:
 
 def _whole(value: float) -> int:
     if value != int(value):
-        raise ConfigError(f"{value:g} is no whole number")
+        raise ConfigError(f"{value:g} is not a whole number")
     return int(value)
 
 
@@ -261,7 +257,7 @@ def _check_distribution(spec: ParameterSpec, way: str) -> None:
 
 
 def _written(parameter: Parameter) -> dict[str, Any]:
-    """The fields that say the same as an object."""
+    """Return the fields that describe a parameter object."""
     kinds: dict[type, Callable[[Any], dict[str, Any]]] = {
         Choice: lambda p: {"values": list(p.values)},
         Fixed: lambda p: {"value": p.value},
@@ -294,7 +290,7 @@ NO_TARIFF = (
 
 
 class ObjectiveSpec(Strict):
-    """What to make small among trainings that are good enough.
+    """Specification of the objective, minimized among trainings that reach the target.
 
     `k` is of EDS, `alpha` and `beta` of SM2. Prices and carbon intensity are those of the
     settings unless they are given.
@@ -334,14 +330,14 @@ class ObjectiveSpec(Strict):
 
     @property
     def needs_quality(self) -> str:
-        """The first of its names that means nothing without a metric; empty for none."""
+        """Return the first of its names that needs a metric; empty for none."""
         return next((name for name in self.name if name in NEED_QUALITY), "")
 
     def objective(self, settings: Settings | None = None, *, maximize: bool = True) -> Objective:
-        """The objective itself.
+        """Build the objective.
 
         Raises:
-            ConfigError: a price or carbon intensity is needed and nobody states it.
+            ConfigError: a price or carbon intensity is needed but missing.
         """
         return Objective(
             names=tuple(self.name),
@@ -385,9 +381,9 @@ Levels = Annotated[Values, BeforeValidator(expanded)]
 
 
 class CapSpec(Strict):
-    """A cap that is searched inside the trainings.
+    """Specification of a cap that is searched inside trainings.
 
-    `auto` may list the caps in watts that are allowed; by itself it is what the device offers.
+    `auto` may list the allowed caps in watts; by itself it means those that the device offers.
     """
 
     auto: Literal[True] | list[Annotated[float, Field(gt=0)]] = True
@@ -420,7 +416,7 @@ class CapSpec(Strict):
         return value
 
     def search(self, metric: str, k: float) -> CapSearch:
-        """How to look for it; `metric` and `k` are those of the objective."""
+        """Build the cap search; `metric` and `k` are those of the objective."""
         own = self.metric is not None
         return CapSearch(
             metric=self.metric or metric,
@@ -431,10 +427,10 @@ class CapSpec(Strict):
 
 
 class HardwareSpec(Strict):
-    """What may be chosen of the machine. Nothing named is nothing touched.
+    """Specification of the hardware parameters. What is not named is not changed.
 
-    With `combine: each` one thing is varied at a time: while it has another value than the first
-    of its list, the others are left as the machine has them.
+    With `combine: each` one parameter is varied at a time: while it differs from the first value of
+    its list, the others keep the machine's settings.
     """
 
     combine: Literal["grid", "each"] = "grid"
@@ -469,16 +465,18 @@ class HardwareSpec(Strict):
                 raise ValueError(f"{name}: {values}: one is given twice")
         for name in self.levers:
             if "/" not in name:
-                raise ValueError(f"levers: '{name}' is no lever; write it as cpu/governor")
+                raise ValueError(f"levers: '{name}' is not a lever; write it as cpu/governor")
         return self
 
     @property
     def cap(self) -> CapSpec | None:
-        """The cap that is searched inside trainings; None when there is none or it is listed."""
+        """Return the cap that is searched inside trainings; None when there is none or it is
+        listed.
+        """
         return self.power_limit if isinstance(self.power_limit, CapSpec) else None
 
     def parameters(self) -> dict[str, Parameter]:
-        """What a space has of it, by name."""
+        """Return the hardware parameters of the space, by name."""
         found: dict[str, Parameter] = {}
         firsts: dict[str, tuple[Value, ...]] = {}
         for name, values in self._listed():
@@ -502,13 +500,11 @@ SMALLER = ("loss", "error", "perplexity", "ppl", "mse", "mae", "rmse", "nll", "b
 
 
 OTHER_NAMES = {"bayes": "tpe", "nsga-ii": "nsga2", "nsgaii": "nsga2", "sha": "asha"}
-
-
-"""What others call it -> what we do."""
+"""Names of other tools -> our strategy."""
 
 
 class MetricSpec(Strict):
-    """What a training reports of its quality, which way is better, and what is good enough."""
+    """Specification of the quality metric, its direction, and its target."""
 
     name: Annotated[str, Field(min_length=1)]
     goal: Literal["maximize", "minimize"]
@@ -524,8 +520,8 @@ class MetricSpec(Strict):
         value = dict(value)
         name = str(value.get("name", ""))
         if name and "goal" not in value:
-            # W&B minimizes whatever has no goal, which throws away the best accuracy
-            # (fields that are not known are said first: one of them may be a goal with a typo)
+            # W&B minimizes a metric without a goal, which would discard the best accuracy.
+            # Unknown fields are reported first: one of them may be a goal with a typo.
             known = value.keys() <= cls.model_fields.keys()
             if known and not any(word in name.lower() for word in SMALLER):
                 raise ValueError(f"is more of '{name}' better? Give goal: maximize or minimize")
@@ -538,15 +534,14 @@ class MetricSpec(Strict):
         return number(value)
 
     def quality(self) -> Quality:
-        """As a strategy sees it."""
         return Quality(metric=self.name, maximize=self.goal == "maximize", target=self.target)
 
 
 class LimitsSpec(Strict):
-    """What the search may spend. Nothing given is no limit.
+    """Limits of the search. What is not given is unlimited.
 
-    `energy` and `time` are of the whole search, `trials` counts configurations, `epochs` are
-    of one training, `trial_timeout` is the longest that one stretch of it may take.
+    `energy` and `time` apply to the whole search, `trials` counts configurations, `epochs` apply to
+    one training, `trial_timeout` is the longest that one segment may take.
     """
 
     energy_j: Annotated[float | None, Field(gt=0, alias="energy")] = None
@@ -576,7 +571,6 @@ class LimitsSpec(Strict):
         return seconds(value)
 
     def limits(self) -> Limits:
-        """As a strategy sees them."""
         return Limits(
             energy_j=self.energy_j,
             time_s=self.time_s,
@@ -587,7 +581,7 @@ class LimitsSpec(Strict):
 
 
 class StrategySpec(Strict):
-    """Who decides what is trained next, and its options."""
+    """Specification of the strategy and its options."""
 
     name: str
     options: dict[str, Any] = Field(default_factory=dict)
@@ -623,7 +617,7 @@ class StrategySpec(Strict):
 
 
 class EarlyTerminate(Strict):
-    """Early stopping as W&B writes it; it makes a random search one by successive halving."""
+    """Early stopping as in W&B; it turns a random search into successive halving."""
 
     type: Literal["hyperband"]
     min_iter: Annotated[int | None, Field(ge=1)] = None
@@ -648,7 +642,7 @@ class EarlyTerminate(Strict):
         return self
 
     def options(self) -> dict[str, Any]:
-        """The same for our `asha`."""
+        """Return the equivalent options of `asha`."""
         first = self.min_iter or max(1, round((self.max_iter or 1) / self.eta ** (self.s or 0)))
         options: dict[str, Any] = {"eta": self.eta, "rung_epochs": first}
         return options | ({"rungs": self.s + 1} if self.s is not None else {})

@@ -1,4 +1,4 @@
-"""The trial that a training gets: its parameters, where it reports, and the current trial."""
+"""Trial of a training: its parameters, its reports, and the current trial."""
 
 import contextvars
 import json
@@ -15,20 +15,12 @@ from wattloop.core.errors import ConfigError
 from wattloop.tune.executors.ipc import TrialChannel
 from wattloop.tune.segment import Value
 
-# What a training function is given: its parameters, and where it reports.
-#
-# def train(trial):
-#     model = Model(trial["width"])
-#     for epoch in trial.epochs(20):
-#         ...
-#         trial.report(accuracy=evaluate(model))
-
 T = TypeVar("T")
 
 
 class TrialStopped(BaseException):
-    """The search does not go on with this training. Not an Exception: nothing should catch it, but
-    `finally` blocks run.
+    """Signal that the search ends this training. Not an Exception, so that only `finally` blocks
+    see it.
     """
 
 
@@ -39,7 +31,7 @@ class Trial(ABC):
         params: the configuration.
         seed: of everything random in it; Python, numpy and torch are seeded already.
         checkpoint: a folder of its own; files there survive a kill. Save before reporting.
-        resumed: whether files from before are in that folder, to go on from.
+        resumed: whether files from before are in that folder, to resume from.
         epochs_done: how many epochs those had.
     """
 
@@ -59,14 +51,14 @@ class Trial(ABC):
             ) from None
 
     def get(self, name: str, default: Value = None) -> Value:
-        """A parameter, or `default` where this configuration has none of that name."""
+        """Return a parameter, or `default` where this configuration lacks it."""
         return self.params.get(name, default)
 
     def epochs(self, count: int | None = None) -> Iterator[int]:
-        """Numbers of the epochs to train, from 0, or from where a checkpoint was saved.
+        """Yield the numbers of the epochs to train, from 0, or from the checkpoint.
 
         The training may be paused, for a long time, between any two of them. Without `count` it
-        goes on as long as the search wants it to.
+        continues as long as the search wants it to.
         """
         self._count_epochs()
         epoch = int(self.epochs_done)
@@ -76,7 +68,7 @@ class Trial(ABC):
             self._end_epoch()
 
     def steps(self, batches: Iterable[T]) -> Iterator[T]:
-        """The batches of an epoch, each counted as a step when the next one is asked for."""
+        """Yield the batches of an epoch; each counts as a step when the next one is requested."""
         length = getattr(batches, "__len__", None)
         if length is not None:
             self.expect_steps(float(length()))
@@ -85,7 +77,7 @@ class Trial(ABC):
             self.step()
 
     def report(self, *, epoch: float | None = None, **metrics: Any) -> None:
-        """How good it is, and whatever else is worth keeping.
+        """Report the quality metric and any other metrics.
 
         Outside `epochs()` each report of the search's metric ends an epoch, and the training may be
         paused in it.
@@ -93,29 +85,27 @@ class Trial(ABC):
         self._report(numbers_of(metrics), epoch)
 
     def expect_steps(self, count: float) -> None:
-        """So many steps make an epoch: then it is known how far an epoch is."""
+        """Announce the steps of an epoch, so that the progress within it is known."""
 
     @abstractmethod
     def step(self, units: float = 1.0) -> None:
-        """A step of the training has ended; feeds the search for a power cap. Costs next to
-        nothing.
-        """
+        """Count a step; used by the search for a power cap. Very cheap."""
 
     @abstractmethod
     def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
-        """Hand numbers over; may pause."""
+        """Pass metrics on; may pause."""
 
     @abstractmethod
     def _count_epochs(self) -> None:
-        """The training says where its epochs end."""
+        """Announce that the training marks the ends of its epochs."""
 
     @abstractmethod
     def _end_epoch(self) -> None:
-        """An epoch has ended; may pause."""
+        """Mark the end of an epoch; may pause."""
 
 
 def numbers_of(metrics: Mapping[str, object]) -> dict[str, float]:
-    """Numbers, also from tensors or arrays with one element; None is not reported."""
+    """Return numbers, also from tensors or arrays with one element; None is not reported."""
     return {name: _number(name, value) for name, value in metrics.items() if value is not None}
 
 
@@ -131,18 +121,8 @@ def _number(name: str, value: object) -> float:
         ) from None
 
 
-# The training that is going on, for code that was not handed a trial.
-#
-# from wattloop.tune import current_trial
-#
-# trial = current_trial()
-# lr = trial.get("lr", 0.1)
-# for epoch in trial.epochs(20):
-#     ...
-#     trial.report(accuracy=accuracy)
-#
-# The same lines work in a function that `wattloop.tune.search` calls, in a program that
-# `wattloop tune run` starts, and in one that a person starts, where reports go nowhere.
+# `current_trial()` works in a function that `wattloop.tune.search` calls, in a program that
+# `wattloop tune run` starts, and in one that a person starts, where reports are dropped.
 
 REPORTS_VARIABLE = "WATTLOOP_REPORTS"
 
@@ -153,16 +133,14 @@ SAY_STEPS_EVERY_S = 0.05
 trial_here: contextvars.ContextVar[Trial | None] = contextvars.ContextVar(
     "wattloop_trial", default=None
 )
-
-
-"""Set in the thread of a function that is being trained."""
+"""Trial of the function that this thread trains."""
 
 
 _of_program: list[Trial] = []
 
 
 def current_trial() -> Trial:
-    """The trial of this function or program; one that nobody listens to outside of a search."""
+    """Return the trial of this function or program; outside a search its reports are dropped."""
     own = trial_here.get()
     if own is not None:
         return own
@@ -173,7 +151,7 @@ def current_trial() -> Trial:
 
 
 class ProgramTrial(Trial):
-    """In a program that a search has started: reports go into a file that the search follows."""
+    """Trial of a program that a search has started; the search reads its reports from a file."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         env = os.environ if environment is None else environment
@@ -187,13 +165,13 @@ class ProgramTrial(Trial):
         self._each: float | None = None
         self._say_at_s = 0.0
         self._counts = False
-        # in a job of several processes the first one speaks for all
+        # In a job of several processes only the first one reports.
         self._silent = env.get("RANK", "0") not in ("", "0")
         self._bell = None if self._silent else TrialChannel(self._path)
         self._write({"wattloop": "begins"})
 
     def step(self, units: float = 1.0) -> None:
-        """Counted, and said twenty times a second; may wait where the search asks for it."""
+        """Count a step, reported twenty times a second; may wait where the search asks for it."""
         self._steps += units
         now_s = time.monotonic()
         if now_s >= self._say_at_s:
@@ -229,7 +207,7 @@ class ProgramTrial(Trial):
         self._wait({"wattloop": "epoch"})
 
     def _wait(self, data: Mapping[str, object]) -> None:
-        """Say something after which the search may want a pause."""
+        """Report an event after which the search may pause the program."""
         self._write({**data, "wattloop.waits": True})
         if self._bell is not None:
             self._bell.ring()
@@ -238,13 +216,13 @@ class ProgramTrial(Trial):
 
     def _write(self, data: Mapping[str, object]) -> None:
         if not self._silent:
-            # one write each: the search never sees half a line that stays half
+            # One write per line: the search never reads a permanently incomplete line.
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(data) + "\n")
 
 
 class LoneTrial(Trial):
-    """In a program that a person has started: nobody listens."""
+    """Trial of a program outside a search; reports are dropped."""
 
     def __init__(self) -> None:
         self.params = {}
@@ -255,19 +233,15 @@ class LoneTrial(Trial):
 
     @property
     def checkpoint(self) -> Path:  # type: ignore[override]  # made only when it is used
-        """A folder for this run alone."""
+        """Create a folder for this run alone."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="wattloop-trial-"))
         return self._folder
 
-    def step(self, units: float = 1.0) -> None:
-        """Nobody listens."""
+    def step(self, units: float = 1.0) -> None: ...
 
-    def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
-        """Nobody listens."""
+    def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None: ...
 
-    def _count_epochs(self) -> None:
-        """Nobody listens."""
+    def _count_epochs(self) -> None: ...
 
-    def _end_epoch(self) -> None:
-        """Nobody listens."""
+    def _end_epoch(self) -> None: ...

@@ -27,8 +27,6 @@ class Taken(NamedTuple):
 
 
 Progress = Callable[[str, int, int, float], None]
-
-
 """Section, cases done, cases of the section, seconds of its budget left."""
 
 

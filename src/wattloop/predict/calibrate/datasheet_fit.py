@@ -18,8 +18,6 @@ from wattloop.predict.models.model import Model, Point
 from wattloop.predict.prediction import Prediction
 
 ROWS_OF_A_GPU = 1.0
-
-
 """Steps on one GPU err together: however many there are, they count as so many."""
 
 

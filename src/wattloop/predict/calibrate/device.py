@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 ALIGNMENT_BYTES = 256
-
-
 """What the caching allocator gives; kernels choose wider loads for it."""
 
 

@@ -41,14 +41,10 @@ KINDS: Mapping[str, str] = {
     "sdpa": "attention", "embedding": "embedding", "cat": "copy", "contiguous": "copy",
     "to_bf16": "copy", "mean": "reduction", "max_pool": "pool",
 }  # fmt: skip
-
-
 """Function of a host record -> kind of operation."""
 
 
 PASSES = 12
-
-
 """Walks of a foreach AdamW over its lists, each of which costs the host every tensor once."""
 
 
@@ -114,14 +110,10 @@ def _recurrent(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 FEWEST_GROUPS = 3
-
-
 """Fewer models than this say nothing about a model left out."""
 
 
 HOST_SPEEDS = tuple(0.5 * 1.05**step for step in range(29))
-
-
 """Half to twice the speed of the host that a model was fitted on."""
 
 
@@ -244,8 +236,6 @@ def left_out_residuals(model: KernelModel, points: Sequence[Point]) -> list[Resi
 # step records     small models: factors of families, host costs, joules together
 
 NO_GPU = "cpu"
-
-
 """What the machine record of `collect --gpu cpu` has for a GPU."""
 
 
@@ -406,8 +396,6 @@ _FIELDS = {
     "power": ("family", "params", "power_w", "seconds"),
     "step": ("model", "batch", "precision", "step_s", "avg_power_w"),
 }
-
-
 """Record -> fields it cannot do without."""
 
 

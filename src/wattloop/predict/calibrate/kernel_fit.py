@@ -31,8 +31,6 @@ REACHES = (0.7, 1.2, 2.0, 3.3, 5.5, 9.0)
 
 
 NOISES = (0.03, 0.08, 0.2, 0.4, 0.8)
-
-
 """Noise of a residual, as a share of how much residuals differ."""
 
 
@@ -322,8 +320,6 @@ _FUNCTIONS: Mapping[str, tuple[str, float, float]] = {
     **{f"{name}_backward": (f"{name}_backward", 2.0, 8.0)
        for name in ("gelu", "silu", "tanh", "sigmoid", "hardswish")},
 }  # fmt: skip
-
-
 """Function of the suite -> the operator's name, tensors read, FLOPs of an element."""
 
 
@@ -331,8 +327,6 @@ _LISTS: Mapping[str, tuple[int, int]] = {
     "mul_scalar": (1, 1), "add_scalar": (1, 1), "sqrt": (1, 1), "zero": (0, 1), "add_list": (2, 1),
     "lerp": (2, 1), "div_list": (2, 1), "addcmul": (3, 1), "addcdiv": (3, 1),
 }  # fmt: skip
-
-
 """List operation -> lists read and written."""
 
 
@@ -355,8 +349,6 @@ def _dtype(p: Params) -> str:
 # it predicts.
 
 FEWEST = 4
-
-
 """A class needs so many samples for constants of its own."""
 
 
@@ -371,8 +363,6 @@ OWN: Mapping[str, tuple[str, ...]] = {
 
 
 BY_FUNCTION = ("elementwise.", "reduction.", "index.", "pool.", "random.")
-
-
 """Kinds whose classes are functions: one that was not measured is like the others together."""
 
 
@@ -380,8 +370,6 @@ STREAM = ("stream.efficiency", "stream.start_s")
 
 
 PRIOR = 1.0
-
-
 """Standard deviation, in logarithms, of a constant around its default."""
 
 

@@ -125,14 +125,10 @@ def _cpu_name() -> str | None:
 
 
 FREE_SHARE = 0.5
-
-
 """Of the memory. Pools and the larger cases take a third; a desktop holds less than the rest."""
 
 
 BUSY_SHARE = 0.2
-
-
 """A desktop draws its windows with less."""
 
 
@@ -140,8 +136,6 @@ LOOKS = 4
 
 
 PAUSE_S = 0.2
-
-
 """The driver's utilisation is of the past sixth of a second to second."""
 
 

@@ -19,8 +19,6 @@ CLOCK_SM = 1
 
 
 HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-
-
 """Where these are set, torch's numbers of GPUs are not the driver's."""
 
 
@@ -230,8 +228,6 @@ PAUSE_S = 2e-3
 
 
 LONG_PAUSE_S = 0.02
-
-
 """Between samples of a sensor without a counter, whose changes need not be caught."""
 
 

@@ -32,8 +32,6 @@ def subject_workload(name: str, batch: int, precision: str) -> Workload:
 
 
 PARTS = 4
-
-
 """In how many parts of its window the host's pace is noted."""
 
 
@@ -41,8 +39,6 @@ PROFILED_STEPS = 3
 
 
 LONGEST_NAME = 120
-
-
 """Names of kernels are C++ templates written out."""
 
 

@@ -95,14 +95,10 @@ STEPS = (
     "mobilevit_small@256 16 fp32", "bilstm_tagger@80 1024 fp32", "alexnet@224 64 fp32",
     "lstm_text@200 2048 tf32", "resnet101@32 64 bf16", "t5_gated@256 4 fp32",
 )  # fmt: skip
-
-
 """Model, batch, precision; neighbours differ in kind, so that any part is a mixture."""
 
 
 PROFILES = (0, 1, 3, 4, 6, 7, 9, 10, 12, 14, 15, 17, 20, 24)
-
-
 """Which of the steps are also profiled, operation by operation."""
 
 
@@ -135,8 +131,6 @@ WAITING = (
     "wide_resnet28_4@32 32 bf16", "bart_base@256 2 bf16", "resnet101@32 64 tf32",
     "electra_small@128 8 bf16", "bart_base@256 2 tf32",
 )  # fmt: skip
-
-
 """Model, batch, precision."""
 
 
@@ -325,8 +319,6 @@ def tiny_cases(section: str) -> list[Case]:
 
 SHARES = {"kernels": 0.42, "host": 0.04, "power": 0.18, "steps": 0.25, "waiting": 0.07,
           "profile": 0.04}  # fmt: skip
-
-
 """Parts of the time that the sections get."""
 
 

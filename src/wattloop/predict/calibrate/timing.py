@@ -11,8 +11,6 @@ from wattloop.predict.calibrate.device import Bench
 from wattloop.predict.calibrate.sensor import Sensor, Watch
 
 SLEEP_CYCLES_S = 1.9e9
-
-
 """Cycles of the GPU's sleep kernel in a second; a little off does no harm."""
 
 

@@ -11,8 +11,6 @@ from wattloop.predict.workload.operation import Kind
 from wattloop.predict.workload.workload import Workload
 
 MATRIX_KINDS = frozenset({Kind.GEMM, Kind.CONV, Kind.ATTENTION, Kind.RNN})
-
-
 """Products, which matrix units take where they know the arithmetic."""
 
 

@@ -94,14 +94,10 @@ HEADS = {
     "image-classification": "AutoModelForImageClassification",
     "none": "AutoModel",
 }
-
-
 """Head -> the class of Transformers that builds it."""
 
 
 OFFSET_POSITIONS = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "longformer": 2}
-
-
 """Rows of the table of positions that no token uses."""
 
 
@@ -226,8 +222,6 @@ def _positions(config: Any) -> tuple[int | None, bool]:
 
 
 CLASSES = 1_000
-
-
 """Of an image classifier, as in ImageNet."""
 
 

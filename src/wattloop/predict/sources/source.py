@@ -56,8 +56,6 @@ DEFAULT_BATCH, DEFAULT_SEQ, DEFAULT_IMAGE = 8, 512, 224
 
 
 Inputs = tuple[Any, ...] | Mapping[str, Any]
-
-
 """Tensors on the meta device: arguments by position, or by name."""
 
 

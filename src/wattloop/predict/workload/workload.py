@@ -68,8 +68,6 @@ class Workload:
 
 
 ACCUMULATE = "aten.accumulate_grad_"
-
-
 """Name of the operation: each pass after the first adds its gradients to those there are."""
 
 

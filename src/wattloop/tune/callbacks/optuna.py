@@ -17,8 +17,6 @@ from wattloop.tune.strategies.optuna import library
 # measure with `n_jobs=1`.
 
 ENERGY_BY_STEP = "energy_j_by_step"
-
-
 """User attribute: cumulative joules at each reported step."""
 
 

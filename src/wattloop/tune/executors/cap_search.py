@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 FEWEST_PROBES = 2
-
-
 """With fewer probes, only the highest cap is known."""
 
 

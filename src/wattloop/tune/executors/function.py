@@ -134,8 +134,6 @@ def _params(segment: Segment) -> dict[str, Value]:
 
 
 PATIENCE_S = 10.0
-
-
 """Longest time that a function may take to end after it was stopped."""
 
 

@@ -21,8 +21,6 @@ from wattloop.tune.segment import Segment
 from wattloop.tune.segment_meter import scoped
 
 END_S = 20.0
-
-
 """Longest time that a worker may take to end its trainings and restore levers."""
 
 

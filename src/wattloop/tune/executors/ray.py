@@ -26,14 +26,10 @@ from wattloop.version import __version__
 # `WorkerTraining` is a process on the devices of its bundle.
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-
-
 """Variables that tell a process which GPUs it may use."""
 
 
 FOREIGN = (JOB_VARIABLE, RUN_VARIABLE, "SLURM_STEP_ID")
-
-
 """Job variables under which only one process is counted; each training of a search is counted."""
 
 
@@ -188,14 +184,10 @@ REMEDY = "pip install 'wattloop[ray]'"
 
 
 RESERVE_S = 60.0
-
-
 """Longest wait for devices; an autoscaler starts machines in about this time."""
 
 
 ANSWER_S = 30.0
-
-
 """A bundle answers within milliseconds; one that does not answer by then is lost."""
 
 
@@ -397,8 +389,6 @@ def _text(amounts: Mapping[str, float]) -> str:
 # only transports segments and progress.
 
 END_S = 10.0
-
-
 """Longest time that a paused training may take to release its devices."""
 
 

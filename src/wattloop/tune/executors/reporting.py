@@ -57,8 +57,6 @@ def classified_text(output: str) -> Status:
 
 
 WITHOUT = {"time", "quality"}
-
-
 """Objectives that need no energy."""
 
 

@@ -10,8 +10,6 @@ from wattloop.tune.segment import Segment
 from wattloop.tune.segment_meter import SegmentMeter
 
 LOOK_EVERY_S = 0.25
-
-
 """Period at which the remaining energy of the search is checked."""
 
 

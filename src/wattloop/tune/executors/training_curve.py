@@ -1,4 +1,4 @@
-"""What a training reports, in order, and what it means: epochs, quality, divergence."""
+"""Training curve: epochs, quality and divergence from the reports of one training."""
 
 import math
 from collections.abc import Mapping
@@ -10,33 +10,23 @@ from wattloop.tune.progress import Status
 from wattloop.tune.segment import Until
 
 CLOSE = 1e-9
-
-
-"""Epochs are counted as floats: so near a whole number is that number."""
+"""Tolerance for whole numbers: epochs are counted as floats."""
 
 
 MOST_PART = 0.999
-
-
-"""Of an epoch that has not ended."""
+"""Largest share of an epoch that has not ended."""
 
 
 PATIENCE = 2
-
-
 """A metric is missed after this many times the usual number of epochs between two of them."""
 
 
 SILENT_EPOCHS = 5
-
-
-"""Silence is longer than so many of the longest epochs, of which at least two were seen..."""
+"""Silence is longer than so many of the longest epochs, of which at least two were observed..."""
 
 
 SILENT_S = 2.0
-
-
-"""... and than the tidying up at the end of a quick training."""
+"""... and than the clean-up at the end of a quick training."""
 
 
 class CurvePoint(NamedTuple):
@@ -49,19 +39,19 @@ class CurvePoint(NamedTuple):
 
 @dataclass(slots=True)
 class TrainingCurve:
-    """The reports of one training.
+    """Reports of one training.
 
-    A training that says where its epochs end (`end_epoch`) may report whenever it likes. In any
-    other an epoch ends with each report of the quality metric, and with the first report of a later
-    epoch where the metric was left out.
+    A training that marks the ends of its epochs (`end_epoch`) may report at any time. In any other
+    an epoch ends with each report of the quality metric, and with the first report of a later epoch
+    where the metric was left out.
 
     Attributes:
-        wanted: the metric that tells quality, and its target.
+        wanted: the quality metric and its target.
         epochs: ended so far.
         quality: the metric of the last epoch, None when it did not report one; `best` of all.
         metrics: last value of everything reported.
-        diverged: which number is none, when one is.
-        counted: whether the training says where its epochs end.
+        diverged: name of the metric that is not finite.
+        counted: whether the training marks the ends of its epochs.
         steps, steps_each: of the epoch under way, and of a whole one as far as that is known.
         marks: ends of epochs since `begin`.
     """
@@ -78,9 +68,9 @@ class TrainingCurve:
     marks: list[CurvePoint] = field(default_factory=list)
     _pending: float | None = None
     _open: float | None = None
-    """The epoch, as the training numbers them, that has reported but not its quality."""
+    """Epoch, in the training's numbering, that has reported but not its quality."""
     _offset: float | None = None
-    """From the training's numbers to ours: 1 where its first epoch is 0."""
+    """Offset from the training's numbering to ours: 1 where its first epoch is 0."""
     _last_told: float | None = None
     _widest: float = 1.0
     _longest_s: float = 0.0
@@ -88,18 +78,20 @@ class TrainingCurve:
 
     @property
     def seen(self) -> bool:
-        """Whether the metric was ever reported."""
+        """Return whether the metric was ever reported."""
         return self.best is not None or self._pending is not None
 
     @property
     def missed(self) -> str:
-        """What to say of a metric that has disappeared; empty when it has not."""
+        """Return a message about a metric that has disappeared; empty when it has not."""
         if self._last_told is None or self.epochs - self._last_told <= PATIENCE * self._widest:
             return ""
         return f"{self.wanted.metric} was not reported any more after epoch {self._last_told:g}"
 
     def silent(self, begin_s: float, end_s: float) -> str:
-        """What to say of a segment that ended long after its last word; empty when it did not."""
+        """Return a message about a segment that ended long after its last report; empty when it did
+        not.
+        """
         if self._last_told is None or self._intervals < 2:
             return ""
         last_s = self.marks[-1].at_s if self.marks else begin_s
@@ -112,7 +104,7 @@ class TrainingCurve:
 
     @property
     def epochs_now(self) -> float:
-        """Epochs with the part of the one under way, where its steps are known."""
+        """Return the epochs with the fraction of the current one, where its steps are known."""
         if not self.steps_each:
             return self.epochs
         return self.epochs + min(MOST_PART, self.steps / self.steps_each)
@@ -121,7 +113,7 @@ class TrainingCurve:
         self.marks = []
 
     def report(self, metrics: Mapping[str, float], epoch: float | None, at_s: float) -> bool:
-        """Take note of numbers; whether an epoch has ended, or the training diverged."""
+        """Record metrics; return whether an epoch has ended or the training diverged."""
         ended = False
         if epoch is not None and not self.counted:
             ended = self._later(epoch, at_s)
@@ -137,16 +129,16 @@ class TrainingCurve:
         return ended or bool(self.diverged)
 
     def end_epoch(self, at_s: float) -> None:
-        """The training has come to the end of an epoch, whatever it reported."""
+        """Record the end of an epoch that the training marks."""
         self._end(math.floor(self.epochs + CLOSE) + 1.0, at_s)
 
     def finish(self, at_s: float) -> None:
-        """The training has ended; one that left its loop has ended its last epoch with that."""
+        """Record the end of the training; its last epoch ends with it."""
         if self._pending is not None:
             self.end_epoch(at_s)
 
     def conclude(self, metrics: Mapping[str, float], at_s: float) -> None:
-        """What a training says when it has ended: of its last epoch, or its only word."""
+        """Count the last reports of an ended training as its last epoch."""
         self.finish(at_s)
         again = self.epochs > 0 and (
             self.counted or metrics.get(self.wanted.metric) == self.quality
@@ -156,14 +148,14 @@ class TrainingCurve:
             if self.counted and self._pending is not None:
                 self._end(1.0, at_s)
             return
-        counted, self.counted = self.counted, True  # no epoch of its own
+        counted, self.counted = self.counted, True  # without an epoch number
         self.report(metrics, None, at_s)
         self.counted = counted
         if self._pending is not None:
             self._end(self.epochs, at_s)
 
     def verdict(self, until: Until, time_s: float, energy_j: float | None) -> Status | None:
-        """How the segment ends here, at the end of an epoch; None when it goes on."""
+        """Return how the segment ends after this epoch; None when it continues."""
         if self.diverged:
             return Status.DIVERGED
         if until.at_target and self.wanted.reached(self.quality):
@@ -176,10 +168,8 @@ class TrainingCurve:
             return Status.PAUSED
         return None
 
-    # -- inside ----------------------------------------------------------------------------
-
     def _later(self, epoch: float, at_s: float) -> bool:
-        """Note which epoch reports; whether the one before has ended without its metric."""
+        """Record the epoch that reports; return whether the one before ended without its metric."""
         if self._offset is None:
             self._offset = 1.0 if epoch in (0, self.epochs) else 0.0
         before, self._open = self._open, epoch
@@ -205,7 +195,7 @@ class TrainingCurve:
                 self.best = self.quality
             self._widest = max(self._widest, self.epochs - (self._last_told or 0.0))
             self._last_told = self.epochs
-        if again:  # the same epoch reported once more: its last word counts
+        if again:  # the same epoch reported again: its last value counts
             self.marks.pop()
         elif self.marks:
             self._longest_s = max(self._longest_s, at_s - self.marks[-1].at_s)

@@ -1,1 +1,1 @@
-"""Strategies on measured tables: what a search would have cost, in seconds."""
+"""Replay of strategies on measured tables: the cost of a search without training."""

@@ -1,4 +1,4 @@
-"""An executor that trains nothing: measured tables give the time and energy of each segment."""
+"""Executor without training: measured tables give the time and energy of each segment."""
 
 import math
 from collections.abc import Sequence
@@ -14,27 +14,19 @@ from wattloop.tune.progress import CapFound, EpochPoint, Progress, Status
 from wattloop.tune.replay.tables import RecordedTraining, RecordedWorkload
 from wattloop.tune.segment import CAP_LEVER, CapSearch, Segment, Until
 
-# Searches for a cap inside a training that is replayed: which caps are tried, for how long, and
-# what is found.
-#
-# They depend on the curve and on the noise of the readings only, and a search takes a tenth of a
-# second of computing. So each curve has a few of them, drawn once, that all trainings share.
+# Searches for a cap in a replayed training depend only on the curve and on the noise of the
+# readings. One takes a tenth of a second to compute, so each curve has a few draws that all
+# trainings share.
 
 READING_S = 1.0
-
-
-"""Length of the stretch of training that one reading of the meter tells of."""
+"""Duration of training that one reading of the meter covers."""
 
 
 ERROR = 0.02
-
-
-"""Windows are extended until energy is known this well."""
+"""Windows are extended until energy has this relative error."""
 
 
 POOL = 6
-
-
 """Draws of noise per curve."""
 
 
@@ -43,14 +35,14 @@ RULES = OnlineRules()
 
 @dataclass(frozen=True, slots=True)
 class CapScript:
-    """One search: (cap, seconds) one after the other, and the outcome."""
+    """One search: (cap, seconds) in order, and the result."""
 
     stretches: tuple[tuple[float, float], ...]
     found: CapFound
 
 
 class CapScripts:
-    """The searches of all curves.
+    """Searches for a cap of all curves.
 
     Args:
         noise: relative standard deviation of a reading of energy.
@@ -62,12 +54,12 @@ class CapScripts:
 
     @property
     def readings(self) -> int:
-        """Of a window that is long enough."""
+        """Return the number of readings in a window that is long enough."""
         least = math.ceil(RULES.least_s / READING_S)
         return max(least, math.ceil((self.noise / ERROR) ** 2))
 
     def draw(self, curve: MeasuredCurve, search: CapSearch, draw: np.random.Generator) -> CapScript:
-        """One of the searches of this curve."""
+        """Draw one of the searches of this curve."""
         number = int(draw.integers(POOL)) if self.noise else 0
         key = (curve, search, number)
         if key not in self._made:
@@ -78,7 +70,7 @@ class CapScripts:
         caps = _allowed(curve.caps_w, search.caps_w)
         if len(caps) < 2:
             cap_w = caps[0] if caps else None
-            return CapScript((), CapFound(cap_w=cap_w, reason="there is no other cap"))
+            return CapScript((), CapFound(cap_w=cap_w, reason="the device has only one cap"))
         draw = np.random.default_rng([number, *(int(1000 * t) for t in curve.time_s)])
         error = self.noise / math.sqrt(self.readings)
         finder = CapFinder(caps, search.metric, search.k, noise=max(error, 1e-3))
@@ -116,7 +108,7 @@ CLOSE = 1e-9
 
 @dataclass(slots=True)
 class _Candidate:
-    """A training under way; `energy_j` as the meter says."""
+    """Training under way; `energy_j` is the meter's reading."""
 
     batch_size: int
     training: RecordedTraining
@@ -128,7 +120,7 @@ class _Candidate:
 
 @dataclass(slots=True)
 class _Segment:
-    """What the present segment took so far; `energy_j` as the meter says."""
+    """Cost of the current segment so far; `energy_j` is the meter's reading."""
 
     until: Until
     time_s: float = 0.0
@@ -139,15 +131,14 @@ class _Segment:
 
 
 class ReplayExecutor:
-    """Runs segments of trainings with `batch_size` as the parameter, by measured tables.
+    """Executor that replays trainings with `batch_size` as the parameter, from measured tables.
 
-    Each candidate is one of the recorded trainings of its batch size, drawn by chance. Epochs to a
-    quality are those of that training at any cap; time and energy are those of the batch size at
-    the cap.
+    Each candidate is a random one of the recorded trainings of its batch size. Epochs to a quality
+    are those of that training at any cap; time and energy are those of the batch size at the cap.
 
     Args:
-        workload: what was measured.
-        scripts: searches for caps; also says how noisy the meter is.
+        workload: the measured tables.
+        scripts: searches for caps, with the noise of the meter.
         seed: of the draws.
     """
 
@@ -158,19 +149,19 @@ class ReplayExecutor:
         self._draw = np.random.default_rng(seed)
         self._candidates: dict[str, _Candidate] = {}
         self.spent_j: dict[str, float] = {}
-        """What each candidate really took, without the meter's noise."""
+        """True energy of each candidate, without the meter's noise."""
         self.trained: dict[str, tuple[int, float]] = {}
         """Batch size of each candidate, and its cap at the end."""
         self.reached: set[str] = set()
-        """Candidates that were good enough."""
+        """Candidates that reached the target."""
 
     @property
     def total_j(self) -> float:
-        """What all of it really took."""
+        """Return the true energy of all candidates."""
         return math.fsum(self.spent_j.values())
 
     def run(self, segment: Segment) -> Progress:
-        """Go on with a candidate as the tables say."""
+        """Continue a candidate by the tables."""
         if segment.rates is not None:
             return Progress(
                 status=Status.NOT_SUPPORTED, message="the tables have one learning rate"
@@ -185,12 +176,12 @@ class ReplayExecutor:
                 return Progress(status=Status.NOT_SET, message=f"{cap_w} W was not measured")
             known.cap_w = float(cap_w)
         if segment.until.epochs is not None and known.epochs >= segment.until.epochs - CLOSE:
-            part.status = Status.PAUSED  # it is there already
+            part.status = Status.PAUSED  # it has already reached the target
         found = None
         if segment.cap is not None and part.status is None:
             found = self._look_for_cap(segment, known, part)
         if part.status is None and self._due(known, part) and found is not None:
-            part.status = Status.PAUSED  # a search ends first, even where a bound is passed
+            part.status = Status.PAUSED  # a search for a cap completes, even past a bound
         while part.status is None:
             self._advance(segment.candidate, known, part, math.inf)
         self.trained[segment.candidate] = (known.batch_size, known.cap_w)
@@ -201,14 +192,10 @@ class ReplayExecutor:
         return self._progress(known, part, found)
 
     def let_go(self, candidate: str) -> None:
-        """Forget how far it was."""
         self._candidates.pop(candidate, None)
 
     def close(self) -> None:
-        """Forget everything that is paused."""
         self._candidates.clear()
-
-    # -- inside ----------------------------------------------------------------------------
 
     def _begin(self, segment: Segment) -> _Candidate:
         size = segment.parameters.get(BATCH)
@@ -220,7 +207,7 @@ class ReplayExecutor:
         return _Candidate(int(size), training, self.workload.curves[int(size)].caps_w[-1])
 
     def _look_for_cap(self, segment: Segment, known: _Candidate, part: _Segment) -> CapFound | None:
-        """Probes are not cut short by a bound, only by the target or the training's own end."""
+        """Replay a search for a cap; only the target or the training's own end cut it short."""
         assert segment.cap is not None
         bounds, part.until = part.until, Until(at_target=part.until.at_target)
         script = self.scripts.draw(self.workload.curves[known.batch_size], segment.cap, self._draw)
@@ -263,12 +250,12 @@ class ReplayExecutor:
             part.status = Status.PAUSED
 
     def _error_j(self, joules: float, length_s: float) -> float:
-        """A whole epoch is no better known than a window of the required error."""
+        """Return the error of an epoch: at least that of a window of the required error."""
         readings = max(length_s / READING_S, 1.0)
         return joules * self.scripts.noise / math.sqrt(min(readings, self.scripts.readings))
 
     def _room_s(self, known: _Candidate, part: _Segment, epoch_s: float, power_w: float) -> float:
-        """How long until one of the bounds is met."""
+        """Return the time until one of the bounds is met."""
         until, rooms = part.until, [math.inf]
         if until.time_s is not None:
             rooms.append(until.time_s - part.time_s)

@@ -21,9 +21,7 @@ from wattloop.tune.strategies.race.race import Race
 from wattloop.tune.strategies.race.warm_start import WarmStart
 
 TRIES = 5
-
-
-"""A job that fails is begun anew, but not for ever."""
+"""Attempts at a job that fails."""
 
 
 CLOSE = 1.05
@@ -31,15 +29,15 @@ CLOSE = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One run of the job, up to the target.
+    """Result of one run of the job, up to the target.
 
     Attributes:
-        energy_j: everything that was spent, truly.
+        energy_j: true total energy.
         winner_j: of it, on the training that is the winner's.
         batch_size, cap_w: the winner; None when the target was not reached.
         failures: trainings meant to reach the target that did not.
         close_j: spent until the best known was within 5% of the best possible; None if it never
-            was, or was not looked at.
+            was, or was not checked.
     """
 
     energy_j: float
@@ -51,22 +49,22 @@ class Served:
 
     @property
     def reached(self) -> bool:
-        """Whether the job was done."""
+        """Return whether the job reached the target."""
         return self.batch_size is not None
 
 
 class ReplayPolicy(Protocol):
-    """Serves the same job, time after time."""
+    """Policy that serves the same job repeatedly."""
 
     def serve(self, bench: ReplayExecutor) -> Served:
-        """Run it once, on a fresh bench, until the target is reached."""
+        """Run the job once, on a new executor, until the target is reached."""
 
 
 class SearchPolicy:
-    """Any strategy: search once, then train its choice for ever.
+    """Policy of any strategy: search once, then train its choice.
 
     Args:
-        workload: what is searched.
+        workload: the measured tables.
         make: the strategy.
     """
 
@@ -75,7 +73,7 @@ class SearchPolicy:
         self._chosen: tuple[int, float] | None = None
 
     def serve(self, bench: ReplayExecutor) -> Served:
-        """The first time search, then train."""
+        """Search the first time, then train."""
         if self._chosen is not None:
             return _trained(bench, self._chosen)
         strategy = self._make()
@@ -85,7 +83,7 @@ class SearchPolicy:
             self._chosen = bench.trained[best.candidate]
             spent_j = bench.spent_j[best.candidate]
             return Served(bench.total_j, spent_j, *self._chosen, close_j=close_j)
-        # The job is still to be done: with its choice, or the default where there is none.
+        # The job must still be done: with the choice, or the default where there is none.
         default = (self.workload.default, self.workload.curves[self.workload.default].caps_w[-1])
         self._chosen = default if best is None else bench.trained[best.candidate]
         done = _trained(bench, self._chosen)
@@ -93,10 +91,10 @@ class SearchPolicy:
 
 
 class RacePolicy:
-    """`race`, which remembers the job.
+    """Policy of `race`, with its memory of the job.
 
     Args:
-        make: a race with what is remembered.
+        make: builds a race from its memory.
     """
 
     def __init__(self, make: Callable[[WarmStart], Race]) -> None:
@@ -104,7 +102,7 @@ class RacePolicy:
         self._memory = WarmStart()
 
     def serve(self, bench: ReplayExecutor) -> Served:
-        """Search with what is remembered, and remember more."""
+        """Search with the memory of earlier runs, and extend it."""
         again = bool(self._memory)
         race = self._make(self._memory)
         close_j = _searched(race, bench)
@@ -123,7 +121,7 @@ class RacePolicy:
 
 
 class DefaultCapPolicy:
-    """The default batch size at the cap that is found in the first training."""
+    """Policy of the default batch size at the cap that is found in the first training."""
 
     def __init__(self, workload: RecordedWorkload) -> None:
         self.workload = workload
@@ -146,7 +144,7 @@ class DefaultCapPolicy:
 
 
 def _searched(strategy: Strategy, bench: ReplayExecutor) -> float | None:
-    """Run everything the strategy asks for; what was spent when its choice first was close."""
+    """Run all segments of a strategy; return the energy spent when its choice first was close."""
     workload, close_j = bench.workload, None
     while (segment := strategy.ask()) is not None:
         assert segment is not WAIT  # one segment at a time
@@ -164,7 +162,7 @@ def _searched(strategy: Strategy, bench: ReplayExecutor) -> float | None:
 
 
 def _trained(bench: ReplayExecutor, chosen: tuple[int, float]) -> Served:
-    """A training of the choice, begun anew where it fails."""
+    """Train the choice, again where it fails."""
     for attempt in range(TRIES):
         name = f"run {attempt}"
         _train(bench, *chosen, name)
@@ -174,7 +172,7 @@ def _trained(bench: ReplayExecutor, chosen: tuple[int, float]) -> Served:
 
 
 def _train(bench: ReplayExecutor, batch_size: int, cap_w: float | None, name: str) -> Progress:
-    """One whole training; a cap of None is looked for on the way."""
+    """Run one whole training; a cap of None is searched on the way."""
     return bench.run(
         Segment(
             key=name,
@@ -186,12 +184,10 @@ def _train(bench: ReplayExecutor, batch_size: int, cap_w: float | None, name: st
     )
 
 
-# The policy of Zeus (NSDI 2023), re-implemented from the paper as a baseline.
-#
-# Batch sizes by exploration with pruning, then Thompson sampling with Gaussian arms; power limits
-# by just-in-time profiling: every limit for a few seconds at the beginning of the first training
-# with a batch size. The cost is energy (eta = 1). A training is stopped when it has cost `BETA`
-# times the least cost of any so far.
+# Policy of Zeus (NSDI 2023), re-implemented from the paper: exploration of batch sizes with
+# pruning, then Thompson sampling with Gaussian arms. Power limits by just-in-time profiling: every
+# limit for a few seconds at the beginning of the first training with a batch size. The cost is
+# energy (eta = 1). A training is stopped when it has cost `BETA` times the least cost so far.
 
 BETA = 2.0
 
@@ -206,7 +202,7 @@ TRIES_zeus = 40
 
 
 class ZeusPolicy:
-    """Serves a recurring job as Zeus does.
+    """Policy that serves a recurring job as Zeus does.
 
     Args:
         workload: its batch sizes and default.
@@ -219,12 +215,12 @@ class ZeusPolicy:
         self._caps: dict[int, float] = {}
         self._costs: dict[int, list[float]] = {}
         self._worked = True
-        """Whether the training before reached the target; steers the exploration."""
+        """True when the previous training reached the target; steers the exploration."""
         self._arms: list[int] = []
         self._exploration: Iterator[int] | None = self._explore()
 
     def serve(self, bench: ReplayExecutor) -> Served:
-        """One training after the other, as the policy says, until one reaches the target."""
+        """Train as the policy decides, until one training reaches the target."""
         for attempt in range(TRIES_zeus):
             size = self._next()
             label = f"run {attempt}"
@@ -245,7 +241,7 @@ class ZeusPolicy:
         return min(self._arms, key=self._sampled_cost)
 
     def _explore(self) -> Iterator[int]:
-        """Down from the default until one fails, then up; again from the best of the good ones."""
+        """Explore down from the default until one fails, then up; again from the best good one."""
         sizes, start = list(self.workload.batch_sizes), self.workload.default
         for _ in range(ROUNDS):
             good: list[int] = []
@@ -266,7 +262,7 @@ class ZeusPolicy:
         self._arms = sizes
 
     def _sampled_cost(self, size: int) -> float:
-        """Thompson: a draw from the belief about the mean cost of an arm, flat before anything."""
+        """Draw from the posterior of the mean cost of an arm (Thompson sampling); flat prior."""
         costs = self._costs.get(size, [])
         if not costs:
             return -math.inf
@@ -276,7 +272,7 @@ class ZeusPolicy:
     # -- one training ----------------------------------------------------------------------
 
     def _train(self, bench: ReplayExecutor, size: int, label: str) -> tuple[bool, float]:
-        """Whether it reached the target, and its energy as the meter says."""
+        """Train once; return whether it reached the target, and its energy by the meter."""
         least_j = min((min(costs) for costs in self._costs.values()), default=math.inf)
         told_j = 0.0
         while True:
@@ -295,7 +291,7 @@ class ZeusPolicy:
                 return False, told_j
 
     def _profile(self, bench: ReplayExecutor, size: int, label: str) -> tuple[bool | None, float]:
-        """Every limit for some seconds; the training may end meanwhile."""
+        """Profile every limit for some seconds; the training may end meanwhile."""
         told_j, per_epoch = 0.0, {}
         before = 0.0
         for cap_w in reversed(self.workload.curves[size].caps_w):
@@ -324,8 +320,6 @@ class ZeusPolicy:
 
 
 RANDOM = 20
-
-
 """Configurations that `random` tries."""
 
 
@@ -333,24 +327,24 @@ Make = Callable[[RecordedWorkload, int], ReplayPolicy]
 
 
 def policy(name: str, workload: RecordedWorkload, seed: int) -> ReplayPolicy:
-    """The policy called `name`, for one workload.
+    """Return the policy called `name`, for one workload.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: unknown name.
     """
     check_policy(name)
     return POLICIES[name](workload, seed)
 
 
 def check_policy(name: str) -> None:
-    """Raise ConfigError when there is none of that name."""
+    """Raise ConfigError when the name is unknown."""
     if name not in POLICIES:
         raise ConfigError(f"unknown strategy '{name}'; known are {', '.join(POLICIES)}")
 
 
 def replay_problem(workload: RecordedWorkload, seed: int, *, caps: bool = True) -> Problem:
-    """What a strategy is told: batch sizes, and a cap to be found inside trainings; with `caps`
-    False, the caps are a parameter like any other.
+    """Return the problem: batch sizes, and a cap to be found inside trainings; with `caps` False,
+    the caps are an ordinary parameter.
     """
     space: dict[str, Parameter] = {BATCH: Choice(values=workload.batch_sizes)}
     default: dict[str, Value] = {BATCH: workload.default}
@@ -374,7 +368,7 @@ def _race(workload: RecordedWorkload, seed: int) -> ReplayPolicy:
 
 
 def _searched_policies(name: str, *, caps: bool, most: int | None = None) -> Make:
-    """Any strategy of the package; grid and random try caps like any other parameter."""
+    """Return policies of all strategies; grid and random treat caps as an ordinary parameter."""
 
     def make(workload: RecordedWorkload, seed: int) -> ReplayPolicy:
         problem = replay_problem(workload, seed, caps=caps)
@@ -402,6 +396,4 @@ POLICIES: Mapping[str, Make] = {
     "default-cap": lambda workload, seed: DefaultCapPolicy(workload),
     "asha": _searched_policies("asha", caps=True),
 }
-
-
-"""Name -> policy. `asha` is there to see what plain halving does."""
+"""Name -> policy. `asha` shows the result of plain halving."""

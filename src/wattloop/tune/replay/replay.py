@@ -1,4 +1,4 @@
-"""Strategies compared on measured tables, and the figures by which they are.
+"""Comparison of strategies on measured tables, and its figures.
 
 In units of D, one training with the default batch size at the highest cap (mean over training
 seeds), and of the oracle, the least mean energy to the target over batch sizes and caps. Energies
@@ -27,12 +27,12 @@ FIGURES = {
     "close_d": "energy until the choice was within 5% of the oracle, in D; median of the seeds "
     "in which it came to that",
 }
-"""Name -> what it says. Means over seeds, unless said otherwise."""
+"""Name -> meaning. Means over seeds, unless stated otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayEntry:
-    """One workload on one GPU; see `FIGURES`. None: fewer runs were replayed, or it never was."""
+    """One workload on one GPU; see `FIGURES`. None: fewer runs were replayed, or never."""
 
     gpu: str
     dataset: str
@@ -64,15 +64,15 @@ def replay(
     make: Callable[[RecordedWorkload, int], ReplayPolicy] | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> ReplayEntry:
-    """One strategy on one workload.
+    """Replay one strategy on one workload.
 
     Args:
-        workload: what was measured.
+        workload: the measured tables.
         name: of the strategy.
-        make: one that has no name, in its place.
+        make: builds an unnamed one, in its place.
         seeds: independent repetitions; each draws its own training seeds and readings.
         recurrences: runs of the job in each.
-        scripts: searches for caps, shared by strategies; also says how noisy the meter is.
+        scripts: searches for caps, shared by strategies, with the noise of the meter.
         advance: called after each seed.
     """
     scripts = scripts or CapScripts()
@@ -90,7 +90,7 @@ def replay(
 
 
 def medians(entries: Sequence[ReplayEntry]) -> dict[str, float | None]:
-    """Over workloads, of each figure that at least one has."""
+    """Return the median over workloads of each figure that at least one has."""
     found: dict[str, float | None] = {}
     for name in FIGURES:
         values = [value for e in entries if (value := getattr(e, name)) is not None]

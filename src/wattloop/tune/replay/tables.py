@@ -21,7 +21,7 @@ METRIC = "quality"
 
 @dataclass(frozen=True)
 class RecordedTraining:
-    """One training that was recorded: the epoch at which each quality was first reached.
+    """Recorded training: the epoch at which each quality was first reached.
 
     Attributes:
         levels: (quality, epoch), from the easiest level to the hardest that was reached.
@@ -34,24 +34,24 @@ class RecordedTraining:
         return [epoch for _, epoch in self.levels]
 
     def quality(self, epochs: float) -> float | None:
-        """The hardest level reached after so many epochs; None before the first. Nothing is
-        interpolated: that would tell when the next level is due.
+        """Return the hardest level reached after so many epochs; None before the first. Nothing is
+        interpolated: that would reveal when the next level is due.
         """
         count = bisect_right(self._epochs, epochs + 1e-9)
         return self.levels[count - 1][0] if count else None
 
     def epochs_to(self, wanted: Quality) -> int | None:
-        """Epochs until the quality is good enough; None when it never was."""
+        """Return the epochs until the quality is reached; None when it never was."""
         return next((epoch for level, epoch in self.levels if wanted.reached(level)), None)
 
 
 @dataclass(frozen=True)
 class RecordedWorkload:
-    """A problem with everything that was measured for it on one GPU.
+    """Problem with all its measurements on one GPU.
 
     Attributes:
         gpu: from the name of the table.
-        max_epochs: a training that is not there by then has failed.
+        max_epochs: a training that misses the target by then has failed.
         default: the default batch size, of those that were measured.
         curves: time and power of an epoch at each cap, by batch size.
         trainings: one per training seed, by batch size; the same batch sizes as `curves`.
@@ -73,7 +73,7 @@ class RecordedWorkload:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Those that can be replayed, ascending."""
+        """Return those that can be replayed, ascending."""
         return tuple(sorted(self.curves))
 
     def epoch_energy_j(self, batch_size: int, cap_w: float) -> float:
@@ -82,12 +82,12 @@ class RecordedWorkload:
         return curve.time_s[at] * curve.power_w[at]
 
     def best_cap_w(self, batch_size: int) -> float:
-        """The cap with the least energy."""
+        """Return the cap with the least energy."""
         caps = self.curves[batch_size].caps_w
         return min(caps, key=lambda cap_w: self.epoch_energy_j(batch_size, cap_w))
 
     def epochs(self, batch_size: int) -> float:
-        """Expected epochs until the target is reached, trainings that failed and were begun anew
+        """Return the expected epochs until the target is reached, failed and repeated trainings
         included; infinite when none ever reached it.
         """
         taken = [training.epochs_to(self.wanted) for training in self.trainings[batch_size]]
@@ -97,21 +97,21 @@ class RecordedWorkload:
         return fmean(good) + (len(taken) - len(good)) * self.max_epochs / len(good)
 
     def energy_j(self, batch_size: int, cap_w: float) -> float:
-        """Expected energy until the target is reached."""
+        """Return the expected energy until the target is reached."""
         return self.epochs(batch_size) * self.epoch_energy_j(batch_size, cap_w)
 
     @cached_property
     def default_energy_j(self) -> float:
-        """D: the default batch size at the highest cap."""
+        """Return D: the energy of the default batch size at the highest cap."""
         return self.energy_j(self.default, self.curves[self.default].caps_w[-1])
 
     @cached_property
     def oracle_energy_j(self) -> float:
-        """The least over batch sizes and caps."""
+        """Return the least energy over batch sizes and caps."""
         return min(self.energy_j(b, self.best_cap_w(b)) for b in self.batch_sizes)
 
 
-# Measured tables of the form that the Zeus library's artifact has, joined to workloads.
+# Columns of the tables, as in the Zeus library's artifact:
 #
 # - power (one file per GPU): dataset, network, batch_size, optimizer, power_limit (W),
 #   time_per_epoch (s), average_power (W)
@@ -120,7 +120,7 @@ class RecordedWorkload:
 # - problems: dataset, network, optimizer, target_metric, higher_is_better (1 or 0), max_epochs,
 #   default_batch_size
 #
-# Other columns are left alone. Only batch sizes that are in both of the first two can be replayed.
+# Other columns are ignored. Only batch sizes that are in both of the first two can be replayed.
 
 TRAIN_COLUMNS = (
     "dataset",
@@ -152,7 +152,7 @@ YES = {
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A problem that cannot be replayed on a GPU, and why."""
+    """Problem that cannot be replayed on a GPU, with the reason."""
 
     gpu: str
     dataset: str
@@ -162,7 +162,7 @@ class LeftOut:
 
     @property
     def name(self) -> str:
-        """For people; the optimizer tells problems of one network apart."""
+        """Return its name; the optimizer distinguishes problems of one network."""
         return f"{self.dataset}/{self.network} ({self.optimizer}) on {self.gpu}"
 
 
@@ -174,20 +174,19 @@ class _Problem(NamedTuple):
 
 
 _Levels = dict[tuple[str, str], list[tuple[float, float]]]
-
-
 """(learning rate, run) -> (level, epoch)."""
 
 
 def read_workloads(
     power: Sequence[str | Path], train: str | Path, problems: str | Path
 ) -> tuple[list[RecordedWorkload], list[LeftOut]]:
-    """Every problem on every GPU, and those left out.
+    """Read every problem on every GPU, and those left out.
 
     Raises:
-        ConfigError: a file or column is missing, a cell is no number, or nothing can be replayed.
+        ConfigError: a file or column is missing, a cell is not a number, or nothing can be
+            replayed.
     """
-    wanted = list(dict.fromkeys(_read_problems(problems)))  # the same twice counts once
+    wanted = list(dict.fromkeys(_read_problems(problems)))  # duplicates count once
     recorded = _read_train(train)
     found: list[RecordedWorkload] = []
     left: list[LeftOut] = []
@@ -248,7 +247,7 @@ def _default(asked: int, largest: int, both: Sequence[int]) -> int:
 
 
 def _trainings(wanted: Quality, recorded: _Levels) -> tuple[RecordedTraining, ...]:
-    """One per run, at the learning rate that most runs have."""
+    """Return one training per run, at the learning rate that most runs have."""
     rates = Counter(rate for rate, _ in recorded)
     rate = max(rates, key=lambda one: rates[one])
     return tuple(
@@ -257,7 +256,7 @@ def _trainings(wanted: Quality, recorded: _Levels) -> tuple[RecordedTraining, ..
 
 
 def _training(wanted: Quality, levels: list[tuple[float, float]]) -> RecordedTraining:
-    """Easiest level first; a harder level is never reached before an easier one."""
+    """Sort levels by difficulty; a harder level is never reached before an easier one."""
     reached = [(level, epoch) for level, epoch in levels if math.isfinite(epoch)]
     ordered: list[tuple[float, int]] = []
     for level, epoch in sorted(reached, reverse=not wanted.maximize):
@@ -293,7 +292,7 @@ def _read_train(table: str | Path) -> dict[tuple[str, str, str], dict[int, _Leve
 
 
 def _rows(table: str | Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """(file and line, cells without blanks around them)."""
+    """Yield (file and line, stripped cells)."""
     path = user_path(str(table))
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -338,7 +337,7 @@ def _whole(where: str, name: str, text: str) -> int:
 
 
 def _epoch(where: str, text: str) -> float:
-    """Infinite where the level was never reached."""
+    """Parse an epoch; infinite where the level was never reached."""
     if text.lower() in ("", "nan", "inf", "none", "-1"):
         return math.inf
     value = _number(where, "target_epoch", text)

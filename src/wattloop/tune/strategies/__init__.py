@@ -1,4 +1,4 @@
-"""Strategies, one file each; `tune.strategy` has their contract."""
+"""Strategies, one module or package each; `base` has their contract."""
 
 import importlib
 import inspect
@@ -26,11 +26,11 @@ STRATEGIES: Mapping[str, str] = {
     "asha": "wattloop.tune.strategies.successive_halving:Asha",
     "hyperband": "wattloop.tune.strategies.successive_halving:Hyperband",
 }
-"""Name -> module and class; loaded when it is asked for."""
+"""Name -> module and class; imported on first use."""
 
 
 def strategy_for(spec: "SearchSpec", problem: "Problem") -> "Strategy":
-    """The strategy that a specification names, with its options.
+    """Build the strategy that a specification names, with its options.
 
     Raises:
         ConfigError: an option is unknown or wrong, or a library is missing.
@@ -41,7 +41,7 @@ def strategy_for(spec: "SearchSpec", problem: "Problem") -> "Strategy":
 def strategy_named(
     name: str, problem: "Problem", options: Mapping[str, Any] | None = None
 ) -> "Strategy":
-    """The strategy called `name`; `options` are the keywords of its class.
+    """Build the strategy called `name`; `options` are the keywords of its class.
 
     Raises:
         ConfigError: unknown strategy, an option is unknown or wrong, or a library is missing.

@@ -1,4 +1,4 @@
-"""What every strategy keeps: ask for a segment, tell what came of it, until nothing is asked.
+"""Contract of a strategy: ask for a segment, tell its progress, until nothing is asked.
 
 strategy = Race(problem)
 while (segment := strategy.ask()) is not None:
@@ -30,9 +30,7 @@ class _Wait(Enum):
 
 
 WAIT: Final = _Wait.WAIT
-
-
-"""Nothing to ask before more was told."""
+"""Nothing to ask until another segment has ended."""
 
 
 Asked = Segment | Literal[_Wait.WAIT] | None
@@ -40,12 +38,12 @@ Asked = Segment | Literal[_Wait.WAIT] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The best configuration as far as known.
+    """Best configuration so far.
 
     Attributes:
         candidate: its name in this search.
         parameters, levers, learning_rate: how to train it.
-        why: for people, one sentence.
+        why: the reason, in one sentence.
     """
 
     candidate: str
@@ -57,41 +55,43 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class StrategyEvent:
-    """Something a strategy did before: it asked for a segment, or was told of one."""
+    """Earlier event of a strategy: it asked for a segment, or was told of one."""
 
     segment: Segment
     progress: Progress | None = None
 
 
 class Strategy(ABC):
-    """Decides what is trained next."""
+    """Decision about what is trained next."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
     @abstractmethod
     def ask(self) -> Asked:
-        """The next segment, `WAIT`, or None when the search is over. Each is asked for once."""
+        """Return the next segment, `WAIT`, or None when the search is over."""
 
     @abstractmethod
     def tell(self, segment: Segment, progress: Progress) -> None:
-        """What came of a segment that was asked for."""
+        """Receive the progress of a segment that was asked for."""
 
     @abstractmethod
     def best(self) -> Chosen | None:
-        """The configuration to use; None as long as none was good enough."""
+        """Return the configuration to use; None until one reaches the target."""
 
     def front(self) -> list[Chosen]:
-        """Of several objectives: those that no other beats in all of them."""
+        """Return the Pareto front: candidates that no other beats in all objectives."""
         best = self.best()
         return [] if best is None else [best]
 
     def alive(self) -> frozenset[str] | None:
-        """Candidates that may be asked for again; others are let go. None: only those under way."""
+        """Return candidates that may be asked for again; others are released. None: only those
+        under way.
+        """
         return None
 
     def recall(self, events: Iterable[StrategyEvent]) -> None:
-        """Go on where an earlier one was: `events` in the order in which they happened.
+        """Restore the state of an earlier strategy from its `events`, in order.
 
         Raises:
             StrategyError: the events are not those of this strategy on this problem.

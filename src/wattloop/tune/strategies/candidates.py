@@ -1,4 +1,4 @@
-"""What a strategy knows of its candidates, folded from what it was told."""
+"""Candidates of a strategy, with the results it was told."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from wattloop.tune.strategies.base import Chosen
 
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """One configuration and what its training took and gave so far.
+    """One configuration, with cost and quality of its training so far.
 
     Attributes:
         energy_j: None when some of it could not be read.
@@ -45,7 +45,7 @@ class Candidate:
 
 
 class CandidateTable:
-    """All candidates of a search in the order in which they were begun."""
+    """All candidates of a search in the order of their start."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -54,7 +54,7 @@ class CandidateTable:
         self._seen: set[str] = set()
         self._looked_at: tuple[Mapping[str, Value], str] | None = None
         self.bounded = True
-        """Whether limits hold: not for what happened before, when they may have been others."""
+        """Whether limits apply; not during replay, when they may have been others."""
         self._reference: Point | None = None
 
     def __len__(self) -> int:
@@ -62,12 +62,12 @@ class CandidateTable:
 
     @property
     def full(self) -> bool:
-        """Whether no more configurations may be begun."""
+        """Return whether no more configurations may start."""
         most = self.problem.limits.candidates
         return self.bounded and most is not None and len(self.candidates) >= most
 
     def seen(self, configuration: Mapping[str, Value]) -> bool:
-        """Whether it was begun before."""
+        """Return whether it was started before."""
         key = configuration_key(configuration)
         self._looked_at = (configuration, key)
         return key in self._seen
@@ -82,7 +82,7 @@ class CandidateTable:
             learning_rate=float(rate) if isinstance(rate, int | float) else None,
         )
         self.candidates[candidate.name] = candidate
-        # what is begun was mostly just looked for: a search that is resumed begins thousands
+        # A configuration to start was mostly just looked up: a resumed search starts thousands.
         looked, key = self._looked_at or (None, "")
         self._seen.add(key if looked is configuration else configuration_key(configuration))
         return candidate
@@ -93,9 +93,9 @@ class CandidateTable:
         energy_j: float | None = None,
         epochs: float | None = None,
     ) -> Segment:
-        """The next stretch of its training: to the target, the end, or `energy_j` further.
+        """Return the next segment of its training: to the target, the end, or `energy_j` further.
 
-        `epochs` in all are the limit's unless given. The first segment looks for the candidate's
+        `epochs` in all are the limit's unless given. The first segment searches for the candidate's
         own power cap, where one may be set.
         """
         first = candidate.segments == 0
@@ -118,7 +118,7 @@ class CandidateTable:
 
     @cached_property
     def at_target(self) -> bool:
-        """Whether a training that is good enough is done: not where more quality is worth more."""
+        """Return whether a training ends at the target: not where more quality is worth more."""
         names = self.problem.objective.names
         return self.problem.quality.target is not None and not NEED_QUALITY & set(names)
 
@@ -151,20 +151,20 @@ class CandidateTable:
         return candidate
 
     def comparable(self, candidate: Candidate) -> bool:
-        """Whether its numbers may be compared: it did not fail, and has the quality it should."""
+        """Return whether its numbers may be compared: it did not fail, and has a quality."""
         if candidate.status is None or not candidate.status.good or candidate.cut:
             return False
         return candidate.quality is not None or not self.problem.quality.metric
 
     def enough(self, candidate: Candidate) -> bool:
-        """Whether it may be chosen: comparable, and as good as asked for."""
+        """Return whether it may be chosen: comparable, and at the target."""
         target = self.problem.quality.target
         return self.comparable(candidate) and (
             target is None or self.problem.quality.reached(candidate.quality)
         )
 
     def short_by(self, candidate: Candidate) -> float:
-        """By how much it misses the target; 0 or less when it does not."""
+        """Return by how much it misses the target; 0 or less when it does not."""
         quality = self.problem.quality
         if quality.target is None or candidate.quality is None:
             return 0.0
@@ -172,16 +172,18 @@ class CandidateTable:
         return missing if quality.maximize else -missing
 
     def scores(self, candidate: Candidate) -> tuple[float, ...]:
-        """By each objective, smaller is better; the first comparable one is the reference."""
+        """Return the scores by each objective, smaller is better; the first comparable is the
+        reference.
+        """
         return self.problem.objective.scores(trained(candidate), self._reference)
 
     def best(self, among: Iterable[Candidate] | None = None) -> Chosen | None:
-        """The best of those that are good enough; ties go to the first."""
+        """Return the best of those that reach the target; ties go to the first."""
         found = self.ranked(among)
         return None if not found else self._chosen(*found[0], of=len(found))
 
     def front(self) -> list[Chosen]:
-        """Those that no other beats in every objective."""
+        """Return those that no other beats in every objective."""
         found = self.ranked()
         kept = [
             (candidate, scores)
@@ -193,7 +195,7 @@ class CandidateTable:
     def ranked(
         self, among: Iterable[Candidate] | None = None
     ) -> list[tuple[Candidate, tuple[float, ...]]]:
-        """Those that are good enough with their scores, best first.
+        """Return those that reach the target with their scores, best first.
 
         Of several objectives, the nearest to the best of each comes first, on rescaled axes.
         """

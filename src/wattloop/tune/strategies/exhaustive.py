@@ -14,18 +14,17 @@ from wattloop.tune.strategies.base import Asked, Chosen, Strategy, StrategyEvent
 from wattloop.tune.strategies.candidates import Candidate, CandidateTable
 
 DRAWS = 200
-
-
-"""Tries to draw a configuration that was not drawn before."""
+"""Attempts to draw a configuration that was not drawn before."""
 
 
 CLOSE = 1e-9
 
 
 class OneByOne(Strategy):
-    """Each configuration is one segment; the default comes first.
+    """Base of strategies with one segment per configuration; the default comes first.
 
-    One that a limit of the search has cut is no result: it goes on when the limit was raised.
+    A training that a limit of the search has cut is not a result: it resumes when the limit is
+    raised.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -35,13 +34,13 @@ class OneByOne(Strategy):
 
     @abstractmethod
     def propose(self) -> Configuration | None:
-        """A configuration that was not begun before; None when there is none left."""
+        """Return a configuration that was not started before; None when none is left."""
 
     def learn(self, candidate: Candidate) -> None:
-        """A candidate is done, well or not."""
+        """Learn from a finished candidate, failed or not."""
 
     def ask(self) -> Asked:
-        """The next configuration in full, or the rest of one that was cut."""
+        """Return the next configuration in full, or the rest of one that was cut."""
         if self._cut:
             return self.rest(next(iter(self._cut)))
         if self.ledger.full:
@@ -51,11 +50,10 @@ class OneByOne(Strategy):
         return None if found is None else self.ledger.segment(self.ledger.begin(found))
 
     def rest(self, candidate: str) -> Segment:
-        """What is left of the training of one that was cut."""
+        """Return the rest of a training that was cut."""
         return self.ledger.segment(self._cut.pop(candidate))
 
     def tell(self, segment: Segment, progress: Progress) -> None:
-        """Keep what came of it."""
         candidate = self.ledger.tell(segment, progress, cut=_is_cut(segment, progress))
         if candidate.cut:
             self._cut[candidate.name] = candidate
@@ -63,26 +61,24 @@ class OneByOne(Strategy):
             self.learn(candidate)
 
     def best(self) -> Chosen | None:
-        """The best that is good enough."""
         return self.ledger.best()
 
     def front(self) -> list[Chosen]:
-        """Of several objectives: those that no other beats in all of them."""
         return self.ledger.front()
 
     def recall(self, events: Iterable[StrategyEvent]) -> None:
-        """Go on where an earlier one was, also one with more allowed."""
+        """Restore an earlier strategy, also one with higher limits."""
         self.ledger.bounded = False
         super().recall(events)
         self.ledger.bounded = True
 
     def alive(self) -> frozenset[str]:
-        """None is trained twice; those that were cut can go on."""
+        """Return those that were cut; no other is trained twice."""
         return frozenset(self._cut)
 
 
 def _is_cut(segment: Segment, progress: Progress) -> bool:
-    """Whether it was paused before its end."""
+    """Return whether it was paused before its end."""
     epochs = segment.until.epochs
     return progress.status is Status.PAUSED and (epochs is None or progress.epochs < epochs - CLOSE)
 
@@ -90,7 +86,7 @@ def _is_cut(segment: Segment, progress: Progress) -> bool:
 def drawn(
     problem: Problem, ledger: CandidateTable, rng: np.random.Generator
 ) -> Configuration | None:
-    """A random configuration that was not begun before; None when there seems to be none left."""
+    """Draw a configuration that was not started before; None when none seems to be left."""
     for _ in range(DRAWS):
         found = problem.space.sample(rng)
         if not ledger.seen(found):
@@ -112,11 +108,11 @@ def check_ends(problem: Problem, name: str) -> None:
 
 
 class Grid(OneByOne):
-    """Trains every configuration of the space, the default first.
+    """Strategy that trains every configuration of the space, the default first.
 
     Args:
         problem: its parameters must have values that can be listed.
-        shuffle: in random order, so that a search that is cut short has seen some of everything.
+        shuffle: use a random order, so that an interrupted search is an even sample.
 
     Raises:
         ConfigError: a parameter is a range.
@@ -135,7 +131,7 @@ class Grid(OneByOne):
 
 
 class Random(OneByOne):
-    """Trains random configurations, the default first, none twice.
+    """Strategy that trains random configurations, the default first, none twice.
 
     Raises:
         ConfigError: nothing ends it.
@@ -147,5 +143,4 @@ class Random(OneByOne):
         self._rng = np.random.default_rng(problem.seed)
 
     def propose(self) -> Configuration | None:
-        """A draw that is new."""
         return drawn(self.problem, self.ledger, self._rng)

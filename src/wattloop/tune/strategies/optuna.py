@@ -166,8 +166,6 @@ def _complete() -> Any:
 # misses; one that failed is not told at all, and its configuration is not proposed again.
 
 TRIES = 5
-
-
 """Proposals that may repeat what was begun before, until a random one is taken."""
 
 

@@ -58,14 +58,10 @@ def _number(value: Any) -> bool:
 # the end of the training.
 
 Place = tuple[float, float, str]
-
-
 """What orders candidates on a rung: loss, joules (ties go to the cheaper), name."""
 
 
 RESERVE = 1
-
-
 """Kept beside those that may climb, in case these fail."""
 
 

@@ -349,8 +349,6 @@ LAYERS = (
 
 
 SMALL_layers = (4, 256, 256, 3, 14)
-
-
 """One product of it keeps a few of a hundred multiprocessors busy."""
 
 

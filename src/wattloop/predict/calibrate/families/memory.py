@@ -344,8 +344,6 @@ BINARY = ("add", "mul", "sub", "div")
 COPIED: tuple[tuple[str, str], ...] = (
     ("fp32", "bf16"), ("bf16", "fp32"), ("fp32", "fp32"), ("bf16", "bf16"),
 )  # fmt: skip
-
-
 """From which number format to which."""
 
 

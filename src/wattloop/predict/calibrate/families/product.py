@@ -32,8 +32,6 @@ def build_gemm(bench: Bench, p: Params) -> Work:
 
 
 SLOWEST_S = 0.025
-
-
 """No product that would take longer is asked for."""
 
 

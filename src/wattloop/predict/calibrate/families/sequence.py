@@ -80,14 +80,10 @@ def rnn(bench: Bench, p: Params) -> Work:
 
 
 MOST_SCORES = {"fp32": 4e9, "tf32": 4e9, "bf16": 2e10, "fp16": 2e10}
-
-
 """Scores (pairs of positions over all heads): about 20 ms."""
 
 
 MOST_CELLS = 6e11
-
-
 """Multiply-adds of one recurrent layer stack."""
 
 

@@ -139,8 +139,6 @@ _INCEPTIONS = (
     (528, 256, 160, 320, 32, 128, 128), None, (832, 256, 160, 320, 32, 128, 128),
     (832, 384, 192, 384, 48, 128, 128),
 )  # fmt: skip
-
-
 """Channels that enter, and of each branch; None halves the picture."""
 
 

@@ -43,8 +43,6 @@ SATURATIONS: Mapping[str, Callable[[Array], Array]] = {
     "softsign": _softsign,
     "algebraic": _algebraic,
 }
-
-
 """Name -> S_sat."""
 
 

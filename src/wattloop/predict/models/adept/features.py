@@ -19,8 +19,6 @@ TILES = {"bf16": (16, 8, 8), "fp16": (16, 8, 8)}
 
 
 TF32_TILE = (16, 8, 4)
-
-
 """What one instruction of the matrix units multiplies (M, N, K) on Ampere, by the thesis; fp32,
 which has none, is counted in tf32's."""
 
@@ -84,8 +82,6 @@ Array = NDArray[np.float64]
 
 
 ADAMW_FLOPS = 18
-
-
 """Per parameter, by the thesis; those of other optimizers are counted off their update rules."""
 
 

@@ -84,8 +84,6 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     "S6": ALBERT + BF16[:2],
     "S7": ALBERT + BF16,
 }
-
-
 """Stage of table 4.2 -> scalars that are free beside the global parameters."""
 
 

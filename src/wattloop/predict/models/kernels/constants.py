@@ -162,8 +162,6 @@ DEFAULTS: dict[str, float] = {
 # The kernel is a rough one (Matern 3/2): libraries change their minds between two sizes.
 
 MOST = 3.0
-
-
 """No correction is larger than e to this power, whatever the measurements say."""
 
 

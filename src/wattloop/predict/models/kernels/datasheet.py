@@ -19,8 +19,6 @@ FITTED: Mapping[str, float] = {
     "streams": 0.08,
     "joules": 0.20,
 }
-
-
 """What measured steps of other GPUs may change, with its standard deviation in logarithms. The
 rest is physics that so few GPUs cannot tell apart."""
 
@@ -172,27 +170,19 @@ PROCESS_NM = {
     "cdna2": 6.0,
     "cdna3": 5.0,
 }
-
-
 """Feature size by the name that the foundry gives it (the makers' white papers)."""
 
 
 GA102_NM = 8.0
-
-
 """Ampere with GDDR memory is made by Samsung, not TSMC."""
 
 
 ADA_QUICKER = 1.4
-
-
 """Ada needs the voltage of others for so much higher a clock: the RTX 4090 boosts to 2520 MHz, the
 RTX 3090 before it to 1695."""
 
 
 SCHEDULERS = 4
-
-
 """Of a multiprocessor since Kepler; GP100 has two, each with 32 lanes."""
 
 
@@ -204,14 +194,10 @@ CLOCKED_S = ("product.tile_s", "attention.block_s", "rnn.step_s", "depthwise.sta
 
 
 HIGHEST_SHARE = 0.97
-
-
 """No kernel reaches more of a peak or of a bandwidth."""
 
 
 LEAST_ROOM = 0.1
-
-
 """Of the power limit, for memory traffic, however much a card is said to draw when idle."""
 
 

@@ -80,8 +80,6 @@ def minimise(
 # Solved in logarithms, so that constants stay positive and a 100 W row counts like a 700 W one.
 
 PRIOR = 0.5
-
-
 """Standard deviation, in logarithms, of a constant around what it was."""
 
 
@@ -89,8 +87,6 @@ SOFT = 0.05
 
 
 AT_CAP = 0.96
-
-
 """Above this share of the cap, more may have been asked for than was drawn."""
 
 
@@ -153,20 +149,14 @@ def with_power(values: Values, draws: Sequence[Draw]) -> Values:
 # dispatch time was measured (`Point.host_s`), it says so for every step.
 
 PRIOR_ONE = 0.5
-
-
 """Standard deviation, in logarithms, of a single price beside the others of its phase."""
 
 
 PRIOR_SHARED = 0.6
-
-
 """How far all prices of a phase may be off together: hosts differ."""
 
 
 PRIOR_SPEED = 0.3
-
-
 """Of another sitting's speed."""
 
 
@@ -174,8 +164,6 @@ PHASES = tuple(Phase)
 
 
 QUEUE = 1000
-
-
 """Kernels that can wait on the GPU: for more of them, the host may have waited too."""
 
 
@@ -291,20 +279,14 @@ PRIOR_UNCALIBRATED = 0.5
 
 
 PRIOR_CALIBRATED = 0.12
-
-
 """Standard deviation, in logarithms, of a family's factor before and after microbenchmarks."""
 
 
 PRIOR_TINY = 1.0
-
-
 """Of windows over tiny pictures in fp32: cuDNN's choices for them are like none measured."""
 
 
 ASKED_WEIGHT = 0.5
-
-
 """How much a measured dispatch time counts, of which a step has three."""
 
 

@@ -77,14 +77,10 @@ WORK = (
     MEMORY,
     *(f"busy_w.{part}" for part in BUSY),
 )
-
-
 """Names of the constants that the lines of `work_of` are multiplied with, under `power.`."""
 
 
 LEAST_BUSY = 0.1
-
-
 """Part of a small kernel's time in which the GPU is more than waiting."""
 
 

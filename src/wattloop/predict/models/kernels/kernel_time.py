@@ -62,26 +62,18 @@ TILES = np.array(
      (32, 64), (64, 32), (32, 32)],
     dtype=np.float64,
 )  # fmt: skip
-
-
 """Rows and columns of the result that one multiprocessor makes at a time."""
 
 
 SPLITS = np.array([1, 2, 4, 8, 16, 32], dtype=np.float64)
-
-
 """Into how many parts the K-loop may be cut, each by another multiprocessor."""
 
 
 SMALLEST_K = 64.0
-
-
 """A K-loop is not cut into parts shorter than this."""
 
 
 SMALLEST_FILLING, SMALLEST_FILLING_K = 64.0, 256.0
-
-
 """Libraries do not take smaller tiles or shorter sums only to keep more multiprocessors busy."""
 
 
@@ -143,8 +135,6 @@ def filled_share(dims: Floats, sms: int) -> Floats:
 
 
 SUM_BYTES = 4.0
-
-
 """Of one element of a sum."""
 
 
@@ -219,8 +209,6 @@ def _peak(gpu: Gpu, dtype: str) -> float:
 
 
 BLOCK = 128.0
-
-
 """Queries (forward) or keys (backward) that one multiprocessor works on at a time."""
 
 
@@ -306,8 +294,6 @@ def depthwise_times(
 
 
 TINY_SIDE = 4.0
-
-
 """Results of a convolution narrower than this, of this many pictures or more, are not like those
 measured."""
 

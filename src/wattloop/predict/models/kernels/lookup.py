@@ -13,8 +13,6 @@ SHIPPED = Path(__file__).parents[2] / "calibrate" / "constants"
 
 
 REFERENCE = "h200"
-
-
 """The GPU whose constants serve where a GPU has none of its own."""
 
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from wattloop.predict.workload.operation import DTYPE_BYTES, Kind, Operation, Phase
 
 ALIGNED_BYTES = 16
-
-
 """Matrix units load rows that start at multiples of this at full speed."""
 
 
@@ -30,14 +28,10 @@ def halvings_short(op: Operation) -> int:
 
 
 MOST_PERSISTENT = 128
-
-
 """Hidden units up to which it does so, as seen on an H200 with cuDNN 9.19."""
 
 
 FEWEST_APART = 512
-
-
 """Pictures of one pixel from which on it makes a product for each, seen there as well."""
 
 
@@ -141,8 +135,6 @@ def size_of(detail: Mapping[str, object], key: str, missing: float = 1.0) -> flo
 
 
 FLAG = 3.0
-
-
 """Distance between two values of a flag, in doublings of a size."""
 
 

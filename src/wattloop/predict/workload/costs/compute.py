@@ -37,8 +37,6 @@ def gemm(
 
 
 Lengths = int | Sequence[int]
-
-
 """One number for all axes, or one for each."""
 
 
@@ -231,8 +229,6 @@ def _causal_pairs(q_len: int, kv_len: int) -> int:
 
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
-
-
 """Products of a cell with its input, and as many with its state."""
 
 

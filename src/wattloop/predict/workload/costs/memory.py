@@ -145,8 +145,6 @@ def embedding(
 
 
 _NORM_KERNELS = {"batch": (1, 1), "layer": (1, 2), "group": (2, 3), "rms": (1, 2)}
-
-
 """Norm -> kernels forward and backward (cuDNN does the batch norm's in one call)."""
 
 

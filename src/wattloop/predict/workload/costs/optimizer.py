@@ -49,8 +49,6 @@ def launches(sizes: Sequence[int], lists: int) -> int:
 # Bias corrections of the `loop` and `foreach` styles are computed by the host, tensor by tensor.
 
 STYLES = ("loop", "foreach", "fused")
-
-
 """`loop`: an operation per parameter; `foreach`: per list of them; `fused`: one for all."""
 
 
@@ -274,6 +272,4 @@ OPTIMIZERS = {
     "rmsprop": OptimizerRule(_RMSPROP, None, 1, 1),
     "rmsprop+decay": OptimizerRule((_DECAY_GRADIENT, *_RMSPROP), None, 1, 2),
 }
-
-
 """Name -> rule; `+decay` where weight decay is added to the gradient, `+momentum` where kept."""

@@ -125,26 +125,18 @@ TENSOR_CORES = frozenset(("bf16", "fp16", "tf32"))
 
 
 ALIGNED = 8
-
-
 """Channels are copied as they are where their number is a multiple of this."""
 
 
 SMALL_SIDE = 8
-
-
 """Pictures up to this wide: the gradient of a 1x1 weight is no plain product for cuDNN."""
 
 
 FEWEST_CHANNELS = 32
-
-
 """With fewer, as those of a first layer, Winograd is not chosen."""
 
 
 MANY_PIXELS = 512
-
-
 """Single pixels from which on cuDNN makes the gradient of a 1x1 weight for each alone, in tf32."""
 
 

@@ -150,8 +150,6 @@ def _embedding(call: Call) -> Operation:
 
 
 _UNSORTED_INDICES = 3072
-
-
 """Up to so many rows CUDA adds gradients of an embedding without sorting the indices."""
 
 

@@ -280,8 +280,6 @@ _FLOPS = {
     "addcdiv": 3.0,
     "lerp": 3.0,
 }
-
-
 """Pointwise operations of more than one FLOP an element, by their formula."""
 
 

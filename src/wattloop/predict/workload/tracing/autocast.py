@@ -194,8 +194,6 @@ def _overload(name: str) -> Any:
 
 
 _LISTS_RMS_NORM = "2.12"
-
-
 """Since then CUDA's autocast computes RMS norms in fp32 (2.11 does not yet, 2.13 does)."""
 
 

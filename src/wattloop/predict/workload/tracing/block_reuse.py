@@ -71,8 +71,6 @@ def _numbers(name: str) -> bool:
 
 
 _MACHINERY = frozenset(vars(torch.nn.Module())) | {"training", "forward"}
-
-
 """What every module has; compared by hand above."""
 
 
@@ -409,14 +407,10 @@ class Blocks:
 
 
 _SMALLEST = 4
-
-
 """Modules in a block that is worth watching."""
 
 
 Written = tuple[Operation, int]
-
-
 """An operation and the call of a block that it belongs to."""
 
 

@@ -150,8 +150,6 @@ _FOLLOWED = {
 
 
 MOST_READS = 2_000
-
-
 """A loop that waits for a number never ends here; models read a few per layer at most."""
 
 

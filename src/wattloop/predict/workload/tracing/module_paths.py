@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 import torch
 
 _ACCUMULATES = 2**63
-
-
 """Nodes that add to a parameter's gradient have a number beyond all others."""
 
 

@@ -162,14 +162,10 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 _CUBLAS_BYTES = 32 * 2**20
-
-
 """Workspace that torch gives cuBLAS on GPUs since Hopper (8 MiB before)."""
 
 
 _LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
 """Types of autocast, by precision."""
 
 

@@ -1,1 +1,1 @@
-"""Trainings in PyTorch: data that stays on the device, and an executor that runs segments."""
+"""PyTorch trainings: batches on the device, and an executor that runs segments."""

@@ -9,8 +9,6 @@ from typing import Any, Literal
 from wattloop.core.errors import ConfigError
 
 Tree = Any
-
-
 """A tensor, or a tuple, list or dict of trees."""
 
 
@@ -26,7 +24,7 @@ def leaves(tree: Tree) -> Iterator[Any]:
 
 
 def mapped(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """The same shape with `function` applied to each tensor (and its likes in `others`)."""
+    """Apply `function` to each tensor of a tree (and its counterparts in `others`)."""
     if isinstance(tree, Mapping):
         return {k: mapped(function, part, *(o[k] for o in others)) for k, part in tree.items()}
     if isinstance(tree, tuple | list):
@@ -38,7 +36,7 @@ def mapped(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 
 
 def sample_count(tree: Tree) -> int:
-    """How many samples there are.
+    """Return the number of samples.
 
     Raises:
         ConfigError: no tensors, no samples, or not as many in one as in another.
@@ -60,20 +58,17 @@ def sample_count(tree: Tree) -> int:
 
 
 def nbytes(tree: Tree) -> int:
-    """Memory that a copy of all samples takes."""
+    """Return the memory of a copy of all samples."""
     return sum(int(leaf.numel()) * int(leaf.element_size()) for leaf in leaves(tree))
 
 
-# Data that does not fit on the device goes through it in chunks, first in, first out.
-#
-# A ring of places of one size is kept on the device. While batches are made of the chunk in one
-# place, the next chunks are copied into the others: on CUDA from pinned memory on a stream of its
-# own. The streams wait for each other on the device; the host waits for neither.
+# Data that does not fit on the device passes through it in chunks, first in, first out. A ring of
+# buffers of one size stays on the device. While batches are made from one buffer, the next chunks
+# are copied into the others: on CUDA from pinned memory on a separate stream. The streams wait for
+# each other on the device; the host waits for neither.
 
 PLACES = 3
-
-
-"""One in use, one that is filled, one that waits: copying may run ahead by a chunk."""
+"""One buffer in use, one being filled, one ready: copying may run ahead by a chunk."""
 
 
 class ChunkQueue:
@@ -83,10 +78,10 @@ class ChunkQueue:
         data: on the host.
         unit: samples in the smallest batch; a chunk holds whole units.
         device: where they go.
-        budget_bytes: memory for all places together.
+        budget_bytes: memory for all buffers together.
 
     Raises:
-        ConfigError: the budget does not hold a unit in each place.
+        ConfigError: the budget does not hold one unit per buffer.
     """
 
     def __init__(self, data: Tree, unit: int, device: Any, budget_bytes: int) -> None:
@@ -110,9 +105,9 @@ class ChunkQueue:
         return PLACES * nbytes(self._places[0])
 
     def chunks(self, seed: int, *, shuffled: bool = True) -> Iterator[tuple[Tree, int]]:
-        """Every chunk once, with its number of samples.
+        """Yield every chunk once, with its number of samples.
 
-        What is handed out holds until the next one is asked for.
+        A chunk is valid until the next one is requested.
         """
         import torch
 
@@ -124,7 +119,7 @@ class ChunkQueue:
         filled: deque[tuple[Tree, int, Any]] = deque()
         free = deque((place, None) for place in self._places)
         if self._cuda:
-            # An epoch that was left before its end may still read from a place.
+            # An epoch that ended early may still read from a buffer.
             self._copies().wait_stream(torch.cuda.current_stream(self._device))
         while waiting or filled:
             while waiting and free:
@@ -135,8 +130,6 @@ class ChunkQueue:
                 torch.cuda.current_stream(self._device).wait_event(ready)
             yield mapped(lambda leaf, count=count: leaf[:count], place), count
             free.append((place, self._released()))
-
-    # -- inside ----------------------------------------------------------------------------
 
     def _fill(self, place: Tree, begin: int, released: Any) -> tuple[Tree, int, Any]:
         import torch
@@ -158,7 +151,7 @@ class ChunkQueue:
         return place, count, ready
 
     def _released(self) -> Any:
-        """When what was queued until now has read its place."""
+        """Return an event after which queued work has read its buffer."""
         if not self._cuda:
             return None
         import torch
@@ -181,22 +174,17 @@ class ChunkQueue:
         return torch.empty(shape, dtype=leaf.dtype, device=self._device)
 
     def _pinned(self, leaf: Any) -> Any:
-        """Copies from other memory than pinned would make the host wait."""
+        """Pin the memory: copies from other memory would make the host wait."""
         leaf = leaf.cpu()
         return leaf.pin_memory() if self._cuda and not leaf.is_pinned() else leaf
 
 
-# Batches of any size from data that was put on the device once (document 003, 5.1).
-#
 # batches = FlexibleBatches((images, labels), unit=32, device="cuda")
-# for images, labels in batches.epoch(batch_size=256, seed=0, number=3):
-#     ...
-#
-# The data is cut into units, batches of the smallest size that will be asked for. A larger batch
-# is a concatenation of units, made on the device as it is needed, so that trainings with
-# different batch sizes share one copy. The order is a function of (seed, number of the epoch)
-# alone: a training that is paused at the end of an epoch goes on with the data it would have had.
-# In the loop nothing waits for the device.
+# for images, labels in batches.epoch(batch_size=256, seed=0, number=3): ...
+# The data is divided into units, batches of the smallest size. A larger batch is a concatenation of
+# units, made on the device, so trainings with different batch sizes share one copy. The order
+# depends only on (seed, number of the epoch): a training that is paused after an epoch resumes with
+# the same data. The loop never waits for the device.
 
 Shuffle = Literal["samples", "units", "none"]
 
@@ -208,14 +196,14 @@ class FlexibleBatches:
         data: tensors with samples along the first dimension, or tuples, lists, dicts of them.
         unit: the smallest batch size.
         device: where batches are made.
-        shuffle: `samples` draws every sample anew in each epoch; `units` keeps the samples of a
+        shuffle: `samples` draws every sample again in each epoch; `units` keeps the samples of a
             unit together, as the document does, and takes batch sizes that are multiples of it;
             `none` keeps the order.
         last: the last batch of an epoch, where the samples do not suffice: `keep` hands it out
             smaller, so that an epoch is all of the data; `drop` leaves it out, so that all
             batches are of one size.
         budget_bytes: device memory for the data; None for no limit. What does not fit goes
-            through a queue, first in, first out: see `chunk_queue`. Samples are then shuffled
+            through a queue, first in, first out: see `ChunkQueue`. Samples are then shuffled
             within their chunk and chunks among each other.
 
     Raises:
@@ -248,12 +236,12 @@ class FlexibleBatches:
 
     @property
     def resident(self) -> bool:
-        """Whether all of the data stays on the device."""
+        """Return whether all data stays on the device."""
         return self._queue is None
 
     @property
     def device_bytes(self) -> int:
-        """Memory of the data on the device; views of the same memory count once."""
+        """Return the memory of the data on the device; views of the same memory count once."""
         if self._queue is not None:
             return self._queue.device_bytes
         storages = {
@@ -263,7 +251,7 @@ class FlexibleBatches:
         return sum(storages.values())
 
     def steps(self, batch_size: int) -> int:
-        """Batches of an epoch.
+        """Return the number of batches of an epoch.
 
         Raises:
             ConfigError: such a batch cannot be made.
@@ -282,13 +270,13 @@ class FlexibleBatches:
         first: int = 0,
         most: int | None = None,
     ) -> Iterator[Tree]:
-        """The batches of one epoch.
+        """Yield the batches of one epoch.
 
         Args:
             batch_size: samples in each.
             seed: of the training.
             number: of the epoch; each has an order of its own.
-            first: begin with this batch; those before were had earlier.
+            first: start with this batch.
             most: end after so many batches.
 
         Raises:
@@ -298,18 +286,16 @@ class FlexibleBatches:
         mixed = order_seed(seed, number)
         if self._queue is None:
             return itertools.islice(self._from_device(batch_size, mixed, first), most)
-        # What was had earlier comes through the queue again: an order is drawn chunk by chunk.
+        # Earlier batches pass through the queue again: the order is drawn chunk by chunk.
         batches = self._from_queue(batch_size, mixed)
         return itertools.islice(batches, first, None if most is None else first + most)
-
-    # -- inside ----------------------------------------------------------------------------
 
     def _check(self, batch_size: int) -> None:
         if batch_size < 1:
             raise ConfigError(f"batch size {batch_size}: use 1 or more")
         if self.shuffle == "units" and batch_size % self.unit:
             raise ConfigError(
-                f"batch size {batch_size} is no multiple of {self.unit}, the smallest; "
+                f"batch size {batch_size} is not a multiple of {self.unit}, the smallest; "
                 "use shuffle='samples' for any size"
             )
         if self.last == "drop" and batch_size > self.samples:
@@ -325,7 +311,7 @@ class FlexibleBatches:
             yield _picked(self._data, order, begin, min(begin + batch_size, end))
 
     def _from_queue(self, batch_size: int, seed: int) -> Iterator[Tree]:
-        """Batches that begin in one chunk and end in the next are joined of both parts."""
+        """Join batches that begin in one chunk and end in the next."""
         import torch
 
         assert self._queue is not None
@@ -339,7 +325,7 @@ class FlexibleBatches:
             while begin < count:
                 end = min(begin + missing, count)
                 part = _picked(chunk, order, begin, end)
-                # In order, a part is a view of a place that is soon filled again.
+                # Without shuffling a part is a view of a buffer that is soon filled again.
                 left.append(part if order is not None else mapped(torch.clone, part))
                 missing -= end - begin
                 begin = end
@@ -350,7 +336,7 @@ class FlexibleBatches:
             yield _joined(left)
 
     def _order(self, count: int, seed: int) -> Any:
-        """Where each sample comes from; drawn on the device, None for as it is."""
+        """Draw the order of the samples on the device; None for the order of the data."""
         import torch
 
         if self.shuffle == "none":
@@ -362,12 +348,12 @@ class FlexibleBatches:
         units = torch.randperm(math.ceil(count / self.unit), generator=random, device=self.device)
         inside = torch.arange(self.unit, device=self.device)
         order = (units[:, None] * self.unit + inside).flatten()
-        # The last unit may be incomplete: what it lacks is drawn to the end and left out.
+        # The last unit may be incomplete: missing samples are drawn to the end and dropped.
         return order[torch.argsort((order >= count).to(torch.int8), stable=True)][:count]
 
 
 def windows_of(series: Any, length: int, *, stride: int = 1, device: Any = "cpu") -> Any:
-    """Every window of `length` steps of a series as a sample: (windows, length, ...).
+    """Return every window of `length` steps of a series as a sample: (windows, length, ...).
 
     Windows overlap in memory: on the device they take no more than the series itself.
     """
@@ -379,7 +365,7 @@ def windows_of(series: Any, length: int, *, stride: int = 1, device: Any = "cpu"
 
 
 def order_seed(seed: int, number: int) -> int:
-    """One number for both, far from those of neighbours (splitmix64)."""
+    """Mix seed and number into one seed, far from those of neighbours (splitmix64)."""
     mixed = (seed * 0x9E3779B97F4A7C15 + (number + 1) * 0xBF58476D1CE4E5B9) % 2**64
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % 2**64

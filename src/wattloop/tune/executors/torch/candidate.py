@@ -1,4 +1,4 @@
-"""One training: its model, optimizer, random states and counts, in memory and on disk."""
+"""State of one candidate: model, optimizer, random states and counts, in memory and on disk."""
 
 import copy
 import random
@@ -18,11 +18,11 @@ from wattloop.tune.segment import Segment
 
 @dataclass(slots=True)
 class Counts:
-    """How far a training is.
+    """Progress counts of a training.
 
     Attributes:
         epochs: trained and kept.
-        steps: of the epoch that was left in the middle; 0 at its end.
+        steps: of the unfinished epoch; 0 at its end.
         rate: the learning rate now.
         quality, best: the metric at the end, and the best of all epochs.
         since_gain: epochs since the best counted as a gain.
@@ -42,7 +42,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that training changes, as it was."""
+    """Copy of everything that training changes."""
 
     tensors: tuple[Any, ...]
     optimizer: Mapping[str, Any]
@@ -53,7 +53,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class TorchCandidate:
-    """A training that can be paused, continued and put back.
+    """Training that can be paused, resumed and restored.
 
     Random numbers (dropout, augmentation) are its own: other trainings in between do not change
     them, and it does not change those of the program.
@@ -69,7 +69,7 @@ class TorchCandidate:
 
     @classmethod
     def begin(cls, training: Training, segment: Segment, device: Any) -> "TorchCandidate":
-        """A new one, made with the seed of its first segment."""
+        """Start a candidate with the seed of its first segment."""
         import torch
 
         before = _random_states(device)
@@ -100,7 +100,7 @@ class TorchCandidate:
 
     @contextmanager
     def in_charge(self) -> Iterator[None]:
-        """Random numbers are this training's."""
+        """Use the candidate's random states within this context."""
         before = _random_states(self.device)
         _set_random_states(self.randomness, self.device)
         try:
@@ -110,7 +110,7 @@ class TorchCandidate:
             _set_random_states(before, self.device)
 
     def set_rate(self, rate: float) -> None:
-        """Train at this learning rate from here on."""
+        """Set the learning rate from here on."""
         self.counts.rate = rate
         for group in self.optimizer.param_groups:
             if hasattr(group["lr"], "fill_"):
@@ -119,7 +119,7 @@ class TorchCandidate:
                 group["lr"] = rate
 
     def snapshot(self) -> Snapshot:
-        """A copy of what training changes; call it while `in_charge`."""
+        """Copy the state that training changes; call it within `in_charge`."""
         return Snapshot(
             tensors=tuple(tensor.detach().clone() for tensor in self._tensors()),
             optimizer=copy.deepcopy(self.optimizer.state_dict()),
@@ -129,7 +129,7 @@ class TorchCandidate:
         )
 
     def put_back(self, snapshot: Snapshot) -> None:
-        """Bit by bit what it was; call it while `in_charge`. The snapshot stays good."""
+        """Restore a snapshot bit by bit; call it within `in_charge`. The snapshot stays valid."""
         import torch
 
         with torch.no_grad():
@@ -142,7 +142,7 @@ class TorchCandidate:
         self.counts = copy.copy(snapshot.counts)
 
     def to_dict(self) -> dict[str, Any]:
-        """For a file; `torch.save` writes it."""
+        """Return the state for `torch.save`."""
         return {
             "name": self.name,
             "seed": self.seed,
@@ -153,7 +153,7 @@ class TorchCandidate:
         }
 
     def load_dict(self, data: Mapping[str, Any]) -> None:
-        """Go on where `to_dict` was called."""
+        """Restore the state of `to_dict`."""
         import torch
 
         with torch.no_grad():
@@ -164,7 +164,7 @@ class TorchCandidate:
         self.counts = Counts(**data["counts"])
 
     def _tensors(self) -> Iterator[Any]:
-        """Parameters and all buffers, also those that a state_dict leaves out."""
+        """Return parameters and all buffers, also those that a state_dict leaves out."""
         yield from self.model.parameters()
         yield from self.model.buffers()
 
@@ -203,9 +203,7 @@ def _seed_numpy(seed: int) -> None:
 
 
 KEPT = 2
-
-
-"""The last one may be ahead of what the search has noted."""
+"""Checkpoints per candidate; the last one may be ahead of the store."""
 
 
 class Checkpoints:
@@ -222,7 +220,7 @@ class Checkpoints:
             ) from None
 
     def save(self, candidate: str, epochs: float, data: dict[str, Any]) -> None:
-        """Write one; a kill in between leaves the ones before."""
+        """Write a checkpoint atomically: a kill leaves the earlier ones."""
         import torch
 
         path = self._path(candidate, epochs)
@@ -230,7 +228,7 @@ class Checkpoints:
         try:
             torch.save(data, partly)
             partly.replace(path)
-        except (OSError, RuntimeError) as error:  # torch says a full disk with a RuntimeError
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
             partly.unlink(missing_ok=True)
             raise ConfigError(
                 f"{path}: cannot be written ({error}); make room or name another folder"
@@ -239,28 +237,29 @@ class Checkpoints:
             old.unlink(missing_ok=True)
 
     def load(self, candidate: str, epochs: float) -> dict[str, Any]:
-        """What was saved after so many epochs.
+        """Load the checkpoint after so many epochs.
 
         Raises:
-            ConfigError: there is no such file, or it cannot be read.
+            ConfigError: the file is missing or cannot be read.
         """
         import torch
 
         path = self._path(candidate, epochs)
         try:
-            # Random states of Python and numpy are tuples and arrays; the file is our own.
+            # Random states of Python and numpy are tuples and arrays; the executor wrote this file
+            # itself.
             found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
         except FileNotFoundError:
             raise ConfigError(
-                f"{path}: there is no checkpoint of {candidate!r} after {epochs:g} epochs; begin "
-                "the search anew, or name the folder that it was begun with"
+                f"{path}: no checkpoint of {candidate!r} after {epochs:g} epochs; begin "
+                "the search again, or name the folder that it was started with"
             ) from None
         except Exception as error:  # noqa: BLE001 - a damaged file raises anything
-            raise ConfigError(f"{path}: cannot be read ({error}); begin the search anew") from None
+            raise ConfigError(f"{path}: cannot be read ({error}); start the search again") from None
         return found
 
     def forget(self, candidate: str) -> None:
-        """Remove all of one candidate."""
+        """Remove all checkpoints of one candidate."""
         for path in self._all(candidate):
             path.unlink(missing_ok=True)
 
@@ -272,6 +271,6 @@ class Checkpoints:
 
 
 def _file_name(candidate: str) -> str:
-    """Readable, and different for different candidates."""
+    """Return a readable file name that is unique per candidate."""
     plain = re.sub(r"[^\w.]+", "_", candidate)[:40]
     return f"{plain}-{sha256(candidate.encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""Joules of stretches of time, and how sure they are."""
+"""Energy of time intervals, with its uncertainty, for the PyTorch executor."""
 
 import time
 from typing import Protocol
@@ -16,27 +16,26 @@ LOOK_S = 0.005
 
 
 class EnergySource(Protocol):
-    """What a bench asks for joules."""
+    """Source of energies for the executor."""
 
     @property
     def run_id(self) -> str | None:
-        """The measured run, where it is kept."""
+        """Return the id of the measured run, if it is stored."""
 
     @property
     def session(self) -> Session | None:
-        """Whose meters are read; None when there are none."""
+        """Return the session whose meters are read; None when there are none."""
 
     def now_s(self) -> float:
-        """The clock that stretches are given in."""
+        """Return the time on the clock of the readings."""
 
     def between(self, begin_s: float, end_s: float) -> Joules:
-        """Energy of a stretch, as far as it is known."""
+        """Return the energy between two times, as far as it is known."""
 
     def settle(self, end_s: float) -> None:
-        """Wait until later readings can hardly sharpen what ended at `end_s`."""
+        """Wait until later readings can hardly improve the energy up to `end_s`."""
 
-    def close(self) -> None:
-        """No more is asked for."""
+    def close(self) -> None: ...
 
 
 class SessionEnergy:
@@ -84,11 +83,11 @@ class SessionEnergy:
             time.sleep(LOOK_S)
 
     def close(self) -> None:
-        """Close the session, if it was opened here."""
+        """Close the session if this object opened it."""
         if self._ours:
             self.session.close()
 
 
 def relative_error(joules: Joules) -> float | None:
-    """Half-width over energy; None without energy."""
+    """Return half-width over energy; None without energy."""
     return joules.uncertainty_j / joules.energy_j if joules.energy_j else None

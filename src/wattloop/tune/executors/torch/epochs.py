@@ -15,14 +15,14 @@ LOOK_EVERY = 50
 
 
 class Stepper:
-    """Runs single steps of one candidate. Nothing here waits for the device."""
+    """Single steps of one candidate. No method waits for the device."""
 
     def __init__(self, training: Training, candidate: TorchCandidate) -> None:
         self._training = training
         self._candidate = candidate
 
     def step(self, batch: Any) -> Any:
-        """Forward, backward, update; the loss before the update, still on the device."""
+        """Run one step; return the loss before the update, still on the device."""
         import torch
 
         candidate, training = self._candidate, self._training
@@ -43,7 +43,7 @@ class Stepper:
             return self._training.loss(self._candidate.model, batch)
 
     def forward_only(self, batch: Any) -> Any:
-        """The loss of a batch that nothing is learned from."""
+        """Return the loss of a batch without learning from it."""
         import torch
 
         with torch.no_grad():
@@ -51,10 +51,10 @@ class Stepper:
 
 
 class FiniteWatch:
-    """Notices a loss that is no finite number, some steps late, without waiting for the device.
+    """Detector of a loss that is not finite, some steps late, without waiting for the device.
 
-    The sum of all losses is on the device; every `LOOK_EVERY` steps a copy of it sets out to the
-    host and is read when it has arrived.
+    The sum of all losses is on the device. Every `LOOK_EVERY` steps a copy starts to the host and
+    is read after it has arrived.
     """
 
     def __init__(self, device: Any) -> None:
@@ -65,7 +65,7 @@ class FiniteWatch:
         self._event: Any = None
 
     def add(self, loss: Any) -> bool:
-        """Whether all losses were finite, as far as is known by now."""
+        """Add a loss; return whether all losses known by now were finite."""
         self._sum = loss.float() if self._sum is None else self._sum + loss
         self._count += 1
         if self._count % LOOK_EVERY:
@@ -75,14 +75,14 @@ class FiniteWatch:
         return self._look()
 
     def finite(self) -> bool:
-        """Whether all were; waits for the device."""
+        """Return whether all losses were finite; waits for the device."""
         import torch
 
         return self._sum is None or bool(torch.isfinite(self._sum).item())
 
     @property
     def mean(self) -> float | None:
-        """The mean loss; waits for the device."""
+        """Return the mean loss; waits for the device."""
         return None if self._sum is None else float(self._sum.item()) / self._count
 
     def _look(self) -> bool:
@@ -100,10 +100,10 @@ class FiniteWatch:
 
 @dataclass(frozen=True, slots=True)
 class TrainedEpoch:
-    """A stretch of time in which the device worked.
+    """Time interval in which the device trained or evaluated.
 
     Attributes:
-        begin_s, end_s: with nothing left to do on the device at both.
+        begin_s, end_s: the device is idle at both.
         samples: trained on.
         finite: whether every loss was a finite number.
         loss: their mean.
@@ -130,19 +130,19 @@ def trained_epoch(
     stop: Callable[[int], bool] | None = None,
     told: Callable[[float], None] | None = None,
 ) -> TrainedEpoch:
-    """Train to the end of an epoch, or until losses are no numbers any more.
+    """Train to the end of an epoch, or until a loss is not finite.
 
-    Begins where the epoch was left, and counts the steps in `candidate.counts`; not so where the
-    order of another epoch is taken (`number`), which is trained on for nothing.
+    Resumes an unfinished epoch and counts the steps in `candidate.counts`. With the order of
+    another epoch (`number`) the steps do not count.
 
     Args:
-        training: what it is made of.
+        training: its factories.
         candidate: what to train.
         batch_size: samples in a batch.
         energy: whose clock is read.
         number: of the epoch's order; the candidate's own next one unless given.
         stop: asked after each step, with the steps of this epoch so far, whether to end here.
-        told: called after each step with its share of the work, 1.
+        told: called with 1 after each step.
     """
     candidate.model.train()
     stepper, watch = Stepper(training, candidate), FiniteWatch(candidate.device)
@@ -165,7 +165,7 @@ def trained_epoch(
 
 
 def joined(parts: Sequence[TrainedEpoch]) -> TrainedEpoch:
-    """One stretch from the beginning of the first to the end of the last."""
+    """Return one interval from the beginning of the first to the end of the last."""
     return TrainedEpoch(
         parts[0].begin_s,
         parts[-1].end_s,
@@ -181,7 +181,7 @@ def evaluated(
     energy: EnergySource,
     stretches: list[TrainedEpoch],
 ) -> dict[str, float]:
-    """Metrics of the model as it is; the stretch is added to `stretches`."""
+    """Evaluate the model and add the interval to `stretches`."""
     import torch
 
     candidate.model.eval()
@@ -197,25 +197,19 @@ def evaluated(
     return found
 
 
-# Energy windows that go on until their error is small enough.
-#
-# A sensor that changes ten times a second says little of half a second. The device then goes on
-# with the same steps, which count for nothing, until the sum is known to the error that is asked
-# for.
+# Energy windows that are extended until their error is small enough. A sensor with ten updates per
+# second is imprecise over half a second. The device then repeats steps, which do not count, until
+# the energy has the requested error.
 
 LEAST_GAIN = 0.9
-
-
-"""A window twice as long whose error fell by less has an error that time does not make smaller."""
+"""If doubling a window reduces its error by less than this, longer windows do not help."""
 
 
 FIRST_S = 0.25
 
 
 FIRST_ORDER = 500_000_000
-
-
-"""These steps take their data in orders that neither epochs nor explorations have."""
+"""Data orders that neither epochs nor explorations use."""
 
 
 def sharpened(
@@ -228,15 +222,15 @@ def sharpened(
     error: float,
     longest_s: float,
 ) -> list[TrainedEpoch]:
-    """Stretches to add until the energy of all is sure; the candidate is changed by it.
+    """Extend the windows until their energy is precise; this changes the candidate.
 
     Args:
-        training: what it is made of.
-        candidate: what goes on.
+        training: its factories.
+        candidate: what is trained.
         batch_size: samples in a batch.
-        energy: who is asked.
-        stretches: what there is already.
-        error: relative half-width that is good enough.
+        energy: source of energies.
+        stretches: the windows so far.
+        error: required relative half-width.
         longest_s: give up after this long.
     """
     added: list[TrainedEpoch] = []
@@ -259,7 +253,7 @@ def sharpened(
                     stop=functools.partial(_late, energy, until_s),
                 )
             )
-        # One window over all of them: each edge has an error of its own.
+        # One window over all of them: each edge has its own error.
         added.append(joined(parts))
         if not parts[-1].finite:
             break
@@ -271,9 +265,9 @@ def sharpened(
 
 
 def summed(parts: Sequence[Joules]) -> Joules:
-    """Of stretches that do not overlap; None when one of them was not read.
+    """Return the energy of intervals that do not overlap; None when one was not read.
 
-    Errors are added as they are: part of each is the sensor's own and the same in all.
+    Errors are added linearly: part of each is the sensor's own and the same in all.
     """
     if not parts or any(part.energy_j is None for part in parts):
         return Joules(None)
@@ -285,7 +279,7 @@ def summed(parts: Sequence[Joules]) -> Joules:
 
 
 def _late(energy: EnergySource, until_s: float, steps: int) -> bool:
-    """Whether the host is past this moment; it runs ahead of the device."""
+    """Return whether the host is past this time; it runs ahead of the device."""
     return energy.now_s() >= until_s
 
 

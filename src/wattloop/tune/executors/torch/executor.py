@@ -1,4 +1,4 @@
-"""An executor of PyTorch trainings: segments of independent candidates."""
+"""Executor of PyTorch trainings: segments of independent candidates on one device."""
 
 import gc
 import math
@@ -30,12 +30,12 @@ from wattloop.tune.segment import Segment, Until
 
 @dataclass(slots=True)
 class SegmentAccount:
-    """One segment under way.
+    """Account of the segment that is running.
 
     Attributes:
         begin_s: when it began.
-        candidate: whose; None until it is made.
-        stretches: training, with nothing left to do on the device at both ends.
+        candidate: None until it is made.
+        stretches: training intervals; the device is idle at both ends.
         evaluations: the same of evaluations.
         ends: (epochs, quality, time) at the end of each epoch.
     """
@@ -55,7 +55,7 @@ class SegmentAccount:
     ends: list[tuple[int, float | None, float]] = field(default_factory=list)
 
     def settled(self, energy: EnergySource, end_s: float, data_samples: int) -> Progress:
-        """Everything in joules; the candidate is charged with it."""
+        """Return the progress with all energies; the candidate is charged with them."""
         energy.settle(end_s)
         used = energy.between(self.begin_s, end_s)
         curve: tuple[EpochPoint, ...] = ()
@@ -93,7 +93,7 @@ class SegmentAccount:
         )
 
     def _parts(self, energy: EnergySource, data_samples: int) -> dict[str, float]:
-        """Of what the segment was made: evaluations, and an epoch of training alone."""
+        """Split the segment into evaluations and an epoch of training alone."""
         found: dict[str, float] = {}
         if self.evaluations:
             found["eval_time_s"] = sum(s.time_s for s in self.evaluations)
@@ -119,21 +119,19 @@ CLOSE = 1e-9
 
 
 LOOK_S = 0.05
-
-
-"""How often energy is asked for in the middle of an epoch."""
+"""Period of energy checks within an epoch."""
 
 
 class SegmentBounds:
     """The bounds of one segment.
 
     Args:
-        until: what the strategy asked for.
+        until: bounds that the strategy asked for.
         quality: the target.
         stopping: the training's own rule.
-        counts: how far the candidate is; they go on while it is trained.
+        counts: live progress of the candidate.
         steps: of a whole epoch.
-        energy: who is asked for joules, and the time.
+        energy: source of energies and of the time.
         begin_s: when the segment began.
     """
 
@@ -154,14 +152,14 @@ class SegmentBounds:
         self._looked_s = begin_s
 
     def before(self) -> Status | None:
-        """How the segment ends without any training; None when there is something to do."""
+        """Return how the segment ends without any training; None when there is something to do."""
         counts = self._counts
         if self._stopping is not None and self._stopping.over(counts.epochs, counts.since_gain):
             return Status.ENDED
         return Status.PAUSED if self._enough_epochs(counts.steps) else None
 
     def after_epoch(self) -> Status | None:
-        """How the segment ends here, at the end of an epoch; None when it goes on."""
+        """Return how the segment ends after this epoch; None when it continues."""
         if self._until.at_target and self._quality.reached(self._counts.quality):
             return Status.REACHED
         ended = self.before()
@@ -171,7 +169,7 @@ class SegmentBounds:
         return Status.PAUSED if over else None
 
     def inside(self, steps: int) -> bool:
-        """Whether to pause after so many steps of an epoch."""
+        """Return whether to pause after so many steps of an epoch."""
         if not self._until.anywhere or steps >= self._steps:
             return False
         if self._enough_epochs(steps) or self._enough_time():
@@ -181,8 +179,6 @@ class SegmentBounds:
             return False
         self._looked_s = now_s
         return self._enough_energy()
-
-    # -- inside ----------------------------------------------------------------------------
 
     def _enough_epochs(self, steps: int) -> bool:
         epochs = self._counts.epochs + steps / self._steps
@@ -199,30 +195,27 @@ class SegmentBounds:
         return energy_j is not None and energy_j >= self._until.energy_j
 
 
-# A bench of PyTorch trainings: segments of candidates that do not know of each other.
-#
-# bench = TorchBench(training, quality, device="cuda")
-# progress = bench.run(segment)
-#
-# Every candidate has its own model, optimizer and random numbers, and goes on where it was paused.
-# An exploration (`keep=False`) is put back bit by bit. The time and energy of a segment hold
-# everything: steps, evaluations, sweeps, and what was run to make a reading sure.
+# executor = TorchExecutor(training, quality, device="cuda")
+# progress = executor.run(segment)
+# Every candidate has its own model, optimizer and random states. An exploration (`keep=False`) is
+# restored bit by bit. Time and energy of a segment include steps, evaluations, sweeps, and the
+# steps that were repeated for a precise reading.
 
 
 class TorchExecutor:
-    """Runs segments of trainings on one device.
+    """Executor of segments of trainings on one device.
 
     Args:
-        training: what candidates are made of.
+        training: factories of candidates.
         quality: the metric that counts, and its target.
-        energy: who is asked for joules; the meters of this machine unless given, of its GPUs when
-            training is on one, else of everything that is read.
-        error: explorations go on, in steps that count for nothing, until the relative error of
+        energy: source of energies; unless given, the GPUs' meters when training is on a GPU, else
+            all meters of this machine.
+        error: explorations are extended, in steps that do not count, until the relative error of
             the energy of an epoch is at most this.
         longest_s: but not for longer than this.
-        checkpoints: folder for candidates, so that a killed search can go on; None for none.
-        board: sets levers and power caps; without one a segment with levers is refused, and no
-            cap is looked for. The bench closes it.
+        checkpoints: folder for candidates, so that a killed search can resume; None for none.
+        board: sets levers and power caps; without one a segment with levers is refused, and no cap
+            is searched. The executor closes it.
         cap_rules: how long probes for a power cap last.
     """
 
@@ -254,7 +247,7 @@ class TorchExecutor:
         """Train, from where this candidate was paused, until the segment ends.
 
         Raises:
-            ConfigError: the segment, the training or the checkpoints are not as they must be.
+            ConfigError: the segment, the training or the checkpoints are invalid.
         """
         refused = self._set_levers(segment)
         if refused is not None:
@@ -284,17 +277,17 @@ class TorchExecutor:
         return progress
 
     def let_go(self, candidate: str) -> None:
-        """Forget it; one that is not known is no error."""
+        """Release a candidate; an unknown name is ignored."""
         self._drop(candidate)
         if self._files is not None:
             self._files.forget(candidate)
 
     def recall(self, pasts: Mapping[str, TrainedSoFar]) -> None:
-        """Candidates of a search that was killed, by name, go on from their checkpoints."""
+        """Resume candidates of a killed search, by name, from their checkpoints."""
         self._recalled.update(pasts)
 
     def close(self) -> None:
-        """Let all candidates go and put levers back; checkpoints stay."""
+        """Release all candidates and restore levers; checkpoints stay."""
         self._candidates.clear()
         try:
             if self._board is not None:
@@ -303,10 +296,8 @@ class TorchExecutor:
             self._energy.close()
 
     def model(self, candidate: str) -> Any:
-        """The model of a candidate that is alive."""
+        """Return the model of a candidate in memory."""
         return self._candidates[candidate].model
-
-    # -- inside ----------------------------------------------------------------------------
 
     def _candidate(self, segment: Segment) -> TorchCandidate:
         found = self._candidates.get(segment.candidate)
@@ -326,7 +317,7 @@ class TorchExecutor:
         return found
 
     def _set_levers(self, segment: Segment) -> Progress | None:
-        """Levers of the segment; what to answer when they cannot be set."""
+        """Set the levers of the segment; return the progress to report when they cannot be set."""
         if self._board is None:
             if not segment.levers:
                 return None
@@ -339,7 +330,7 @@ class TorchExecutor:
         return None
 
     def _watch(self, segment: Segment) -> CapSteps:
-        """Who looks for a cap beside the training; the training goes on without where none can."""
+        """Return the search for a cap; `NoCap` where none can be set."""
         session = self._energy.session
         if segment.cap is None:
             return NoCap()
@@ -361,7 +352,7 @@ class TorchExecutor:
         if segment.keep and account.status.good:
             account.epochs, account.best = self._so_far(candidate, batch_size)
             return
-        # A training that diverged is put back, too: it may go on at another rate.
+        # A diverged training is restored, too: it may resume at another rate.
         candidate.put_back(before)
         if account.status.good and any(stretch.samples for stretch in account.stretches):
             account.stretches += sharpened(
@@ -372,7 +363,7 @@ class TorchExecutor:
         account.epochs, account.best = self._so_far(candidate, batch_size)
 
     def _so_far(self, candidate: TorchCandidate, batch_size: int) -> tuple[float, float | None]:
-        """Epochs trained, with the part of one that was left in the middle, and the best."""
+        """Return the epochs, with the fraction of an unfinished one, and the best quality."""
         counts = candidate.counts
         return counts.epochs + counts.steps / self._training.data.steps(batch_size), counts.best
 
@@ -428,7 +419,7 @@ class TorchExecutor:
     def _explore(
         self, candidate: TorchCandidate, segment: Segment, batch_size: int, account: SegmentAccount
     ) -> None:
-        """Sweep rates, and see how good the model is after that."""
+        """Sweep rates, then evaluate the model."""
         assert segment.rates is not None
         begin_s = self._energy.now_s()
         swept = sweep_rates(self._training, candidate, segment.rates, batch_size, segment.key)
@@ -440,7 +431,7 @@ class TorchExecutor:
         account.quality = self._evaluate(candidate, account)
 
     def _evaluate(self, candidate: TorchCandidate, account: SegmentAccount) -> float | None:
-        """The metric that counts; None when it is no finite number."""
+        """Return the quality metric; None when it is not finite."""
         metrics = evaluated(self._training, candidate, self._energy, account.evaluations)
         account.metrics |= metrics
         name = self._quality.metric
@@ -486,7 +477,7 @@ def _fault(error: Exception) -> Status:
     if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
         return Status.OUT_OF_MEMORY
     if isinstance(error, RuntimeError) and "not enough memory" in str(error):
-        return Status.OUT_OF_MEMORY  # what the allocator of the CPU says
+        return Status.OUT_OF_MEMORY  # message of the CPU allocator
     return Status.FAILED
 
 

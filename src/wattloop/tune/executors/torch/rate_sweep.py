@@ -1,12 +1,8 @@
-"""Learning rates tried one after the other in a training that is put back afterwards.
+"""Learning-rate sweep in a training that is restored afterwards.
 
-A rate's loss is that of the batch *after* a step at that rate. After a rate at which the loss
-is
-no number, or far above what it is at the lowest rates, the model is put back to where it was
-sound,
-and that rate and those above it are left out: without that the rest of the sweep would measure
-a
-broken model.
+The loss of a rate is that of the batch *after* a step at that rate. When the loss is not finite, or
+far above that at the lowest rates, the model is restored to its last sound state. That rate and
+those above it are then left out: otherwise the rest of the sweep would measure a broken model.
 """
 
 import itertools
@@ -25,21 +21,18 @@ from wattloop.tune.progress import RateLoss
 from wattloop.tune.segment import RateSweep
 
 BROKEN, SPREADS = 1.5, 3.0
-
-
-"""A loss so many times that at the lowest rates, and so many of its standard deviations above, is
-of a model that broke."""
+"""A model counts as broken when its loss is this many times that at the lowest rates, and this many
+standard deviations above it.
+"""
 
 
 FIRST_ORDER = 1_000_000
-
-
-"""Explorations take their data in orders that no epoch of the training has."""
+"""Data orders of explorations, which no epoch of the training uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep saw.
+    """Result of a sweep.
 
     Attributes:
         losses: of each rate that was tried, from low to high.
@@ -51,7 +44,7 @@ class Swept:
 
 
 def swept_rates(sweep: RateSweep) -> list[float]:
-    """From low to high, evenly on a logarithmic scale."""
+    """Return the rates from low to high, evenly on a logarithmic scale."""
     if sweep.count == 1:
         return [sweep.low]
     ratio = math.log(sweep.high / sweep.low) / (sweep.count - 1)
@@ -61,14 +54,14 @@ def swept_rates(sweep: RateSweep) -> list[float]:
 def sweep_rates(
     training: Training, candidate: TorchCandidate, sweep: RateSweep, batch_size: int, key: str
 ) -> Swept:
-    """Sweep; the candidate is changed by it, so take a snapshot first.
+    """Run a sweep; it changes the candidate, so take a snapshot first.
 
     Args:
-        training: what it is made of.
+        training: its factories.
         candidate: what is trained.
         sweep: the rates.
         batch_size: samples in a batch.
-        key: of the segment; each has an order of data of its own, the same when it is run again.
+        key: of the segment; each has its own order of data, reproducibly.
     """
     candidate.model.train()
     sweeper = _Sweeper(training, candidate, sweep, batch_size, key)
@@ -97,7 +90,7 @@ class _Sweeper:
         self._limit = math.inf
 
     def cyclic(self) -> Swept:
-        """One batch per rate, round and round; each rate at least once."""
+        """Train one batch per rate, round and round; each rate at least once."""
         import torch
 
         rates = swept_rates(self._sweep)
@@ -111,7 +104,7 @@ class _Sweeper:
                 losses.append(self._step(rate, next(batches)))
             tried = rates[: len(losses)]
             left -= len(losses)
-            # The loss after the last step of a round is that of a batch nothing is learned from.
+            # The loss after the last step of a round comes from a batch that is not trained on.
             losses.append(self._stepper.forward_only(next(batches)))
             values = torch.stack([loss.float() for loss in losses]).tolist()
             broken = self._note(seen, tried, values)
@@ -123,11 +116,10 @@ class _Sweeper:
         return self._swept(seen)
 
     def blockwise(self) -> Swept:
-        """`steps_each` steps at one rate after the other; the second half of them counts.
+        """Train `steps_each` steps at one rate after the other; the second half of them counts.
 
-        Where the share of the data does not suffice for all, fewer rates are tried, not fewer
-        steps: a loss after too few steps says nothing of a rate. Where it does not even suffice
-        for three, none is.
+        Where the data share does not suffice for all rates, fewer rates are tried, not fewer steps:
+        a loss after too few steps says nothing about a rate. Below three rates none is tried.
         """
         import torch
 
@@ -145,7 +137,7 @@ class _Sweeper:
             if not position:
                 self._set_limit(values)
             counted = values[1 + each // 2 :]
-            # Not by single losses: there are many of them in a block.
+            # Not by single losses: a block has many of them.
             if not sum(counted) / len(counted) <= self._limit:
                 for above in rates[position:]:
                     seen[above].append(math.inf)
@@ -153,10 +145,8 @@ class _Sweeper:
             seen[rate].append(sum(counted) / len(counted))
         return self._swept(seen)
 
-    # -- inside ----------------------------------------------------------------------------
-
     def _batches(self, per_pass: int) -> Iterator[Any]:
-        """Batches of the share of the data, as often as needed."""
+        """Yield batches of the share of the data, repeated as often as needed."""
         for again in itertools.count():
             yield from self._data.epoch(
                 self._batch_size,
@@ -173,7 +163,7 @@ class _Sweeper:
     def _note(
         self, seen: dict[float, list[float]], tried: list[float], values: list[float]
     ) -> float | None:
-        """Losses after each rate of a round; the lowest rate that broke the model."""
+        """Record the losses of a round and return the lowest rate that broke the model."""
         self._set_limit(values[: max(3, len(tried) // 3)])
         for rate, after in zip(tried, values[1:], strict=True):
             if not after <= self._limit:
@@ -183,13 +173,13 @@ class _Sweeper:
         return None
 
     def _set_limit(self, calm: list[float]) -> None:
-        """From losses at the lowest rates, at which hardly anything is learned."""
+        """Set the limit from losses at the lowest rates, at which hardly anything is learned."""
         known = [loss for loss in calm if math.isfinite(loss)]
         if len(known) >= 3:
             self._limit = BROKEN * statistics.mean(known) + SPREADS * statistics.stdev(known)
 
     def _swept(self, seen: dict[float, list[float]]) -> Swept:
-        """Rates that broke it at once have an infinite loss, and so have those above them."""
+        """Return the result; rates that broke the model, and those above, have an infinite loss."""
         losses, broken = [], False
         for rate, values in seen.items():
             if values:
@@ -202,7 +192,7 @@ class _Sweeper:
 
 
 def _thinned(rates: list[float], count: int) -> list[float]:
-    """`count` of them, the first and the last among these."""
+    """Return `count` of them, including the first and the last."""
     if count >= len(rates):
         return rates
     places = {round(i * (len(rates) - 1) / (count - 1)) for i in range(count)}

@@ -1,4 +1,4 @@
-"""What a training is made of."""
+"""Definition of a PyTorch training: factories of model, optimizer, loss and data."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ class Training:
         model: makes the model of a configuration, or is a model of which each candidate gets a
             copy. It is made with the candidate's seed.
         optimizer: of the model's parameters and a learning rate.
-        loss: of the model and a batch; what is made small.
+        loss: of the model and a batch; minimized.
         data: batches, shared by all candidates.
         evaluate: how good a model is, by metric. Called without gradients, in evaluation mode.
         batch_size, rate: names of these parameters in the configuration.
         default_rate: where the configuration has none and none was found.
         bf16: compute in bfloat16 where that is safe (autocast).
-        clip: norm to which gradients are clipped; None for as they are.
+        clip: norm to which gradients are clipped; None for no clipping.
         stopping: when a training ends by itself.
     """
 
@@ -43,7 +43,7 @@ class Training:
     stopping: EarlyStopping | None = None
 
     def batch_of(self, segment: Segment) -> int:
-        """The batch size of a configuration.
+        """Return the batch size of a configuration.
 
         Raises:
             ConfigError: it has none.
@@ -54,7 +54,7 @@ class Training:
         return int(value)
 
     def rate_of(self, segment: Segment) -> float | None:
-        """The learning rate that a segment asks for; None when it says nothing of it."""
+        """Return the learning rate of a segment; None when it names none."""
         value: Value = segment.learning_rate
         if value is None:
             value = segment.parameters.get(self.rate)

@@ -14,39 +14,27 @@ from wattloop.tune.strategies.race.surrogate import (
 )
 
 SEED_ERROR = 0.1
-
-
 """Two trainings of one configuration differ by this much in the epochs they need (relative)."""
 
 
 EPOCH_ERROR = 0.3
-
-
 """Quality is known at the ends of epochs only: part of an epoch."""
 
 
 FAR_ERROR = 0.6
-
-
 """A ratio of epochs, seen at no quality at all, against that at the target (logarithm)."""
 
 
 OWN_ERROR = 0.4
-
-
 """Epochs guessed from one curve alone, at no quality at all (logarithm)."""
 
 
 STEEP = 3.0
-
-
 """A training needs exp(STEEP sqrt(1 - share of the target)) times the epochs it has had: quality
 comes ever more slowly."""
 
 
 FEWEST_EPOCHS = 3.0
-
-
 """Guessed for any training that is not done after one."""
 
 
@@ -118,32 +106,22 @@ class TargetProgress:
 # closer that quality is to the target. All are compared with the one that has come furthest.
 
 SPREAD = 0.8
-
-
 """Of the logarithm of epochs to the target, between configurations far from each other."""
 
 
 LEVEL = 3.0
-
-
 """Of the logarithm of the epochs that any training of the problem needs."""
 
 
 FAILED = 1.0
-
-
 """A training that fails needed at least so much more (logarithm) than the best."""
 
 
 SURE = 4
-
-
 """The usual spread between trainings of one configuration counts as so many that were seen."""
 
 
 Curve = tuple[int, Runner]
-
-
 """Index of a configuration, and a training of it."""
 
 

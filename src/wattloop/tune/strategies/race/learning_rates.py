@@ -15,14 +15,10 @@ COUNT = 13
 
 
 STEPS = 10
-
-
 """Optimizer steps at each rate: with fewer, what looks stable is not."""
 
 
 MOST_DATA = 0.5
-
-
 """Of an epoch: at large batches so many steps would be several epochs."""
 
 
@@ -30,8 +26,6 @@ MOST_SWEEPS = 3
 
 
 BLOWN = 1.5
-
-
 """A loss this many times the least so far, and all after it, comes from a rate that is too high."""
 
 
@@ -42,8 +36,6 @@ FINE_TUNING = (1e-7, 1e-3)
 
 
 FINE = 1e-4
-
-
 """A default below this, with an optimizer of the Adam family, is that of a fine-tuning."""
 
 
@@ -147,20 +139,14 @@ def _bounds(parameter: Parameter) -> tuple[float, float]:
 # is to be compared with it, the default is not swept.
 
 LEAST_RATES = 8
-
-
 """In a sweep that is compared: with fewer, neighbours are too far apart to say by how much."""
 
 
 MOST_FACTOR = 8.0
-
-
 """Sweeps that differ by more are taken to differ by so much: batch sizes seldom need more."""
 
 
 FAR = 10.0
-
-
 """From where its loss falls fastest, either way: the default's rate is doubted."""
 
 

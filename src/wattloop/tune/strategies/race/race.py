@@ -18,8 +18,6 @@ from wattloop.tune.strategies.race.segments import Segments
 from wattloop.tune.strategies.race.warm_start import WarmStart
 
 TRIES = 20
-
-
 """Draws per configuration wanted, before a space counts as too small for so many."""
 
 
@@ -99,38 +97,26 @@ START = 24
 
 
 WORTH = 2.0
-
-
 """A rung must promise so many times its cost: the most promising of many promises too much."""
 
 
 SHORT = 4.0
-
-
 """Epochs."""
 
 
 RUNG = 1.5
-
-
 """The next rung of one that does not lead: so many times the epochs."""
 
 
 CHUNK = 1.3
-
-
 """The leader is looked at again after so many times the epochs."""
 
 
 LONG_S = 60.0
-
-
 """In an epoch of this length the start of a training, some seconds, does not matter."""
 
 
 LONGER = 1.2
-
-
 """A job that is known is left alone until it takes so many times the epochs it usually does."""
 
 

@@ -19,38 +19,26 @@ from wattloop.tune.strategies.race.surrogate import (
 )
 
 SPREAD_RATE = 1.5
-
-
 """Of the logarithm of what an epoch costs, between configurations far from each other."""
 
 
 CAP_ERROR = 0.1
-
-
 """How much the gain by a cap differs from one configuration to another."""
 
 
 HOPELESS = 3.0
-
-
 """Standard deviations by which a candidate is behind when it is given up."""
 
 
 PROMISE = 0.5
-
-
 """Standard deviations of a lead in epochs over the default that do not count."""
 
 
 AS_MUCH = 0.02
-
-
 """Epochs whose costs differ by less cost the same."""
 
 
 SCORED = ("energy", "time", "cost", "carbon", "edp", "ed2p", "eds")
-
-
 """Objectives that are above 0 and grow with the epochs; others are raced by their energy."""
 
 

@@ -15,26 +15,18 @@ from wattloop.tune.segment import CAP_LEVER, RateSweep, Segment, Value
 # is paid once, not with every epoch; it is seen when the training goes on.
 
 LEAST_SHARE = 1e-6
-
-
 """Of an epoch; less is none."""
 
 
 DEARER = 0.1
-
-
 """A first stretch that costs this much more than those after it holds a start."""
 
 
 START_ERROR = 0.2
-
-
 """How much the start of one candidate differs from that of another (relative)."""
 
 
 LEAST_LEFT = 0.05
-
-
 """Of a first stretch, for training, however dear starts were elsewhere."""
 
 

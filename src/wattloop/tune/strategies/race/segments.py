@@ -20,20 +20,14 @@ CAP_TRIES = 2
 
 
 CAP_S = 30.0
-
-
 """A search for a cap takes about so long."""
 
 
 LONGER = 1.5
-
-
 """A search for a cap is begun again in a segment that is so many times longer."""
 
 
 WINDOW_S = 2.0
-
-
 """A window over which the energy of an epoch is measured; more of them until it is known."""
 
 

@@ -19,26 +19,18 @@ Array = npt.NDArray[np.float64]
 
 
 LENGTH = 2.0
-
-
 """Steps (doublings, where a parameter is on a logarithmic scale) over which things change."""
 
 
 OTHER = 2.0
-
-
 """Steps between two values without an order."""
 
 
 WIDE = 4.0
-
-
 """Positive values that differ by more than this factor are on a logarithmic scale."""
 
 
 RANGE = 3.0
-
-
 """Steps across the range of a parameter that is on a linear scale."""
 
 

@@ -10,8 +10,6 @@ from wattloop.tune.segment import Value
 from wattloop.tune.space import Configuration, Real, Space, configuration_key
 
 LOW, HIGH = 1e-3, 1.0
-
-
 """Rates of document 003."""
 
 

@@ -21,20 +21,14 @@ WIDTH = 5
 
 
 CALM_SHARE = 0.5
-
-
 """The calmer half of the windows counts as having a low curvature."""
 
 
 SAME = 0.01
-
-
 """Curvatures that differ by less, in parts of the range of losses, are the same."""
 
 
 ROOM = 0.1
-
-
 """How much higher than in the best window the loss may be, in parts of the range."""
 
 

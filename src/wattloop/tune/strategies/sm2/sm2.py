@@ -33,8 +33,6 @@ from wattloop.tune.strategies.sm2.halving import (
 from wattloop.tune.strategies.sm2.learning_rates import WIDTH, stable_rate
 
 RETRIES = 3
-
-
 """Times that the last configuration may diverge and begin anew at half the rate."""
 
 
