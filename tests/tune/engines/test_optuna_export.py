@@ -159,5 +159,5 @@ def test_a_study_is_not_written_over(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"no SQLite file .* give another name"):
             export_study(store, search_id, str(other))
         assert other.read_text().startswith("not a database")
-        with pytest.raises(ConfigError, match="the folder .* does not exist"):
+        with pytest.raises(ConfigError, match=r"the folder .* does not exist"):
             export_study(store, search_id, str(tmp_path / "no" / "study.db"))

@@ -104,7 +104,7 @@ def test_what_cannot_be_batched_is_said(data, options, said) -> None:
 
 def test_batches_that_cannot_be_made_are_said() -> None:
     """Promise: a batch size that does not fit the units or the data is an error."""
-    with pytest.raises(ConfigError, match="no multiple of 4"):
+    with pytest.raises(ConfigError, match="not a multiple of 4"):
         FlexibleBatches(numbers(20), unit=4, shuffle="units").epoch(6)
     with pytest.raises(ConfigError, match="incomplete batches are dropped"):
         FlexibleBatches(numbers(20), unit=4, last="drop").epoch(40)
