@@ -6,7 +6,7 @@ LABEL org.opencontainers.image.title="wattloop" \
       org.opencontainers.image.licenses="Apache-2.0"
 
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY pyproject.toml setup.py README.md LICENSE constraints.txt ./
 COPY src ./src
 # Extras that need no compiler; training frameworks belong into an image of your own.
 # What is installed is this folder, which has no version to pin; constraints.txt pins the rest.

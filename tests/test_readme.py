@@ -6,9 +6,11 @@ other, `...` may be any text, and lines that depend on the sensors at hand may d
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -138,8 +140,8 @@ def test_console_blocks_run_and_print_what_they_show(lines: list[str], tmp_path:
 
 
 def test_links_of_the_documents_lead_somewhere() -> None:
-    """Every relative link in README, CONTRIBUTING and docs names an existing file."""
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    """Every relative link of the pages at the root and in docs names an existing file."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
         for page in pages
@@ -168,11 +170,55 @@ def test_every_command_is_in_the_table_of_verbs() -> None:
     assert verbs == set(re.findall(r"^│ (\w[\w-]*) {2,}", done.stdout, re.MULTILINE))
 
 
-def test_folders_of_the_house_are_those_there_are() -> None:
-    """The tree in the README matches `src/wattloop`."""
-    named = set(re.findall(r"^\| `(\w+)/` \|", README, re.MULTILINE))
+def test_the_tour_names_every_package() -> None:
+    """The table in CONTRIBUTING and the picture of the packages match `src/wattloop`."""
     there = {p.parent.name for p in (ROOT / "src" / "wattloop").glob("*/__init__.py")}
-    assert named == there
+    tour = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(\w+)/` \|", tour, re.MULTILINE)) == there
+    picture = (ROOT / "docs" / "images" / "packages.svg").read_text("utf-8")
+    assert set(re.findall(r">(\w+)/</text>", picture)) == there
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_modules_of_the_walks_exist(page: str) -> None:
+    """Every `package/module` that a walk through the code names is a module or a folder."""
+    source = ROOT / "src" / "wattloop"
+    packages = {p.parent.name for p in source.glob("*/__init__.py")}
+    named = re.findall(r"`((?:\w+/)+\w+)(?:\.py)?`", (ROOT / page).read_text("utf-8"))
+    inside = [name for name in named if name.partition("/")[0] in packages]
+    assert len(inside) >= 10
+    assert [
+        name
+        for name in inside
+        if not (source / f"{name}.py").exists() and not (source / name).is_dir()
+    ] == []
+
+
+def test_the_readme_is_short_and_has_a_picture() -> None:
+    """A newcomer reads it to the end: under 200 lines, with a small picture."""
+    assert README.count("\n") < 200
+    (picture,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert 0 < (ROOT / picture).stat().st_size < 300_000
+
+
+def test_links_of_the_package_index_lead_to_files_of_the_repository() -> None:
+    """The description of the package has the README's links, absolute, and each names a file."""
+    text = runpy.run_path(str(ROOT / "setup.py"))["description"]()
+    assert re.findall(r"\]\((?!https://)[^)]+\)", text) == []
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    base = re.escape(project["urls"]["Repository"])
+    links = re.findall(rf"\]\({base}/(blob|raw)/main/([^)#]+)", text)
+    assert len(links) == len(re.findall(r"\]\((?!https?:)", README)) > 20
+    for view, target in links:
+        assert (ROOT / target).is_file()
+        assert (view == "raw") == target.endswith(".png")
+
+
+def test_every_benchmark_page_is_in_the_list_of_results() -> None:
+    """`docs/benchmarks/README.md` names each page once."""
+    folder = ROOT / "docs" / "benchmarks"
+    named = re.findall(r"^\| \[[^\]]+\]\((\w+\.md)\)", (folder / "README.md").read_text(), re.M)
+    assert sorted(named) == sorted(p.name for p in folder.glob("*.md") if p.name != "README.md")
 
 
 def test_example_meter_of_the_contributors_page_works(tmp_path: Path) -> None:
