@@ -43,6 +43,20 @@ def member(number: int, **changes: Any) -> Any:
     return record(number, **{**usual, **changes})
 
 
+def test_a_shared_run_has_a_badge_and_the_uncertainty_of_what_it_adds(store: Store) -> None:
+    """A run of which another counts three quarters adds a quarter, with a quarter of the error."""
+    alone, shared = record(4), record(4, run_id="2026-005")
+    assert shared.energy_j
+    shared.shared = {"overlap_s": 1.0, "left_out_j": 0.75 * shared.energy_j}
+    insert_run(store, alone)
+    insert_run(store, shared)
+    rows = {row["job_key"]: row for row in job_page(store)}
+    assert rows["2026-005"]["insights"] == "shared"
+    assert rows["2026-004"]["insights"] == ""
+    for name in ("energy_j", "uncertainty_j"):
+        assert rows["2026-005"][name] == pytest.approx(rows["2026-004"][name] / 4)
+
+
 def test_nodes_of_a_job_are_one_row_with_their_sum(store: Store) -> None:
     """Energy is added, the span is from the first to the last, the worst status counts."""
     insert_run(store, member(3))

@@ -137,7 +137,12 @@ def facts_of(record: RunRecord) -> dict[str, Any]:
         "exclusive": _exclusive(job.get("exclusive")),
         "device": plain(_device(record)),
         "label": labels.get("node") or labels.get("gpu") or labels.get("cpu") or "",
-        "insights": ",".join(str(one["code"]) for one in accounting.get("insights") or ()),
+        "insights": ",".join(
+            [
+                *(str(one["code"]) for one in accounting.get("insights") or ()),
+                *(["shared"] if record.shared else []),
+            ]
+        ),
         "provenance": "" if result is None or not result.provenance else result.provenance.value,
         "complete": result is not None and result.complete,
         "facility_j": _part(facility.get("energy_j"), part),

@@ -187,7 +187,7 @@ def _columns(record: RunRecord) -> dict[str, Any]:
         "started_wall_s": record.started_wall_s,
         "duration_s": record.duration_s,
         "energy_j": None if energy_j is None else part * energy_j,
-        "uncertainty_j": None if record.result is None else record.result.uncertainty_j,
+        "uncertainty_j": None if record.result is None else part * record.result.uncertainty_j,
         "exit_code": record.exit_code,
         "counted": record.counted and record.left_out < 1.0,
         "body": plain_json(record.to_dict()),

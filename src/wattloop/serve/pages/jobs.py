@@ -52,6 +52,11 @@ INSIGHTS = {
     "node_imbalance": Badge(
         "node imbalance", "warning", "at least one node is underused compared with the others"
     ),
+    "shared": Badge(
+        "shared",
+        "info",
+        "other runs used the same devices at the same time; each joule counts once",
+    ),
 }
 
 
