@@ -1,4 +1,4 @@
-"""Samplers of Optuna: TPE, NSGA-II for several objectives, Gaussian processes."""
+"""Strategies from Optuna's samplers: TPE, NSGA-II for several objectives, Gaussian processes."""
 
 import math
 from abc import abstractmethod
@@ -17,7 +17,7 @@ REMEDY = "pip install 'wattloop[tune]'"
 
 
 def library(what: str) -> Any:
-    """Optuna itself.
+    """Import Optuna.
 
     Raises:
         ConfigError: it is not installed; the message has the command that installs it.
@@ -30,7 +30,7 @@ def library(what: str) -> Any:
 
 
 def new_study(directions: Sequence[str], **more: Any) -> Any:
-    """A study; in memory unless `more` has a storage. Nothing is printed about it."""
+    """Create a study; in memory unless `more` has a storage. Optuna's messages are disabled."""
     optuna = library("optuna")
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -41,12 +41,12 @@ def new_study(directions: Sequence[str], **more: Any) -> Any:
 
 
 def distributions(space: Space) -> dict[str, Any]:
-    """Name -> distribution, of all parameters with several values of their own."""
+    """Return the distribution of each parameter with several values of its own."""
     return {name: _distribution(space.parameters[name]) for name in space.varied}
 
 
 def suggested(space: Space, known: Mapping[str, Any], trial: Any) -> Configuration:
-    """The configuration that a trial suggests, conditions and links kept."""
+    """Return the configuration that a trial suggests, conditions and links included."""
     found: dict[str, Value] = {}
     for name in space.order:
         if not space.active(name, found):
@@ -71,7 +71,7 @@ def frozen(
     short_by: float = 0.0,
     **more: Any,
 ) -> Any:
-    """A finished trial; `short_by` above 0 says that it misses its target."""
+    """Return a finished trial; `short_by` above 0 means that it misses its target."""
     optuna = library("optuna")
     own = {name: value for name, value in configuration.items() if name in known}
     attributes = {"constraints": (float(short_by),)}
@@ -103,20 +103,18 @@ def _distribution(parameter: Parameter) -> Any:
             parameter.low, parameter.high, log=parameter.log, step=parameter.step
         )
     if isinstance(parameter, Real):
-        # Optuna has no steps on a logarithmic scale; those are rounded afterwards
+        # Optuna has no steps on a logarithmic scale; values are rounded afterwards.
         step = None if parameter.log else parameter.step
         return kinds.FloatDistribution(parameter.low, parameter.high, log=parameter.log, step=step)
     raise AssertionError(f"{type(parameter).__name__} has one value only")
 
 
-# NSGA-II of Optuna with generations counted by results, not by what trials remember.
-#
-# Optuna writes the generation into each trial as it is asked for. Here a trial is made when its
+# Optuna stores the generation in each trial when it is asked for. Here a trial is created when its
 # result is told, so the first `population_size` results are the first generation, and so on.
 
 
 def by_order(parents: dict[int, list[Any]], **options: Any) -> Any:
-    """A sampler.
+    """Return an NSGA-II sampler whose generations follow the order of results.
 
     Args:
         parents: of each generation, kept from one sampler of a study to the next; empty at first.
@@ -129,7 +127,7 @@ def _class(parents: dict[int, list[Any]]) -> Any:
     sampler: Any = library("nsga2").samplers.NSGAIISampler
 
     class ByOrder(sampler):  # type: ignore[misc]  # known only where Optuna is installed
-        """Generations by the order of results."""
+        """NSGA-II sampler with generations by the order of results."""
 
         def get_trial_generation(self, study: Any, trial: Any) -> int:
             return len(self._results(study)) // int(self.population_size)
@@ -139,8 +137,8 @@ def _class(parents: dict[int, list[Any]]) -> Any:
             return self._results(study)[begin : begin + self.population_size]
 
         def get_parent_population(self, study: Any, generation: int) -> list[Any]:
-            # Optuna's own recurses over all generations, and its cache changes their order, so
-            # that a resumed search would go on differently
+            # Optuna's own method recurses over all generations, and its cache changes their order,
+            # so that a resumed search would differ.
             for due in range(len(parents) + 1, generation + 1):
                 parents[due] = self.select_parent(study, due)
             return parents.get(generation, [])
@@ -155,18 +153,15 @@ def _complete() -> Any:
     return library("nsga2").trial.TrialState.COMPLETE
 
 
-# Samplers of Optuna: TPE, NSGA-II for several objectives, Gaussian processes.
-#
-# A proposal depends on nothing but the results told so far, in the order in which they were told,
-# and on how many configurations were begun: every one comes from a new sampler with a seed of its
-# own. So a search goes on exactly where it was when its results are given back to the study, which
-# takes milliseconds, where asking the sampler for all of them again would take minutes.
-#
-# A training that misses the target is told as one that violates a constraint, by as much as it
-# misses; one that failed is not told at all, and its configuration is not proposed again.
+# A proposal depends only on the results told so far, in order, and on the number of configurations
+# started: each comes from a new sampler with its own seed. So a search resumes exactly when its
+# results are told to a new study, which takes milliseconds; repeating all proposals would take
+# minutes.
+# A training that misses the target is told as a violated constraint, by as much as it misses. A
+# failed one is not told, and its configuration is not proposed again.
 
 TRIES = 5
-"""Proposals that may repeat what was begun before, until a random one is taken."""
+"""Proposals that may repeat earlier configurations, until a random one is used."""
 
 
 NO_TORCH = (
@@ -175,7 +170,7 @@ NO_TORCH = (
 
 
 class _Sampled(OneByOne):
-    """Asks a sampler of Optuna for configurations."""
+    """Base of strategies that ask an Optuna sampler for configurations."""
 
     name: str
 
@@ -197,7 +192,7 @@ class _Sampled(OneByOne):
         """A new sampler."""
 
     def propose(self) -> Configuration | None:
-        """The sampler's proposal; a random one when it only repeats itself."""
+        """Return the sampler's proposal; a random one when it only repeats itself."""
         begun = len(self.ledger)
         size = self.problem.space.size
         if size is not None and begun >= size:
@@ -208,7 +203,7 @@ class _Sampled(OneByOne):
             self._study.sampler = self.sampler(_seed(self.problem.seed, begun, attempt))
             trial = self._study.ask()
             found = suggested(self.problem.space, self._distributions, trial)
-            # a proposal is not a result: samplers do not look at failed trials
+            # A proposal is not a result: samplers ignore failed trials.
             self._study.tell(trial, state=library(self.name).trial.TrialState.FAIL)
             if not self.ledger.seen(found):
                 return found
@@ -221,7 +216,7 @@ class _Sampled(OneByOne):
             self._untold.append(trial)
 
     def recall(self, events: Iterable[StrategyEvent]) -> None:
-        """Take what happened as it is; the sampler is not asked again.
+        """Import earlier events; the sampler is not asked again.
 
         Raises:
             StrategyError: the events are not those of this strategy on this problem.
@@ -231,8 +226,6 @@ class _Sampled(OneByOne):
                 self._begin_again(event.segment)
             else:
                 self.tell(event.segment, event.progress)
-
-    # -- inside ----------------------------------------------------------------------------
 
     def _begin_again(self, segment: Segment) -> None:
         if segment.candidate in self.alive():
@@ -289,7 +282,6 @@ class Tpe(_Sampled):
         self._startup, self._multivariate = _count("startup", startup, 0), multivariate
 
     def sampler(self, seed: int) -> Any:
-        """See `_Sampled`."""
         return library(self.name).samplers.TPESampler(
             seed=seed,
             n_startup_trials=self._startup,
@@ -318,7 +310,6 @@ class Gp(_Sampled):
             raise ConfigError(NO_TORCH) from None
 
     def sampler(self, seed: int) -> Any:
-        """See `_Sampled`."""
         return library(self.name).samplers.GPSampler(
             seed=seed,
             n_startup_trials=self._startup,
@@ -328,7 +319,7 @@ class Gp(_Sampled):
 
 
 class Nsga2(_Sampled):
-    """NSGA-II: a population that keeps to the front of several objectives.
+    """NSGA-II: a population that approaches the front of several objectives.
 
     Args:
         problem: what is searched.
@@ -343,13 +334,12 @@ class Nsga2(_Sampled):
         self._parents: dict[int, list[Any]] = {}
 
     def sampler(self, seed: int) -> Any:
-        """See `_Sampled`."""
         options = {"population_size": self._population, "seed": seed}
         return by_order(self._parents, **options, **constraints())
 
 
 def constraints() -> dict[str, Any]:
-    """How to make a sampler look at constraints: since Optuna 5 it does so by itself."""
+    """Return options that make a sampler use constraints; since Optuna 5 it does so by itself."""
     optuna = library("optuna")
     if hasattr(optuna.trial.Trial, "set_constraint"):
         return {}
@@ -357,7 +347,7 @@ def constraints() -> dict[str, Any]:
 
 
 def _seed(seed: int, begun: int, attempt: int) -> int:
-    """Another number for each proposal, the same in each run; Optuna takes 32 bits."""
+    """Return a seed per proposal, the same in each run; Optuna takes 32 bits."""
     return (seed * 1_000_003 + begun * (TRIES + 1) + attempt) % (2**32)
 
 

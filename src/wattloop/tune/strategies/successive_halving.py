@@ -34,7 +34,7 @@ def check_options(eta: Any, rung_epochs: Any, rungs: Any, paused: Any) -> None:
 
 
 def rung_joules(written: float | str | None) -> float | None:
-    """Joules of the first rung; None when they are to be found out.
+    """Return the joules of the first rung; None when they are to be measured.
 
     Raises:
         ConfigError: no energy, or not above 0.
@@ -51,18 +51,16 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-# Rungs of joules: who is as good as the best third may spend three times as much.
-#
-# A candidate stands on rung k when it has used `first_j * eta**k` joules. Of those that have come
-# to a rung, the best 1/eta may climb to the next; the highest rung has no bound but the target and
-# the end of the training.
+# A candidate is on rung k when it has used `first_j * eta**k` joules. Of the candidates on a rung,
+# the best 1/eta may climb to the next; the highest rung is bounded only by the target and the end
+# of the training.
 
 Place = tuple[float, float, str]
-"""What orders candidates on a rung: loss, joules (ties go to the cheaper), name."""
+"""Order of candidates on a rung: loss, joules (ties go to the cheaper), name."""
 
 
 RESERVE = 1
-"""Kept beside those that may climb, in case these fail."""
+"""Kept in addition to those that may climb, in case these fail."""
 
 
 @dataclass(slots=True)
@@ -75,14 +73,14 @@ class _Rung:
 
 
 class RungLadder:
-    """Who may go on, and how far.
+    """Rungs, the candidates on them, and those that may climb.
 
     Args:
         first_j: energy of the lowest rung.
         eta: one in `eta` climbs on, to `eta` times the energy.
         rungs: how many there are, the unbounded one included.
-        most: candidates that will come at most; None when nobody knows.
-        paused: candidates that may wait on one rung; the worst of more are given up.
+        most: the most candidates that will come; None when unknown.
+        paused: candidates that may wait on one rung; the worst beyond that are dropped.
     """
 
     def __init__(
@@ -99,22 +97,22 @@ class RungLadder:
         return len(self.rungs) - 1
 
     def bound_j(self, rung: int) -> float | None:
-        """Joules that a candidate may have used on it; None for no bound."""
+        """Return the joules that a candidate may use on a rung; None for no bound."""
         return None if rung >= self.top else self.first_j * self.eta**rung
 
     def rung_of(self, name: str) -> int:
-        """Where a candidate stands; -1 before it has come anywhere."""
+        """Return the rung of a candidate; -1 before the first."""
         return self._at.get(name, -1)
 
     def come(self, name: str, rung: int, loss: float, energy_j: float, *, waits: bool) -> None:
-        """A candidate has come to a rung, or further if it has used more.
+        """Record that a candidate has reached a rung, or a higher one if it has used more.
 
         Args:
             name: of the candidate.
             rung: what it was sent to.
             loss: smaller is better.
             energy_j: used in all.
-            waits: whether it can go on.
+            waits: whether it can continue.
         """
         place = (loss, energy_j, name)
         insort(self.rungs[rung].come, place)
@@ -129,7 +127,9 @@ class RungLadder:
             del waiting[self._room(rung) :]
 
     def climber(self) -> str | None:
-        """Who may climb on, from the highest rung that has one; it counts as climbed."""
+        """Return the candidate to climb, from the highest rung that has one, and mark it as
+        climbed.
+        """
         for rung in reversed(self.rungs[: self.top]):
             if not rung.waiting:
                 continue
@@ -138,18 +138,18 @@ class RungLadder:
         return None
 
     def best_waiting(self) -> str | None:
-        """The best of the highest rung where any is left; it counts as climbed."""
+        """Return the best waiting candidate of the highest rung, and mark it as climbed."""
         for rung in reversed(self.rungs[: self.top]):
             if rung.waiting:
                 return _climb(rung)
         return None
 
     def waiting(self) -> set[str]:
-        """Those that may be asked for again."""
+        """Return those that may be asked for again."""
         return {place[2] for rung in self.rungs for place in rung.waiting}
 
     def _room(self, rung: int) -> int:
-        """How many may wait on a rung: who is worse cannot climb, whoever else comes."""
+        """Return how many may wait on a rung: worse ones can never climb."""
         if self.most is None:
             return self.paused
         expected = float(max(self.most, len(self.rungs[0].come)))
@@ -164,15 +164,13 @@ def _climb(rung: _Rung) -> str:
     return rung.waiting.pop(0)[2]
 
 
-# Asynchronous successive halving with joules as the resource.
-#
-# Many configurations are trained a little, the best of them further, and few to the end. What is
-# equal at a comparison is not the number of epochs but the energy, since quality per joule is what
-# ranks configurations by the energy they need. Trainings pause and go on; none begins again.
+# Many configurations are trained a little, the best of them further, and few to the end. They are
+# compared at equal energy, not at equal epochs, since quality per joule ranks configurations by the
+# energy they need. Trainings pause and resume; none is repeated.
 
 
 class Asha(Strategy):
-    """Successive halving that waits for nobody: who is good enough climbs at once.
+    """Asynchronous successive halving: a candidate that is good enough climbs at once.
 
     Args:
         problem: what is searched; needs a metric.
@@ -181,7 +179,7 @@ class Asha(Strategy):
             configuration needs for `rung_epochs`.
         rung_epochs: of the first configuration, to find out how many joules the first rung has.
         rungs: how many; unless given, as many as the number of configurations fills.
-        paused: trainings that may wait on one rung; the worst of more are given up.
+        paused: trainings that may wait on one rung; the worst beyond that are dropped.
 
     Raises:
         ConfigError: an option is out of range, or nothing ends the search.
@@ -218,7 +216,7 @@ class Asha(Strategy):
         self._best: Candidate | None = None
 
     def ask(self) -> Asked:
-        """Someone climbs, or a new one begins, or the best of those left goes on."""
+        """Return a climbing candidate, a new one, or the best of the waiting ones."""
         if self._first_j is None:
             return self._scout()
         if not self._ladders:
@@ -238,7 +236,7 @@ class Asha(Strategy):
         return self.ask() if self.again(self._first_j) else self._last_resort()
 
     def tell(self, segment: Segment, progress: Progress) -> None:
-        """Keep what came of it, and where it stands now."""
+        """Record the progress and the rung of the candidate."""
         candidate = self.ledger.tell(segment, progress)
         self._under_way.discard(candidate.name)
         if candidate.energy_j is None or not self.ledger.comparable(candidate):
@@ -255,23 +253,23 @@ class Asha(Strategy):
         if rung < ladder.top:
             loss = self._loss(candidate)
             ladder.come(candidate.name, rung, loss, candidate.energy_j, waits=waits)
-        elif waits:  # the first one, where there is no rung but the last
+        elif waits:  # the first one, where the only rung is the last
             self._unfinished.append(candidate)
 
     def best(self) -> Chosen | None:
-        """The best of those that came to their end and are good enough."""
+        """Return the best of those that ended and reached the target."""
         done = [c for c in self.ledger.candidates.values() if self._done(c)]
         return self.ledger.best(done) if done else None
 
     def alive(self) -> frozenset[str]:
-        """Those under way, and those that may still climb."""
+        """Return those under way, and those that may still climb."""
         found = self._under_way | {candidate.name for candidate in self._unfinished}
         for ladder in self._ladders:
             found |= {n for n in ladder.waiting() if not self._over(self.ledger.candidates[n])}
         return frozenset(found)
 
     def ladders(self, first_j: float) -> list[RungLadder]:
-        """One, with as many rungs as its candidates fill."""
+        """Return one ladder, with as many rungs as its candidates fill."""
         most = self.most()
         rungs = self._rungs
         if rungs is None:
@@ -280,27 +278,25 @@ class Asha(Strategy):
         return [RungLadder(first_j, self.eta, rungs, most, self.paused)]
 
     def most(self) -> int | None:
-        """Configurations that may be begun at most; None when nobody knows."""
+        """Return the most configurations that may start; None when unknown."""
         ends = (self.problem.limits.candidates, self.problem.space.size)
         return min((end for end in ends if end is not None), default=None)
 
     def room(self, ladder: RungLadder) -> bool:
-        """Whether another configuration may begin on this ladder."""
+        """Return whether another configuration may start on this ladder."""
         return True
 
     def again(self, first_j: float) -> bool:
-        """Whether there is another ladder to fill, now that nothing is under way."""
+        """Return whether another ladder follows, once nothing is under way."""
         return False
 
     @property
     def over(self) -> bool:
-        """Whether no more configurations can begin."""
+        """Return whether no more configurations can start."""
         return self.ledger.full or self._none_left
 
-    # -- inside ----------------------------------------------------------------------------
-
     def _scout(self) -> Asked:
-        """The first configuration says how many joules `rung_epochs` are; others wait for it."""
+        """Measure with the first configuration the joules of `rung_epochs`; others wait for it."""
         if self._under_way:
             return WAIT
         candidate = self._begun()
@@ -340,7 +336,7 @@ class Asha(Strategy):
         used_j = candidate.energy_j or 0.0
         left_j = None if bound_j is None else bound_j - used_j
         if self._best is not None and self.problem.objective.names == ("energy",):
-            # further than the best one went, it cannot win
+            # beyond the energy of the best one it cannot win
             cheaper_j = (self._best.energy_j or 0.0) - used_j
             left_j = cheaper_j if left_j is None else min(left_j, cheaper_j)
         return self._asked(candidate, rung, left_j)
@@ -353,7 +349,7 @@ class Asha(Strategy):
         return self.ledger.segment(candidate, energy_j, epochs)
 
     def _last_resort(self) -> Segment | None:
-        """As long as none is good enough, the best of those that wait goes on."""
+        """Continue the best waiting candidate as long as none reaches the target."""
         if self._best is not None:
             return None
         for ladder in self._ladders:
@@ -370,7 +366,7 @@ class Asha(Strategy):
         return -quality if self.problem.quality.maximize else quality
 
     def _done(self, candidate: Candidate) -> bool:
-        """Whether more training would add nothing: at its target, its end or its last epoch."""
+        """Return whether it is complete: at its target, its end or its last epoch."""
         if candidate.status is Status.ENDED:
             return True
         most = self.problem.limits.epochs
@@ -379,7 +375,7 @@ class Asha(Strategy):
         return self.ledger.at_target and self.ledger.enough(candidate)
 
     def _over(self, candidate: Candidate) -> bool:
-        """Whether it is done, or has used so much already that it cannot be best any more."""
+        """Return whether it is done, or has used too much energy to be best."""
         if self._done(candidate) or candidate.status is None or not candidate.status.alive:
             return True
         names = set(self.problem.objective.names)
@@ -392,10 +388,8 @@ class Asha(Strategy):
             self._best = candidate
 
 
-# Hyperband: several ladders, from many configurations cut early to few that are trained long.
-#
-# How soon quality tells is not known beforehand. Bracket s begins `eta**s` times as many
-# configurations as the last one, on rungs `eta**s` times lower.
+# The length of training after which quality is informative is unknown in advance. Bracket s starts
+# `eta**s` times as many configurations as the last one, on rungs `eta**s` times lower.
 
 
 class Hyperband(Asha):
@@ -408,7 +402,7 @@ class Hyperband(Asha):
             configuration needs for `rung_epochs`.
         rung_epochs: of the first configuration, to find out how many joules that is.
         brackets: how many; unless given, as many as the number of configurations fills.
-        paused: trainings that may wait on one rung; the worst of more are given up.
+        paused: trainings that may wait on one rung; the worst beyond that are dropped.
     """
 
     name = "hyperband"
@@ -433,7 +427,7 @@ class Hyperband(Asha):
         )
 
     def ladders(self, first_j: float) -> list[RungLadder]:
-        """Bracket s = b-1 .. 0, with s+1 rungs and ceil(b / (s+1) eta^s) configurations."""
+        """Return bracket s = b-1 .. 0, with s+1 rungs and ceil(b / (s+1) eta^s) configurations."""
         brackets = self._rungs or _brackets(self.eta, self.most())
         found = []
         for s in reversed(range(brackets)):
@@ -443,21 +437,21 @@ class Hyperband(Asha):
         return found
 
     def again(self, first_j: float) -> bool:
-        """Another round of brackets, as long as configurations may begin."""
+        """Start another round of brackets, as long as configurations may start."""
         if self.over:
             return False
-        # who waits on an old ladder is worth keeping only while none is good enough
+        # Candidates on an old ladder matter only while none reaches the target.
         kept = [ladder for ladder in self._ladders if ladder.waiting()]
         self._ladders = [*(kept if self._best is None else []), *self.ladders(first_j)]
         return True
 
     def room(self, ladder: RungLadder) -> bool:
-        """As long as the bracket is not full."""
+        """Return whether the bracket is not full."""
         return ladder.most is None or ladder.begun < ladder.most
 
 
 def _brackets(eta: float, most: int | None) -> int:
-    """The most brackets whose configurations are no more than `most`; four when nobody knows."""
+    """Return the most brackets whose configurations are at most `most`; four when unknown."""
     if most is None:
         return 4
     best = 1

@@ -1,4 +1,4 @@
-"""Epochs that each configuration needs to reach the target, estimated from unfinished trainings."""
+"""Estimate of the epochs that each configuration needs to reach the target."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,32 +14,35 @@ from wattloop.tune.strategies.race.surrogate import (
 )
 
 SEED_ERROR = 0.1
-"""Two trainings of one configuration differ by this much in the epochs they need (relative)."""
+"""Relative difference in epochs between two trainings of one configuration."""
 
 
 EPOCH_ERROR = 0.3
-"""Quality is known at the ends of epochs only: part of an epoch."""
+"""Part of an epoch: quality is known at the ends of epochs only."""
 
 
 FAR_ERROR = 0.6
-"""A ratio of epochs, seen at no quality at all, against that at the target (logarithm)."""
+"""Error of a ratio of epochs, observed at no quality at all, against that at the target
+(logarithm).
+"""
 
 
 OWN_ERROR = 0.4
-"""Epochs guessed from one curve alone, at no quality at all (logarithm)."""
+"""Error of epochs estimated from one curve alone, at no quality at all (logarithm)."""
 
 
 STEEP = 3.0
-"""A training needs exp(STEEP sqrt(1 - share of the target)) times the epochs it has had: quality
-comes ever more slowly."""
+"""A training needs exp(STEEP sqrt(1 - share of the target)) times its epochs so far: quality
+improves ever more slowly.
+"""
 
 
 FEWEST_EPOCHS = 3.0
-"""Guessed for any training that is not done after one."""
+"""Least estimate for any training that is not done after one epoch."""
 
 
 class TargetProgress:
-    """The way to the target of one problem.
+    """Progress of trainings towards the target of one problem.
 
     Args:
         problem: quality and its target, and the most epochs.
@@ -48,10 +51,10 @@ class TargetProgress:
     def __init__(self, problem: Problem) -> None:
         self.quality, self.limits = problem.quality, problem.limits
         self.first: float | None = None
-        """The first quality that was ever seen: where the way begins, if it cannot be at zero."""
+        """First quality that was observed: the start of the scale, if it cannot be zero."""
 
     def share(self, level: float | None, epochs: float) -> float:
-        """How far along a quality is: from 0, to 1 at the target."""
+        """Return the share of the target that a quality is: from 0, to 1 at the target."""
         target = self.quality.target
         if target is None:
             most = self.limits.epochs
@@ -67,58 +70,56 @@ class TargetProgress:
         return min(max((level - self.first) / (target - self.first), 0.0), 1.0)
 
     def share_of(self, runner: Runner) -> float:
-        """How far along a training is."""
+        """Return the share of the target that a training has reached."""
         return self.share(runner.best, runner.epochs)
 
     def needed(self, runner: Runner) -> float:
-        """Epochs to the target, by its own curve."""
+        """Return the epochs to the target, from its own curve."""
         if runner.reached is not None:
             return runner.reached
         if self.quality.target is None:
             return self.limits.epochs or 2 * runner.epochs
-        # More than it may have is no less of a difference: one that stands still must fall behind.
+        # Not capped at the maximum of epochs: a training without progress must fall behind.
         guess = math.exp(self.guess(runner.epochs, runner.best))
         return max(guess, FEWEST_EPOCHS, runner.epochs + 1)
 
     def guess(self, epochs: float, level: float | None) -> float:
-        """Logarithm of the epochs to the target, from the quality after so many."""
+        """Return the logarithm of the epochs to the target, from the quality after so many."""
         return math.log(epochs) + STEEP * math.sqrt(1 - self.share(level, epochs))
 
     def share_after(self, share: float, epochs_factor: float) -> float:
-        """How far along it will be with so many times the epochs, by the same rule."""
+        """Return the share after so many times the epochs, by the same rule."""
         left = math.sqrt(1 - share) - math.log(epochs_factor) / STEEP
         return 1 - min(max(left, 0.0), 1.0) ** 2
 
     def compared_variance(self, epochs: float, share: float) -> float:
-        """Of the logarithm of a ratio of epochs, seen after so many, so far along."""
+        """Variance of the logarithm of a ratio of epochs, after so many, at this share."""
         return (
             SEED_ERROR**2 + (EPOCH_ERROR / max(epochs, 1.0)) ** 2 + (FAR_ERROR * (1 - share)) ** 2
         )
 
     def own_variance(self, epochs: float, share: float) -> float:
-        """Of the logarithm of the epochs needed, by one curve alone."""
+        """Return the variance of the logarithm of the epochs needed, from one curve alone."""
         return SEED_ERROR**2 + (EPOCH_ERROR / max(epochs, 1.0)) ** 2 + OWN_ERROR**2 * (1 - share)
 
 
-# How many epochs each configuration needs, as far as trainings that are not done can tell.
-#
-# Two trainings that have both passed a quality tell the ratio of their epochs, the better the
-# closer that quality is to the target. All are compared with the one that has come furthest.
+# Two trainings that have both passed a quality give the ratio of their epochs, the more precisely
+# the closer that quality is to the target. All are compared with the most advanced one.
 
 SPREAD = 0.8
-"""Of the logarithm of epochs to the target, between configurations far from each other."""
+"""Spread of the logarithm of epochs to the target, between distant configurations."""
 
 
 LEVEL = 3.0
-"""Of the logarithm of the epochs that any training of the problem needs."""
+"""Spread of the logarithm of the epochs that any training of the problem needs."""
 
 
 FAILED = 1.0
-"""A training that fails needed at least so much more (logarithm) than the best."""
+"""A failed training needed at least so much more (logarithm) than the best."""
 
 
 SURE = 4
-"""The usual spread between trainings of one configuration counts as so many that were seen."""
+"""The prior spread between trainings of one configuration counts as this many observations."""
 
 
 Curve = tuple[int, Runner]
@@ -126,17 +127,17 @@ Curve = tuple[int, Runner]
 
 
 class EpochsToTarget:
-    """Of the logarithm of epochs to the target.
+    """Estimate of the logarithm of epochs to the target.
 
     Args:
         problem: the space and the way to the target.
-        configurations: of which epochs are asked.
+        configurations: to estimate.
     """
 
     def __init__(self, problem: Problem, configurations: Sequence[Mapping[str, Value]]) -> None:
         self.quality, self.course = problem.quality, TargetProgress(problem)
         space = problem.space
-        # Epochs to the target do not depend on caps and clocks, nor on a rate that is swept.
+        # Epochs to the target do not depend on caps and clocks, nor on a swept rate.
         own = [name for name in space.varied if name not in (*space.hardware, problem.rate)]
         self._near = covariance(space, own, configurations, SPREAD) + LEVEL**2
         self.curves: Sequence[Curve] = ()
@@ -144,7 +145,7 @@ class EpochsToTarget:
         self._told: list[tuple[Runner, list[Observation]]] = []
 
     def take(self, curves: Sequence[Curve]) -> None:
-        """Everything that is known now."""
+        """Set the observations."""
         course = self.course
         self.curves = curves
         if course.first is None:
@@ -153,11 +154,11 @@ class EpochsToTarget:
         self._told = [(runner, self._tells(index, runner)) for index, runner in curves]
 
     def belief(self, further: tuple[int, Runner, float, float] | None = None) -> Surrogate:
-        """Mean and covariance.
+        """Return mean and covariance.
 
         Args:
-            further: as it would be, but for its mean, with one training after so many epochs, so
-                far along.
+            further: covariance after one more observation: a training after so many epochs, at this
+                share.
         """
         if self._hub is None:
             return fit_surrogate(self._near, ())
@@ -174,13 +175,13 @@ class EpochsToTarget:
         return fit_surrogate(self._near, seen)
 
     def _tells(self, index: int, runner: Runner) -> list[Observation]:
-        """What a training says of the epochs that its configuration needs."""
+        """Yield the observations of the epochs that its configuration needs."""
         assert self._hub is not None
         found = None if index == self._hub[0] else self._compared(index, runner)
         return [self._own(index, runner), *([] if found is None else [found])]
 
     def _own(self, index: int, runner: Runner) -> Observation:
-        """What its own curve says."""
+        """Return the observation from its own curve."""
         guess = math.log(self.course.needed(runner))
         if runner.reached is not None:
             spread2 = (SURE * SEED_ERROR**2 + runner.spread2) / (SURE + runner.trainings - 1)
@@ -189,7 +190,9 @@ class EpochsToTarget:
         return Observation(index, None, guess, self.course.own_variance(runner.epochs, share))
 
     def _compared(self, index: int, runner: Runner) -> Observation | None:
-        """Epochs to the best quality that it and the one that is furthest have both reached."""
+        """Compare the epochs to the best quality that it and the most advanced one have both
+        reached.
+        """
         assert self._hub is not None
         hub, other = self._hub
         quality, course = self.quality, self.course
@@ -197,7 +200,7 @@ class EpochsToTarget:
             return None
         begun, at_first = other.first
         level = runner.best
-        if level is None:  # it has not even come to the first level
+        if level is None:  # it has not reached the first level
             guess = course.guess(runner.epochs, None) - course.guess(begun, at_first)
             ratio = max(guess, math.log((runner.epochs + 0.5) / begun))
             return Observation(index, hub, ratio, course.compared_variance(1.0, 0.0))
@@ -210,9 +213,9 @@ class EpochsToTarget:
             return None
         ratio = math.log(one / two)
         if quality.better(at_first, level):
-            # The other one passed this level somewhere in its first epoch.
+            # The other one passed this level within its first epoch.
             ratio = max(ratio, course.guess(one, level) - course.guess(begun, at_first))
-        # It may have trained on without getting any further, where the other one got further.
+        # It may have trained without progress while the other one improved.
         later = other.epochs_beyond(level, quality)
         if later is not None:
             ratio = max(ratio, math.log(runner.epochs / later))

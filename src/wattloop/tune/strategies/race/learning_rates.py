@@ -1,4 +1,4 @@
-"""Learning rates to sweep, and the reference rate of the default configuration."""
+"""Learning rates to sweep, relative to the rate of the default configuration."""
 
 import itertools
 import math
@@ -15,18 +15,18 @@ COUNT = 13
 
 
 STEPS = 10
-"""Optimizer steps at each rate: with fewer, what looks stable is not."""
+"""Optimizer steps at each rate: with fewer, unstable rates look stable."""
 
 
 MOST_DATA = 0.5
-"""Of an epoch: at large batches so many steps would be several epochs."""
+"""Largest share of an epoch: at large batches so many steps would be several epochs."""
 
 
 MOST_SWEEPS = 3
 
 
 BLOWN = 1.5
-"""A loss this many times the least so far, and all after it, comes from a rate that is too high."""
+"""A loss this many times the least so far marks a rate that is too high, with all above."""
 
 
 RANGES = {"sgd": (1e-3, 1.0), "adam": (1e-5, 1e-1)}
@@ -36,12 +36,12 @@ FINE_TUNING = (1e-7, 1e-3)
 
 
 FINE = 1e-4
-"""A default below this, with an optimizer of the Adam family, is that of a fine-tuning."""
+"""A default below this, with an optimizer of the Adam family, indicates fine-tuning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """The rate to take; `edge` is -1 or 1 where it is at the low or high end of the sweep."""
+    """Chosen rate; `edge` is -1 or 1 where it is at the low or high end of the sweep."""
 
     rate: float
     edge: int
@@ -50,7 +50,7 @@ class Picked:
 def first_sweep(
     parameters: Mapping[str, Value], name: str, parameter: Parameter, low_high: bool = True
 ) -> RateSweep:
-    """The range that suits the optimizer, within what the parameter may be.
+    """Return the range that suits the optimizer, within the parameter's range.
 
     Args:
         parameters: of the candidate; one of them names the optimizer, or none does.
@@ -75,7 +75,7 @@ def first_sweep(
 
 
 def picked(losses: Sequence[RateLoss]) -> Picked | None:
-    """The rate at which the loss falls fastest, before it grows; None when nothing can be said."""
+    """Return the rate at which the loss falls fastest, before it grows; None when unknown."""
     ordered = sorted(losses, key=lambda one: one.rate)
     stable: list[RateLoss] = []
     for one in ordered:
@@ -98,7 +98,7 @@ def picked(losses: Sequence[RateLoss]) -> Picked | None:
 
 
 def widened(sweep: RateSweep, edge: int, parameter: Parameter) -> RateSweep | None:
-    """One more decade on that side; None where the parameter ends there."""
+    """Extend the sweep by a decade on that side; None where the parameter ends there."""
     least, most = _bounds(parameter)
     if edge < 0:
         low, high = max(sweep.low / 10, least), sweep.low * 3
@@ -110,7 +110,7 @@ def widened(sweep: RateSweep, edge: int, parameter: Parameter) -> RateSweep | No
 
 
 def usable(rate: float, parameter: Parameter) -> float:
-    """The nearest rate that the parameter may be."""
+    """Return the nearest rate that the parameter allows."""
     if isinstance(parameter, Choice):
         listed = [float(v) for v in parameter.values if isinstance(v, int | float) and v > 0]
         return min(listed, key=lambda v: abs(math.log(v / rate)), default=rate)
@@ -128,31 +128,28 @@ def _bounds(parameter: Parameter) -> tuple[float, float]:
     return 0.0, math.inf
 
 
-# The default's learning rate is kept, and what sweeps find is measured against it.
-#
-# Where a sweep's loss falls fastest is a rate from which a training learns, but seldom the one
-# that it ends best with, and by how much it is off depends on model and optimizer. A default that
-# names its rate has been trained with it. So the default is swept for comparison only: a
-# candidate whose loss falls fastest at half the rate at which the default's does gets half the
-# default's rate. Only a default's rate that is far from where its own loss falls is not built
-# upon; the default still keeps it, and the others are given what their sweeps say. Where nobody
-# is to be compared with it, the default is not swept.
+# The default keeps its learning rate, and sweeps are measured against it. The rate at which a
+# sweep's loss falls fastest is seldom the best for a whole training, and the ratio depends on model
+# and optimizer. A default with a stated rate has proven it. So the default is swept for comparison
+# only: a candidate whose loss falls fastest at half the rate of the default's gets half the
+# default's rate. If the default's rate is far from where its own loss falls, the candidates use
+# their own sweeps. Without candidates to compare, the default is not swept.
 
 LEAST_RATES = 8
-"""In a sweep that is compared: with fewer, neighbours are too far apart to say by how much."""
+"""Rates in a compared sweep: with fewer, the resolution is too coarse."""
 
 
 MOST_FACTOR = 8.0
-"""Sweeps that differ by more are taken to differ by so much: batch sizes seldom need more."""
+"""Largest ratio between two sweeps: batch sizes seldom need more."""
 
 
 FAR = 10.0
-"""From where its loss falls fastest, either way: the default's rate is doubted."""
+"""Factor from the fastest fall of the loss beyond which the default's rate is not used."""
 
 
 @dataclass
 class RateAnchor:
-    """A default that names its learning rate.
+    """Default with a stated learning rate.
 
     Attributes:
         default: its candidate.
@@ -164,14 +161,14 @@ class RateAnchor:
 
     @classmethod
     def of(cls, problem: Problem, default: Runner) -> "RateAnchor | None":
-        """None where the default names no rate, or no rate is searched."""
+        """Build it; None where the default states no rate, or no rate is searched."""
         named = None if problem.rate is None else problem.default.get(problem.rate)
         if isinstance(named, bool) or not isinstance(named, int | float) or not named > 0:
             return None
         return cls(default, float(named))
 
     def compares(self, runner: Runner) -> bool:
-        """Whether the default's rate says something of this candidate's.
+        """Return whether the default's rate is a reference for this candidate.
 
         It does not where they differ in something that has a name, such as the optimizer, nor
         where the default's is far from where its own loss falls.
@@ -185,7 +182,7 @@ class RateAnchor:
     def compared(
         self, runner: Runner, losses: Sequence[RateLoss], found: Picked | None
     ) -> float | None:
-        """The rate of a candidate after its sweep; None for the default's own."""
+        """Return the rate of a candidate after its sweep; None for the default's own."""
         runner.swept = found.rate if found is not None and len(losses) >= LEAST_RATES else None
         own, swept = runner.swept, self.default.swept
         if runner is self.default or own is None or swept is None:

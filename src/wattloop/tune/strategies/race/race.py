@@ -1,4 +1,4 @@
-"""`race`: the least energy to a target quality, by comparing what joules buy."""
+"""`race`: least energy to a target quality, by comparing quality per joule."""
 
 import math
 from collections.abc import Mapping
@@ -18,17 +18,17 @@ from wattloop.tune.strategies.race.segments import Segments
 from wattloop.tune.strategies.race.warm_start import WarmStart
 
 TRIES = 20
-"""Draws per configuration wanted, before a space counts as too small for so many."""
+"""Draws per configuration, before a space counts as too small."""
 
 
 def starters(problem: Problem, most: int) -> list[dict[str, Value]]:
-    """Complete configurations, the default first, no two the same.
+    """Return complete configurations, the default first, no two the same.
 
-    A learning rate that sweeps decide is the default's, so that configurations which differ in
-    nothing else are one.
+    A learning rate that sweeps decide is the default's, so that configurations which differ only in
+    it are one.
 
     Raises:
-        ConfigError: the default is none of the space.
+        ConfigError: the default is outside the space.
     """
     if most < 1:
         raise ConfigError(f"race: {most} candidates; give at least 1")
@@ -57,7 +57,7 @@ def starters(problem: Problem, most: int) -> list[dict[str, Value]]:
 
 
 def _countable(problem: Problem) -> int | None:
-    """Size of the space without the learning rate that sweeps decide; None when endless."""
+    """Return the size of the space without a swept learning rate; None when infinite."""
     space = problem.space
     listed = [
         len(values) if (values := parameter.listed()) is not None else None
@@ -74,18 +74,13 @@ def _countable(problem: Problem) -> int | None:
     return product if product > 10_000 else space.size
 
 
-# `race`: the least energy to a target quality, by comparing what joules buy.
-#
 # Quality at equal epochs hardly ranks configurations by their energy to the target; quality at
-# equal joules does. So a candidate's worth is its epochs, estimated from how early it passes
-# qualities that others have passed too, times what an epoch of it costs under its own best cap.
-# The first is learned in epochs, the second in seconds.
-#
-# The default runs first. From then on the strategy asks, again and again, what is worth its
-# joules: one of the others a rung further, paused and resumed at will, or the leader. A rung is
-# worth it when the saving to be expected, over `runs` trainings, exceeds what it costs. A short
-# job therefore tries nothing but its cap, where an epoch of the others costs as much. The leader
-# may change until one that leads is good enough.
+# equal joules does. So the cost of a candidate is its epochs, estimated from how early it passes
+# qualities that others have passed too, times the energy of an epoch under its own best cap.
+# The default runs first. Then the strategy repeatedly chooses: advance the leader, or another
+# candidate by one rung. A rung is worth its cost when the expected saving, over `runs` trainings,
+# exceeds it. A short job therefore only searches for its cap. The leader may change until a leader
+# reaches the target.
 
 RUNS = 6.0
 
@@ -97,7 +92,7 @@ START = 24
 
 
 WORTH = 2.0
-"""A rung must promise so many times its cost: the most promising of many promises too much."""
+"""Required ratio of promise to cost of a rung: the most promising of many is overestimated."""
 
 
 SHORT = 4.0
@@ -105,23 +100,23 @@ SHORT = 4.0
 
 
 RUNG = 1.5
-"""The next rung of one that does not lead: so many times the epochs."""
+"""Next rung of a candidate that does not lead: so many times the epochs."""
 
 
 CHUNK = 1.3
-"""The leader is looked at again after so many times the epochs."""
+"""Epochs of the leader until the next decision: so many times the epochs."""
 
 
 LONG_S = 60.0
-"""In an epoch of this length the start of a training, some seconds, does not matter."""
+"""In an epoch this long the start of a training, some seconds, does not matter."""
 
 
 LONGER = 1.2
-"""A job that is known is left alone until it takes so many times the epochs it usually does."""
+"""A known job is not searched again until it takes so many times its usual epochs."""
 
 
 class Race(Strategy):
-    """Finds the cheapest way to a target quality, and trains it there.
+    """Strategy that finds the cheapest way to a target quality, and trains it there.
 
     Args:
         problem: with a target; without one candidates are compared at the best quality that two
@@ -134,7 +129,7 @@ class Race(Strategy):
             trained, or another where that is expected to pay within `runs` trainings.
 
     Raises:
-        ConfigError: an option that is no number above 0, or a default outside the space.
+        ConfigError: an option that is not a number above 0, or a default outside the space.
     """
 
     def __init__(
@@ -166,8 +161,6 @@ class Race(Strategy):
         self._picked: int | None = None
         self._segments = Segments(problem, self.runners)
 
-    # -- the contract ----------------------------------------------------------------------
-
     def ask(self) -> Asked:
         segment = self._next()
         if isinstance(segment, Segment):
@@ -190,7 +183,7 @@ class Race(Strategy):
         self._give_up_hopeless()
 
     def best(self) -> Chosen | None:
-        """The cheapest of those that were good enough."""
+        """Return the cheapest of those that reached the target."""
         costs = self.standings.costs
         good = [i for i, r in enumerate(self.runners) if r.reached is not None and not r.fault]
         if not good:
@@ -210,14 +203,12 @@ class Race(Strategy):
         )
 
     def alive(self) -> frozenset[str]:
-        """All that are not out of the race."""
+        """Return all that are still in the race."""
         return frozenset(runner.name for runner in self.runners if not runner.fault)
 
     def remember(self, memory: WarmStart) -> None:
-        """Add to `memory` what this search has seen."""
+        """Add the observations of this search to `memory`."""
         memory.add(zip(self.configurations, self.runners, strict=True))
-
-    # -- what was told ---------------------------------------------------------------------
 
     def _take(self, runner: Runner, segment: Segment, progress: Progress) -> None:
         runner.take(segment, progress, self.problem.quality)
@@ -250,8 +241,6 @@ class Race(Strategy):
             if runner.name not in self._busy and standings.behind(index, leader) > HOPELESS:
                 runner.fault, runner.slow = "costs more", True
 
-    # -- what next -------------------------------------------------------------------------
-
     def _next(self) -> Asked:
         if self._again and self.standings.costs:
             return self._train_again()
@@ -278,15 +267,15 @@ class Race(Strategy):
         return self._segments.next(runner, max(further, self._segments.epochs_for_cap(runner)))
 
     def _start_unknown(self) -> bool:
-        """Whether the default's only epoch may be mostly its start."""
+        """Return whether the default's only epoch may be mostly its start."""
         default = self.runners[0]
         if default.opening.epochs < 1 or default.opening.time_s >= LONG_S:
             return False
-        # In the second epoch a cap may be looked for; then the third is the first to compare with.
+        # A cap may be searched in the second epoch; then the third is the first to compare with.
         return default.started is None and default.reached is None and default.epochs < 3
 
     def _challenger(self, leader: int) -> int | None:
-        """The one whose next rung is most worth its cost; None when none is."""
+        """Return the candidate whose next rung is most worth its cost; None when none is."""
         standings = self.standings
         room_j = self._room_j(leader)
         best: tuple[float, int] | None = None
@@ -305,12 +294,14 @@ class Race(Strategy):
         return None if best is None else best[1]
 
     def _too_short_for(self, index: int, leader: int) -> bool:
-        """In a job of few epochs one of another is dear, and only a cheaper one can win by much."""
+        """Return whether the job is too short for it: in few epochs only a cheaper one can win by
+        much.
+        """
         epochs = math.exp(self.standings.need.value(leader))
         return epochs <= SHORT and self.standings.dearer(index, leader)
 
     def _room_j(self, leader: int) -> float:
-        """What may still be spent on others than the leader."""
+        """Return the remaining budget for candidates other than the leader."""
         whole_j = self.standings.whole_j(leader if self.runners[0].fault else 0)
         spent_j = sum(r.spent_j for i, r in enumerate(self.runners) if i != leader)
         return self.budget * whole_j - spent_j
@@ -320,14 +311,14 @@ class Race(Strategy):
         return max(done + 1.0, math.ceil(RUNG * done))
 
     def _train_again(self) -> Asked:
-        """The job is known: train the one that promises most, as long as it does."""
+        """Train the most promising candidate of a known job, as long as it stays so."""
         if self._busy:
             return WAIT
         known = self._picked is not None and self.standings.knows_rate(self._picked)
         if self._picked is None or not known:
             self._picked = self._promising(self.standings.leader(self.runs))
         elif self.runners[self._picked].points:
-            # Next time anything may be chosen; now it is only who gets there first.
+            # The next run may choose any; now only the first to reach the target matters.
             self._picked = self.standings.leader(0.0)
         runner = self.runners[self._picked]
         if runner.reached is not None:
@@ -338,7 +329,7 @@ class Race(Strategy):
         )
 
     def _promising(self, leader: int) -> int:
-        """The leader, or one that saves more later than it loses now."""
+        """Return the leader, or a candidate that saves more later than it loses now."""
         best = (0.0, leader)
         for index, runner in enumerate(self.runners):
             if index != leader and not runner.fault:

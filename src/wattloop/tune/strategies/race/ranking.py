@@ -1,4 +1,4 @@
-"""Who is how good as far as can be told, and whose next rung is worth its cost."""
+"""Ranking of the candidates by estimated cost, and the value of each next rung."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,15 @@ from wattloop.tune.strategies.race.surrogate import (
 )
 
 SPREAD_RATE = 1.5
-"""Of the logarithm of what an epoch costs, between configurations far from each other."""
+"""Spread of the logarithm of the cost of an epoch, between distant configurations."""
 
 
 CAP_ERROR = 0.1
-"""How much the gain by a cap differs from one configuration to another."""
+"""Difference in the gain by a cap from one configuration to another."""
 
 
 HOPELESS = 3.0
-"""Standard deviations by which a candidate is behind when it is given up."""
+"""Standard deviations behind at which a candidate is dropped."""
 
 
 PROMISE = 0.5
@@ -39,11 +39,11 @@ AS_MUCH = 0.02
 
 
 SCORED = ("energy", "time", "cost", "carbon", "edp", "ed2p", "eds")
-"""Objectives that are above 0 and grow with the epochs; others are raced by their energy."""
+"""Objectives that are above 0 and grow with the epochs; others are raced by energy."""
 
 
 class Ranking:
-    """The candidates, by what is known now.
+    """Candidates with their estimated costs.
 
     Args:
         runners: of this search; the default is the first.
@@ -68,29 +68,30 @@ class Ranking:
         self.refresh()
 
     def refresh(self) -> None:
-        """Think again, with everything that was told."""
+        """Update the estimates with all observations."""
         every = [*enumerate(self.runners), *self.past]
         seen = self._usual_start([runner for _, runner in every])
         for runner in self.runners:
             runner.start = seen
         self.start = seen or Start()
-        """What it takes to begin a training, whatever its configuration."""
+        """Cost to start a training, whatever its configuration."""
         self._needs.take([(index, runner) for index, runner in every if runner.points])
         self.need = self._needs.belief()
-        """Of the logarithm of epochs to the target."""
+        """Estimate of the logarithm of epochs to the target."""
         self.rates, self._known = self._rates_belief()
         self.costs = {
             index: math.exp(self.rates.value(index) + self.degree * self.need.value(index))
             for index, runner in enumerate(self.runners)
             if not runner.fault and self._known[index] and self._learned(index)
         }
-        """Expected score of a whole training, of those that have learned something."""
+        """Expected score of a whole training, for those with observations."""
 
     def leader(self, runs: float) -> int:
-        """Least for the rest of this training and `runs` to come; ties to the first.
+        """Return the candidate with the least cost for the rest of this training and `runs` to
+        come; ties to the first.
 
-        What an epoch costs was measured, that fewer are needed than with the default is a promise:
-        early curves cross. So such a lead counts as far as it exceeds what is uncertain of it.
+        The cost of an epoch is measured, but fewer epochs than the default's are only estimated:
+        early curves cross. So such a lead counts only as far as it exceeds its uncertainty.
         """
 
         def total(index: int) -> float:
@@ -101,12 +102,12 @@ class Ranking:
             cost = self.costs[index] * math.exp(self.degree * doubt)
             return cost * (runs + 1 - self._done(index, doubt))
 
-        # rounded, so that what is equal but for the last digit is a tie
+        # rounded, so that equal values are a tie
         return min(self.costs, key=lambda index: (float(f"{total(index):.9g}"), index))
 
     def worth(self, index: int, leader: int, epochs: float) -> tuple[float, float]:
-        """The share of a training's cost that is saved, by expectation, if this one is trained for
-        so many epochs; and what that costs.
+        """Return the expected share of a training's cost that is saved if this one is trained for
+        so many epochs, and the cost of that.
         """
         runner, ahead = self.runners[index], self._furthest(leader)
         mean, variance = self.need.against(index, leader)
@@ -130,37 +131,37 @@ class Ranking:
         return saving, cost
 
     def energy_j(self, index: int, epochs: float) -> float:
-        """Of so many more epochs, as far as known: as the default's where nothing is. One that has
-        not begun has to start first.
+        """Return the energy of so many more epochs, the default's where unknown. A candidate that
+        has not started has to start first.
         """
         begin_j = 0.0 if self.runners[index].segments else self.start.energy_j
         return begin_j + self._epochs_j(index, epochs)
 
     def whole_j(self, index: int) -> float:
-        """Of a whole training, which has no more epochs than it may have."""
+        """Return the energy of a whole training, at most its maximum of epochs."""
         epochs = min(math.exp(self.need.value(index)), self.problem.limits.epochs or math.inf)
         return self.start.energy_j + self._epochs_j(index, epochs)
 
     def behind(self, index: int, leader: int) -> float:
-        """By how many standard deviations it is behind; a twentieth is allowed for."""
+        """Return by how many standard deviations it is behind, with a tolerance of a twentieth."""
         mean, variance = self.need.against(index, leader)
         more, spread = self.rates.against(index, leader)
         deviation = math.sqrt(self.degree**2 * variance + spread)
         return (self.degree * mean + more - 0.05) / max(deviation, 1e-9)
 
     def dearer(self, index: int, leader: int) -> bool:
-        """Whether an epoch of it was seen to cost about as much as one of the leader, or more."""
+        """Return whether an epoch of it costs about as much as one of the leader, or more."""
         return self._known[index] and self.rates.against(index, leader)[0] > -AS_MUCH
 
     def tells_nothing_yet(self, index: int, leader: int) -> bool:
-        """Whether it is ahead in quality, so that the leader's own progress tells more."""
+        """Return whether it is ahead in quality, so that the leader's own progress tells more."""
         runner = self.runners[index]
         ahead = self._furthest(leader)
         return bool(runner.points) and self._course.share_of(runner) >= self._course.share_of(ahead)
 
     def full_run(self, index: int, leader: int) -> tuple[float, float]:
-        """If it is trained to the target once more in place of the leader: the share of a
-        training's cost that is saved later, by expectation, and the share that this time is lost.
+        """Return the expected saving later and the loss now, as shares of a training's cost, if it
+        is trained to the target in place of the leader.
         """
         mean, variance = self.need.against(index, leader)
         more, spread = self.rates.against(index, leader)
@@ -169,15 +170,13 @@ class Ranking:
         _, left = after.against(index, leader)
         learned = max(variance - left, 0.0) * self.degree**2 + spread
         ahead = self.degree * mean + more
-        # What is little known may cost many times as much: the mean of a log-normal.
+        # The mean of a log-normal: a poorly known cost may be many times as high.
         risk = (self.degree**2 * variance + spread) / 2
         return expected_saving(ahead, math.sqrt(learned)), math.expm1(ahead + risk)
 
     def knows_rate(self, index: int) -> bool:
-        """Whether it was measured what an epoch costs."""
+        """Return whether the cost of an epoch was measured."""
         return self._known[index]
-
-    # -- what an epoch costs ---------------------------------------------------------------
 
     def _epochs_j(self, index: int, epochs: float) -> float:
         epoch = self.runners[index].epoch or self.runners[0].epoch
@@ -188,7 +187,7 @@ class Ranking:
         return epoch.energy_j * epochs
 
     def _usual_start(self, runners: Sequence[Runner]) -> Start | None:
-        """The median of those that were seen; None as long as none was."""
+        """Return the median of the observed starts; None without any."""
         seen = sorted(
             (start for runner in runners if (start := runner.started) is not None),
             key=lambda start: start.energy_j,
@@ -196,9 +195,9 @@ class Ranking:
         return seen[len(seen) // 2] if seen else None
 
     def _rates_belief(self) -> tuple[Surrogate, list[bool]]:
-        """Of the logarithm of the score of one epoch, and of whom it was measured."""
+        """Return the estimate of the logarithm of an epoch's score, and the measured candidates."""
         latest: dict[int, Runner] = {}
-        for index, runner in self.past:  # those that were good enough come first
+        for index, runner in self.past:  # those that reached the target come first
             if runner.epoch is not None:
                 latest.setdefault(index, runner)
         ratios = [
@@ -228,18 +227,16 @@ class Ranking:
         trained = Trained(time_s=epoch.time_s * epochs, energy_j=epoch.energy_j * epochs)
         return objective.score(trained, reference or Point(1.0, 1.0))
 
-    # -- who -------------------------------------------------------------------------------
-
     def _learned(self, index: int) -> bool:
         return any(one == index for one, _ in self._needs.curves)
 
     def _furthest(self, index: int) -> Runner:
-        """The training of a configuration that has come furthest, in this search or before."""
+        """Return the most advanced training of a configuration, in this search or before."""
         own = [runner for one, runner in self._needs.curves if one == index]
         return max(own, key=self._course.share_of, default=self.runners[index])
 
     def _done(self, index: int, doubt: float) -> float:
-        """The part of its training that is behind it, with so much more (logarithm) to come."""
+        """Return the finished part of its training, with so much more (logarithm) to come."""
         runner = self.runners[index]
         if runner.reached is not None:
             return 1.0

@@ -1,4 +1,4 @@
-"""One configuration in the race: its progress, its cost per epoch, its learning rate."""
+"""Candidate in the race: its progress, its cost per epoch, its learning rate."""
 
 import math
 from collections.abc import Mapping
@@ -9,30 +9,28 @@ from wattloop.tune.problem import Quality
 from wattloop.tune.progress import CapFound, Progress
 from wattloop.tune.segment import CAP_LEVER, RateSweep, Segment, Value
 
-# What stretches of training took, and what of it was only to begin.
-#
-# The first stretch of a training holds its start as well: imports, data, a model to be made. That
-# is paid once, not with every epoch; it is seen when the training goes on.
+# The first segment of a training includes its start: imports, data, model. It is paid once, not
+# with every epoch, and becomes visible when the training resumes.
 
 LEAST_SHARE = 1e-6
-"""Of an epoch; less is none."""
+"""Least share of an epoch that counts."""
 
 
 DEARER = 0.1
-"""A first stretch that costs this much more than those after it holds a start."""
+"""A first segment that costs this much more than later ones includes a start."""
 
 
 START_ERROR = 0.2
-"""How much the start of one candidate differs from that of another (relative)."""
+"""Relative difference between the starts of two candidates."""
 
 
 LEAST_LEFT = 0.05
-"""Of a first stretch, for training, however dear starts were elsewhere."""
+"""Least share of a first segment for training, however high other starts were."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What one epoch takes, and the relative standard error of the energy."""
+    """Cost of one epoch, and the relative standard error of the energy."""
 
     energy_j: float
     time_s: float
@@ -41,7 +39,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What it takes to begin a training."""
+    """Cost to start a training."""
 
     energy_j: float = 0.0
     time_s: float = 0.0
@@ -64,7 +62,7 @@ class TrainedSpan:
 
     @property
     def epoch(self) -> Epoch | None:
-        """The average; None when it was too short to say."""
+        """Return the average epoch; None when it was too short."""
         if self.epochs < LEAST_SHARE or self.energy_j <= 0:
             return None
         return Epoch(
@@ -72,7 +70,7 @@ class TrainedSpan:
         )
 
     def after(self, start: Start) -> "TrainedSpan":
-        """The training alone, if it began with this start."""
+        """Return the training alone, if it included this start."""
         return TrainedSpan(
             self.epochs,
             max(self.energy_j - start.energy_j, LEAST_LEFT * self.energy_j),
@@ -82,20 +80,20 @@ class TrainedSpan:
 
 
 def trained(progress: Progress, epochs: float) -> TrainedSpan:
-    """A segment of so many epochs."""
+    """Return the training of a segment of so many epochs."""
     return TrainedSpan(epochs, spent_j(progress), progress.time_s, progress.uncertainty_j)
 
 
 def spent_j(progress: Progress) -> float:
-    """Without a meter time stands in for energy: shorter is all that can be asked for."""
+    """Return the energy; without a meter the time, so that shorter is better."""
     return progress.time_s if progress.energy_j is None else progress.energy_j
 
 
 def opened(
     progress: Progress, epochs: float, before: TrainedSpan
 ) -> tuple[TrainedSpan, TrainedSpan]:
-    """A segment that begins a training, in two: to the end of the first epoch, and from there on;
-    all is in the former where the curve does not tell.
+    """Split the first segment of a training: to the end of the first epoch, and the rest; all is in
+    the former where the curve does not tell.
 
     Args:
         progress: what came of it.
@@ -123,7 +121,7 @@ def opened(
 
 
 def started(opening: TrainedSpan, usual: Epoch) -> Start:
-    """The start that a first stretch holds, where an epoch usually takes so much."""
+    """Return the start that a first segment includes, given the usual cost of an epoch."""
     more_j = opening.energy_j - opening.epochs * usual.energy_j
     noise = DEARER + 3 * math.hypot(usual.error, opening.error_j / max(opening.energy_j, 1e-12))
     if more_j <= noise * opening.epochs * usual.energy_j:
@@ -133,7 +131,7 @@ def started(opening: TrainedSpan, usual: Epoch) -> Start:
 
 @dataclass(slots=True)
 class Runner:
-    """A candidate and everything that was told of it.
+    """Candidate and all its observations.
 
     Attributes:
         name: of the candidate.
@@ -154,8 +152,8 @@ class Runner:
         fault: why it is out of the race; empty while it is in.
         slow: whether that was for its cost alone.
         reached: epochs after which it was good enough.
-        trainings, spread2: how many trainings are folded into one, and the sum of squares by which
-            the logarithms of their epochs differ.
+        trainings, spread2: how many trainings are merged, and the sum of squared differences of the
+            logarithms of their epochs.
     """
 
     name: str
@@ -187,17 +185,17 @@ class Runner:
 
     @property
     def best(self) -> float | None:
-        """The best quality so far."""
+        """Return the best quality so far."""
         return self.points[-1][1] if self.points else None
 
     @property
     def first(self) -> tuple[float, float]:
-        """Epochs and quality of the first point that has one."""
+        """Return epochs and quality of the first point that has one."""
         return next((epochs, best) for epochs, best in self.points if best is not None)
 
     @property
     def epoch(self) -> Epoch | None:
-        """What an epoch takes from now on; None before anything was measured."""
+        """Return the cost of an epoch from now on; None before anything was measured."""
         if self.cap is None:
             return self._trained("uncapped")
         if (known := self._trained("capped")) is not None:
@@ -212,7 +210,7 @@ class Runner:
 
     @property
     def started(self) -> Start | None:
-        """What its start took; None while that cannot be told."""
+        """Return the cost of its start; None while unknown."""
         if not self.opening_in:
             return None
         usual: Epoch | None = getattr(self, self.opening_in).epoch
@@ -227,7 +225,7 @@ class Runner:
         return None if usual is None else started(self.opening, usual)
 
     def _trained(self, name: str) -> Epoch | None:
-        """An epoch under one cap, without the start of the training."""
+        """Return an epoch under one cap, without the start of the training."""
         rest: TrainedSpan = getattr(self, name)
         if self.opening_in != name:
             return rest.epoch
@@ -241,7 +239,7 @@ class Runner:
         return whole.epoch
 
     def take(self, segment: Segment, progress: Progress, quality: Quality) -> None:
-        """What came of a segment of ordinary training."""
+        """Record a segment of ordinary training."""
         self.spent_j += spent_j(progress)
         self.metered = self.metered and progress.energy_j is not None
         if not segment.keep:
@@ -270,7 +268,7 @@ class Runner:
         getattr(self, under).add(rest)
 
     def epochs_to(self, level: float, quality: Quality) -> float | None:
-        """Epochs until the level was reached, in between two ends of epochs where it passed it."""
+        """Return the epochs until the level was reached, interpolated between ends of epochs."""
         before: tuple[float, float] | None = None
         for epochs, best in self.points:
             if best is None:
@@ -284,7 +282,7 @@ class Runner:
         return None
 
     def epochs_beyond(self, level: float, quality: Quality) -> float | None:
-        """Epochs at the first end of one with a better quality than this."""
+        """Return the epochs at the first end of one with a better quality than this."""
         return next(
             (
                 epochs

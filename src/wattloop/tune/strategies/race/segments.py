@@ -1,4 +1,4 @@
-"""The next segment of a candidate: a sweep of rates, a window, a search for its cap, or epochs."""
+"""Next segment of a candidate: a rate sweep, a window, a search for its cap, or epochs."""
 
 import math
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ CAP_TRIES = 2
 
 
 CAP_S = 30.0
-"""A search for a cap takes about so long."""
+"""Approximate duration of a search for a cap."""
 
 
 LONGER = 1.5
-"""A search for a cap is begun again in a segment that is so many times longer."""
+"""A search for a cap is repeated in a segment that is so many times longer."""
 
 
 WINDOW_S = 2.0
-"""A window over which the energy of an epoch is measured; more of them until it is known."""
+"""Window over which the energy of an epoch is measured; repeated until it is precise."""
 
 
 MOST_WINDOWS = 8
@@ -38,12 +38,12 @@ ERROR = 0.02
 
 
 def wants_cap(problem: Problem, runner: Runner) -> bool:
-    """Whether its best cap is still to be looked for."""
+    """Return whether its best cap is still to be searched."""
     return _may_have_cap(problem, runner) and not runner.cap_short_s
 
 
 class Segments:
-    """Makes segments, as far as the bench is known to be able to run them."""
+    """Builder of segments that the executor supports."""
 
     def __init__(self, problem: Problem, runners: Sequence[Runner]) -> None:
         self.problem = problem
@@ -54,7 +54,7 @@ class Segments:
         self._sweeps = problem.rate is not None
 
     def next(self, runner: Runner, epochs: float) -> Segment:
-        """On the way to so many epochs."""
+        """Return the next segment on the way to so many epochs."""
         most = self.problem.limits.epochs
         cap, rates = None, self._sweep(runner)
         until = Until(epochs=epochs if most is None else min(epochs, most))
@@ -77,7 +77,7 @@ class Segments:
         )
 
     def epochs_for_cap(self, runner: Runner) -> float:
-        """How far one goes to find the cap for which its last segment was too short; 0 if none."""
+        """Return the epochs for a cap for which its last segment was too short; 0 if none."""
         epoch = runner.epoch
         if not runner.cap_short_s or epoch is None or not _may_have_cap(self.problem, runner):
             return 0.0
@@ -85,14 +85,14 @@ class Segments:
         return math.ceil(runner.epochs + lasts_s / epoch.time_s) if epoch.time_s > 0 else 0.0
 
     def windowed(self, runner: Runner, segment: Segment, progress: Progress) -> None:
-        """A bench that says nothing about parts of an epoch is not asked for them again."""
+        """Note an executor that does not report fractions of an epoch; no more are requested."""
         if segment.until.anywhere and progress.status.good:
             self._windows = self._windows and runner.epoch is not None
 
     def swept(self, runner: Runner, sweep: RateSweep, progress: Progress) -> None:
-        """The rate at which the loss falls fastest; another sweep where that is at the edge.
+        """Choose the rate at which the loss falls fastest; sweep again where that is at the edge.
 
-        A default that says its own rate keeps it, and the sweep tells how others compare with it.
+        A default with a stated rate keeps it, and its sweep is the reference for others.
         """
         runner.spent_j += spent_j(progress)
         runner.sweeps += 1
@@ -113,7 +113,7 @@ class Segments:
                 runner.sweep = widened(sweep, found.edge, parameter)
 
     def _sweep(self, runner: Runner) -> RateSweep | None:
-        """The sweep of learning rates that is due."""
+        """Return the sweep of learning rates that is due."""
         rate = self.problem.rate
         if not self._sweeps or rate is None or runner.points:
             return None
@@ -126,7 +126,7 @@ class Segments:
         return runner.sweep
 
     def _looks_for_cap(self, runner: Runner, epochs: float) -> bool:
-        """At once, and again where a segment that was too short is followed by a longer one."""
+        """Return whether to search for a cap: at once, and again in a longer segment."""
         if wants_cap(self.problem, runner):
             return True
         if not _may_have_cap(self.problem, runner) or runner.epoch is None:
@@ -142,7 +142,7 @@ class Segments:
         if epoch is None:
             return windows == 0
         if runner.started is None and runner.start is None and windows < 2:
-            return True  # the first window may hold a start
+            return True  # the first window may include a start
         return epoch.error > ERROR and windows < MOST_WINDOWS
 
 

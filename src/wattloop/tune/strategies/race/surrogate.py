@@ -1,7 +1,7 @@
-"""Smooth functions of the configuration, known at some of them or by comparison of two.
+"""Gaussian process over the configurations in the race.
 
-A Gaussian process over the configurations in the race: what is seen of one batch size says
-something about its neighbours, and how much is left open.
+Observations are values of one configuration or differences of two. A value for one batch size
+informs the estimates of its neighbours, with their uncertainty.
 """
 
 import math
@@ -19,7 +19,7 @@ Array = npt.NDArray[np.float64]
 
 
 LENGTH = 2.0
-"""Steps (doublings, where a parameter is on a logarithmic scale) over which things change."""
+"""Length scale in steps (doublings, where a parameter is on a logarithmic scale)."""
 
 
 OTHER = 2.0
@@ -36,7 +36,7 @@ RANGE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A value of one configuration, or how much more it is than another's, with its variance."""
+    """Value of one configuration, or its difference from another's, with its variance."""
 
     one: int
     other: int | None
@@ -46,7 +46,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Surrogate:
-    """Mean and covariance of something of every configuration."""
+    """Mean and covariance over all configurations."""
 
     mean: Array
     covariance: Array
@@ -58,14 +58,14 @@ class Surrogate:
         return math.sqrt(max(float(self.covariance[one, one]), 0.0))
 
     def against(self, one: int, other: int) -> tuple[float, float]:
-        """Mean and variance of the difference."""
+        """Return mean and variance of the difference."""
         c = self.covariance
         variance = float(c[one, one] + c[other, other] - 2 * c[one, other])
         return float(self.mean[one] - self.mean[other]), max(variance, 0.0)
 
 
 def fit_surrogate(prior: Array, seen: Sequence[Observation], mean: float = 0.0) -> Surrogate:
-    """Mean and covariance given what was seen."""
+    """Return mean and covariance given the observations."""
     size = len(prior)
     if not seen:
         return Surrogate(np.full(size, mean), prior)
@@ -90,7 +90,7 @@ def covariance(
     configurations: Sequence[Mapping[str, Value]],
     spread: float,
 ) -> Array:
-    """Of a smooth function of some parameters with so much standard deviation."""
+    """Covariance of a smooth function of some parameters with this standard deviation."""
     size = len(configurations)
     squares: Array = np.zeros((size, size))
     for name in names:
@@ -104,7 +104,7 @@ def covariance(
 
 
 def expected_saving(mean: float, deviation: float) -> float:
-    """E[max(0, 1 - exp(x))] for x normal: the share that is saved where x is below 0."""
+    """Return E[max(0, 1 - exp(x))] for x normal: the share that is saved where x is below 0."""
     if deviation <= 1e-9:
         return max(0.0, -math.expm1(mean))
     below = _normal_below(-mean / deviation)
@@ -117,7 +117,7 @@ def _normal_below(x: float) -> float:
 
 
 def _place(space: Space, name: str, value: Value) -> float | str:
-    """A number where the parameter has an order, else text."""
+    """Return a number where the parameter has an order, else text."""
     parameter = space.parameters[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return repr(value)

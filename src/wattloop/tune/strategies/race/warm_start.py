@@ -1,4 +1,4 @@
-"""What a race remembers of a job, for the next time the same job is run."""
+"""Memory of a race about a job, for the next run of the same job."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -13,8 +13,8 @@ from wattloop.tune.strategies.race.runner import Runner, Start, TrainedSpan
 
 @dataclass(slots=True)
 class WarmStart:
-    """Trainings of each configuration, folded to at most two: what those that were good enough have
-    in common, and the furthest of those that were not.
+    """Trainings of each configuration, merged into at most two: one that reached the target, and
+    the most advanced of the others.
 
     Attributes:
         reached, short: by `configuration_key`.
@@ -27,7 +27,7 @@ class WarmStart:
         return bool(self.reached)
 
     def add(self, runners: Iterable[tuple[Mapping[str, Value], Runner]]) -> None:
-        """Keep what a search has seen: (configuration, its training)."""
+        """Add the observations of a search: (configuration, its training)."""
         for configuration, runner in runners:
             key = configuration_key(configuration)
             if runner.reached is not None:
@@ -39,7 +39,7 @@ class WarmStart:
                     self.short[key] = runner
 
     def of(self, configuration: Mapping[str, Value]) -> list[Runner]:
-        """What is known of one, those that were good enough first."""
+        """Return the trainings of a configuration, those that reached the target first."""
         key = configuration_key(configuration)
         return [found[key] for found in (self.reached, self.short) if key in found]
 
@@ -61,7 +61,7 @@ class WarmStart:
 
 
 def _folded(known: Runner, new: Runner) -> Runner:
-    """Geometric mean of the epochs; the curve, cap and levers of the new one."""
+    """Merge by the geometric mean of the epochs; curve, cap and levers are those of the new one."""
     assert known.reached is not None
     assert new.reached is not None
     count = known.trainings + 1

@@ -1,4 +1,4 @@
-"""The configurations that SM2 begins with: batch sizes, as a rule."""
+"""First configurations of SM2: batch sizes, as a rule."""
 
 import math
 
@@ -17,12 +17,12 @@ DRAWS = 50
 
 
 def first_configurations(problem: Problem, most: int) -> list[Configuration]:
-    """At most so many, spread evenly over the grid; the default is one of them.
+    """Return at most so many configurations, spread evenly over the grid, with the default.
 
     The learning rate is not varied here: sweeps decide it.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the space has none.
     """
     if most < 1:
         raise ConfigError(f"sm2: {most} configurations; give at least 1")
@@ -37,7 +37,7 @@ def first_configurations(problem: Problem, most: int) -> list[Configuration]:
         default = {n: v for n, v in space.complete(problem.default).items() if n != problem.rate}
         key = configuration_key(default)
         if key not in found:
-            while len(found) >= most:  # it takes the place of its neighbour, the last one
+            while len(found) >= most:  # it replaces its neighbour, the last one
                 found.popitem()
             found[key] = default
     configurations = list(found.values())
@@ -47,7 +47,7 @@ def first_configurations(problem: Problem, most: int) -> list[Configuration]:
 
 
 def rate_range(problem: Problem) -> tuple[float, float]:
-    """The space's own range of the rate, else that of the document."""
+    """Return the space's own range of the rate, else that of the document."""
     parameter = problem.space.parameters.get(problem.rate or "")
     if isinstance(parameter, Real):
         return parameter.low, parameter.high
@@ -76,7 +76,7 @@ def _spread(space: Space, most: int, seed: int) -> list[Configuration]:
 
 
 def _first_rate(problem: Problem) -> Value:
-    """What stands in the configuration until a sweep has decided."""
+    """Return the rate in the configuration until a sweep has decided."""
     if problem.rate is None:
         return None
     given = problem.default.get(problem.rate) if problem.default else None

@@ -1,4 +1,4 @@
-"""The constants of SM2, those of document 003 unless given."""
+"""Constants of SM2, those of document 003 unless given."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from wattloop.tune.strategies.sm2.configurations import rate_range
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sm2Constants:
-    """What is tried, how long, and what counts; `Sm2` says what each field means."""
+    """Constants of a search; `Sm2` describes each field."""
 
     configurations: int
     rates: int
@@ -46,7 +46,7 @@ class Sm2Constants:
         least_gain: float,
         most_epochs: int | None,
     ) -> "Sm2Constants":
-        """What is not given comes from the problem."""
+        """Build the constants; missing ones come from the problem."""
         options, limits = problem.objective.options, problem.limits
         range_low, range_high = rate_range(problem)
         most = limits.epochs if most_epochs is None else most_epochs
@@ -86,7 +86,7 @@ class Sm2Constants:
 
     @property
     def sweep(self) -> RateSweep:
-        """The exploratory epoch: one batch per rate, round and round."""
+        """Return the sweep of an exploratory epoch: one batch per rate, round and round."""
         return RateSweep(
             low=self.low,
             high=self.high,

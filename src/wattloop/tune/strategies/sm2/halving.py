@@ -16,7 +16,7 @@ class Moment:
     """One epoch of one configuration, as figure 2 shows it.
 
     Attributes:
-        candidate: whose.
+        candidate: its name.
         place: how many epochs of any kind came before it.
         exploring: whether it was an exploratory one.
         quality: at its end.
@@ -36,11 +36,11 @@ class Moment:
 
 @dataclass(slots=True)
 class CandidateHistory:
-    """A configuration and how far it is.
+    """Progress of a configuration.
 
     Attributes:
         epochs: trained and kept.
-        rate: the learning rate it goes on with; None for what the configuration says.
+        rate: the learning rate it continues with; None for what the configuration says.
         most_rate: it diverged at twice this one.
         quality, best: of the kept training.
         explored_quality, explored_energy_j, explored_time_s: of its last exploratory epoch.
@@ -78,7 +78,7 @@ class CandidateHistory:
         self.spent_j = (self.spent_j or 0.0) + (progress.energy_j or 0.0) if known else None
 
     def explored(self, progress: Progress, share: float) -> None:
-        """An exploratory epoch; energy is that of a whole epoch."""
+        """Record an exploratory epoch; energy is that of a whole epoch."""
         per_epoch = progress.metrics.get("epoch_energy_j")
         trained = progress.curve[-1].epoch - self.epochs if progress.curve else share
         if per_epoch is None and progress.energy_j is not None:
@@ -89,7 +89,7 @@ class CandidateHistory:
         self._add(exploring=True, quality=progress.quality, energy_j=per_epoch)
 
     def trained(self, progress: Progress) -> None:
-        """A stretch of thorough training."""
+        """Record a segment of thorough training."""
         before_j = self.spent_j
         for point in progress.curve:
             known = point.energy_j is not None and before_j is not None
@@ -120,27 +120,27 @@ class CandidateHistory:
 def halving_scores(
     courses: Sequence[CandidateHistory], *, alpha: float, beta: float, maximize: bool
 ) -> dict[str, float]:
-    """Equation 2 for each, by name; larger is better."""
+    """Return equation 2 for each, by name; larger is better."""
     energy_j = [course.explored_energy_j for course in courses]
     if any(energy is None for energy in energy_j):
-        # Nothing is metered here: what takes long is taken to cost much.
+        # Without a meter, time stands in for energy.
         energy_j = [course.explored_time_s for course in courses]
     quality = [course.explored_quality for course in courses]
     if all(value is None for value in quality):
-        quality = [0.0 for _ in courses]  # sweeps of this bench do not say: the rest decides
+        quality = [0.0 for _ in courses]  # this executor reports no rates of sweeps
     rates = [course.rate for course in courses]
     scores = sm2_scores(quality, energy_j, rates, alpha=alpha, beta=beta, maximize=maximize)
     return {course.name: score for course, score in zip(courses, scores, strict=True)}
 
 
 def cost(course: CandidateHistory) -> float:
-    """What an epoch takes, for ties."""
+    """Return the cost of an epoch, to break ties."""
     known = course.explored_energy_j
     return course.explored_time_s if known is None else known
 
 
 def kept_half(scores: Mapping[str, float], costs: Mapping[str, float]) -> list[str]:
-    """The better half, one more of an odd number; ties to the cheaper, then to the earlier."""
+    """Return the better half, rounded up; ties to the cheaper, then to the earlier."""
     order = {name: number for number, name in enumerate(scores)}
     ranked = sorted(scores, key=lambda n: (-scores[n], costs[n], order[n]))
     kept = set(ranked[: (len(ranked) + 1) // 2])

@@ -1,15 +1,10 @@
-"""`sm2`: Spend More to Save More, document 003, as reconstructed in ADR 0024.
+"""`sm2`: Spend More to Save More (document 003), as reconstructed in ADR 0024.
 
-Rounds of exploratory and of thorough training take turns. An exploratory epoch tries learning
-rates
-on a part of the data, in a model that is put back afterwards; it says what an epoch of the
-configuration costs, how good the model becomes and which rate is the largest stable one. The
-three
-make the objective (`tune.sm2_score`), by which the worse half is dropped. Those that are left
-are
-trained for five epochs at their rates. The last one is trained on, ten epochs at a time with
-rates
-explored in between, until it stops getting better.
+Rounds of exploratory and of thorough training alternate. An exploratory epoch sweeps learning rates
+on a part of the data, in a model that is restored afterwards. It gives the cost of an epoch, the
+quality, and the largest stable rate. These three make the objective (`tune.objective.sm2_scores`),
+by which the worse half is dropped. The others are trained for five epochs at their rates. The last
+one is trained ten epochs at a time, with explorations in between, until it stops improving.
 """
 
 import math
@@ -33,11 +28,11 @@ from wattloop.tune.strategies.sm2.halving import (
 from wattloop.tune.strategies.sm2.learning_rates import WIDTH, stable_rate
 
 RETRIES = 3
-"""Times that the last configuration may diverge and begin anew at half the rate."""
+"""Times that the last configuration may diverge and restart at half the rate."""
 
 
 class Sm2(Strategy):
-    """Successive halving over batch sizes with learning rates found on the way.
+    """Strategy: successive halving over batch sizes with learning-rate sweeps.
 
     The document's other setting, 16 configurations and 40 rates, is `configurations=16, rates=40`.
 
@@ -108,10 +103,8 @@ class Sm2(Strategy):
         self._busy: dict[str, Segment] = {}
         self._over = False
 
-    # -- the contract ----------------------------------------------------------------------
-
     def ask(self) -> Asked:
-        """The next configuration of this round."""
+        """Return the next segment of this round."""
         if self._over:
             return None
         if not self._left:
@@ -123,7 +116,7 @@ class Sm2(Strategy):
         return segment
 
     def tell(self, segment: Segment, progress: Progress) -> None:
-        """Take note; when it was the last of its round, halve or go on."""
+        """Record progress; after the last of a round, halve or start the next round."""
         asked = self._busy.pop(segment.candidate, None)
         if asked is None or asked.key != segment.key:
             raise StrategyError(f"segment {segment.key!r} was not asked for, or told before")
@@ -139,7 +132,7 @@ class Sm2(Strategy):
             self._next_round()
 
     def best(self) -> Chosen | None:
-        """The one that is left, or that did best; None before one was good enough."""
+        """Return the last configuration, or the best one; None before one reached the target."""
         trained = [c for c in self.courses.values() if c.best is not None]
         if self.problem.quality.target is not None:
             trained = [c for c in trained if c.reached]
@@ -157,18 +150,17 @@ class Sm2(Strategy):
         )
 
     def alive(self) -> frozenset[str]:
-        """Those that were not dropped."""
         return frozenset(course.name for course in self._alive())
 
     @property
     def moments(self) -> list[Moment]:
-        """Every epoch of every configuration, for figure 2."""
+        """Return every epoch of every configuration, for figure 2."""
         return [moment for course in self.courses.values() for moment in course.moments]
 
-    # -- asking ----------------------------------------------------------------------------
-
     def _explore(self, course: CandidateHistory) -> Segment:
-        """A sweep of rates; else a whole epoch, since quality is known at the ends of epochs."""
+        """Return a sweep of rates; else a whole epoch, since quality is known at the ends of
+        epochs.
+        """
         epochs = min(math.floor(course.epochs) + 1.0, self.plan.most_epochs)
         until = Until(epochs=epochs, at_target=False)
         sweep = self.plan.sweep if self._sweeps else None
@@ -200,10 +192,8 @@ class Sm2(Strategy):
             learning_rate=course.rate,
         )
 
-    # -- being told ------------------------------------------------------------------------
-
     def _can_do_with_less(self, segment: Segment) -> bool:
-        """A bench that cannot sweep compares configurations; one that cannot put back keeps."""
+        """Adapt to an executor that cannot sweep, or cannot restore."""
         if segment.rates is not None:
             self._sweeps = False
             return True
@@ -241,7 +231,7 @@ class Sm2(Strategy):
             self._begin_anew(course)
 
     def _begin_anew(self, course: CandidateHistory) -> None:
-        """The last one diverged: its configuration once more, at half the rate."""
+        """Restart the last configuration, which diverged, at half the rate."""
         most = self.problem.limits.candidates
         if course.retries >= RETRIES or (most is not None and len(self.courses) >= most):
             return
@@ -272,7 +262,7 @@ class Sm2(Strategy):
         self._left = deque(course.name for course in going)
 
     def _done(self, going: list[CandidateHistory]) -> bool:
-        """Whether the last one has stopped getting better, or no more epochs are allowed."""
+        """Return whether the last one has stopped improving, or no more epochs are allowed."""
         if all(course.epochs >= self.plan.most_epochs for course in going):
             return True
         return len(going) == 1 and self.plan.stopping.ended(going[0].qualities)
