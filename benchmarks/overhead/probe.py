@@ -330,7 +330,7 @@ def task_sleep(tool, interval_s, seconds):
         cpu_s = now_cpu_s
     mean = 100 * (cpu_s - begin_cpu_s) / (time.monotonic() - begin_s)
     end_s = time.monotonic()
-    beside_s = _tree_cpu_s(beside) - start_beside_s if beside else 0.0
+    overhead_s = _tree_cpu_s(beside) - start_beside_s if beside else 0.0
     memory_mib = _memory_mib(beside) if beside else 0.0
     rate_hz = tool.readings(begin_s, end_s) / (end_s - begin_s)
     tool.stop()
@@ -338,7 +338,7 @@ def task_sleep(tool, interval_s, seconds):
         "slices_pct": slices,
         "mean_pct": mean,
         "rate_hz": rate_hz,
-        "beside_pct": 100 * beside_s / (end_s - begin_s),
+        "beside_pct": 100 * overhead_s / (end_s - begin_s),
         "beside_start_ms": 1e3 * start_beside_s,
         "beside_mib": memory_mib,
     }

@@ -177,7 +177,7 @@ def _plain(key: str) -> str:
 SLOWER = 0.05
 
 
-"""A cap that costs more time than this is a trade, not waste: whoever runs the program decides."""
+"""A cap that costs more time than this is a trade-off for the user, not waste."""
 
 
 class TriedCap(NamedTuple):
@@ -314,9 +314,9 @@ class RunFacts:
         record: what is stored of it.
         energy_j, duration_s: of the run; both above 0.
         gpus: those whose power and limit are known.
-        settings: of whoever asks: where the carbon series is.
+        settings: of the caller; they name the carbon series.
         steps: training steps, also of programs that measured themselves within this run.
-        precision: of the arithmetic, if somebody recorded it.
+        precision: of the arithmetic, if recorded.
         tried: caps that sweeps and cap searches of the same command found best.
         node: what the machine did after the run.
     """
@@ -366,7 +366,7 @@ def read_facts(
     Args:
         store: where its samples are, and other runs, sweeps and searches.
         record: the run.
-        settings: of whoever asks; those that the run was measured with unless given.
+        settings: of the caller; default: those that the run was measured with.
     """
     result = record.result
     if record.status is RunStatus.RUNNING or result is None or not record.counted:
@@ -407,7 +407,7 @@ def _gpus(store: Store, record: RunRecord) -> tuple[GpuFacts, ...]:
 
 
 class _Signals(Mapping[str, SignalTrace]):
-    """Signals of one device, each read when somebody asks: a node may have dozens."""
+    """Signals of one device, each read at its first use: a node may have dozens."""
 
     def __init__(self, curves: "_Curves", device: str) -> None:
         self._curves, self._device = curves, device

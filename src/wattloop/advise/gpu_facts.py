@@ -10,7 +10,7 @@ from wattloop.core.results import DomainEnergy
 from wattloop.hardware.gpus import Gpu, gpu_of_table
 
 IDLE_UTILISATION = 0.02
-"""Nobody works at or below this share of the time; NVML counts in per cent."""
+"""A GPU at or below this utilisation is idle; NVML counts in per cent."""
 IDLE_ROOM = 0.08
 """Without a utilisation, a GPU is idle this near to its idle power, as a part of the room from
 there to its limit. A clock that ramps up with a context open takes about that much."""

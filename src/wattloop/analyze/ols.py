@@ -199,7 +199,7 @@ def f_test(
 def solved(gram: Floats, moments: Floats) -> Floats:
     """Coefficients from X'X and X'y; the smallest ones where the design is rank deficient.
 
-    Columns are of size 1 (sum coding, standardised numbers), so squaring the condition is no harm,
+    Columns are of size 1 (sum coding, standardised numbers), so squaring the condition is harmless,
     and ten thousand rows cost as much as ten.
     """
     return np.asarray(np.linalg.lstsq(gram, moments, rcond=TOLERANCE)[0], dtype=np.float64)

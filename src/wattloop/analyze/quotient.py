@@ -130,7 +130,7 @@ def quotients(
     warnings = []
     if missing:
         rows = f"{missing} row{'s' * (missing != 1)}"
-        warnings.append(f"{rows} without a quotient: a value is missing, or there is no energy")
+        warnings.append(f"{rows} without a quotient: a value is missing, or the energy is zero")
     return Quotients(
         title=f"{table.name}: efficiency quotient, best first",
         columns={

@@ -17,7 +17,7 @@ ENERGY = ("energy", "joules")
 TIME = ("time", "runtime", "duration", "elapsed")
 HELD_OUT = ("val", "validation", "test", "eval")
 PARTS = ("peak", "cpu", "dram", "gain", "target")
-"""Words of columns that are there beside the one that is meant."""
+"""Words of columns that accompany the main one."""
 UNCLEAR = {
     "J": ("mj", "uj", "nj", "gj", "tj", "mwh", "uwh", "nwh", "gwh", "twh"),
     "W": ("mw", "uw", "nw", "gw", "tw"),

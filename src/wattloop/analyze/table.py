@@ -101,7 +101,7 @@ def unit_of(name: str) -> tuple[str, float] | None:
 
 
 def unit_word(name: str) -> str:
-    """The word that would be its unit, before a `_mean`; empty where there is no other."""
+    """Return the word that may be its unit, before a `_mean`; empty without one."""
     words = words_of(name)
     if words and words[-1] == "mean":
         words.pop()
@@ -115,7 +115,7 @@ def is_identifier(name: str) -> bool:
 
 
 def is_parameter_name(name: str) -> bool:
-    """Whether the name says that somebody chose the value."""
+    """Return True when the name is that of a chosen value, not of a result."""
     return bool(PARAMETER_PREFIX.match(name)) or bool(PARAMETER_WORDS & set(words_of(name)))
 
 
@@ -170,7 +170,7 @@ class RunTable:
     Attributes:
         name: where it comes from, for messages.
         columns: values by name.
-        parameters: the columns that somebody chose.
+        parameters: the columns that were chosen before the run.
         results: the columns that came out.
         names: what each row is called.
         source: whose energy it is and where it comes from, as far as known.

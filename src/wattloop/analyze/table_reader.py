@@ -199,7 +199,7 @@ def table_of(
     Args:
         rows: of a search, a sweep, or of your own.
         name: for messages.
-        parameters: the columns that somebody chose; inferred unless given.
+        parameters: the columns that were chosen before the run; inferred unless given.
         results: the columns that came out, likewise.
         source: whose energy it is, and where it comes from.
         directions: columns of which more is better (True) or worse (False).

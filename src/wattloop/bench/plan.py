@@ -240,7 +240,7 @@ def make_plan(choice: BenchRequest, host: Host) -> BenchPlan:
 
 
 def _not_here(backend: type[Backend], choice: BenchRequest) -> str:
-    """Why a framework is left out; empty when it is not, or when nobody asked for it."""
+    """Return why a framework is left out; empty when it is used or was not asked for."""
     named = bool(choice.backends)
     if choice.device.kind not in backend.devices:
         places = " and ".join(backend.devices)

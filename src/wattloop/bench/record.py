@@ -79,7 +79,7 @@ class BenchRecord:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "BenchRecord":
-        """Inverse of `to_dict`; what can be derived is derived anew.
+        """Return the record of plain data made by `to_dict`; derived values are computed again.
 
         Raises:
             ConfigError: not a file of ours, or of a newer version.

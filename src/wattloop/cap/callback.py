@@ -33,7 +33,7 @@ def follow(
     interrupt: Callable[[], object],
     end: Callable[[], object],
 ) -> None:
-    """Call these beside the meter's own: after its begin and steps, before its end."""
+    """Call these in addition to the meter's own: after its begin and steps, before its end."""
     meters = {name: getattr(meter, name) for name in ("begin", "step_end", "interrupt", "end")}
 
     def begun() -> Any:
@@ -74,9 +74,8 @@ def follow(
 #         tuner.step()
 # print(tuner.choice)
 #
-# `step` only notes the time. A thread beside measures, sets caps and decides; the probes are
-# ordinary steps of the training. Caps are put back at the end, on any exception, and after a
-# kill.
+# `step` only notes the time. A background thread measures, sets caps and decides; the probes are
+# ordinary steps of the training. Caps are restored at the end, on any exception, and after a kill.
 
 LOOK_EVERY_S = 0.1
 
@@ -165,7 +164,7 @@ class CapTuner:
         self._steps.append(ProgressStep(self._now_s(), units if units > 0 else None))
 
     def interrupt(self) -> None:
-        """What follows is no step: evaluation, a checkpoint. Long gaps are noticed without."""
+        """Mark what follows as not a step: evaluation, a checkpoint. Long gaps need no mark."""
         self._steps.append(ProgressStep(self._now_s(), None))
 
     def attach(self, meter: TrainingMeter) -> Self:
@@ -180,7 +179,7 @@ class CapTuner:
     def begin(self) -> Self:
         """Take the GPUs and begin to look; says why where that is not possible.
 
-        After `end` it begins anew, for another training.
+        After `end` it can begin again, for another training.
         """
         if os.environ.get("LOCAL_RANK", "0") not in ("", "0"):
             self.fault = "another process of this job sets the caps of this machine"

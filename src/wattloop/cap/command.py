@@ -112,7 +112,7 @@ class CapRun:
 
         Raises:
             ConfigError: energy cannot be had, or the command ended before anything was found.
-            LeverError: a GPU's limit cannot be set, or somebody else holds it.
+            LeverError: a GPU's limit cannot be set, or another process holds it.
         """
         identity = self._experiment.experiment_id
         status = "interrupted"
@@ -131,7 +131,7 @@ class CapRun:
     # -- inside ----------------------------------------------------------------------------
 
     def _followed(self, output: Path) -> str:
-        """Run it with the tuner beside; what went wrong, if anything."""
+        """Run the command while the tuner works; return what went wrong, if anything."""
         output.touch()
         ended = threading.Event()
         reader = threading.Thread(target=self._follow, args=(output, ended), daemon=True)
@@ -167,7 +167,7 @@ class CapRun:
                     ended.wait(LOOK_EVERY_S)
 
     def _saw(self, lines: Sequence[str]) -> None:
-        """Lines that came together are one step: they were printed before, nobody knows when."""
+        """Count lines that came together as one step: when each was printed is unknown."""
         total = 0.0
         for line in lines:
             units = self._lines.units(line)
@@ -181,7 +181,7 @@ class CapRun:
             self._tuner.step(total)
 
     def _keep(self, finder: CapFinder) -> None:
-        """Keep the first search only: whoever runs the command again begins with that work."""
+        """Store the first search only: a later execution of the command begins with that work."""
         pilot = self._tuner.pilot
         if pilot is not None and pilot.searches:
             return
@@ -194,7 +194,7 @@ class CapRun:
         choice = self._tuner.choice
         if message and choice is not None and choice.unfinished:
             choice = None
-        elif choice is None and self._finder.probes and not message:  # the search began anew
+        elif choice is None and self._finder.probes and not message:  # the search started again
             choice = self._finder.best()
             self._report("wattloop: the command ended before the search did")
         if choice is None or pilot is None:

@@ -240,7 +240,7 @@ NOISY = CLOSE
 
 
 """One reading that is off by more than this does not tell which caps are within 2%. As people are
-shown it: two runs that are stated 2% apart stay so with the small error of the energy beside."""
+shown it: two runs that are stated 2% apart stay so with the small error of the energy."""
 
 
 ENOUGH = CLOSE / 2
@@ -345,7 +345,7 @@ class CapFinder:
         certainty: stop when the choice is within 2% of the best cap with this probability.
 
     Raises:
-        ConfigError: fewer than two caps, one that is no positive number, unknown metric, or `k`
+        ConfigError: fewer than two caps, one that is not a positive number, unknown metric, or `k`
             not above 1.
     """
 

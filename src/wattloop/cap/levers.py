@@ -96,7 +96,7 @@ def cap_plan(
     """Caps that every chosen GPU accepts.
 
     Without `caps` they are round numbers from the lowest the cards allow up to the present limit:
-    a limit that somebody has lowered is not raised.
+    a limit that was lowered before is not raised.
 
     Args:
         levers: of this machine.

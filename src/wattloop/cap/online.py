@@ -20,7 +20,7 @@ from wattloop.core.errors import MeterUnavailable
 GAP = 3.0
 
 
-"""A step whose units take this many times as long as usual is no ordinary step."""
+"""A step whose units take this many times as long as usual is not an ordinary step."""
 
 
 LEAST_GAP_S = 0.5
@@ -41,7 +41,7 @@ BINS = 16
 SHORTEST_S = 0.5
 
 
-"""Shorter stretches between two disturbances say little about power, beside longer ones."""
+"""Shorter intervals between two disturbances say little about power; longer ones are used."""
 
 
 class ProgressStep(NamedTuple):
@@ -369,7 +369,7 @@ class OnlineCapFinder:
         assert self._cap_w is not None
         if self._restarts < MOST_RESTARTS and self._contradicted(self._cap_w, taken):
             self._restarts += 1
-            self._report("the work has changed during the search: looking anew")
+            self._report("the work has changed during the search: searching again")
             self._search(now_s)
             return
         self._taken[self._cap_w] = taken

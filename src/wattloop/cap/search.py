@@ -209,7 +209,7 @@ class CapSearch:
             self._finder.tell(cap_w, outcome.time_s, energy_j, own)
 
     def _pay_again(self, key: str) -> None:
-        """A run whose energy is not known is of no use to whoever resumes the search."""
+        """Discard a run without energy, so that a resumed search measures it again."""
         identity = self._experiment.experiment_id
         for record in read_trials(self._store, identity):
             if record.key == key:

@@ -70,7 +70,7 @@ FORMAT, VERSION = "wattloop-baselines", 1
 
 
 class NotComparable(ConfigError):
-    """There is no baseline that these figures may be compared with; the message says why."""
+    """These figures have no comparable baseline; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Baselines:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
         except ValueError as error:
             raise ConfigError(
-                f"{path}: not JSON ({error}); restore it, or remove it and take it anew"
+                f"{path}: not JSON ({error}); restore it, or remove it and use --update"
             ) from None
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ConfigError(f"{path}: not a baselines file; name another, or take a new one")
@@ -142,13 +142,13 @@ class Baselines:
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise ConfigError(
                 f"{path}: damaged ({type(error).__name__}: {error}); restore it, or remove it "
-                "and take it anew"
+                "and use --update"
             ) from None
         return cls(entries)
 
     @classmethod
     def read_if_any(cls, path: Path) -> "Baselines":
-        """As `read`, but empty where there is no file yet."""
+        """Read a file like `read`; a missing file is empty."""
         return cls.read(path) if path.exists() else cls()
 
     def put(self, name: str, baseline: Baseline) -> None:

@@ -77,7 +77,7 @@ def _counted(counters: list[PerfCounter]) -> dict[Kind, FigureReading]:
         return {}
     try:
         total = sum(counter.read() for counter in counters)
-    except OSError:  # somebody else had the counter of the processor
+    except OSError:  # another program uses the processor's counter
         return {}
     finally:
         for counter in counters:

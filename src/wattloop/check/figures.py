@@ -82,7 +82,7 @@ class FigureSeries:
 
 
 def energy_reading(result: WindowResult) -> FigureReading | None:
-    """Joules of what sensors read, each device once; None where there is no sensor."""
+    """Return joules read by sensors, each device once; None without a sensor."""
     sensed = [domain for domain in result.counted if domain.provenance in SENSED]
     if not sensed:
         return None

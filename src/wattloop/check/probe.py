@@ -70,7 +70,7 @@ class Probe:
         self.close()
 
     def _open(self, settings: Settings) -> None:
-        # A process beside us would spare us 10 reads a second, and use more by being started.
+        # A sampler process would save 10 reads a second, and cost more by being started.
         settings = settings._replace(sampler="thread")
         session = Session.open(settings, name="check", keep=False)
         if any(channel.domain.provenance in SENSED for channel in session.channels):

@@ -1,4 +1,17 @@
-"""The pytest plugin: fixture `energy`, mark `energy`, options and summary."""
+"""The pytest plugin: fixture `energy`, mark `energy`, options and summary.
+
+    def test_step(energy):
+        with energy.measure():
+            step()
+        energy.assert_below("12 J")
+
+    @pytest.mark.energy(baseline=True, repeats=5)
+    def test_epoch():
+        epoch()
+
+pytest loads this plugin wherever Wattloop is installed, so it imports nothing but pytest until a
+test asks for energy.
+"""
 
 import time
 from collections.abc import Generator
@@ -7,100 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wattloop.check.baselines import Baseline, Baselines, Machine
-from wattloop.check.figures import Kind, judged_kind
-from wattloop.check.markdown import table
-from wattloop.core.errors import WattloopError
-from wattloop.store.formats.target import Target
-from wattloop.version import __version__
-
 if TYPE_CHECKING:
     from wattloop.check.pytest_energy import Energy
 
-
 HEADERS = ("test", "figure", "used", "against", "verdict")
-
-
-def conclude(config: pytest.Config, found: list[dict[str, Any]], reporter: Any) -> None:
-    """Show and write everything; a file that cannot be written is said, the tests stand."""
-    reporter.section("energy")
-    rows = [_row(one) for one in found]
-    widths = [max(len(row[i]) for row in [HEADERS, *rows]) for i in range(len(HEADERS))]
-    for row in (HEADERS, *rows):
-        reporter.write_line(
-            "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
-        )
-    notes = _notes(found)
-    for note in notes:
-        reporter.write_line(f"- {note}")
-    target = config.getoption("--energy-report")
-    try:
-        if target:
-            text = "### Energy of tests\n\n" + table(HEADERS, rows)
-            text += "".join(
-                f"\n\n- {note}" if not i else f"\n- {note}" for i, note in enumerate(notes)
-            )
-            Target(target, "--energy-report").write_text(text + "\n")
-        for file in _taken(found):
-            reporter.write_line(f"baselines taken: {file}")
-    except WattloopError as error:
-        reporter.write_line(f"energy: {error}", red=True)
-
-
-def _row(one: dict[str, Any]) -> tuple[str, ...]:
-    kind = Kind(one["kind"])
-    figure = f"{kind.words} ({one['provenance']})"
-    return one["name"], figure, one["shown"], one["against"] or "–", one["verdict"]
-
-
-def _notes(found: list[dict[str, Any]]) -> list[str]:
-    """Each once, with the tests it belongs to."""
-    by_note: dict[str, list[str]] = {}
-    for one in found:
-        for note in one["notes"]:
-            by_note.setdefault(note, []).append(one["name"])
-    return [
-        f"{names[0] if len(names) == 1 else f'{len(names)} tests'}: {note}"
-        for note, names in by_note.items()
-    ]
-
-
-def _taken(found: list[dict[str, Any]]) -> list[str]:
-    """Write the baselines of tests that passed; the files."""
-    machine = Machine.here()
-    by_file: dict[str, Baselines] = {}
-    for one in found:
-        if one["verdict"] != "taken" or not one["passed"]:
-            continue
-        file = one["file"]
-        if file not in by_file:
-            by_file[file] = Baselines.read_if_any(Path(file))
-        data = {
-            "machine": machine.to_dict(),
-            "judged": judged_kind(Kind(name) for name in one["series"]),
-            "figures": one["series"],
-        }
-        taken = Baseline.from_dict({**data, "taken_wall_s": time.time(), "wattloop": __version__})
-        by_file[file].put(one["name"], taken)
-    for file, baselines in by_file.items():
-        Target(file).write_text(baselines.to_text())
-    return list(by_file)
-
-
-# The pytest plugin: fixture `energy`, mark `energy`, and options.
-#
-#     def test_step(energy):
-#         with energy.measure():
-#             step()
-#         energy.assert_below("12 J")
-#
-#     @pytest.mark.energy(baseline=True, repeats=5)
-#     def test_epoch():
-#         epoch()
-#
-# Loaded at the start of every pytest of whoever installs Wattloop, so it imports nothing but
-# pytest until a test asks for energy.
-
 DEFAULT_FILE = "energy-baselines.json"
 
 
@@ -126,11 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--energy-strict", action="store_true", help="fail tests whose energy cannot be judged"
     )
     parser.addini("energy_tolerance", "what may be lost, beyond noise", default="5%")
-    parser.addini("energy_baselines", "file of baselines beside the tests", default=DEFAULT_FILE)
+    parser.addini("energy_baselines", "file of baselines next to the tests", default=DEFAULT_FILE)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark, and whoever gathers results; workers of xdist send theirs."""
+    """Register the mark and the collector of results; xdist workers send theirs."""
     config.addinivalue_line("markers", MARK)
     target = config.getoption("--energy-report")
     if target and not Path(target).absolute().parent.is_dir():
@@ -205,3 +128,80 @@ def _energy_of(item: Any) -> "Energy":
         item.stash[ENERGY] = energy_of(item)
     found: Energy = item.stash[ENERGY]
     return found
+
+
+def conclude(config: pytest.Config, found: list[dict[str, Any]], reporter: Any) -> None:
+    """Print the summary and write the files; a failed write is reported, results stay."""
+    from wattloop.check.markdown import table
+    from wattloop.core.errors import WattloopError
+    from wattloop.store.formats.target import Target
+
+    reporter.section("energy")
+    rows = [_row(one) for one in found]
+    widths = [max(len(row[i]) for row in [HEADERS, *rows]) for i in range(len(HEADERS))]
+    for row in (HEADERS, *rows):
+        reporter.write_line(
+            "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+        )
+    notes = _notes(found)
+    for note in notes:
+        reporter.write_line(f"- {note}")
+    target = config.getoption("--energy-report")
+    try:
+        if target:
+            text = "### Energy of tests\n\n" + table(HEADERS, rows)
+            text += "".join(
+                f"\n\n- {note}" if not i else f"\n- {note}" for i, note in enumerate(notes)
+            )
+            Target(target, "--energy-report").write_text(text + "\n")
+        for file in _taken(found):
+            reporter.write_line(f"baselines taken: {file}")
+    except WattloopError as error:
+        reporter.write_line(f"energy: {error}", red=True)
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    from wattloop.check.figures import Kind
+
+    kind = Kind(one["kind"])
+    figure = f"{kind.words} ({one['provenance']})"
+    return one["name"], figure, one["shown"], one["against"] or "–", one["verdict"]
+
+
+def _notes(found: list[dict[str, Any]]) -> list[str]:
+    """Return each note once, with the tests it belongs to."""
+    by_note: dict[str, list[str]] = {}
+    for one in found:
+        for note in one["notes"]:
+            by_note.setdefault(note, []).append(one["name"])
+    return [
+        f"{names[0] if len(names) == 1 else f'{len(names)} tests'}: {note}"
+        for note, names in by_note.items()
+    ]
+
+
+def _taken(found: list[dict[str, Any]]) -> list[str]:
+    """Write the baselines of passed tests; return the files."""
+    from wattloop.check.baselines import Baseline, Baselines, Machine
+    from wattloop.check.figures import Kind, judged_kind
+    from wattloop.store.formats.target import Target
+    from wattloop.version import __version__
+
+    machine = Machine.here()
+    by_file: dict[str, Baselines] = {}
+    for one in found:
+        if one["verdict"] != "taken" or not one["passed"]:
+            continue
+        file = one["file"]
+        if file not in by_file:
+            by_file[file] = Baselines.read_if_any(Path(file))
+        data = {
+            "machine": machine.to_dict(),
+            "judged": judged_kind(Kind(name) for name in one["series"]),
+            "figures": one["series"],
+        }
+        taken = Baseline.from_dict({**data, "taken_wall_s": time.time(), "wattloop": __version__})
+        by_file[file].put(one["name"], taken)
+    for file, baselines in by_file.items():
+        Target(file).write_text(baselines.to_text())
+    return list(by_file)

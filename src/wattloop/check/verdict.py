@@ -170,7 +170,7 @@ def _belonging(values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The judged figure, the others beside it, and what a reader should know."""
+    """The judged figure, the other figures, and notes for the reader."""
 
     name: str
     judged: Judgement
@@ -206,7 +206,7 @@ def compared(
     tolerance: float,
     chosen: bool = False,
 ) -> Comparison:
-    """Judge `kind`, and put the other figures beside it.
+    """Judge `kind`, and list the other figures next to it.
 
     Args:
         name: of the test or command.
@@ -215,7 +215,7 @@ def compared(
         kind: the figure to judge.
         machine: where `now` was found.
         tolerance: the share that may be lost.
-        chosen: whether somebody asked for this kind; without, it must be the baseline's.
+        chosen: the user asked for this kind; otherwise it must be the baseline's.
 
     Raises:
         NotComparable: the baseline has another kind of figure, or one of other sensors.

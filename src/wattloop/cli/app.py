@@ -1,4 +1,4 @@
-"""The verbs of the command line, each loaded when it is used."""
+"""The typer application and its verbs; the module of a verb is imported when the verb is used."""
 
 import importlib
 from typing import Annotated, Any
@@ -83,7 +83,7 @@ VERBS: dict[str, tuple[str, str]] = {
 
 
 class VerbGroup(TyperGroup):
-    """Lists verbs from the table above; imports one only to run it."""
+    """Command group that lists verbs from the table above and imports one only to run it."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -91,7 +91,7 @@ class VerbGroup(TyperGroup):
             self.commands[name] = TyperCommand(name=name, help=summary)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        """The real command in place of the listed one."""
+        """Return the imported command in place of the listed one."""
         name, command, rest = super().resolve_command(ctx, args)
         if name in VERBS:
             module = importlib.import_module(VERBS[name][0])
@@ -100,21 +100,21 @@ class VerbGroup(TyperGroup):
         return name, command, rest
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Asked for by whatever shows the options."""
+        """Return the help option without its type."""
         option = super().get_help_option(ctx)
         _without_type([*self.params, option])
         return option
 
 
 def _show_flags_bare(command: Any, ctx: Any) -> None:
-    """Of a verb and all its commands."""
+    """Remove the type of flags of a verb and of all its commands."""
     _without_type([*command.params, command.get_help_option(ctx)])
     for each in getattr(command, "commands", {}).values():
         _show_flags_bare(each, ctx)
 
 
 def _without_type(options: list[Any]) -> None:
-    """A flag takes no value, though newer typers print `<bool>` beside it as if it did."""
+    """Return a flag without the `<bool>` that newer typers print next to it."""
     for option in options:
         if getattr(option, "is_flag", False) and option.metavar is None:
             option.metavar = ""
@@ -151,16 +151,16 @@ RUN = "run"
 
 
 class UsualCommandGroup(TyperGroup):
-    """`VERB WORD ...` is `VERB run WORD ...` unless the word is a command of the verb."""
+    """Command group in which `VERB WORD` means `VERB run WORD` unless WORD is a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add `run` where no other word is meant."""
+        """Insert `run` unless the first argument is a command or option of the group."""
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = [RUN, *args]
         return list(super().parse_args(ctx, args))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Its commands and options, and the options of `run`."""
+        """Complete commands, options, and options of `run`."""
         own = super().shell_complete(ctx, incomplete)
         names = {item.value for item in own}
         more = self.commands[RUN].shell_complete(ctx, incomplete)

@@ -1,4 +1,4 @@
-"""What stored sweeps, searches and campaigns have in common: to be listed, found and shown."""
+"""Listing, finding and showing stored sweeps, searches and campaigns."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,13 +18,13 @@ NAMED = "identifier, its beginning or end, name (the newest of that name), or 'l
 
 
 def which(noun: str) -> Any:
-    """The argument that names one experiment."""
+    """Return the argument that names one experiment."""
     return typer.Argument(metavar=f"[{noun}]", help=f"{NAMED[0].upper()}{NAMED[1:]}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """How one kind of experiment is listed.
+    """Columns and texts for listing one kind of experiment.
 
     Attributes:
         kind: as it is stored.
@@ -46,7 +46,7 @@ class Listing:
 def list_stored(
     listing: Listing, json_file: str | None, store: str | None, config: str | None
 ) -> None:
-    """All experiments of a kind, newest first."""
+    """List all experiments of a kind, newest first."""
     from wattloop.cli.stored_runs import opened_if_any
     from wattloop.store.experiments import list_experiments
     from wattloop.trials.runner import with_status_now
@@ -71,7 +71,7 @@ def list_stored(
 def stored(
     kind: str, reference: str, store: str | None, config: str | None
 ) -> Iterator[tuple["Store", "Experiment"]]:
-    """The experiment that is meant, with its status as it is now; says so where names are equal."""
+    """Return the named experiment with its current status; report equal names."""
     from wattloop.cli.stored_runs import opened
     from wattloop.store.experiments import find_experiment
     from wattloop.trials.runner import with_status_now
@@ -88,7 +88,7 @@ def show_stored(
     as_dict: Callable[["Store", "Experiment"], Any],
     print_it: Callable[["Store", "Experiment"], None],
 ) -> None:
-    """As JSON where that is wanted, and for people unless JSON goes to their screen."""
+    """Write JSON if requested, and print text unless JSON goes to the terminal."""
     if json_file is not None:
         write_json(as_dict(*found), json_file)
     if json_file != "-":
@@ -96,7 +96,7 @@ def show_stored(
 
 
 def say_which(store: "Store", reference: str, *kinds: str) -> None:
-    """Where several have the name that was given: which one is meant, and how to get another."""
+    """Report which of several experiments of the same name is used, and how to choose another."""
     from wattloop.store.experiments import namesakes
     from wattloop.store.tables import iso_time
 

@@ -1,4 +1,4 @@
-"""What commands say about levers that were put back."""
+"""Messages of commands about restored levers."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ SILENT = (RestoreStatus.ALREADY, RestoreStatus.REBOOTED, RestoreStatus.ABSENT, R
 
 
 def restore_leftovers() -> list[RestoreResult]:
-    """Put back what dead owners left, before anything is set; said on standard error."""
+    """Restore levers of crashed programs before setting any; report to standard error."""
     results = restore()
     for result in results:
         if result.fate not in SILENT:
@@ -19,7 +19,7 @@ def restore_leftovers() -> list[RestoreResult]:
 
 
 def fate_text(result: RestoreResult) -> str:
-    """One line for people."""
+    """Format the result of restoring one lever."""
     name = f"{result.lever} ({result.part})" if result.part else result.lever
     match result.fate:
         case RestoreStatus.RESTORED:
@@ -37,7 +37,7 @@ def fate_text(result: RestoreResult) -> str:
 
 
 def unsettled(results: Iterable[RestoreResult]) -> bool:
-    """Whether something is still not what it was, though its owner is dead."""
+    """Return True when a lever of a crashed program is still changed."""
     left = (
         RestoreStatus.FAILED,
         RestoreStatus.CHANGED,

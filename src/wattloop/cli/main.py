@@ -1,4 +1,4 @@
-"""Where the command line begins: errors become messages and exit codes here."""
+"""Entry point of the command line: errors become messages and exit codes."""
 
 import errno
 import io
@@ -32,7 +32,7 @@ LONGEST_SHOWN = 200
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command line; returns the exit code."""
+    """Run one command line; return the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     _prepare_output()
     before = sys.stdout, sys.stderr
@@ -47,7 +47,7 @@ def _main(words: list[str]) -> int:
     try:
         return _flushed(_run_verb(words))
     except SystemExit as end:
-        # typer and rich end with 1 when nobody reads their output any more
+        # typer and rich exit with 1 when the reader of their output has closed it
         left = isinstance(end.__context__, BrokenPipeError)
         return _silenced() if left else _flushed(_code(end.code))
     except CommandError as error:
@@ -71,7 +71,7 @@ def _main(words: list[str]) -> int:
 
 
 def _run_verb(words: list[str]) -> int:
-    """`run` is started without typer where possible: that alone takes longer than measuring."""
+    """Start `run` without typer where possible: importing typer takes longer than measuring."""
     if words[:1] == ["run"]:
         from wattloop.cli.commands.run.execution import execute, quick
 
@@ -87,7 +87,7 @@ def _run_verb(words: list[str]) -> int:
 
 
 def _prepare_output() -> None:
-    """A closed standard output swallows, one that lacks a letter spells it: never a fault."""
+    """Replace a closed standard output, and escape characters it cannot encode."""
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     elif isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
@@ -101,7 +101,7 @@ def _code(code: Any) -> int:
 
 
 def _flushed(code: int) -> int:
-    """A reader that went away is noticed only when the last bytes are written."""
+    """Flush standard output; a closed pipe is noticed only with the last bytes."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -111,7 +111,7 @@ def _flushed(code: int) -> int:
 
 
 def _silenced() -> int:
-    """Point standard output nowhere, or Python complains about it at exit."""
+    """Redirect standard output to /dev/null, so that Python does not complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return CLOSED_PIPE
 

@@ -1,4 +1,4 @@
-"""Messages on standard error, data on standard output, tables that fit the terminal."""
+"""Output of the CLI: messages on standard error, data and fitted tables on standard output."""
 
 import json
 import math
@@ -43,32 +43,32 @@ Line = Sequence[str]
 
 
 def shown_width(text: str) -> int:
-    """Columns of a terminal that a text takes: two for a CJK character, none for an accent."""
+    """Return the terminal columns of a text: two for a CJK character, none for an accent."""
     if text.isascii():
         return len(text)
     return sum(map(_letter_width, text))
 
 
 def column_widths(lines: Sequence[Line]) -> list[int]:
-    """The widest cell of each column."""
+    """Return the widest cell of each column."""
     return [max(map(shown_width, column)) for column in zip(*lines, strict=True)]
 
 
 def padded_line(cells: Line, widths: Sequence[int]) -> str:
-    """The cells of one line below those of others."""
+    """Format the cells of one line, aligned by column."""
     pairs = zip(cells, widths, strict=True)
     padded = (cell + " " * (width - shown_width(cell)) for cell, width in pairs)
     return (" " * GAP).join(padded).rstrip()
 
 
 def fits_folded(lines: Sequence[Line], room: int) -> bool:
-    """Whether it is enough to fold texts that are much longer than their column's words."""
+    """Return True when folding long texts is enough to fit the table."""
     pairs = zip(column_widths(lines), _longest(lines, _quantities_and_words), strict=True)
     return _fits([min(width, max(least, COMFORTABLE)) for width, least in pairs], room)
 
 
 def folded_blocks(lines: Sequence[Line], room: int) -> Iterator[list[list[str]]]:
-    """The table in blocks that fit into `room`, each as the printed lines of every row.
+    """Split the table into blocks that fit into `room`, each as printed lines of every row.
 
     Every block begins with the first column, which is what people copy and never cut.
     """
@@ -79,7 +79,7 @@ def folded_blocks(lines: Sequence[Line], room: int) -> Iterator[list[list[str]]]
 
 
 def _blocks(lines: Sequence[Line], room: int) -> list[list[int]]:
-    """The columns of each block, by their number."""
+    """Return the column numbers of each block."""
     first = column_widths(lines)[0]
     least = [min(width, max(1, room - first - GAP)) for width in _longest(lines, str.split)]
     blocks, used = [[0]], first
@@ -93,7 +93,7 @@ def _blocks(lines: Sequence[Line], room: int) -> list[list[int]]:
 
 
 def _fitted_widths(lines: Sequence[Line], room: int) -> list[int]:
-    """Widths that fit into `room`: the widest columns give first, numbers and their units last."""
+    """Return widths that fit into `room`: wide columns shrink first, numbers last."""
     widths = column_widths(lines)
     whole, words = _longest(lines, _quantities_and_words), _longest(lines, str.split)
     for floor in (whole, words, [1] * len(widths)):
@@ -113,7 +113,7 @@ def _folded_row(row: Line, widths: Sequence[int]) -> list[str]:
 
 
 def _folded(cell: str, width: int) -> list[str]:
-    """Lines of at most `width`, broken between words where that is possible."""
+    """Fold a text into lines of at most `width`, between words where possible."""
     lines = [""]
     for word in cell.split(" "):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
@@ -141,7 +141,7 @@ def _fits(widths: Sequence[int], room: int) -> bool:
 
 
 def _longest(lines: Sequence[Line], split: Callable[[str], list[str]]) -> list[int]:
-    """The longest part of each column that `split` leaves whole."""
+    """Return the longest unbreakable part of each column."""
     return [
         min(LONGEST_WORD, max(shown_width(part) for cell in column for part in ("", *split(cell))))
         for column in zip(*lines, strict=True)
@@ -149,7 +149,7 @@ def _longest(lines: Sequence[Line], split: Callable[[str], list[str]]) -> list[i
 
 
 def _quantities_and_words(cell: str) -> list[str]:
-    """Words; a number and its unit are one."""
+    """Split a text into words; a number and its unit are one."""
     quantity = cell[:1].isdigit() or cell[:1] in ("+", "-", "±")
     return [cell] if quantity else cell.split()
 
@@ -180,7 +180,7 @@ OBEYED = re.compile(
 
 
 def say(message: str) -> None:
-    """A message for the person at the terminal; never fails, not even without a terminal."""
+    """Print a message to standard error; never fails, not even without a terminal."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
             sys.stderr.write(escaped(message) + "\n")
@@ -188,7 +188,7 @@ def say(message: str) -> None:
 
 
 class TerminalText:
-    """A text stream that shows what a terminal would obey, but for styles and progress bars.
+    """Text stream that escapes control characters, except styles and progress bars.
 
     `main` puts it around standard output and standard error: whatever a verb prints, the names,
     tags, paths and messages in it can neither move the cursor elsewhere, nor set the window's
@@ -200,16 +200,15 @@ class TerminalText:
 
     @classmethod
     def around(cls, stream: TextIO) -> TextIO:
-        """The stream as one of these; a closed one (None) stays as it is."""
+        """Wrap a stream; a closed one (None) stays None."""
         return stream if stream is None or isinstance(stream, cls) else cast(TextIO, cls(stream))
 
     def write(self, text: str) -> int:
-        """Write the text; its length as it was given."""
+        """Write the escaped text; return the length of the given one."""
         self._stream.write(OBEYED.sub(lambda found: ascii(found[0])[1:-1], text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write each of them."""
         for line in lines:
             self.write(line)
 
@@ -221,7 +220,7 @@ class TerminalText:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person is looking."""
+    """Return True when the stream is a terminal."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
@@ -229,7 +228,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def check_target(target: str | None, option: str) -> None:
-    """Refuse a file that cannot be written before hours are spent on what goes into it."""
+    """Refuse a file that cannot be written before hours are spent on its content."""
     if target is None or target == "-":
         return
     path = user_path(target)
@@ -243,13 +242,13 @@ def check_target(target: str | None, option: str) -> None:
 
 
 def write_json(data: Any, target: str, option: str = "--json") -> None:
-    """Write `data` to a file (whole or not at all), or to standard output for `-`."""
+    """Write `data` to a file atomically, or to standard output for `-`."""
     text = json.dumps(_plain(data), indent=2, allow_nan=False, default=str) + "\n"
     write_text(text, target, option)
 
 
 def write_text(text: str, target: str, option: str) -> None:
-    """Write to a file so that a reader sees the old content or the new, or to `-`."""
+    """Write a text to a file atomically, or to standard output for `-`."""
     from wattloop.store.formats.target import Target  # not needed before a program is started
 
     Target(target, option).write_text(text)
@@ -262,7 +261,7 @@ def print_table(
     *,
     spare: Sequence[str] = (),
 ) -> None:
-    """A table on standard output: fitted to a terminal, plain columns elsewhere.
+    """Print a table to standard output: fitted to a terminal, plain columns elsewhere.
 
     The first column is never cut: it is what people copy. A terminal that is too narrow for the
     rest loses the columns in `spare`, the first of them first; after that, cells are folded
@@ -286,7 +285,7 @@ def print_table(
 def table_text(
     headers: Sequence[str], rows: Iterable[Sequence[str]], room: int | None = None
 ) -> str:
-    """Aligned columns without decoration, folded into `room` columns where that is given."""
+    """Format aligned columns without decoration, folded into `room` columns if given."""
     lines = _cells([headers, *rows])
     if room is None:
         widths = column_widths(lines)
@@ -296,17 +295,17 @@ def table_text(
 
 
 def terminal_room(stream: TextIO | None) -> int | None:
-    """Columns of the terminal behind a stream; None where there is none."""
+    """Return the columns of the terminal behind a stream; None without a terminal."""
     return shutil.get_terminal_size().columns if is_terminal(stream) else None
 
 
 def _cells(rows: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Rows whose cells are one line each, without characters that a terminal obeys."""
+    """Return rows whose cells are one line each, without control characters."""
     return [tuple(escaped(cell).replace("\n", "\\n") for cell in row) for row in rows]
 
 
 def _styled(code: str) -> Callable[[str], str]:
-    """A text in bold or italics, which are not colours; plain on a terminal that has neither."""
+    """Format bold or italic text; plain on a terminal without styles."""
     if os.environ.get("TERM", "").lower() in PLAIN_TERMINALS:
         return str
     return lambda line: f"\x1b[{code}m{line}\x1b[0m" if line else line
@@ -315,7 +314,7 @@ def _styled(code: str) -> Callable[[str], str]:
 def _narrowed(
     headers: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str], width: int
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Without empty columns, and without as many of the `spare` ones as it takes to fit."""
+    """Drop empty columns, and as many `spare` ones as needed to fit."""
     lines = [tuple(headers), *(tuple(row) for row in rows)]
     empty = [number for number, size in enumerate(column_widths(lines)) if not size]
     lines = [tuple(c for n, c in enumerate(line) if n not in empty) for line in lines]
@@ -327,7 +326,7 @@ def _narrowed(
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: what is not a number is null."""
+    """Replace NaN and infinity, which JSON does not have, by null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Progress bars, and a warning about other load on the machine."""
+"""Progress bars and spinners, and a warning about other load on the machine."""
 
 import os
 import sys
@@ -22,13 +22,13 @@ BAR_WIDTH = 20
 
 
 def is_redrawable(stream: TextIO | None = None) -> bool:
-    """Whether a stream, else standard error, is a terminal on which a line can be replaced."""
+    """Return True for a terminal on which a line can be replaced (default: standard error)."""
     named = os.environ.get("TERM", "").lower()
     return is_terminal(stream or sys.stderr) and named not in PLAIN_TERMINALS
 
 
 def bars(*columns: "str | ProgressColumn") -> "Progress":
-    """Rows of `columns`, removed at the end.
+    """Show rows of `columns`, removed at the end.
 
     A string is the format of a text. On a narrow terminal texts are cut, the longest first;
     bars, counts and times stay whole.
@@ -58,7 +58,7 @@ def bars(*columns: "str | ProgressColumn") -> "Progress":
 
 
 def counted_trials() -> "Progress":
-    """A row per campaign: trials done of all, `?` while their number is unknown.
+    """Show a row per campaign: trials done of all, `?` while their number is unknown.
 
     Its tasks have a field `left`, what the trials that are left take.
     """
@@ -74,25 +74,24 @@ def counted_trials() -> "Progress":
 
 
 class Bar:
-    """One bar; it does nothing where it cannot be shown."""
+    """One progress bar; it does nothing where it cannot be shown."""
 
     def __init__(self, progress: "Progress | None" = None, task: "TaskID | None" = None) -> None:
         self._progress, self._task = progress, task
 
     def advance(self, by: float = 1.0) -> None:
-        """Add to what is done."""
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task, by)
 
     def update(self, done: float, of: float) -> None:
-        """State what is done, and of how much."""
+        """Set the amount done, and the total."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=done, total=of)
 
 
 @contextmanager
 def counted(text: str, total: float | None = None) -> Iterator[Bar]:
-    """A bar with its share and the time that is left; nothing on other outputs."""
+    """Show a bar with percentage and time left; nothing on other outputs."""
     if not is_redrawable():
         yield Bar()
         return
@@ -106,7 +105,7 @@ def counted(text: str, total: float | None = None) -> Iterator[Bar]:
 
 @contextmanager
 def spinner(text: str) -> Iterator[None]:
-    """A line with the time that passes; nothing on other outputs."""
+    """Show a line with the elapsed time; nothing on other outputs."""
     if not is_redrawable():
         yield
         return
@@ -124,7 +123,7 @@ BUSY_LOAD = 0.5
 
 
 def warn_if_busy(session: Session, consequence: str) -> None:
-    """Say so, with what comes of it and what to do."""
+    """Warn about other load, its effect and the remedy."""
     text = session.host.read_text("proc", "loadavg") or ""
     try:
         load = float(text.split()[0])

@@ -1,4 +1,4 @@
-"""How the result of a run looks, when it ends and whenever it is shown again."""
+"""Terminal output of a run's result: domains, missing devices, warnings."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ DOMAIN_HEADERS = ("domain", "energy", "±", "power", "how", "source")
 
 
 def domain_rows(result: WindowResult) -> list[tuple[str, ...]]:
-    """Energy, uncertainty and mean power of each domain, and where they come from."""
+    """Return energy, uncertainty, mean power and provenance of each domain."""
     rows: list[tuple[str, ...]] = []
     for domain in result.domains:
         energy_j = domain.energy_j
@@ -31,7 +31,7 @@ def domain_rows(result: WindowResult) -> list[tuple[str, ...]]:
 
 
 def remarks(missing: Iterable[Missing], warnings: Iterable[str]) -> list[str]:
-    """What is missing, and what to beware of."""
+    """Return missing devices and warnings."""
     lines = []
     for part in missing:
         remedy = f"; {part.remedy}" if part.remedy else ""
@@ -40,5 +40,5 @@ def remarks(missing: Iterable[Missing], warnings: Iterable[str]) -> list[str]:
 
 
 def short_energy(energy_j: float) -> str:
-    """Joules without the watt-hours in brackets."""
+    """Format joules without watt-hours."""
     return format_energy(energy_j).partition(" (")[0]

@@ -1,4 +1,4 @@
-"""The settings that a command line, the environment and the file make together."""
+"""Settings merged from defaults, file, environment and command line."""
 
 from collections.abc import Collection
 from typing import Any
@@ -27,7 +27,7 @@ NAMES = {
 def settings_of(
     config: str | None = None, *, needs: Collection[str] | None = None, **flags: Any
 ) -> Settings:
-    """Defaults, file, environment and then `flags` (by option name; None means not given).
+    """Merge defaults, file, environment and `flags` (by option name; None means not given).
 
     Args:
         config: the file that the user names.

@@ -1,4 +1,4 @@
-"""The store that `wattloop runs` looks at, with the runs of dead writers brought in first."""
+"""The store of the `runs` verbs; journals of crashed writers are imported first."""
 
 import re
 import time
@@ -23,7 +23,7 @@ _UNITS_S = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 @contextmanager
 def opened(place: str | None, config: str | None, *, create: bool = False) -> Iterator["Store"]:
-    """The store; looking into one that is not there does not make it."""
+    """Open the store; a store that does not exist is not created."""
     from wattloop.store.database import open_store
 
     location = settings_of(config, needs=STORE, store=place).store_location
@@ -36,7 +36,7 @@ def opened(place: str | None, config: str | None, *, create: bool = False) -> It
 
 @contextmanager
 def opened_if_any(place: str | None, config: str | None) -> Iterator["Store | None"]:
-    """The store, or None where there is none yet."""
+    """Open the store; None if it does not exist yet."""
     if not _exists(settings_of(config, needs=STORE, store=place).store_location):
         yield None
         return
@@ -45,7 +45,7 @@ def opened_if_any(place: str | None, config: str | None) -> Iterator["Store | No
 
 
 def nothing_yet(place: str | None, config: str | None) -> str:
-    """What to say of a store that holds no run: which one it is, and how to begin."""
+    """Format a message about an empty store: which one it is, and how to begin."""
     from wattloop.store.location import StoreLocation
 
     location = StoreLocation.parse(
@@ -55,7 +55,7 @@ def nothing_yet(place: str | None, config: str | None) -> str:
 
 
 def chosen(store: "Store", references: Sequence[str], *, by_name: bool = True) -> list["RunRecord"]:
-    """The runs that these words name; by identifiers only where runs are removed."""
+    """Return the runs that the arguments name; deletion accepts identifiers only."""
     from wattloop.store.runs import find_run
 
     return [find_run(store, reference, by_name=by_name) for reference in references]
@@ -70,7 +70,7 @@ def filter_of(
     job: str | None = None,
     since: str | None = None,
 ) -> "RunFilter":
-    """The filter that the options describe."""
+    """Return the filter that the options describe."""
     from wattloop.store.runs import RunFilter
 
     if status is not None and status not in list(RunStatus):
@@ -86,7 +86,7 @@ def filter_of(
 
 
 def _exists(location: str) -> bool:
-    """Whether there is anything to look at: a file, journals, or a server to ask."""
+    """Return True when a file, journals or a server can be read."""
     from wattloop.store.journal import journal_directory
     from wattloop.store.location import StoreLocation
 
@@ -95,7 +95,7 @@ def _exists(location: str) -> bool:
 
 
 def _recover(store: "Store") -> None:
-    """Fold what nobody holds; a store that is busy can still be looked at."""
+    """Import unlocked journals; a store that is busy can still be read."""
     waiting = sum(1 for _ in store.journals.glob("*.journal"))
     if not waiting:  # the usual case: what folds them need not be loaded
         return

@@ -52,7 +52,7 @@ class JobComment:
     """None or empty is what was not stated.
 
     Attributes:
-        model: as it was written; nobody has looked it up yet.
+        model: as written in the comment, not yet resolved.
         work: samples to train on.
         deadline_s: seconds after submission.
     """
@@ -195,9 +195,9 @@ FLAGS = {"low-power": "low_power", "spread": "may_spread"}
 #     --comment="wattloop:model=resnet-50,batch=128,samples=1e6,gpus=1|2|4,deadline=2h,low-power"
 #
 # A tag begins with `wattloop:`, at the start or after a blank, and ends at the next blank; the
-# rest of the comment is somebody else's. Fields are `key=value` or a flag, joined by commas, in
-# any order; choices are joined by `|`. One field that is wrong makes the whole tag void: half of
-# what a user said may mean the opposite.
+# rest of the comment belongs to other programs. Fields are `key=value` or a flag, joined by commas,
+# in any order; choices are joined by `|`. One wrong field makes the whole tag void: half of a
+# request may mean the opposite.
 
 LONGEST_COMMENT = 65_536
 
@@ -216,7 +216,7 @@ def read_comment(text: str) -> tuple[JobComment | None, str]:
 
     Returns:
         What is stated, None without a valid tag; and the refusal in words, empty without one.
-        A comment that has no tag is no fault of anybody's.
+                A comment without a tag is not an error.
     """
     if len(text) > LONGEST_COMMENT:
         return None, f"comment: longer than {LONGEST_COMMENT:,} characters; not read"

@@ -94,7 +94,7 @@ class NodeTable:
     def refused(self, node: str, reason: str) -> None:
         """A node was refused something."""
         with self._guard:
-            if node in self._entries:  # names that nobody knows are not collected
+            if node in self._entries:  # unknown names are not recorded
                 entry = self._entries[node]
                 entry.refusal, entry.refused_wall_s = reason, time.time()
                 entry.is_fresh = True
@@ -147,7 +147,7 @@ class NodeTable:
                         continue
 
     def forget(self, node: str) -> bool:
-        """It is no more; False when it was not known."""
+        """Remove a node; False when it was not known."""
         with self._guard:
             return self._entries.pop(node, None) is not None
 

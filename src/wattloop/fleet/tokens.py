@@ -62,7 +62,7 @@ class Caller(NamedTuple):
 
     def __str__(self) -> str:
         if self.role is Role.ANYBODY:
-            return "somebody without a token"
+            return "a caller without a token"
         where = f" of {self.node}" if self.node else ""
         return f"token {self.name!r} ({self.role.value}{where})"
 
@@ -111,7 +111,7 @@ class Token:
 class TokenFile:
     """The tokens that count now: the file is read again when it changes.
 
-    A file that others may write, or that makes no sense, lets nobody in and says so in the log.
+    A file that others may write, or that is damaged, admits no caller and logs the reason.
     """
 
     def __init__(self, path: Path) -> None:
@@ -124,7 +124,7 @@ class TokenFile:
         self._load()  # a mistake is said at the start
 
     def caller(self, secret: str) -> Caller | None:
-        """Whose secret this is; None when it is nobody's."""
+        """Return the caller that this secret belongs to; None for an unknown secret."""
         digest = hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
         with self._guard:
             now_s = time.monotonic()
@@ -141,7 +141,7 @@ class TokenFile:
         except (ConfigError, OSError) as error:
             self._by_hash, self._seen = {}, ()
             if str(error) != self._fault:
-                _log.error("nobody is let in: %s", error)
+                _log.error("no caller is admitted: %s", error)
             self._fault = str(error)
 
     def _load(self) -> None:
@@ -172,7 +172,7 @@ def list_tokens(path: Path) -> list[Token]:
     try:
         return [_token(row) for row in json.loads(text)["tokens"]]
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path}: is no file of tokens ({error})") from None
+        raise ConfigError(f"{path}: not a token file ({error}); restore it or remove it") from None
 
 
 def add_token(path: Path, name: str, role: Role, node: str = "") -> str:
@@ -199,7 +199,7 @@ def add_token(path: Path, name: str, role: Role, node: str = "") -> str:
 
 
 def revoke_token(path: Path, name: str) -> Token:
-    """Forget a token: whoever holds it is refused within a second."""
+    """Remove a token; the server refuses it within a second."""
     with _held(path):
         known = list_tokens(path)
         gone = next((token for token in known if token.name == name), None)

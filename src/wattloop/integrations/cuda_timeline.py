@@ -14,7 +14,7 @@ from wattloop.integrations.timeline import Edge, HostTimeline, Timeline, as_numb
 # An event cannot have happened on the device before the host asked for it, and it has happened
 # when the host first sees that it has. Each event so bounds the offset between the two clocks;
 # bounds are carried forward, widened by what the clocks may have drifted apart, and cut by the
-# next ones. Nobody has to wait for the device.
+# next ones. No thread has to wait for the device.
 
 DRIFT_LIMIT = 50e-6
 
@@ -72,7 +72,7 @@ class ClockMap:
             if carried_low_s <= high_s and low_s <= carried_high_s:
                 low_s, high_s = max(low_s, carried_low_s), min(high_s, carried_high_s)
             else:
-                self._forget()  # a clock was disturbed (suspend, a stopped process): start anew
+                self._forget()  # a clock was disturbed (suspend, a stopped process): start again
         self._started = True
         self._device_s, self._low_s, self._high_s = device_s, low_s, high_s
         self._learn_rate(device_s, low_s, high_s)
@@ -349,7 +349,7 @@ class CudaTimeline:
         if edge.scalars is not None:
             self._scalars.arrived(edge.scalars)
             edge.scalars = None
-        edge.time_s = time_s  # last: whoever sees it sees the rest
+        edge.time_s = time_s  # last: a thread that sees it sees the rest
         if elapsed_s > REBASE_S:
             self._reference, event = event, self._reference
             self._reference_device_s = device_s

@@ -42,7 +42,7 @@ class Ranks(Protocol):
 
 
 def current_ranks() -> Ranks:
-    """What the program uses already: torch.distributed, else MPI, else nobody else.
+    """Return the ranks of torch.distributed, else of MPI, else a single process.
 
     Every rank must call this, since a group of its own may have to be made.
     """
@@ -63,7 +63,7 @@ class AloneRanks:
     size = 1
 
     def barrier(self) -> None:
-        """Nobody to wait for."""
+        """Return at once: a single process has no other ranks."""
 
     def gather(self, item: dict[str, Any]) -> list[dict[str, Any]] | None:
         return [item]
@@ -326,7 +326,7 @@ class MeasuredJob:
             self.meter.end(RunStatus.FAILED)
             return
         self._together()
-        # Whoever counts the node's devices ends last: nobody may take over and count them again.
+        # The rank that counts the node's devices ends last, so that no other takes over the count.
         session = self.meter.session
         counts = session is None or session.role.counts
         if not counts:

@@ -126,7 +126,7 @@ def step_energies(channel: DomainSource, stretches: Sequence[Stretch]) -> list[J
     A sensor tells nothing about times much shorter than its own period, so adjoining steps are
     looked up together until they span half of it, and share the energy in proportion to time.
     Each then has its share of the group's uncertainty, and what the power may have changed inside
-    the group, judged by the groups beside it. This also bounds the cost of tiny steps.
+    the group, judged by the neighbouring groups. This also bounds the cost of tiny steps.
     """
     groups = _groups(stretches, max(channel.track.period_s / 2, MIN_GROUP_S))
     spans = [_span(channel, stretches[a][0], stretches[b - 1][1]) for a, b in groups]
@@ -209,7 +209,7 @@ PASS_EVERY_S = 1.0
 PATIENCE_S = 15.0
 
 
-"""A sensor that has said nothing for so long is no longer waited for."""
+"""Do not wait longer than this for a sensor without new readings."""
 
 
 KEPT_STEPS = 20_000

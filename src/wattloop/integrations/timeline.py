@@ -39,7 +39,7 @@ class Timeline(Protocol):
         ...
 
     def wait(self, edge: Edge) -> None:
-        """Wait until the device has passed `edge`; only when somebody asks for its energy."""
+        """Wait until the device has passed `edge`; called only when its energy is read."""
         ...
 
     def finish(self) -> None:
@@ -96,5 +96,5 @@ def as_number(value: Any, *, may_wait: bool = False) -> float | None:
         return None
     try:
         return float(value.detach() if hasattr(value, "detach") else value)
-    except Exception:  # noqa: BLE001 - whatever the user's object does, it is no number
+    except Exception:  # noqa: BLE001 - the user's object may do anything; it is not a number
         return None

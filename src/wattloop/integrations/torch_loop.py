@@ -36,7 +36,7 @@ class EnergyMeter(TrainingMeter):
         exact: synchronise at every edge: each step's time is then exact, at some percent of speed.
         device: CUDA device whose work is cut into steps; the current one when not given.
         writer: a TensorBoard `SummaryWriter` to report epochs to.
-        loggers: other places to report to, beside the MLflow or W&B run that is active.
+        loggers: other places to report to, in addition to an active MLflow or W&B run.
         options: settings for the run, such as `interval_s=0.05`, `store="runs.db"`.
     """
 

@@ -71,7 +71,7 @@ class TrainingMeter:
 
     Args:
         name: what the run is called.
-        loggers: where epochs are reported to, beside the MLflow or W&B run that is active.
+        loggers: where epochs are reported to, in addition to an active MLflow or W&B run.
         options: settings for the run, as `wattloop.measure()` takes them.
     """
 

@@ -130,7 +130,7 @@ class Backend(ABC):
         """Wait until everything that was started has been computed."""
 
     def free_memory_b(self) -> int | None:
-        """Bytes that can still be allocated where the arrays will lie; None if nobody knows."""
+        """Return the bytes that can still be allocated on the device; None if unknown."""
         return None
 
     def peak_memory_b(self) -> int | None:

@@ -38,7 +38,7 @@ def chosen_device(text: str, host: Host) -> Device:
         # a GPU without NVIDIA's library: frameworks may still know it
         return Device("gpu", wanted or 0)
     if wanted is None or wanted >= count:
-        has = f"GPU numbers go up to {count - 1}" if count else "there is no GPU"
+        has = f"GPU numbers go up to {count - 1}" if count else "no GPU was found"
         raise ConfigError(f"--device {text}: {has} here; see 'wattloop devices', or use cpu")
     return Device("gpu", wanted)
 
@@ -56,7 +56,7 @@ def gpu_count(host: Host) -> int | None:
 
 
 def _first_visible() -> int | None:
-    """Whoever hid GPUs from this process wants the first of the others used."""
+    """Return the first GPU that CUDA_VISIBLE_DEVICES leaves visible."""
     text = os.environ.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return 0

@@ -1,4 +1,4 @@
-"""A fixed amount of work, for whoever compares settings: a slower GPU then takes longer.
+"""A fixed amount of work for comparing settings: a slower GPU takes longer.
 
 How many runs that is depends on the kernel and its size only, never on a measurement: the same
 words are the same work on every setting and whenever a sweep is resumed.

@@ -39,7 +39,7 @@ def _field(path: Path, name: str) -> int | None:
 SCRATCH = 1.5
 
 
-"""Frameworks hold temporary arrays beside a kernel's own."""
+"""Frameworks hold temporary arrays in addition to a kernel's own."""
 
 
 ALWAYS_B = 64 * 2**20
@@ -125,7 +125,7 @@ def load(
 
 
 def needed_b(kernel: Kernel) -> int:
-    """Bytes to expect, with what frameworks hold beside the arrays."""
+    """Return the expected bytes of memory, temporary arrays of frameworks included."""
     return int(kernel.memory_b * SCRATCH) + ALWAYS_B
 
 

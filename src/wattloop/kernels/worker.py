@@ -1,7 +1,7 @@
 """`python -m wattloop.kernels.worker`: kernels in a process of their own.
 
 Threads, vectorisation and the memory pool of most frameworks are decided when they are imported,
-so each (framework, style, threads) has its process; and whoever measures energy does it from
+so each (framework, style, threads) has its process; and energy is measured from
 outside. One JSON line comes in (see `Job`), one goes out for each event (see `launch`). Standard
 output belongs to the protocol: what frameworks print goes to standard error. The process ends when
 its standard input does, so it never outlives who started it.

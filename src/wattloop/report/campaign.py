@@ -168,7 +168,7 @@ def _is_shown(column: CampaignColumn, summary: Summary) -> bool:
 
 
 def _best(column: CampaignColumn, summary: Summary) -> set[str]:
-    """Who has the best mean, as far as it is printed; nobody where all are alike."""
+    """Return the policies with the best printed mean; none where all are alike."""
     means: Mapping[str, float] = {
         label: found.mean
         for label in summary.labels

@@ -70,7 +70,7 @@ WHOLE = "with the start of the program"
 class Inference:
     """Energy and time of one inference; None with `reason` where they cannot be told.
 
-    `node_energy_j` has the rest of the node with it, modelled where nobody measures it.
+    `node_energy_j` has the rest of the node with it, modelled where it is not measured.
     """
 
     inferences: int

@@ -283,7 +283,7 @@ def _curves(store: Store, record: RunRecord) -> list[Block]:
         if chart is not None:
             part = PARTS.get(scope.value, scope.value)
             blocks.append(Chart(f"power-{scope.value}", chart, _said(part, domains, tdp_w)))
-    return blocks or [Paragraph("No samples were kept, so there is no curve.")]
+    return blocks or [Paragraph("No samples were stored, so no curve is shown.")]
 
 
 def _said(part: str, domains: Sequence[Any], tdp_w: float) -> str:

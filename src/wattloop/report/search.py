@@ -247,5 +247,5 @@ def _pairs(setting: dict[str, Any]) -> str:
 
 
 def _value(value: object) -> str:
-    """Drawn numbers have sixteen figures, of which nobody reads more than four."""
+    """Format a sampled number with four of its sixteen digits."""
     return format_number(value) if isinstance(value, float) else str(value)

@@ -46,7 +46,7 @@ def best_rows(found: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
 
 
 def twin_rows(found: Mapping[str, Any], within: str, beyond: str) -> tuple[tuple[str, ...], ...]:
-    """A simulation beside what was measured: both values, how far off, and in which word."""
+    """Return rows that compare the simulation with the measurement: values, error, verdict."""
     return tuple(
         (
             row["metric"],
@@ -158,12 +158,10 @@ def _simulate(found: Mapping[str, Any]) -> list[Block]:
         compared = twin_rows(found, "yes", "no")
         heads = ("figure", "measured", "simulated", "off", "close enough")
         blocks.append(
-            DocumentTable(heads, compared, "The twin beside reality", frozenset((1, 2, 3)))
+            DocumentTable(heads, compared, "The twin next to the measurement", frozenset((1, 2, 3)))
         )
     else:
-        blocks.append(
-            Paragraph("The baseline is the simulation itself: there is no twin to be checked.")
-        )
+        blocks.append(Paragraph("The baseline is the simulation itself, so no twin is checked."))
     caption = f"Candidates against {found['base']}, simulated"
     rows = candidate_rows(found)
     source = (str(found["source"]),)

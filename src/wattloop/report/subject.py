@@ -60,7 +60,7 @@ def report_of(store: Store, reference: str, settings: Settings | None = None) ->
         settings: of the reader, for the carbon and cost of a run that was stored without them.
 
     Raises:
-        ConfigError: there is no report on this kind of thing.
+        ConfigError: this kind of experiment has no report.
         RunNotFound: nothing is called so.
     """
     try:

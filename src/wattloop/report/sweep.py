@@ -127,7 +127,7 @@ def _short(result: SweepResult) -> list[Block]:
         words = command if isinstance(command, str) else shlex.join(str(part) for part in command)
         blocks.append(Paragraph(f"Command: {words}"))
     if not rows:
-        return [*blocks, Paragraph("No setting beside the default has a result yet.")]
+        return [*blocks, Paragraph("Only the default has a result so far.")]
     first = rows[0]
     facts = (
         Fact(

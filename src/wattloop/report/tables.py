@@ -96,7 +96,7 @@ def _completed(
 
 
 def _reported(candidates: list["CandidateResult"], rows: list[dict[str, Any]]) -> list[str]:
-    """Metrics beside the quality that have a column of their own."""
+    """Return metrics other than the quality that have a column of their own."""
     names = dict.fromkeys(name for c in candidates for name in c.metrics)
     return [name for name in names if rows and name in rows[0]]
 

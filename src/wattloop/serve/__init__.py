@@ -1,1 +1,1 @@
-"""The dashboard: pages made on the server, their data as JSON, one process, no other host."""
+"""The dashboard: server-rendered pages and their data as JSON, in one process."""

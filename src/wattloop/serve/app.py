@@ -1,4 +1,4 @@
-"""The server put together."""
+"""The FastAPI application of the dashboard: routers, middleware, background tasks."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,11 +25,11 @@ from wattloop.store.nodes import known_nodes
 from wattloop.version import __version__
 
 ANY_CALL = (401, 403, 421, 422, 503)
-"""What every call may answer beside its own."""
+"""Error statuses that every call may answer."""
 
 
 def create_app(options: ServeOptions) -> FastAPI:
-    """The dashboard over one store.
+    """Create the dashboard over one store.
 
     Raises:
         ConfigError: the options contradict each other.
@@ -66,7 +66,7 @@ def create_app(options: ServeOptions) -> FastAPI:
 
 @asynccontextmanager
 async def _living(app: FastAPI) -> AsyncIterator[None]:
-    """From the first request to the last."""
+    """Start and stop the background tasks of the server."""
     house: AppState = app.state.house
     house.folding = ImportQueue(house.ingest)  # one that was closed takes nothing any more
     steward = None if house.store.read_only else MaintenanceThread(house)
@@ -79,7 +79,7 @@ async def _living(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _check_readable(store: Store) -> None:
-    """A store of an earlier release on a disk that cannot be written has no rows for jobs."""
+    """Refuse a read-only store of an earlier release, which has no rows for jobs."""
     with store.reading() as connection:
         if migrations.is_current(connection, store.where):
             return

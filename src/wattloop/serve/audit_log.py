@@ -1,4 +1,4 @@
-"""Every refusal, in the log and on the page of nodes: who, what, why.
+"""Log of refused requests: caller, request and reason; floods are counted, not written.
 
 Floods are counted, not written.
 """
@@ -24,7 +24,7 @@ _log = logging.getLogger("wattloop.refusals")
 
 
 class Refusals:
-    """Notes refusals; one line of a kind and caller every ten seconds, with how many there were."""
+    """Recorder of refusals; one line per kind and caller every ten seconds, with the count."""
 
     def __init__(self, book: NodeTable) -> None:
         self._book = book
@@ -53,5 +53,5 @@ class Refusals:
 
 
 def _line(text: str) -> str:
-    """What others wrote, in one line of a log."""
+    """Format text of callers as one line of a log."""
     return "".join(c if c.isprintable() else "?" for c in text)[:LONGEST]

@@ -1,4 +1,4 @@
-"""Parts of reports on pages; charts as definitions that the page's script draws."""
+"""HTML of report parts on pages; charts are definitions that the page's script draws."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -12,18 +12,18 @@ from wattloop.report.html import block_html
 
 
 def blocks_html(blocks: Sequence[Block]) -> Markup:
-    """Blocks as HTML; their texts are escaped where they are made."""
+    """Render blocks as HTML; texts are escaped where they are made."""
     return _written(blocks, set())
 
 
 def sections_html(document: Document) -> list[tuple[str, Markup]]:
-    """Heading and content of every section of a report."""
+    """Render heading and content of every section of a report."""
     written: set[str] = set()
     return [(each.heading, _written(each.blocks, written)) for each in document.sections]
 
 
 def _written(blocks: Sequence[Block], written: set[str]) -> Markup:
-    """Blocks; data that the page has already (`written`) are not in it twice."""
+    """Render blocks; data sets that the page has already (`written`) are not repeated."""
     parts: list[str] = []
     for block in blocks:
         if isinstance(block, Chart):

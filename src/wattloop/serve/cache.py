@@ -38,7 +38,7 @@ MOST_COMING = 64
 
 
 class KeyedCache:
-    """The last answers by key; asked for twice at a time, one is made and both get it.
+    """Last answers by key; concurrent requests for one key share one computation.
 
     A key names all that the answer depends on: a search and how many of its trials have ended.
 
@@ -56,7 +56,7 @@ class KeyedCache:
         self._coming: dict[Hashable, Future[Any]] = {}
 
     def soon(self, key: Hashable, make: Callable[[], T], wait_s: float) -> T | None:
-        """The same made in the background; None when it takes longer than `wait_s`: ask again."""
+        """Compute in the background; None when it takes longer than `wait_s`, to be asked again."""
         with self._guard:
             if key in self._kept:
                 return self._kept[key]  # type: ignore[no-any-return] # kept as it was made
@@ -75,7 +75,7 @@ class KeyedCache:
         return found
 
     def _make_room(self) -> None:
-        """Drop an answer that was not asked for again; refuse where all are still being made."""
+        """Evict an answer that was not asked for again; refuse while all are being computed."""
         if len(self._coming) < MOST_COMING:
             return
         done = next((key for key, coming in self._coming.items() if coming.done()), None)
@@ -84,7 +84,7 @@ class KeyedCache:
         del self._coming[done]
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What is kept under the key, else what `make` returns; what it raises is not kept."""
+        """Return the cached answer, else the result of `make`; errors are not cached."""
         with self._guard:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -106,12 +106,11 @@ class KeyedCache:
         return made
 
 
-# Answers that change all the time and take a while: kept for as long as they are worth.
+# Stale-while-revalidate: an answer is served for a multiple of the time that it takes to compute.
 #
-# What was made in 5 ms is made again for everybody. What took 200 ms is shown for 4 s, and made
-# again behind the back of whoever asks next, who still gets the old one at once: so the more there
-# is to add up, or the busier the machine, the less often it is done, and nobody waits for it
-# twice.
+# An answer that takes 5 ms is computed for every request. One that takes 200 ms is served for 4 s;
+# the next request then gets the old answer and starts a new computation in the background. The
+# slower the answer or the busier the machine, the less often it is computed.
 
 QUICK_S = 0.02
 
@@ -140,7 +139,7 @@ class _Answer:
 
 
 class StaleWhileRevalidateCache:
-    """The last answers by key."""
+    """Last answers by key, served while a new one is computed."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -150,7 +149,7 @@ class StaleWhileRevalidateCache:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="wattloop-renew")
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What is kept under the key, else what `make` returns; two who ask at a time share it."""
+        """Return the cached answer, else the result of `make`, shared by concurrent requests."""
         with self._guard:
             found = self._shown(key, make)
             if found is not None:
@@ -190,13 +189,13 @@ class StaleWhileRevalidateCache:
             self._make(key, make)
         except WattloopError as error:
             with self._guard:
-                self._known.pop(key, None)  # whoever asks next is told himself
+                self._known.pop(key, None)  # the next request computes it and gets the error
             _log.warning("%s", error)
 
 
-# Pages of experiments that ended, kept in the user's cache folder: a restart is no reason to wait.
+# Pages of finished experiments in the user's cache folder, so that they survive a restart.
 #
-# A page is kept under a hash of all that it is made from: the experiment and its trials as stored,
+# The key of a page is a hash of its inputs: the experiment and its trials as stored,
 # the settings, the code, and the libraries that analyse and draw.
 
 PARTS = (
@@ -223,7 +222,7 @@ MOST_kept_pages = 64
 
 @dataclass(frozen=True, slots=True)
 class ReportPage:
-    """A report as parts of a page: headings and what is below them, as HTML."""
+    """A report as parts of a page: headings and HTML."""
 
     title: str
     subtitle: str
@@ -231,7 +230,7 @@ class ReportPage:
 
 
 class PageCache:
-    """Pages on disk.
+    """Pages of finished experiments on disk.
 
     Args:
         folder: where; `$XDG_CACHE_HOME/wattloop/pages` unless given.
@@ -245,7 +244,7 @@ class PageCache:
     def get(
         self, store: Store, experiment: Experiment, make: Callable[[], ReportPage]
     ) -> ReportPage:
-        """The page as kept, else as made; one that goes on is made every time."""
+        """Return the cached page, else a new one; pages of running experiments are not cached."""
         if experiment.status == RUNNING:
             return make()
         path = self._folder / f"{_digest(store, experiment)}.json"

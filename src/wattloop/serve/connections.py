@@ -1,4 +1,4 @@
-"""Connections of a server: how many, and how long each may take, before any token is asked for.
+"""Limits of connections: number and time, before any token is read.
 
 uvicorn waits for the rest of a request's headers for ever, and keeps as many connections as the
 process may have files. Here a request's headers come within `HEADER_S`, a reader takes what is sent
@@ -29,7 +29,7 @@ FULL = (
 
 
 def server_config(app: Any, **options: Any) -> uvicorn.Config:
-    """Uvicorn's settings for a server of Wattloop."""
+    """Return uvicorn's settings for the server."""
     return uvicorn.Config(
         app,
         http=LimitedProtocol,
@@ -41,7 +41,7 @@ def server_config(app: Any, **options: Any) -> uvicorn.Config:
 
 
 def most_connections() -> int:
-    """Places for connections: half of the files that the process may open, at most `MOST`."""
+    """Return the limit of connections: half of the process's open files, at most `MOST`."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST if soft == resource.RLIM_INFINITY else max(8, min(MOST, soft // 2))
 
@@ -56,7 +56,7 @@ class LimitedProtocol(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no request of it is being answered."""
+        """Return True while no request of the connection is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
     @property
@@ -64,7 +64,7 @@ class LimitedProtocol(H11Protocol):
         return self.client[0] if self.client else ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
-        """Take the connection; without a place for it, another waiting one or this one ends."""
+        """Accept the connection; when full, close a waiting one or this one."""
         super().connection_made(transport)
         self.waits_since_s = time.monotonic()
         self._header_timer = self.loop.call_later(HEADER_S, self._end)
@@ -72,19 +72,19 @@ class LimitedProtocol(H11Protocol):
             self._make_room()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request: its headers are whole in time, or the connection ends."""
+        """Receive bytes of a request; incomplete headers close the connection in time."""
         super().data_received(data)
         self._time_headers()
 
     def on_response_complete(self) -> None:
-        """From now on it waits again; half of the next request may be here already."""
+        """Wait for the next request, half of which may be here already."""
         self.waits_since_s = time.monotonic()
         super().on_response_complete()
         if self.conn.trailing_data[0]:
             self._time_headers()
 
     def pause_writing(self) -> None:
-        """The reader does not take what is sent."""
+        """Start the timeout of a reader that does not take the response."""
         super().pause_writing()
         if self._send_timer is None:
             self._send_timer = self.loop.call_later(SEND_S, self.transport.abort)
@@ -94,7 +94,7 @@ class LimitedProtocol(H11Protocol):
         self._cancel_send_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is left of it."""
+        """Remove the connection and its timers."""
         self._cancel_header_timer()
         self._cancel_send_timer()
         super().connection_lost(exc)

@@ -1,7 +1,7 @@
-"""A short way in for deliveries: two hundred nodes each send one every second.
+"""Fast path for deliveries: two hundred nodes send one each every second.
 
 The way through FastAPI's routers and dependencies costs more than what a delivery asks for; the
-route is declared there as any other, for the documentation and for whoever calls it otherwise.
+route is declared there as any other, for the documentation and for other callers.
 """
 
 import re
@@ -35,7 +35,7 @@ class DeliveryMiddleware:
         self._answer = answer
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """Answer a delivery, or hand on."""
+        """Answer a delivery, or pass the request on."""
         found = None
         if scope["type"] == "http" and scope["method"] == "POST":
             found = PATH.fullmatch(scope["path"])

@@ -1,4 +1,4 @@
-"""What went wrong, as JSON for a program and as a page for a person; never a traceback.
+"""Error answers: JSON for programs, a page for people; never a traceback.
 
 One rule for all calls: 422 is a request that its description in the document does not allow;
 404
@@ -33,7 +33,7 @@ API_ROOT = "/api/v1"
 RETRY_S = "5"
 
 
-"""When somebody may ask again whom the store could not answer."""
+"""Retry-After of answers that the busy store could not give."""
 
 
 NOT_BY_THIS_METHOD = 405
@@ -43,15 +43,15 @@ NOT_NOW = 503
 
 
 class NotThere(ConfigError):
-    """Something that is named in a request is not there."""
+    """The request names something that does not exist."""
 
 
 class Impossible(ConfigError):
-    """A request that makes sense, and cannot be done with what is there."""
+    """A valid request that the stored data do not allow."""
 
 
 class FaultAnswer(BaseModel):
-    """What went wrong and what to do about it."""
+    """Error and remedy."""
 
     detail: str
 
@@ -69,13 +69,13 @@ TEXTS = {
 
 
 def faults(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What a call may answer beside its own, for the document."""
+    """Return error answers of a call for the OpenAPI document."""
     return {status: {"model": FaultAnswer, "description": TEXTS[status]} for status in statuses}
 
 
 @contextmanager
 def needs_what_is_there() -> Iterator[None]:
-    """Around work whose request was checked: what it still refuses lies in the data."""
+    """Turn errors of checked requests into `Impossible`: the data are at fault."""
     try:
         yield
     except (NotThere, Impossible):
@@ -85,7 +85,7 @@ def needs_what_is_there() -> Iterator[None]:
 
 
 def add_fault_handlers(app: FastAPI) -> None:
-    """One form for all faults."""
+    """Install handlers that give all errors one form."""
     app.add_exception_handler(WattloopError, answer_fault)
     app.add_exception_handler(HTTPException, answer_refusal)
     app.add_exception_handler(RequestValidationError, _senseless)
@@ -93,7 +93,7 @@ def add_fault_handlers(app: FastAPI) -> None:
 
 
 async def answer_fault(request: Request, error: Exception) -> Response:
-    """What is said of an error of ours."""
+    """Answer a Wattloop error."""
     if isinstance(error, Unexpected):
         return JSONResponse({"detail": str(error), "offset": error.offset}, 409)
     status = status_of(error)
@@ -102,7 +102,7 @@ async def answer_fault(request: Request, error: Exception) -> Response:
 
 
 def status_of(error: Exception) -> int:
-    """The number for an error of ours."""
+    """Return the HTTP status of a Wattloop error."""
     if isinstance(error, RunNotFound | ExperimentNotFound | NotThere):
         return 404
     if isinstance(error, Impossible):
@@ -111,7 +111,7 @@ def status_of(error: Exception) -> int:
 
 
 async def answer_refusal(request: Request, error: Exception) -> Response:
-    """What is said of an error that names its status."""
+    """Answer an error that names its status."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     if error.status_code == NOT_BY_THIS_METHOD:
@@ -120,7 +120,7 @@ async def answer_refusal(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """All that an address knows: each of its routes knows only its own."""
+    """Return all methods of an address: each route knows only its own."""
     fitting = (
         route
         for route in request.app.router.routes
@@ -139,13 +139,13 @@ async def _senseless(request: Request, error: Exception) -> Response:
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    """A fault of ours: the log has it, callers get the same form as ever."""
+    """Log an unexpected error and answer it in the usual form."""
     said = f"a fault of the server ({type(error).__name__}); its log says more"
     return _answer(request, 500, said)
 
 
 def said_to(path: str, message: str) -> tuple[str, str]:
-    """Body and media type of a refusal that is given before anything is looked at."""
+    """Return body and media type of a refusal before the request is read."""
     if path.startswith(API_ROOT):
         return json.dumps({"detail": message}), "application/json"
     return f"{message}\n", "text/plain"

@@ -1,4 +1,4 @@
-"""Runs into the store one after the other, beside everything else the server does."""
+"""Queue that imports delivered runs into the store, one at a time, in the background."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ LONGEST_REST_S = 0.1
 
 
 class ImportQueue:
-    """A queue of complete runs; one that waits already is not queued again."""
+    """Queue of complete runs; a waiting run is not queued again."""
 
     def __init__(self, ingest: Ingest) -> None:
         self._ingest = ingest
@@ -22,7 +22,7 @@ class ImportQueue:
         self._rest_until_s = 0.0
 
     def settle(self, run_id: str) -> "Future[Received]":
-        """Put a run into the store when its turn comes."""
+        """Queue a run for import."""
         with self._guard:
             known = self._waiting.get(run_id)
             if known is None:
@@ -30,7 +30,7 @@ class ImportQueue:
             return known
 
     def close(self) -> None:
-        """End after the run that is being put in; the others stay on disk."""
+        """Stop after the current import; the other runs stay on disk."""
         self._closing.set()
         self._worker.shutdown(wait=True, cancel_futures=True)
 

@@ -25,7 +25,7 @@ class _Duty:
 
 
 class MaintenanceThread:
-    """A thread with duties; one that fails is tried again at its next turn."""
+    """Thread of periodic tasks; a failed task runs again at its next turn."""
 
     def __init__(self, house: AppState) -> None:
         self._house = house
@@ -47,7 +47,7 @@ class MaintenanceThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the duty that is being done."""
+        """Stop after the current task."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(10.0)
@@ -67,7 +67,7 @@ class MaintenanceThread:
         try:
             duty.do()
         except StoreError:
-            pass  # said by whoever noticed first; nothing is lost
+            pass  # logged by the first reader; nothing is lost
         except Exception:  # noqa: BLE001 - one odd run must not stop the others
             _log.exception("a duty failed; it is tried again")
         duty.due_s = time.monotonic() + duty.every_s
@@ -99,7 +99,7 @@ PATIENCE_S = 1.0
 
 
 async def settled(house: AppState, run_ids: Sequence[str]) -> dict[str, bool | str]:
-    """Whether each run is in the store now, or why it never will be; missing is "not yet"."""
+    """Return for each run whether it is stored, or why it never will be; missing: not yet."""
     if not run_ids:
         return {}
     work = {asyncio.wrap_future(house.folding.settle(run_id)): run_id for run_id in run_ids}

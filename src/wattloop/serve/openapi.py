@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's, with who may call what, and without what cannot happen."""
+"""The OpenAPI document: FastAPI's, with required roles and without impossible answers."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ SCHEMES = {
 
 
 def describe(app: FastAPI, options: ServeOptions) -> None:
-    """Give the app its document, made when somebody asks for it."""
+    """Give the app its OpenAPI document, made at the first request."""
 
     def made() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -82,7 +82,7 @@ def _document(app: FastAPI, options: ServeOptions) -> dict[str, Any]:
 
 
 def _there(schema: dict[str, Any]) -> dict[str, Any]:
-    """Of a parameter: it is there or not, and never `null`, as Python's default would have it."""
+    """Describe an optional parameter as absent, never as `null` like Python's default."""
     kinds = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
     if len(kinds) == len(schema.get("anyOf", ())):
         return schema

@@ -1,4 +1,4 @@
-"""What `wattloop serve` is told."""
+"""Options of `wattloop serve`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Where to listen and what to show.
+    """Address, store and access of the server.
 
     Attributes:
         store: path or URL of the store.
@@ -46,5 +46,5 @@ class ServeOptions:
 
     @property
     def is_local(self) -> bool:
-        """Whether only programs of this machine can connect."""
+        """Return True when only programs of this machine can connect."""
         return self.host in LOCAL_HOSTS

@@ -1,4 +1,4 @@
-"""Libraries that pages need, loaded while nobody waits for them."""
+"""Background loading of the libraries that pages need, at the start of the server."""
 
 import gc
 import threading
@@ -9,15 +9,15 @@ from wattloop.schedule.oracle_service import OracleService
 
 
 def warm_up(oracle: OracleService | None = None) -> threading.Thread:
-    """Load them in the background: the first reader of a search does not wait for scikit-learn.
+    """Load them in the background, so that the first search page need not wait for scikit-learn.
 
     Args:
-        oracle: asked first: whoever submits a job waits for it.
+        oracle: loaded first: users who submit a job wait for it.
     """
 
     def load() -> None:
         if oracle is not None:
-            with suppress(WattloopError):  # whoever asks hears what is wrong
+            with suppress(WattloopError):  # the next query reports the error
                 oracle.warm_up()
         _load()
         # libraries stay: Python's collector need not look at them every few answers

@@ -1,4 +1,4 @@
-"""The body of a request, up to a size and within a time."""
+"""Reading of request bodies, limited in size and time."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ BODY_S = 120.0
 
 
 async def body_of(request: Request, most_b: int) -> bytes:
-    """All of it; 413 before more than that is in memory, 408 when the rest does not come."""
+    """Read the body; 413 above the size, 408 when the rest does not arrive."""
     parts, size_b = [], 0
     try:
         async with asyncio.timeout(BODY_S):

@@ -1,4 +1,4 @@
-"""Who may read, who may write, and what a browser may do with a page."""
+"""Access control of the server: tokens, roles, security headers of pages."""
 
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -42,7 +42,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Way(Enum):
-    """How a token came."""
+    """Transport of a token."""
 
     HEADER = "header"
     """Which no page of another site can send."""
@@ -51,7 +51,7 @@ class Way(Enum):
 
 
 class Guard:
-    """Around everything: headers on every answer; readers from elsewhere need a token.
+    """Middleware: security headers on every answer; remote readers need a token.
 
     A page of another site could make a browser ask this address by another name (DNS rebinding):
     without a token only this machine's names are answered.
@@ -98,7 +98,7 @@ class Guard:
         await self._app(scope, receive, self._sending(send, given))
 
     def _clean_address(self, asked: HTTPConnection, caller: Caller) -> str | None:
-        """The address of a page without the token, which would stay in the browser's history.
+        """Return the page's address without the token, which would stay in the browser's history.
 
         Relative to the page, so that it is right behind a proxy. None for the API: its callers
         keep no cookies.
@@ -112,7 +112,7 @@ class Guard:
         return f"{page}?{urlencode(rest)}" if rest else page
 
     def _refusal(self, asked: HTTPConnection, caller: Caller) -> tuple[int, str] | None:
-        """Status and reason; None when it may go on."""
+        """Return status and reason of a refusal; None when the request is allowed."""
         if self._options.is_local:
             name = asked.url.hostname or ""
             is_here = name in (*LOCAL_HOSTS, "testserver")
@@ -129,7 +129,7 @@ class Guard:
         return None
 
     def _caller(self, asked: HTTPConnection) -> tuple[Caller, Way | None]:
-        """Who asks, and how that is known."""
+        """Return the caller, and how the token was sent."""
         scheme, _, given = asked.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             found = self._known(given.strip())
@@ -169,7 +169,7 @@ class Guard:
 
 
 def refuse(request: Request, status: int, why: str) -> HTTPException:
-    """What to raise for somebody who may not do this; it is in the log, too."""
+    """Log a refused request and return the exception to raise."""
     house = request.app.state.house
     what = f"{request.method} {request.url.path}"
     house.refusals.note(request.state.caller, _address(request), what, why)
@@ -191,7 +191,7 @@ Described = Depends(BEARER)
 
 
 async def check_writer(request: Request) -> None:
-    """Only with a token in a header, which no page of another site can send."""
+    """Require a token in a header, which no page of another site can send."""
     options: ServeOptions = request.app.state.house.options
     if not options.has_tokens:
         raise refuse(request, 403, "writing is off: start the server with --token or --tokens")
@@ -214,7 +214,7 @@ Writer = Depends(_writer)
 
 
 def _without_nul(scope: Scope) -> None:
-    """A NUL in an address as the store keeps it in a text: databases refuse it."""
+    """Replace NUL in an address: databases refuse it."""
     scope["path"] = plain(scope["path"])
     query: bytes = scope["query_string"]
     if b"%00" in query or b"\0" in query:

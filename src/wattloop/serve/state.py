@@ -1,4 +1,4 @@
-"""What every page needs."""
+"""State of the server that pages share: store, templates, caches, workers."""
 
 import math
 import time
@@ -60,7 +60,7 @@ PATIENCE_S = 0.1
 
 
 class AppState:
-    """Store and templates of one server.
+    """Store, templates, caches and workers of one server.
 
     Args:
         options: what it was told.
@@ -111,7 +111,7 @@ class AppState:
         }
 
     def tidy(self) -> None:
-        """Bring in runs whose writers ended or died, every few seconds at most."""
+        """Import journals of ended writers, every few seconds at most."""
         now_s = time.monotonic()
         if self.store.read_only or now_s - self._tidied_s < TIDY_EVERY_S:
             return
@@ -125,7 +125,7 @@ class AppState:
         self.simulator.close()
 
     def _traced(self, key: WorkloadKey) -> Workload:
-        """A workload: shipped ones at once, others from the predictor's process."""
+        """Return a workload: shipped ones at once, others from the predictor's process."""
         kind = JobKind(key.model, key.precision, sequence=key.sequence)
         if shipped_workload(kind, key.batch).is_file():
             return traced_workload(key)
@@ -134,7 +134,7 @@ class AppState:
     def page(
         self, template: str, request: Request, *, status: int = 200, **data: Any
     ) -> HTMLResponse:
-        """A page from a template; `data` is what its JSON has, too."""
+        """Render a page from a template; `data` is what its JSON has, too."""
         context: Mapping[str, Any] = {
             "navigation": NAVIGATION,
             "here": request.url.path,
@@ -145,12 +145,12 @@ class AppState:
         return HTMLResponse(self.templates.get_template(template).render(context), status)
 
     def waiting(self, request: Request) -> HTMLResponse:
-        """A page that asks again by itself, while what was asked for is worked out."""
+        """Render a page that reloads itself until the result is computed."""
         return self.page("waiting.html", request, status=202)
 
 
 def static_text(name: str) -> str:
-    """A file of `static/`."""
+    """Return a file of `static/`."""
     return resources.files("wattloop.serve").joinpath("static", name).read_text("utf-8")
 
 
@@ -170,12 +170,12 @@ def _or_dash(shown: Any) -> Any:
 
 
 def _short(value: float | None) -> str:
-    """Joules without the watt-hours in brackets."""
+    """Format joules without watt-hours."""
     return "–" if value is None else format_energy(value).partition(" (")[0]
 
 
 def _many(count: int, word: str) -> str:
-    """`1 job`, `1,200 jobs`."""
+    """Format `1 job`, `1,200 jobs`."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""Tasks of a server's child process; `worker` starts it and talks to it in lines of JSON.
+"""Tasks of the server's worker process; `worker` starts it and sends lines of JSON.
 
 The process limits itself before it reads anything: its memory, the time of each task, and what a
 name may mean. Models are names of the table or saved workloads, never Python code.
@@ -23,7 +23,7 @@ SLACK_S = 5
 
 
 def forecast(**question: Any) -> dict[str, Any]:
-    """A prediction: as the API has it, and as parts of a page."""
+    """Predict: as the API returns it, and as parts of a page."""
     from wattloop.predict.forecaster import Forecaster
     from wattloop.predict.request import Question
     from wattloop.report.forecast import forecast_blocks
@@ -46,7 +46,7 @@ def workload(model: str, precision: str, sequence: int | None, batch: int) -> di
 def over_time(
     spec: dict[str, Any], outcome: dict[str, Any], given: str, policy: str, seed: int
 ) -> dict[str, Any]:
-    """One policy on one seed of a stored campaign, simulated again."""
+    """Simulate one policy on one seed of a stored campaign again."""
     from wattloop.report.over_time import over_time as simulated_again
     from wattloop.report.over_time import over_time_blocks
     from wattloop.serve.blocks import blocks_html
@@ -68,7 +68,7 @@ _kept: dict[str, Any] = {}
 
 
 def main() -> None:
-    """Answer until the server closes the pipe."""
+    """Answer tasks until the server closes the pipe."""
     limit_s, memory_b = float(sys.argv[1]), int(sys.argv[2])
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is not an answer

@@ -1,4 +1,4 @@
-"""Work that a server does in a process of its own, and queues of bounded length in front of it.
+"""Worker process for expensive or untrusted work, and queues of bounded length in front of it.
 
 A simulation of a stored scenario and a prediction read text that others wrote, and take seconds of
 processor time. `Worker` runs them in a child process with limits of time and memory: a task that
@@ -35,7 +35,7 @@ BUSY = 503
 
 
 class Worker:
-    """One child process that does one task at a time; started when it is first needed.
+    """One child process that does one task at a time; started at its first use.
 
     Args:
         limit_s: wall time of one task.
@@ -49,7 +49,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def call(self, task: str, **arguments: Any) -> Any:
-        """The result of a task of `wattloop.serve.tasks`, as plain data.
+        """Return the result of a task of `wattloop.serve.tasks`, as plain data.
 
         Raises:
             ConfigError: the task refuses its arguments, failed, or broke a limit.
@@ -125,7 +125,7 @@ class Worker:
 
 
 class WorkQueue:
-    """Threads of their own for requests that take long; a request beyond the queue is refused.
+    """Threads for slow requests; a request beyond the queue is refused.
 
     Args:
         name: of the threads.
@@ -140,7 +140,7 @@ class WorkQueue:
         self._open = 0
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns, from one of the threads.
+        """Run `work` in one of the threads and return its result.
 
         Raises:
             HTTPException: 503 with `Retry-After`, when too many wait.
@@ -159,7 +159,7 @@ class WorkQueue:
 
 
 def too_busy() -> HTTPException:
-    """The refusal of a request for which a server has no room now."""
+    """Return the refusal of a request that exceeds the queue."""
     return HTTPException(
         BUSY, "too many such requests wait already; try again", {"Retry-After": str(RETRY_S)}
     )

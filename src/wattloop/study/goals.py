@@ -102,7 +102,7 @@ def judge(metric: str, goal: Goal, before: Values, after: Values) -> GoalVerdict
         ConfigError: there are no values.
     """
     if not before or not after:
-        raise ConfigError(f"{metric}: nobody measured it; check the name of the KPI")
+        raise ConfigError(f"{metric}: not measured; check the name of the KPI")
     old, new = _mean(before), _mean(after)
     change = (new - old) / old if old else None
     if goal.kind == "limit":

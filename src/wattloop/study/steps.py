@@ -180,13 +180,15 @@ class StudyRunner:
         ]
 
     def _twin(self, measured: Mapping[str, Any], simulated: SourceFigures) -> list[dict[str, Any]]:
-        """Each KPI of the twin beside the measured one."""
+        """Return each KPI of the twin next to the measured one."""
         rows = []
         for kpi in self._spec.kpis:
             real = measured["means"].get(kpi.metric)
             values = metric_values(simulated, kpi.metric)
             if real is None or not values:
-                raise ConfigError(f"{kpi.metric}: nobody measured it in the baseline")
+                raise ConfigError(
+                    f"{kpi.metric}: not measured in the baseline; check the name of the KPI"
+                )
             twin = sum(values.values()) / len(values)
             off = abs(twin - real) / abs(real) if real else float(twin != 0)
             rows.append(

@@ -96,7 +96,7 @@ def axis_of(name: str, values: Values, levers: Sequence[Lever], where: str = "")
 
 
 def technique_of(lever: str) -> str:
-    """`power cap`, `clock` or `governor`; the lever's own name where there is no other."""
+    """Return `power cap`, `clock` or `governor`; otherwise the lever's own name."""
     leaf = lever.rpartition("/")[2]
     return next((name for end, name in TECHNIQUES if end in leaf), leaf)
 
@@ -222,7 +222,7 @@ def make_plan(spec: SweepSpec, axes: Sequence[SweepAxis], gpus_here: int | None)
     Args:
         spec: what was asked for.
         axes: its levers on this machine.
-        gpus_here: how many GPUs there are; None when nobody knows.
+        gpus_here: how many GPUs there are; None when unknown.
 
     Raises:
         ConfigError: more GPUs than there are, a command that asks for a number of them where none

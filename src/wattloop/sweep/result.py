@@ -57,7 +57,7 @@ class Repeated:
 
     @property
     def given_up(self) -> bool:
-        """Whether trying on is no use."""
+        """Return True when the point has failed too often to be tried again."""
         return self.failures >= FAILURES_LIMIT and self.failures > len(self.used)
 
     def missing(self, rule: Repeats) -> int:
@@ -443,7 +443,7 @@ def result_of(
     for trial in trials:
         is_warm_up = not str(trial.settings.get("repeat", "")).isdecimal()
         if not trial.ended:
-            unfinished += not is_warm_up  # each start warms up anew
+            unfinished += not is_warm_up  # each start warms up again
         elif is_warm_up:
             warm_ups += 1
         else:
@@ -467,7 +467,7 @@ def result_of(
 
 
 def chosen_scope(outcomes: Iterable[TrialOutcome]) -> str | None:
-    """The widest scope that somebody reads: the node where it has a meter, else GPUs, else CPUs."""
+    """Return the widest measured scope: the node if it has a meter, else GPUs, else CPUs."""
     good = [outcome for outcome in outcomes if outcome.ok]
     for name in ("node", "gpu", "cpu", "dram"):
         found = [o.scopes.get(name) for o in good]

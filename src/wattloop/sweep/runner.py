@@ -120,7 +120,7 @@ class SweepListener(Protocol):
 
 
 def progress_of(
-    states: Sequence[Repeated], rule: Repeats, scope: str | None, beside_s: Sequence[float]
+    states: Sequence[Repeated], rule: Repeats, scope: str | None, overhead_s: Sequence[float]
 ) -> SweepProgress:
     """What the points still need.
 
@@ -128,11 +128,11 @@ def progress_of(
         states: the repeats of every point.
         rule: how often each is run.
         scope: whose energy is counted.
-        beside_s: what each run so far took beside itself: cooling down, setting, writing down.
+        overhead_s: seconds per run so far for cooling down, setting levers and storing.
     """
     missing = [state.missing(rule) for state in states]
     time_s = _left([_lasted_s(state) for state in states], missing)
-    between = estimate(beside_s)
+    between = estimate(overhead_s)
     if time_s is not None and between is not None:
         time_s += between.mean * sum(missing)
     energy_j = _left([s.energy_j.mean if s.energy_j else None for s in states], missing)
@@ -296,7 +296,7 @@ class Sweep:
     def _warm_up(self, runner: TrialRunner, start: int, cool: Callable[[], None]) -> None:
         """Caches, compilers and the cards' own warmth; these runs are kept but not counted.
 
-        After every start anew: a sweep that is resumed next morning finds a cold machine.
+        After every start: a sweep that is resumed next morning finds a cold machine.
         """
         if not self._anything_left(runner):
             return

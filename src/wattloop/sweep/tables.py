@@ -32,7 +32,7 @@ Row = dict[str, Any]
 SECOND = {"gpu": "cpu", "cpu": "dram"}
 
 
-"""Beside a GPU the host's CPU, beside a CPU its memory."""
+"""Second component: the host's CPU for a GPU, the memory for a CPU."""
 
 
 def point_rows(result: SweepResult) -> list[Row]:
@@ -213,7 +213,7 @@ def synthesis_rows(results: Sequence[SweepResult]) -> list[Row]:
 
 
 def main_scopes(result: SweepResult) -> tuple[str, str | None]:
-    """The component that does the work, and the one beside it that is read too."""
+    """Return the scope of the component that does the work, and of the second one."""
     seen = {s for p in result.points for o in p.repeated.used for s in o.scopes}
     main = "gpu" if "gpu" in seen else "cpu" if "cpu" in seen else "node"
     second = SECOND.get(main)

@@ -18,7 +18,7 @@ class AmdgpuCard:
         return self._path(leaf).read_text().strip()
 
     def put(self, leaf: str, text: object) -> None:
-        """Change a file, as somebody else would."""
+        """Change a file, as another process would."""
         self._path(leaf).write_text(f"{text}\n")
 
     def render(self) -> None:

@@ -17,7 +17,7 @@ class Policy:
         return (self.directory / leaf).read_text().strip()
 
     def put(self, leaf: str, value: object) -> None:
-        """Change a file, as somebody else would."""
+        """Change a file, as another process would."""
         (self.directory / leaf).write_text(f"{value}\n")
 
 

@@ -71,7 +71,7 @@ class ExperimentContract:
             find_experiment(store, "")
 
     def test_a_trial_that_ended_is_never_begun_again(self, store: Store) -> None:
-        """Its outcome is handed back; one that was under way keeps its number and begins anew."""
+        """Its outcome is returned; an unfinished one keeps its number and begins again."""
         create_experiment(store, _experiment("e"))
         first = begin_trial(store, "e", "cap=100#0", {"cap": 100})
         second = begin_trial(store, "e", "cap=200#0", {"cap": 200})

@@ -1,4 +1,4 @@
-"""What every lever must keep, whoever wrote it.
+"""Contract test of levers, also of third parties.
 
 def test_my_lever_keeps_the_contract():
     check_lever(lambda: MyLever(...), good=[200.0, 250.0], bad=[10.0, 9999.0, "fast"])

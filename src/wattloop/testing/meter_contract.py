@@ -1,4 +1,4 @@
-"""What every meter must keep, whoever wrote it.
+"""Contract test of meters, also of third parties.
 
 def test_my_meter_keeps_the_contract():
     check_meter(lambda: MyMeter(...))

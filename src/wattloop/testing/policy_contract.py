@@ -1,4 +1,4 @@
-"""What every policy must keep, whoever wrote it.
+"""Contract test of scheduling policies, also of third parties.
 
 def test_my_policy_keeps_the_contract():
     check_policy(MyPolicy)
@@ -39,10 +39,10 @@ def check_policy(make: Make, *, seeds: Iterable[int] = range(6)) -> None:
 
     Args:
         make: a new policy, each time the same.
-        seeds: of the random clusters and jobs that it is tried on beside the usual ones.
+        seeds: of random clusters and jobs, tried in addition to the usual ones.
     """
     policy = make()
-    assert isinstance(policy, Policy), f"{type(policy).__name__} is no Policy"
+    assert isinstance(policy, Policy), f"{type(policy).__name__} is not a Policy"
     assert policy.name, "a policy has a name"
     assert policy.__doc__, f"{policy.name}: its class says in a line what it does"
     _check_idle(make)
@@ -53,7 +53,7 @@ def check_policy(make: Make, *, seeds: Iterable[int] = range(6)) -> None:
 
 
 def check_policy_in(make: Make, world: World) -> SimulationResult:
-    """The contract in one world: pure, possible, and nobody waits for ever."""
+    """Check the contract in one world: pure, possible, and no job starves."""
     policy = make()
     where = f"{policy.name} in {world.what}"
     result = _simulated(Watched(make, where), world)
@@ -68,7 +68,7 @@ def check_policy_in(make: Make, world: World) -> SimulationResult:
 
 
 class Watched(Policy):
-    """A policy with somebody looking over its shoulder.
+    """A policy whose decisions are checked.
 
     Args:
         make: a new policy, each time the same.
@@ -140,12 +140,12 @@ def _seen(view: ClusterView) -> dict[str, object]:
 
 
 def _check_idle(make: Make) -> None:
-    """With nobody waiting and nothing running there is nothing to do."""
+    """Check that a policy does nothing on an empty cluster."""
     (world,) = _usual_worlds(("one GPU",))
     jobs = synthetic_jobs(np.random.default_rng(0), world.jobs.kinds, 0)
     simulation = Simulation(world.cluster, jobs, make(), truth=world.truth)
     actions = [each for each in make().decide(simulation.view) if not isinstance(each, Wake)]
-    assert not actions, f"{make().name}: nobody waits, and it asks for {actions}"
+    assert not actions, f"{make().name}: no job waits, and it asks for {actions}"
 
 
 def _usual_worlds(names: Sequence[str] = ()) -> list[World]:

@@ -28,7 +28,7 @@ def why_no_postgres() -> str:
         try:
             pwd.getpwnam(ACCOUNT)
         except KeyError:
-            return f"PostgreSQL does not run as root, and there is no account '{ACCOUNT}'"
+            return f"PostgreSQL does not run as root, and the account '{ACCOUNT}' does not exist"
     return ""
 
 
@@ -73,7 +73,7 @@ class PostgresLab(Lab):
         self._server.wait()
         self._server = None
         # Workers have sessions of their own and end when they notice that the server is gone; a
-        # new server would refuse to start beside them.
+        # new server would refuse to start before that.
         self.wait(lambda: not self._has_workers(), "workers of a killed server do not end")
 
     def restart(self) -> None:

@@ -1,4 +1,4 @@
-"""Builds SMBIOS tables, byte by byte, for tests of whoever reads them."""
+"""SMBIOS tables built byte by byte, for tests of their readers."""
 
 import struct
 from pathlib import Path

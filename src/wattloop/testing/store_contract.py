@@ -35,7 +35,7 @@ class StoreContract(ExperimentContract):
     """Promises of a store, one test each; those of experiments are inherited."""
 
     def test_a_run_comes_back_as_it_was_kept(self, store: Store) -> None:
-        """Every field of a record survives, text that is no text in any encoding included."""
+        """Every field of a record survives, text that is invalid in every encoding included."""
         record = _record(
             "20260101-000000-aaaaaa",
             command=["python", "caf\udce9.py", "two\nlines"],
@@ -164,7 +164,7 @@ class StoreContract(ExperimentContract):
         assert len(read_samples(store, "r1", find_series(header("")["feeds"], "gpu:0"))[0]) == 100
 
     def test_folding_at_once_from_several_threads_keeps_each_run_once(self, store: Store) -> None:
-        """Those who come together share the work; nobody fails."""
+        """Concurrent importers share the work; none fails."""
         for number in range(6):
             write_journal(store.journals, f"r{number}", seconds=1, end=ended())
         faults: list[BaseException] = []

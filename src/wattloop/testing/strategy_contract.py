@@ -1,4 +1,4 @@
-"""What every strategy must keep, whoever wrote it.
+"""Contract test of search strategies, also of third parties.
 
 def test_my_strategy_keeps_the_contract():
     check_strategy(MyStrategy)
@@ -194,7 +194,7 @@ def _check_best(strategy: Strategy, events: Sequence[StrategyEvent]) -> None:
 
 
 def _check_foreign(make: Make, bench: Callable[[], TriedBench]) -> None:
-    """Events of another search, and segments nobody asked for, are refused."""
+    """Events of another search, and segments that were not asked for, are refused."""
     there = bench()
     strategy = make(there.problem)
     asked = strategy.ask()

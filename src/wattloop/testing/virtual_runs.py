@@ -1,7 +1,7 @@
 """Stored runs of virtual GPUs that follow a script, in no time: for judging what reads runs.
 
 The cards, their meters, feeds, journal, accounting and store are the real ones; only the clock is
-virtual and nobody sleeps. Every number is marked `simulated`.
+virtual, so nothing sleeps. Every number is marked `simulated`.
 """
 
 from bisect import bisect_right
@@ -66,7 +66,7 @@ class CardScript:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunScript:
-    """A run: how long, on which cards, and what is recorded beside their sensors.
+    """A run: how long, on which cards, and what is recorded in addition to their sensors.
 
     Attributes:
         averaged: whether utilisations are means of the last second, as NVML's are, instead of

@@ -23,7 +23,7 @@ def lock_experiment(store: Store, experiment_id: str) -> Iterator[None]:
     Raises:
         DeviceBusy: another living process runs it.
     """
-    if store.place.is_memory:  # nobody else can see it, and nothing is to be left behind
+    if store.place.is_memory:  # no other process can see it, and no file may be left behind
         yield
         return
     path = _lock_path(store, experiment_id)
@@ -54,7 +54,7 @@ def is_locked(store: Store, experiment_id: str) -> bool:
 
 
 def refuse_locked(store: Store, experiment_id: str) -> None:
-    """For whoever will claim it, before anything is said or written about going on with it.
+    """Refuse an experiment that another process has locked, before anything is written.
 
     Raises:
         DeviceBusy: another living process runs it.
@@ -80,7 +80,7 @@ def end_leftovers(experiment_id: str, procfs: Path = Path("/proc")) -> list[int]
             continue
         try:
             variables = (folder / "environ").read_bytes().split(b"\0")
-        except OSError:  # somebody else's, or gone
+        except OSError:  # of another user, or ended
             continue
         if any(variable.startswith(mark) for variable in variables):
             with suppress(ProcessLookupError, PermissionError):

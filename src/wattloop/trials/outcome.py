@@ -182,7 +182,7 @@ class TrialOutcome:
         status: how it ended; numbers of a trial that is not `ok` describe what ran until then.
         time_s: from start to end of the program, or of the window in it that counts.
         lasted_s: from start to end of the program.
-        scopes: energy by scope (`gpu`, `cpu`, `dram`, `node`); a scope nobody reads is absent.
+        scopes: energy by scope (`gpu`, `cpu`, `dram`, `node`); scopes without a meter are absent.
         domains: energy by domain, as the measured run has it.
         signals: first, mean, highest and last of temperatures (degC), clocks (MHz), utilisation.
         missing: parts of the machine that were not read, with reasons.

@@ -61,7 +61,7 @@ def run_group(
         if not in_time:
             _end_group(pid, grace_s)
         # What it left in the background would disturb the trials that follow. Before it is
-        # reaped: then its number may be somebody else's.
+        # reaped: afterwards its pid may belong to another process.
         _signal_group(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except BaseException:
@@ -145,7 +145,7 @@ def _end_group(pid: int, grace_s: float) -> None:
     try:
         with suppress(ChildProcessError):
             _ends_within(pid, grace_s)
-    finally:  # whoever presses ctrl-C again does not want to wait
+    finally:  # a second ctrl-C skips the grace time
         _signal_group(pid, signal.SIGKILL)
 
 

@@ -30,7 +30,7 @@ from wattloop.trials.trial import Trial
 
 
 def with_status_now(store: Store, experiment: Experiment) -> Experiment:
-    """As it is stored, but for one that is marked as running here and that nobody runs."""
+    """Return the experiment; one marked as running here that no process runs is stopped."""
     here = experiment.facts.get("host") == Host.from_environment().name
     if experiment.status == RUNNING and here and not is_locked(store, experiment.experiment_id):
         return replace(experiment, status="interrupted")
@@ -131,7 +131,7 @@ class TrialRunner:
         # Only the program itself is interrupted: what it gave is written down all the same.
         with stops_deferred() as stops:
             record = begin_trial(self._store, self._experiment_id, trial.key, trial.to_dict())
-            if record.ended:  # somebody else resumed the same experiment meanwhile
+            if record.ended:  # another process has resumed the same experiment
                 outcome = TrialOutcome.from_dict(record.outcome)
             else:
                 outcome = self._set(trial) or measured(stops)
@@ -178,7 +178,7 @@ class TrialRunner:
                 run_id=outcome.run_id,
             ),
         )
-        # While the store is busy the run waits in its journal for whoever comes next.
+        # While the store is busy the run waits in its journal for the next import.
         with suppress(StoreLocked):
             import_orphaned(self._store, finalize_orphaned_run)
 

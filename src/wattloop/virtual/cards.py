@@ -188,7 +188,7 @@ def read_card(path: Path) -> CardModel:
             )
         is_text = isinstance(getattr(card, name), str)
         if isinstance(value, bool) or not isinstance(value, str if is_text else int | float):
-            raise ConfigError(f"virtual GPU: {path}: {name}: {value!r} is no value for it")
+            raise ConfigError(f"virtual GPU: {path}: {name}: {value!r} is not a valid value")
         changes[name] = value if is_text else float(value)
     return replace(card, **changes)
 

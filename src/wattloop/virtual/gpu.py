@@ -9,7 +9,7 @@ from wattloop.core.errors import ConfigError, LeverError
 from wattloop.virtual.cards import card_named
 from wattloop.virtual.physics import IDLE, Activity, CardModel, OperatingPoint, Work
 from wattloop.virtual.timeline import (
-    NOBODY,
+    NO_OWNER,
     CardTimeline,
     MemoryTimeline,
     TimelineSegment,
@@ -52,7 +52,7 @@ class Fault(IntEnum):
 
 
 def refusal_to_read(now: TimelineSegment) -> tuple[str, bool]:
-    """(why it cannot be read, whether nobody should wait for it); "" when it can."""
+    """Return why the card cannot be read ("" when it can) and whether the reason is permanent."""
     match Fault(int(now.fault)):
         case Fault.LOST:
             return "the virtual GPU has fallen off the bus", True
@@ -128,7 +128,7 @@ class VirtualGpu:
         return self._clock.now_s() - begin_s
 
     def load(
-        self, busy: float, compute: float = 1.0, memory: float = 0.4, owner: WorkOwner = NOBODY
+        self, busy: float, compute: float = 1.0, memory: float = 0.4, owner: WorkOwner = NO_OWNER
     ) -> None:
         """Keep the card busy for a share of the time, until told otherwise; 0 is idle.
 
@@ -144,7 +144,7 @@ class VirtualGpu:
         activity: Activity,
         at_s: float | None = None,
         time_scale: float = 1.0,
-        owner: WorkOwner = NOBODY,
+        owner: WorkOwner = NO_OWNER,
     ) -> None:
         """Work on `activity` until told otherwise.
 
@@ -169,7 +169,7 @@ class VirtualGpu:
     def reap(self) -> None:
         """Leave the card idle if the process whose work it does was killed.
 
-        Work ends when somebody looks: the meter does at every reading.
+        Work ends at the next query of the card; the meter queries it at every reading.
         """
         now = self.now()
         if now.busy > 0 and WorkOwner(now.owner_pid, now.owner_began).gone:

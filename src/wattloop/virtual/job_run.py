@@ -19,7 +19,7 @@ from wattloop.virtual.job import Phase, TrainingJob
 from wattloop.virtual.meter import node_energy_j
 from wattloop.virtual.node import NodeModel
 from wattloop.virtual.physics import IDLE, Activity
-from wattloop.virtual.timeline import NOBODY, WorkOwner
+from wattloop.virtual.timeline import NO_OWNER, WorkOwner
 
 SLICE_S = 0.05
 
@@ -72,7 +72,7 @@ class TrainingRun:
         *,
         node: NodeModel | None = None,
         time_scale: float = 1.0,
-        owner: WorkOwner = NOBODY,
+        owner: WorkOwner = NO_OWNER,
     ) -> None:
         if not 1 <= gpus <= len(cards):
             raise ConfigError(

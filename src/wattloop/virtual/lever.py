@@ -1,6 +1,6 @@
 """Levers of the virtual GPU: power limit, SM clock and memory clock, as a real card has them.
 
-What is set stays set until somebody sets it again, whatever becomes of the process that did.
+A value stays set until it is set again, also after the process that set it has ended.
 """
 
 from abc import abstractmethod

@@ -68,7 +68,7 @@ class CardModel:
         compute_w: dynamic power at the highest clock with all arithmetic units busy.
         memory_w: power of memory at full bandwidth.
         memory_idle_w: the part of `idle_w` that follows the memory clock.
-        lower_memory_clocks_mhz: what the memory clock can be locked to beside `memory_clock_mhz`.
+        lower_memory_clocks_mhz: lower values that the memory clock can be locked to.
         clock_step_mhz: steps of the SM clock.
         knee_mhz: below this clock the voltage no longer falls.
         volt_exponent: how steeply the voltage rises above the knee, 1 for a straight line.

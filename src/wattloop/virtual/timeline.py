@@ -24,11 +24,11 @@ class WorkOwner(NamedTuple):
 
     @property
     def gone(self) -> bool:
-        """Whether the process has ended; nobody never does."""
+        """Return True when the process has ended; `NO_OWNER` never ends."""
         return self.pid > 0 and _began(int(self.pid)) != self.began
 
 
-NOBODY = WorkOwner(0.0, 0.0)
+NO_OWNER = WorkOwner(0.0, 0.0)
 
 
 def this_process() -> WorkOwner:
@@ -66,8 +66,8 @@ class TimelineSegment:
 
     `energy_j` is what it had used by then; `counter_zero_j` what it had used when its counter was
     last reset; `start_heat_w` the power that the heat sink felt (temperature above the room's,
-    divided by the card's K/W). Clocks are the highest allowed; `*_locked` is 1 when somebody
-    locked them. `fault` is one of `faults.Fault`. The owner is the process whose work it does.
+    divided by the card's K/W). Clocks are the highest allowed; `*_locked` is 1 when they
+    are locked. `fault` is one of `faults.Fault`. The owner is the process whose work it does.
     """
 
     start_s: float
@@ -142,7 +142,7 @@ class CardTimeline(Protocol):
         ...
 
     def changing(self) -> AbstractContextManager[object]:
-        """A context in which nobody else adds segments."""
+        """Return a context that excludes other writers of segments."""
         ...
 
 
@@ -173,7 +173,7 @@ class MemoryTimeline:
         kept.append(segment)
 
     def changing(self) -> AbstractContextManager[object]:
-        """A context in which nobody else adds segments."""
+        """Return a context that excludes other writers of segments."""
         return self._lock
 
 
@@ -185,8 +185,8 @@ class MemoryTimeline:
 PATIENCE_S = 2.0
 
 
-"""No change takes as long. Whoever still waits restores a cap from a signal handler, in a program
-that was interrupted while it held the lock and cannot go on before that is done.
+"""No change takes as long. A caller that still waits restores a cap from a signal handler, in a
+program that was interrupted while it held the lock and continues only after the handler.
 """
 
 
@@ -210,7 +210,7 @@ class FileTimeline:
         self._lock = threading.RLock()
 
     def segments(self, gpu: int) -> list[TimelineSegment]:
-        """What is known of a card, oldest first, by whoever changed it."""
+        """Return all segments of a card, oldest first, of all processes."""
         with self._alone():
             self._catch_up()
             return self._segments.get(gpu, [])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.fleet.agent.test_shares import PACKAGE, PARTS
 from wattloop.fleet.agent.attribution import (
-    NOBODY,
+    UNATTRIBUTED,
     Account,
     EnergyLedger,
     NodeLayout,
@@ -76,7 +76,7 @@ def test_what_comes_after_a_run_was_closed_is_nobodys() -> None:
     book.close("gone")
     curves.silent = set()
     book.settle(curves.take, curves.readable, {})
-    assert book.accounts[NOBODY].energy_j["gpu:0"] == pytest.approx(300)
+    assert book.accounts[UNATTRIBUTED].energy_j["gpu:0"] == pytest.approx(300)
 
 
 def test_an_account_survives_its_state() -> None:

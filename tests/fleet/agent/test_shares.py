@@ -7,7 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattloop.core.records import Domain, DomainKind, Scope
-from wattloop.fleet.agent.attribution import NOBODY, NodeLayout, Occupant, SharedInterval, split
+from wattloop.fleet.agent.attribution import (
+    UNATTRIBUTED,
+    NodeLayout,
+    Occupant,
+    SharedInterval,
+    split,
+)
 
 
 def domain(name: str, scope: Scope, inside: str | None = None) -> Domain:
@@ -30,7 +36,7 @@ def test_idle_power_goes_by_cpus_and_the_rest_by_cpu_time() -> None:
     stretch = SharedInterval(0.0, 2.0, (Occupant("a", cpus=2, cpu_s=3.0),), busy_s=4.0)
     parts = split(NodeLayout(PARTS, 8), stretch, {PACKAGE: 100.0}, {PACKAGE: 20.0})
     assert parts["a"][PACKAGE].energy_j == pytest.approx(40 * 2 / 8 + 60 * 3 / 4)
-    assert parts[NOBODY][PACKAGE].energy_j == pytest.approx(100 - 55)
+    assert parts[UNATTRIBUTED][PACKAGE].energy_j == pytest.approx(100 - 55)
     assert parts["a"][PACKAGE].by_cpus_j == pytest.approx(25)
     assert parts["a"][PACKAGE].by_time_j == pytest.approx(75)
 
@@ -40,7 +46,7 @@ def test_a_gpu_belongs_to_its_job_and_an_idle_one_to_nobody() -> None:
     stretch = SharedInterval(0.0, 1.0, (Occupant("a", frozenset({"gpu:1"}), 1, cpu_s=0.0),), 0.0)
     parts = split(NodeLayout(PARTS, 8), stretch, {"gpu:0": 50.0, "gpu:1": 300.0}, {})
     assert parts["a"]["gpu:1"].energy_j == 300.0
-    assert parts[NOBODY]["gpu:0"].energy_j == 50.0
+    assert parts[UNATTRIBUTED]["gpu:0"].energy_j == 50.0
 
 
 def test_a_job_with_all_cpus_has_the_whole_node() -> None:
@@ -49,7 +55,7 @@ def test_a_job_with_all_cpus_has_the_whole_node() -> None:
     stretch = SharedInterval(0.0, 1.0, (Occupant("a", cpus=8, whole=True),), 1.0)
     parts = split(NodeLayout(NODE, 8), stretch, energies, {PACKAGE: 5.0})
     assert {n: p.energy_j for n, p in parts["a"].items()} == energies
-    assert not parts[NOBODY]
+    assert not parts[UNATTRIBUTED]
 
 
 def test_neighbours_that_both_have_all_cpus_share() -> None:
@@ -72,7 +78,7 @@ def test_a_nodes_meter_leaves_to_nobody_what_jobs_did_not_get() -> None:
     energies = {PACKAGE: 100.0, CORE: 60.0, "gpu:0": 300.0, "node": 1000.0}
     parts = split(NodeLayout(NODE, 8), stretch, energies, {})
     assert "node" not in parts["a"]
-    assert parts[NOBODY]["node"].energy_j == pytest.approx(1000 - 300 - 25)
+    assert parts[UNATTRIBUTED]["node"].energy_j == pytest.approx(1000 - 300 - 25)
 
 
 def test_a_job_whose_cpu_time_cannot_be_read_is_as_busy_as_its_cpus() -> None:
@@ -125,7 +131,8 @@ def test_parts_of_every_domain_add_up_to_it_whoever_is_there(  # the invariant o
             part.energy_j
             for run, own in parts.items()
             for name, part in own.items()
-            if name == "node" or (run != NOBODY and "node" not in own and name in layout.counted)
+            if name == "node"
+            or (run != UNATTRIBUTED and "node" not in own and name in layout.counted)
         )
         scale = max(1.0, *map(abs, energy_j.values()))
         assert math.isclose(counted_j, energy_j["node"], rel_tol=1e-6, abs_tol=1e-6 * scale)

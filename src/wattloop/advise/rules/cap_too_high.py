@@ -14,7 +14,7 @@ WORTH = 0.08
 """Predicted saving of the GPUs' energy. The prediction is off by 3% in power and 5% in time
 (docs/benchmarks/predict_caps.md), so less may be nothing."""
 WORTH_TRIED = 0.05
-"""The same where somebody measured it."""
+"""The same where a sweep or cap search measured it."""
 ALWAYS_BUSY = 0.85
 """Below this utilisation the GPU waits, and what a cap does to waiting is not known."""
 FAST_CLOCK = 0.8
@@ -112,7 +112,7 @@ def _predicted(gpus: tuple[GpuFacts, ...], span: TraceInterval) -> Found | None:
 
 
 def _was_lowered(gpu: GpuFacts) -> bool:
-    """Whether somebody set a lower limit during the run, as `wattloop cap find --apply` does."""
+    """Return True when the limit was lowered during the run, e.g. by `cap find --apply`."""
     limit = gpu.signals.get("power_limit")
     lowest_w = None if limit is None else limit.quantile(0.0)
     return lowest_w is not None and lowest_w < 0.97 * gpu.limit_w

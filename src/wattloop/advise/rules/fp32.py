@@ -14,7 +14,7 @@ BUSY = 0.3
 FASTEST = 3.0
 """Peaks promise up to 16 times; the median of those pairs is 3, so no more is promised."""
 TYPICAL_MEMORY = 0.5
-"""Share of the time that is memory traffic where nobody read it."""
+"""Assumed share of time with memory traffic where it was not read."""
 SHORTEST_S = 10.0
 
 

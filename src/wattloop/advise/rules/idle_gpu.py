@@ -11,7 +11,7 @@ MOSTLY = 0.5
 """Idle for more than half of the working time."""
 LONG_REST_S = 30.0
 """The only GPU of a run may wait for data between steps, which is another rule; a rest this long
-is no step."""
+is not part of a step."""
 UNUSED = 0.05
 """Work below this part of what the busiest GPU had."""
 SHORTEST_S = 10.0

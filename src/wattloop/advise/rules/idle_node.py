@@ -7,7 +7,7 @@ from wattloop.core.units import format_duration, format_energy, format_power
 LONG_S = 3_600.0
 """Shorter pauses are people at work."""
 LONGEST_S = 7 * 86_400.0
-"""After a week somebody may have switched it off, or used it without us."""
+"""After a week the machine may have been switched off, or used without Wattloop."""
 
 
 def idle_node(facts: RunFacts) -> Advice | None:

@@ -18,7 +18,7 @@ QUIET_MEMORY = 0.3
 FREE_MEMORY = 0.5
 """With more in use, a larger batch may not fit."""
 SLOW_CLOCK = 0.6
-"""Below this part of the highest clock somebody, or a low cap, slowed the card on purpose."""
+"""Below this part of the highest clock, a lock or a low cap slows the card on purpose."""
 SHORTEST_S = 10.0
 SHOWN = 2
 """GPUs in the evidence; the others are like them."""

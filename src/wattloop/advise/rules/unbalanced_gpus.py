@@ -25,7 +25,10 @@ def unbalanced_gpus(facts: RunFacts) -> Advice | None:
     busy = {g.name: g.busy_share(span) for g in working}
     # A GPU that meets its cap draws as much as one with twice the work; a GPU that is there half
     # the time may draw as much as a slow one. Whichever says less is right.
-    part = {g.name: min(_beside(g.name, above_w), _beside(g.name, busy)) for g in working}
+    part = {
+        g.name: min(_relative_to_others(g.name, above_w), _relative_to_others(g.name, busy))
+        for g in working
+    }
     light = [g for g in working if part[g.name] < UNEVEN]
     if not light or len(light) > len(working) / 2:
         return None
@@ -54,7 +57,7 @@ def unbalanced_gpus(facts: RunFacts) -> Advice | None:
     )
 
 
-def _beside(name: str, values: dict[str, float]) -> float:
+def _relative_to_others(name: str, values: dict[str, float]) -> float:
     """As a part of the median of the others."""
     others = _median([value for other, value in values.items() if other != name])
     return values[name] / others if others > 0 else 1.0

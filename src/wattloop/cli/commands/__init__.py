@@ -1,1 +1,1 @@
-"""The verbs: one module each, or a folder with command.py and view.py."""
+"""Commands of the CLI: one module per verb, or a folder with command.py and view.py."""

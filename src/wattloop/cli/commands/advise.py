@@ -1,4 +1,4 @@
-"""`wattloop advise`: what a run wasted, and what to do about it."""
+"""`wattloop advise`: energy that a run wasted, and how to save it."""
 
 import sys
 import textwrap
@@ -41,7 +41,7 @@ def advise(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Say what a run wasted and what to do about it, the largest saving first.
+    """Show what a run wasted and how to save it, the largest saving first.
 
     Every advice has its evidence, where its saving comes from, and the command that confirms it.
     """
@@ -67,7 +67,7 @@ def advise(
 
 
 def print_advice(found: "list[Advice]") -> None:
-    """Title, saving, evidence and command of each, on standard output."""
+    """Print title, saving, evidence and command of each advice to standard output."""
     for number, advice in enumerate(found, start=1):
         lines = [f"{number}. {advice.title}: {advice.saving_words}"]
         lines += textwrap.wrap(advice.text, WIDTH - 3)
@@ -79,7 +79,7 @@ def print_advice(found: "list[Advice]") -> None:
 
 
 def say_advice(store: "Store", run_id: str, settings: "Settings") -> None:
-    """The best advice on a run that just ended, in the summary of `wattloop run`."""
+    """Print the best advice on a run that has just ended, after its summary."""
     from wattloop.advise.advisor import advice_on
     from wattloop.store.runs import find_run
 

@@ -1,4 +1,4 @@
-"""`wattloop agent`: energy per job on a node of a cluster."""
+"""`wattloop agent`: the node agent that attributes energy to jobs of a cluster."""
 
 import logging
 import os
@@ -35,14 +35,14 @@ Node = Annotated[
 
 
 def node_name(given: str | None) -> str:
-    """The node's name: as given, as Slurm's daemon says it, or the host's without its domain."""
+    """Return the node's name: as given, as slurmd reports it, or the host name without domain."""
     return given or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
 
 
 def run_command(
     *, config: ConfigFile = None, node: Node = None, json_file: JsonFile = None
 ) -> None:
-    """Measure this node once, and share its energy among its jobs, until told to stop."""
+    """Measure this node, and attribute its energy to its jobs, until stopped."""
     from wattloop.core.config_file import load_settings
     from wattloop.fleet.agent.agent_context import site_of
     from wattloop.fleet.agent.config import load_agent_config
@@ -86,7 +86,7 @@ def deliver_command(
     ] = 30.0,
     json: JsonFile = None,
 ) -> None:
-    """Send journals of a node: those of an agent that is gone, or whose server was away."""
+    """Send the journals of a node whose agent has stopped, or whose server was away."""
     from wattloop.fleet.agent.config import load_agent_config
     from wattloop.fleet.delivery import DeliveryOptions, deliver, status_from_file
 
@@ -121,7 +121,7 @@ def deliver_command(
 
 
 class _Watch:
-    """What has become of a delivery so far, and when it last came further."""
+    """Progress of a delivery, and the time of the last progress."""
 
     def __init__(self) -> None:
         self.further_s = time.monotonic()
@@ -130,7 +130,7 @@ class _Watch:
         self._stored = 0
 
     def report(self, done: "Progress | str") -> None:
-        """Told of each round, and of each fault in words."""
+        """Record the result of a round, or its error."""
         if isinstance(done, str):
             say(f"wattloop: {done}")
             return
@@ -291,7 +291,7 @@ def _status(folder: Path, node: str) -> dict[str, Any]:
 
 
 def _total_j(energy_j: dict[str, float]) -> float:
-    """Of a job: the node's meter where it has the node, else its parts without those inside."""
+    """Return a job's joules: of the node's meter if it has the whole node, else of its parts."""
     if "node" in energy_j:
         return energy_j["node"]
     inside = ((n, f"{n.rpartition('/')[0]}/package" if "/" in n else None) for n in energy_j)

@@ -45,7 +45,7 @@ SPARE = ("how", "of roof", "EDP J s", "FLOP/B", "size", "against", "less RAM J")
 
 
 def show(record: BenchRecord, wanted: Sequence[str] = ()) -> None:
-    """Tables on standard output, remarks on standard error."""
+    """Print tables to standard output and remarks to standard error."""
     for name in wanted or _usual(record):
         table = _table(name, record)
         if table.rows:
@@ -58,7 +58,7 @@ def show(record: BenchRecord, wanted: Sequence[str] = ()) -> None:
 
 
 def remarks(record: BenchRecord) -> list[str]:
-    """What a reader of the tables has to know."""
+    """Return what a reader of the tables has to know."""
     lines = []
     peaks, _ = roofline(record.results)
     for peak in peaks:
@@ -89,7 +89,7 @@ def remarks(record: BenchRecord) -> list[str]:
 
 
 def list_kernels(json_file: str | None) -> None:
-    """Kernels with their counts and sizes; frameworks with what adds them."""
+    """List kernels with their counts and sizes, and frameworks with their install commands."""
     if json_file is not None:
         write_json(_listing(), json_file)
     if json_file == "-":
@@ -119,7 +119,7 @@ def list_kernels(json_file: str | None) -> None:
 
 
 def machine_facts(session: Session) -> dict[str, Any]:
-    """What the numbers depend on; nothing that names the host."""
+    """Return the facts that the numbers depend on, without the host's name."""
     text = session.host.read_text("proc", "cpuinfo") or ""
     names = [
         line.partition(":")[2].strip()
@@ -193,7 +193,7 @@ class Manner(NamedTuple):
 
 
 def measured(choice: BenchRequest, settings: Settings, manner: Manner) -> BenchRecord:
-    """Everything that was chosen, in one stored run whose curve shows kernel after kernel."""
+    """Measure all chosen kernels in one stored run whose curve shows kernel after kernel."""
     session = Session.open(settings, name="bench", in_process=False)
     status = RunStatus.FAILED
     try:
@@ -268,7 +268,7 @@ def _keeper(plan: BenchPlan, session: Session) -> Iterator[BenchRecorder | None]
 
 @contextmanager
 def _progress(plan: BenchPlan) -> Iterator[Tell]:
-    """A bar on a terminal; elsewhere a line at the beginning and one for each framework."""
+    """Draw a bar on a terminal; elsewhere print a line at the beginning and one per framework."""
     about = f"{plan.measurements} measurements, about {format_duration(plan.expected_s)}"
     if not is_redrawable():
         say(f"wattloop: {about}")
@@ -359,7 +359,7 @@ def bench(  # noqa: PLR0913 - one parameter per option
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Run six kernels on every installed framework; say how fast, and at how many joules.
+    """Run six kernels on every installed framework; report their speed and energy.
 
     Results are checked, kernels run in processes of their own, and energy is read from outside.
     """
@@ -408,7 +408,7 @@ def _tables(text: str) -> list[str]:
 
 
 class Outputs(NamedTuple):
-    """Files that were asked for."""
+    """Files that the user asked for."""
 
     json_file: str | None
     csv_file: str | None

@@ -1,4 +1,4 @@
-"""`wattloop calibrate`: measure a GPU in minutes, and fit the constants that `predict` uses."""
+"""`wattloop calibrate`: measure a GPU in minutes and fit the constants that `predict` uses."""
 
 import re
 import sys
@@ -32,7 +32,7 @@ CPU = "cpu"
 
 
 def device_of(gpu: str) -> str:
-    """The name that torch has for it."""
+    """Return torch's name of the device."""
     if gpu == CPU:
         return CPU
     if not gpu.isdecimal():
@@ -63,7 +63,7 @@ def collect_command(
     ] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Time and power of kernels, host and small models on this GPU, for 'calibrate fit'.
+    """Measure kernels, host and small models on this GPU, for 'calibrate fit'.
 
     Nothing is set on the GPU. Leave it alone meanwhile: what else runs there is measured too.
     One that is busy, or whose memory is taken, is refused.
@@ -144,7 +144,7 @@ def _report(
 
 @contextmanager
 def _progress() -> Iterator["Progress"]:
-    """A bar per section on a terminal, silence elsewhere."""
+    """Draw a bar per section on a terminal; print nothing elsewhere."""
     if not is_redrawable():
         yield lambda *_: None
         return
@@ -184,7 +184,7 @@ Steps = Annotated[
 def fit_command(
     files: Files, output: Output = None, steps: Steps = True, json: JsonFile = None
 ) -> None:
-    """Fit the constants of a GPU to samples collected on it; predict then uses them."""
+    """Fit the constants of a GPU to its collected samples; 'predict' then uses them."""
     from wattloop.predict.calibrate.fit import fit_files
     from wattloop.predict.models.kernels.lookup import user_constants_path
 
@@ -238,7 +238,7 @@ def host_command(
     calibration: Calibration = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure within a minute how quick this host asks its GPU, for 'predict --host-speed'.
+    """Measure within a minute how fast this host launches kernels, for 'predict --host-speed'.
 
     Hosts differ by a third, and a step that waits for its host takes as long as that does. A GPU
     that is busy, or whose memory is taken, is refused; nothing is set on it.

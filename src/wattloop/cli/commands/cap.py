@@ -1,4 +1,4 @@
-"""`wattloop cap`: the best power cap of a command, and the accuracy of the finder."""
+"""`wattloop cap`: find the best power cap of a command, and evaluate the finder."""
 
 import math
 import shlex
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def evaluate_table(
     table: str, metric: str, k: float, noise: float, seeds: int, json_file: str | None
 ) -> None:
-    """Replay, print and write."""
+    """Replay the finder on a table; print and write the result."""
     from wattloop.cap.evaluation import Evaluation, evaluate, read_curves
     from wattloop.cap.finder import CapFinder
 
@@ -59,7 +59,7 @@ MOST_NOISE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindRequest:
-    """What was asked for on the command line."""
+    """Options of `cap find`."""
 
     command: list[str]
     metric: str
@@ -82,7 +82,7 @@ class FindRequest:
 
 
 def find(request: FindRequest) -> None:
-    """Check everything, search, print."""
+    """Check the options, search, and print the result."""
     from wattloop.cap.energy import check_metered
     from wattloop.cap.finder import CapFinder
     from wattloop.cap.levers import cap_plan, job_gpus
@@ -162,7 +162,7 @@ def _check(request: FindRequest) -> None:
 
 
 def _mode(request: FindRequest) -> str:
-    """Probes taken in one way are of no use to a search in another."""
+    """Return the mode of a search: probes of one mode cannot be used in another."""
     if request.progress is not None:
         return f"progress {request.progress}"
     return f"window {request.window}" if request.window else "runs"
@@ -238,7 +238,7 @@ def _counted(probes: int) -> str:
 
 
 def print_result(result: "CapResult") -> None:
-    """The probes, the choice with its gains, and how to use it."""
+    """Print the probes, the choice with its gains, and how to apply it."""
     finder, choice = result.finder, result.choice
     rows = [
         (
@@ -280,10 +280,10 @@ COMMAND = "wattloop.cap.command"
 
 
 class CapGroup(TyperGroup):
-    """What follows `--` is the user's command."""
+    """Command group that takes everything after `--` as the user's command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take the command off."""
+        """Split the user's command off."""
         if "--" in args:
             end = args.index("--")
             args, ctx.meta[COMMAND] = args[:end], args[end + 1 :]
@@ -362,7 +362,7 @@ def find_command(  # noqa: PLR0913 - one parameter per option
         bool, typer.Option("--dry-run", help="Show caps and writes; run nothing.")
     ] = False,
     new: Annotated[
-        bool, typer.Option("--new", help="Begin anew, also where the same search is unfinished.")
+        bool, typer.Option("--new", help="Start a new search, even if the same one is unfinished.")
     ] = False,
     show_output: Annotated[
         bool, typer.Option("--show-output", help="Show what the command prints.")
@@ -374,7 +374,7 @@ def find_command(  # noqa: PLR0913 - one parameter per option
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Find the power cap that is best for a command. Caps are put back at the end, always.
+    """Find the best power cap for a command. Caps are always restored at the end.
 
     The command is run once per probe; with --progress once in all.
     """
@@ -421,6 +421,6 @@ def evaluate_command(
     seeds: Annotated[int, typer.Option("--seeds", help="Draws of noise per curve.")] = 10,
     json_file: JsonFile = None,
 ) -> None:
-    """Replay the finder on measured curves, beside trying every cap."""
+    """Replay the finder on measured curves and compare it with trying every cap."""
     check_target(json_file, "--json")
     evaluate_table(table, metric, k, noise / 100, seeds, json_file)

@@ -1,4 +1,4 @@
-"""`wattloop card`: the energy card of a model."""
+"""`wattloop card`: write the energy card of a model."""
 
 import shlex
 from typing import TYPE_CHECKING, Annotated
@@ -96,7 +96,7 @@ def card(  # noqa: PLR0913 - one parameter per option
 
 
 def _last_training(store: "Store") -> "RunRecord":
-    """The last run that is not one of ours: those of inferences are kept as well."""
+    """Return the last run of the user; runs of inferences are stored as well."""
     from wattloop.store.runs import find_run, list_runs
 
     recent = (record for record in list_runs(store, limit=LOOK_BACK) if "card" not in record.tags)
@@ -120,7 +120,7 @@ def _measured(command: str | None, inferences: int, settings: "Settings") -> "In
 
 
 def _intensity(record: "RunRecord", settings: "Settings") -> "IntensitySearch":
-    """That of the run, unless it had none; a live provider knows only the present."""
+    """Return the run's carbon intensity, or the configured one; live providers know only now."""
     from wattloop.accounting.carbon import Intensity, IntensityKind, IntensitySearch, find_intensity
 
     kept = (record.accounting or {}).get("carbon_intensity")

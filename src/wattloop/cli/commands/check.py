@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def report(found: Comparison, done: Measured, markdown: str | None, json_file: str | None) -> None:
-    """The table on standard output, remarks on standard error, and the files."""
+    """Print the table to standard output and remarks to standard error; write the files."""
     remarks = _remarks(found, done)
     if markdown is not None:
         write_text(comparison_markdown(found, remarks), markdown, "--markdown")
@@ -40,7 +40,7 @@ def report(found: Comparison, done: Measured, markdown: str | None, json_file: s
 
 
 def say_taken(label: str, taken: Baseline, done: Measured, where: str) -> None:
-    """Which baseline was taken."""
+    """Print which baseline was updated."""
     mean, noise = mean_and_noise(taken.series[taken.judged])
     shown = f"{format_figure(taken.judged, mean)} ± {noise / mean if mean else 0:.1%}"
     say(f"wattloop: {where}: {label}: {taken.judged.words} {shown} on {taken.machine.words}")
@@ -51,7 +51,7 @@ def say_taken(label: str, taken: Baseline, done: Measured, where: str) -> None:
 
 
 def teller(repeats: int) -> Callable[[int, Execution], None]:
-    """Says how far it is, to a person who waits."""
+    """Return a callback that reports progress on a terminal."""
 
     def told(number: int, execution: Execution) -> None:
         kind = judged_kind(execution)
@@ -126,7 +126,7 @@ def check(  # noqa: PLR0913 - one parameter per option
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Run a command some times, and compare what it used with a baseline.
+    """Run a command several times, and compare its energy with a baseline.
 
     Without sensors, instructions or CPU time are compared, and that is said. What the program
     prints goes to standard error.

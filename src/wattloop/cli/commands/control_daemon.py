@@ -1,4 +1,4 @@
-"""`wattloop control-daemon`: levers for users who are not root, within an operator's rules."""
+"""`wattloop control-daemon`: set levers for users without root, within an operator's rules."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`wattloop devices`: meters and levers of this machine, and what would enable the rest."""
+"""`wattloop devices`: meters and levers of this machine, and how to enable the rest."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ def as_dict(
     checks: Sequence[Check] | None,
     hidden: Sequence[LeftOut] = (),
 ) -> dict[str, Any]:
-    """What `--json` writes."""
+    """Return the data of `--json`."""
     data: dict[str, Any] = {
         "meters": [*map(_meter_dict, inventory.meters), *_refusal_dicts(inventory)],
         "levers": [lever.to_dict() for lever in levers],
@@ -53,7 +53,7 @@ def print_report(
     *,
     everything: bool,
 ) -> None:
-    """Tables of what can be used; for the rest why not, and the command that would allow it."""
+    """Print tables of usable devices; for others the reason and the command that enables them."""
     rows = [row for meter in inventory.meters for row in _domain_rows(meter)]
     if rows:
         headers = ("domain", "meter", "how", "kind", "every", "known error", "source")
@@ -85,7 +85,7 @@ def _domain_rows(meter: Meter) -> list[tuple[str, ...]]:
 
 
 def _advice(inventory: Inventory) -> None:
-    """What an estimate is worth, where nothing better can be read."""
+    """Explain the accuracy of an estimate where no sensor can be read."""
     domains = [domain for meter in inventory.meters for domain in meter.domains]
     best = {d.name: d for d in reversed(domains)}
     weak = [d for d in best.values() if d.provenance is Provenance.ESTIMATED]
@@ -228,7 +228,7 @@ def _range(lever: LeverState) -> str:
 
 
 def _one_per_reason(levers: Sequence[LeverState]) -> list[LeverState]:
-    """Sixteen constraints closed for the same reason are said once per device."""
+    """Merge constraints that are closed for the same reason into one row per device."""
     chosen: dict[tuple[str, str], LeverState] = {}
     for lever in levers:
         chosen.setdefault((lever.name.partition("/")[0], lever.remedy), lever)
@@ -271,7 +271,7 @@ def devices(
     meters: Meters = None,
     config: Config = None,
 ) -> None:
-    """Show what can be measured and controlled here, and what would allow the rest.
+    """Show what can be measured and controlled here, and how to enable the rest.
 
     Nothing is ever set by this command.
     """
@@ -292,7 +292,7 @@ def devices(
 
 
 def _checks(context: Context, inventory: Any, seconds: float, json_file: str | None) -> list[Check]:
-    """Compare, with a progress bar for a person who waits."""
+    """Compare meters, with a progress bar on a terminal."""
     if seconds < 2:
         return verify(inventory.meters, context.clock, seconds)
     with counted("comparing sources", total=1.0) as bar:

@@ -1,4 +1,4 @@
-"""`wattloop fleet`: tokens of nodes and readers, and what is dropped when it is old."""
+"""`wattloop fleet`: tokens of nodes and readers, and retention of old data."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,7 +58,7 @@ def add(
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """Make a secret; it is shown this once, the file keeps its hash."""
+    """Create a token; its secret is shown once, the file holds only its hash."""
     from wattloop.fleet.tokens import Role, add_token
 
     check_target(json, "--json")
@@ -89,7 +89,7 @@ def add(
 
 @tokens.command("list")
 def list_(*, file: TokensFile, json: JsonFile = None) -> None:
-    """Names, roles and nodes; secrets are not kept anywhere."""
+    """List names, roles and nodes of tokens; secrets are not stored."""
     from wattloop.fleet.tokens import list_tokens
 
     found = list_tokens(user_path(file))
@@ -108,7 +108,7 @@ def revoke(
     file: TokensFile,
     json: JsonFile = None,
 ) -> None:
-    """Let nobody in with it any more; a running server follows within a second."""
+    """Revoke a token; a running server refuses it within a second."""
     from wattloop.fleet.tokens import revoke_token
 
     gone = revoke_token(user_path(file), name)
@@ -130,7 +130,7 @@ def retain(
     config: Config = None,
     json: JsonFile = None,
 ) -> None:
-    """Drop what is old; energies of runs that stay do not change. Ctrl-C ends it at any time.
+    """Delete old data; energies of remaining runs do not change. Ctrl-C stops it safely.
 
     Without ages, those of the setting `retain` count.
     """
@@ -171,7 +171,7 @@ def retain(
 
 
 def _asked(ages: Mapping[str, str | None]) -> "Retention | None":
-    """What the options say is too old; None without any."""
+    """Return the retention limits that the options give; None without any."""
     from wattloop.store.retention import Retention, parse_age
 
     found_s = {}

@@ -1,4 +1,4 @@
-"""`wattloop idle`: what this machine draws when it does nothing."""
+"""`wattloop idle`: measure the idle power of this machine."""
 
 import platform
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ def idle(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Measure what this machine draws when it does nothing, and keep it for later runs.
+    """Measure the idle power of this machine and store it for later runs.
 
     Leave the machine alone meanwhile. Application energy is what was measured minus this.
     """
@@ -110,7 +110,7 @@ def _fit(session: Session, durations_s: list[float]) -> IdleFit:
 
 @contextmanager
 def _progress(total_s: float) -> Iterator[Callable[[float], None]]:
-    """A bar on a terminal; one line elsewhere."""
+    """Draw a bar on a terminal; print one line elsewhere."""
     if not is_redrawable():
         say(f"wattloop: measuring {format_duration(total_s)} of idling; leave the machine alone")
     with counted("idling; leave the machine alone", total_s) as bar:

@@ -1,4 +1,4 @@
-"""`wattloop report`: one file that shows and proves what was measured."""
+"""`wattloop report`: write a report on a run or experiment as HTML or PDF."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,7 +67,7 @@ def report(
 
 
 def _kinds(output: str | None, *, html: bool, pdf: bool) -> list[str]:
-    """Which files to write; the name of the file may say it."""
+    """Return the file types to write; the ending of the file's name may decide."""
     ending = _ending(output)
     asked = [kind for kind, wanted in (("html", html), ("pdf", pdf)) if wanted]
     if ending not in ("", "html", "pdf"):
@@ -83,7 +83,7 @@ def _ending(output: str | None) -> str:
 
 
 def _target(output: str | None, kind: str, usual: str) -> Path:
-    """The file as named, with the ending it lacks; of two files each has its own."""
+    """Return the file's path with the ending of its type."""
     if output is None:
         return Path(f"{usual}.{kind}")
     path = user_path(output)

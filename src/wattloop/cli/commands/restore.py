@@ -1,4 +1,4 @@
-"""`wattloop restore`: put back what a killed program has left set."""
+"""`wattloop restore`: restore levers that a killed program left changed."""
 
 import sys
 from typing import Annotated
@@ -21,7 +21,7 @@ NOT_RESTORED = 1
 @app.command(
     "restore",
     epilog="Exit code 0 when nothing is left to restore, 1 when something could not be "
-    "restored, stands at a value that somebody else has set since, was left by another user, or "
+    "restored, was set to another value since by another program, was left by another user, or "
     "is of a device that has not come back after a reboot.",
 )
 def restore(
@@ -33,8 +33,8 @@ def restore(
         bool,
         typer.Option(
             "--force",
-            help="Also overwrite what somebody else has set since, and take "
-            "previous values from what other users left.",
+            help="Also overwrite values that another program has set since, and restore "
+            "what programs of other users left.",
         ),
     ] = False,
     forget: Annotated[
@@ -43,7 +43,7 @@ def restore(
     ] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Put power limits, clocks and governors back to what they were before a program died.
+    """Restore power limits, clocks and governors that a crashed program left changed.
 
     Programs that are alive keep what they have set.
     """

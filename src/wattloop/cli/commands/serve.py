@@ -1,4 +1,4 @@
-"""`wattloop serve`: the dashboard."""
+"""`wattloop serve`: start the dashboard."""
 
 import os
 import socket
@@ -100,7 +100,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
     dashboard = create_app(options)
     with listening(host, port) as (place, at):
         if json_file is not None:
-            # it listens: whoever waits for this file may connect
+            # the server listens: readers of this file may connect
             write_json(_whereabouts(dashboard.state.house.store.where, host, at), json_file)
         say(f"wattloop: dashboard at http://{at}/ (Ctrl-C ends it)")
         warm_up(dashboard.state.house.oracle)
@@ -110,7 +110,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
 
 
 def _secret(token: str | None, token_file: str | None) -> str:
-    """The server's own token; empty when it has none."""
+    """Return the server's own token; empty when it has none."""
     if token_file is not None:
         if token is not None:
             raise ConfigError("--token and --token-file: give one of them")
@@ -125,7 +125,7 @@ def _secret(token: str | None, token_file: str | None) -> str:
 
 
 def _whereabouts(store: str, host: str, at: str) -> dict[str, Any]:
-    """What a program that started this needs to know."""
+    """Return address and process id for programs that start this server."""
     port = int(at.rpartition(":")[2])
     found = {"url": f"http://{at}/", "api": f"http://{at}/api/v1", "host": host, "port": port}
     return {**found, "pid": os.getpid(), "store": store, "version": __version__}
@@ -133,14 +133,14 @@ def _whereabouts(store: str, host: str, at: str) -> dict[str, Any]:
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[tuple[socket.socket, str]]:
-    """A socket that listens, so that a port in use is said before anything starts; its address."""
+    """Return a listening socket and its address; fail early when the port is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # named as TCP: asyncio sends at once only then, else a page waits 40 ms for the reader's ACK
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as found:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((host, port))
-            found.listen()  # whoever reads the address below may connect at once
+            found.listen()  # readers of the address printed below may connect at once
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"--host {host} --port {port}: {error}; choose another, 0 takes any free port"

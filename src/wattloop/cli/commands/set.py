@@ -1,4 +1,4 @@
-"""`wattloop set LEVER=VALUE ... -- CMD`: levers at other values for as long as a program runs."""
+"""`wattloop set LEVER=VALUE ... -- CMD`: change levers while a program runs."""
 
 import os
 import sys
@@ -57,7 +57,7 @@ def set_levers(
     json_file: JsonFile = None,
     config: Config = None,
 ) -> None:
-    """Set power limits, clocks or a governor while a program runs, then put them back.
+    """Set power limits, clocks or a governor while a program runs, then restore them.
 
     They are put back however the program or wattloop ends. Values are watts, MHz, shares
     such as 70%, names, or default.
@@ -81,7 +81,7 @@ def set_levers(
 
 
 def _split(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """The settings, and the program with its arguments."""
+    """Split the arguments into settings and the program with its arguments."""
     count = words.index("--") if "--" in words else len(words)
     pairs = []
     for word in words[:count]:

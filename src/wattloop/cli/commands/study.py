@@ -33,12 +33,12 @@ UNKNOWN = "-"
 
 
 def print_step(step: str, found: Mapping[str, Any]) -> None:
-    """What came of one step."""
+    """Print the result of one step."""
     PRINTED[step](found)
 
 
 def print_status(spec: "StudySpec", steps: Mapping[str, Any], file: str) -> None:
-    """Every step in a line, then the last one in full."""
+    """Print every step in a line, then the last one in full."""
     print_table(
         ("step", "", "what it says"),
         [
@@ -51,7 +51,7 @@ def print_status(spec: "StudySpec", steps: Mapping[str, Any], file: str) -> None
 
 
 def print_next(name: str, steps: Mapping[str, Any], file: str) -> None:
-    """The command that goes on."""
+    """Print the command of the next step."""
     following = next_step(steps)
     if is_dead_end(steps):
         say(
@@ -113,7 +113,7 @@ def _print_simulate(found: Mapping[str, Any]) -> None:
         print_table(
             ("figure", "measured", "simulated", "off", ""),
             twin_rows(found, "", "too far off"),
-            title="the twin beside the measured baseline",
+            title="the twin next to the measured baseline",
         )
     print_table(
         CANDIDATE_COLUMNS,
@@ -176,7 +176,7 @@ DEFAULT = "study.yaml"
 
 @app.command("init")
 def init(file: File = DEFAULT, *, json_file: JsonFile = None) -> None:
-    """Step 1: write an example to edit: the need, its figures and goals."""
+    """Step 1: write an example study to edit: the need, its KPIs and goals."""
     from wattloop.study.spec import EXAMPLE
 
     path = user_path(file)
@@ -200,7 +200,7 @@ def baseline(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Step 2: the figures of the system as it is, and its symptoms."""
+    """Step 2: measure the KPIs of the present system, and its symptoms."""
     _step(file, "baseline", workers, json_file, store, config)
 
 
@@ -212,7 +212,7 @@ def characterize(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Step 3: what levers do to single jobs, from sweeps."""
+    """Step 3: read from sweeps what levers do to single jobs."""
     _step(file, "characterize", 1, json_file, store, config)
 
 
@@ -225,7 +225,7 @@ def simulate(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Step 4: candidates on a twin of the system, checked against the baseline first."""
+    """Step 4: check a twin of the system against the baseline, then simulate candidates."""
     _step(file, "simulate", workers, json_file, store, config)
 
 
@@ -237,7 +237,7 @@ def decide(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Step 5: which candidate to deploy, and why."""
+    """Step 5: choose the candidate to deploy, with reasons."""
     _step(file, "decide", 1, json_file, store, config)
 
 
@@ -250,7 +250,7 @@ def validate(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Step 6: the figures again; every goal SUCCESS or FAIL."""
+    """Step 6: measure the KPIs again; every goal is SUCCESS or FAIL."""
     found = _step(file, "validate", workers, json_file, store, config)
     if not found["success"]:
         raise typer.Exit(1)
@@ -264,7 +264,7 @@ def status(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """What is known so far, and the next step."""
+    """Show the results so far, and the next step."""
     check_target(json_file, "--json")
     with _studying(file, 1, store, config) as work:
         steps = work.record.steps

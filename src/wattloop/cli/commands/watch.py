@@ -1,4 +1,4 @@
-"""`wattloop watch`: power and energy live, of this machine or of a measured run."""
+"""`wattloop watch`: live power and energy of this machine or of a measured run."""
 
 import math
 import sys
@@ -26,7 +26,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """The last values as bars from their lowest to their highest; a dot where none was read."""
+    """Draw the last values as bars from lowest to highest; a dot where none was read."""
     recent = list(values)[-width:]
     known = [v for v in recent if math.isfinite(v)]
     if not known:
@@ -41,7 +41,7 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
 
 
 def plain_line(snapshot: Snapshot) -> str:
-    """`03:15:00 total 123 W | cpu:0/package 80.0 W gpu:0 43.0 W | 1.2 kJ in 10 s`."""
+    """Format `03:15:00 total 123 W | cpu:0/package 80.0 W gpu:0 43.0 W | 1.2 kJ in 10 s`."""
     parts = [f"{name} {format_power(power)}" for name, power in snapshot.power_w.items()]
     energy_j = snapshot.result.energy_j
     energy = "nothing read yet" if energy_j is None else format_energy(energy_j)
@@ -55,7 +55,7 @@ def plain_line(snapshot: Snapshot) -> str:
 
 
 def plain_report(title: str, snapshot: Snapshot) -> str:
-    """One look as plain text."""
+    """Format one reading as plain text."""
     headers = ("domain", "power now", "energy so far", "how", "source")
     lines = [f"{title}, {format_duration(snapshot.result.duration_s)}\n"]
     rows = _rows(snapshot)
@@ -66,7 +66,7 @@ def plain_report(title: str, snapshot: Snapshot) -> str:
 
 
 def live_table(title: str, snapshot: Snapshot) -> "Group":
-    """One look for a terminal, with a minute of history per domain."""
+    """Return a table of one reading, with a minute of history per domain."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -90,7 +90,7 @@ def live_table(title: str, snapshot: Snapshot) -> "Group":
 
 
 def as_dict(title: str, snapshot: Snapshot) -> dict[str, Any]:
-    """What `--json` writes: the last look."""
+    """Return the data of `--json`: the last reading."""
     return {
         "title": title,
         "total_w": snapshot.total_w,
@@ -175,7 +175,7 @@ def watch(  # noqa: PLR0913 - one parameter per option
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Show power and energy live, of this machine or of a run that is being measured.
+    """Show live power and energy of this machine, or of a run that is being measured.
 
     On a terminal the view renews itself until ctrl-C; elsewhere one line is printed per look.
     """
@@ -217,7 +217,7 @@ def _once(view: LiveView, is_run: bool, *, quiet: bool) -> Snapshot:
 def _repeatedly(
     view: LiveView, seconds: float | None, refresh: float, *, quiet: bool
 ) -> Snapshot | None:
-    """Until the time is over, the run has ended, or ctrl-C."""
+    """Yield readings until the time is over, the run has ended, or ctrl-C."""
     shown: AbstractContextManager[Callable[[Snapshot], None]]
     if quiet:
         shown = nullcontext(lambda snapshot: None)
@@ -245,7 +245,7 @@ def _print_line(snapshot: Snapshot) -> None:
 
 @contextmanager
 def _screen(view: LiveView) -> Iterator[Callable[[Snapshot], None]]:
-    """A table that renews itself in place."""
+    """Draw a table that is updated in place."""
     from rich.live import Live
 
     with Live(auto_refresh=False, transient=False) as live:

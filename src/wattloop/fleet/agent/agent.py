@@ -200,7 +200,7 @@ class Agent:
             run.flush(now_s)
 
     def _end_runs(self, now_s: float) -> None:
-        """Close what has ended, and begin a new run for nobody when the old one is long."""
+        """Close ended runs; begin a new unattributed run when the current one is long."""
         sharing, before = self.sharing, len(self.book.runs)
         for run in list(self.book.runs.values()):
             end_s = run.plan.ended_s
@@ -209,18 +209,22 @@ class Agent:
             names = [domain.name for domain in run.feed.domains]
             if sharing.ledger.settled(names, end_s) or now_s - end_s > HOLD_S:
                 self._close(run, end_s, now_s, self.book.status_of(run.plan))
-        rolled = self._roll_nobody(now_s)
+        rolled = self._roll_unattributed(now_s)
         if (rolled or len(self.book.runs) < before) and self.on_run_ended is not None:
             self.on_run_ended()
 
-    def _roll_nobody(self, now_s: float) -> bool:
-        nobody, until_s = self.book.nobody, self.sharing.until_s
+    def _roll_unattributed(self, now_s: float) -> bool:
+        unattributed, until_s = self.book.unattributed, self.sharing.until_s
         limit_s = self.site.config.unallocated_hours * 3_600
-        if nobody is None or nobody.path is None or until_s - nobody.plan.started_s < limit_s:
+        if (
+            unattributed is None
+            or unattributed.path is None
+            or until_s - unattributed.plan.started_s < limit_s
+        ):
             return False
-        self._close(nobody, until_s, now_s, RunStatus.FINISHED)
-        self.sharing.ledger.renew_nobody()
-        fresh = self.book.open_nobody(until_s)
+        self._close(unattributed, until_s, now_s, RunStatus.FINISHED)
+        self.sharing.ledger.renew_unattributed()
+        fresh = self.book.open_unattributed(until_s)
         fresh.first_row(self.sharing.account_of(fresh))
         return True
 

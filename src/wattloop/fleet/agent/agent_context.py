@@ -44,7 +44,7 @@ class AgentContext:
 
     @property
     def store(self) -> str:
-        """Where finished runs go when nobody fetches them."""
+        """Return the store of finished runs that are not delivered to a server."""
         return self.config.store or str(self.folder / "runs.db")
 
     def uptime_s(self) -> float | None:

@@ -12,16 +12,16 @@ from wattloop.core.results import non_overlapping
 
 # Whose joules they are: the energy of a node over one stretch of time, split among its jobs.
 #
-# In a stretch nobody comes or goes. With E the energy of a CPU package (or of DRAM), P_idle its
+# In an interval no job starts or ends. With E the energy of a CPU package (or of DRAM), P_idle its
 # power with nothing to do, T the stretch, c_j of C CPUs allocated to job j and t_j of the node's
 # busy CPU time b used by it:
 #
 #     E_static  = min(E, P_idle T)          E_j = E_static c_j / C + (E - E_static) t_j / b
 #
 # A GPU belongs to the job that has it. A job that has all CPUs and no neighbour gets all of
-# it. What is left is nobody's, and kept as such: parts add up to the node.
+# it. The rest is recorded as unattributed, so that the parts add up to the node.
 
-NOBODY = ""
+UNATTRIBUTED = ""
 
 
 """The share that no job used."""
@@ -50,7 +50,7 @@ class Occupant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedInterval:
-    """A time in which nobody came or went.
+    """An interval in which no job started or ended.
 
     Attributes:
         busy_s: CPU time of everything on the node; None where that cannot be read.
@@ -113,7 +113,7 @@ def split(
         idle_w: power of shared domains with nothing to do; by CPU time alone where not named.
     """
     parts: dict[str, dict[str, EnergyShare]] = {run.run: {} for run in stretch.occupants}
-    parts[NOBODY] = {}
+    parts[UNATTRIBUTED] = {}
     # Alone only: where Slurm shares nodes by force, several may have all CPUs.
     alone = stretch.occupants[0] if len(stretch.occupants) == 1 else None
     owner = alone.run if alone is not None and alone.whole else None
@@ -135,7 +135,7 @@ def split(
 def _weights(
     layout: NodeLayout, stretch: SharedInterval
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Shares by allocated CPUs and by CPU time; what is missing to 1 is nobody's."""
+    """Shares by allocated CPUs and by CPU time; the rest to 1 is unattributed."""
     jobs = stretch.occupants
     cpus = max(layout.cpus, sum(one.cpus for one in jobs))
     by_cpus = {one.run: one.cpus / cpus for one in jobs}
@@ -166,14 +166,14 @@ def _share(
         part = EnergyShare(static * cpus_j + (1 - static) * time_j, cpus_j, time_j)
         parts[run][name] = part
         left = [rest_j - given_j for rest_j, given_j in zip(left, part, strict=True)]
-    parts[NOBODY][name] = EnergyShare(*(max(0.0, rest_j) for rest_j in left))
+    parts[UNATTRIBUTED][name] = EnergyShare(*(max(0.0, rest_j) for rest_j in left))
 
 
 def _hand_over(
     parts: dict[str, dict[str, EnergyShare]], name: str, joules: float, jobs: Sequence[Occupant]
 ) -> None:
     """A device goes to whom it belongs; two jobs on one card (oversubscribed) get half each."""
-    owners = [one.run for one in jobs if name in one.gpus] or [NOBODY]
+    owners = [one.run for one in jobs if name in one.gpus] or [UNATTRIBUTED]
     for run in owners:
         each_j = joules / len(owners)
         parts[run][name] = EnergyShare(each_j, each_j, each_j)
@@ -182,7 +182,7 @@ def _hand_over(
 def _leave_rest(
     layout: NodeLayout, parts: dict[str, dict[str, EnergyShare]], energy_j: Mapping[str, float]
 ) -> None:
-    """Meters of the whole node: what their jobs did not get by its parts is nobody's.
+    """Attribute meters of the whole node: energy beyond the jobs' parts is unattributed.
 
     The rest is below zero where a slow meter of the node lags behind its parts; later stretches
     make up for it.
@@ -192,21 +192,21 @@ def _leave_rest(
     given_j = sum(
         part.energy_j
         for run, own in parts.items()
-        if run != NOBODY
+        if run != UNATTRIBUTED
         for name, part in own.items()
         if name in layout.counted
     )
     for name in nodes:
         own_j = energy_j.get(name, 0.0)
         rest_j = own_j - given_j * (own_j / whole_j if whole_j > 0 else 1 / len(nodes))
-        parts[NOBODY][name] = EnergyShare(rest_j, rest_j, rest_j)
+        parts[UNATTRIBUTED][name] = EnergyShare(rest_j, rest_j, rest_j)
 
 
 # The joules of every run on the node, kept so that they add up to the node's at any moment.
 #
 # A domain that falls silent waits: when it speaks again, what it counted meanwhile goes to those
 # who were there. What comes after a job's run is closed, or too late to know who was there, is
-# nobody's.
+# unattributed.
 
 REMEMBER_S = 900.0
 
@@ -253,7 +253,7 @@ class Account:
 
 
 class EnergyLedger:
-    """Accounts of all runs, `NOBODY` among them.
+    """Accounts of all runs, `UNATTRIBUTED` among them.
 
     Args:
         layout: the node's domains.
@@ -262,7 +262,7 @@ class EnergyLedger:
 
     def __init__(self, layout: NodeLayout, known_s: Mapping[str, float]) -> None:
         self.layout = layout
-        self.accounts: dict[str, Account] = {NOBODY: Account()}
+        self.accounts: dict[str, Account] = {UNATTRIBUTED: Account()}
         self.done_s: dict[str, float] = dict(known_s)
         """Up to when each domain is shared out."""
         self._stretches: deque[SharedInterval] = deque()
@@ -275,10 +275,10 @@ class EnergyLedger:
     def close(self, run: str) -> Account:
         return self.accounts.pop(run)
 
-    def renew_nobody(self) -> Account:
-        """The account of nobody so far; a new one begins."""
-        old = self.accounts[NOBODY]
-        self.accounts[NOBODY] = Account()
+    def renew_unattributed(self) -> Account:
+        """Return the account of unattributed energy and begin a new one."""
+        old = self.accounts[UNATTRIBUTED]
+        self.accounts[UNATTRIBUTED] = Account()
         return old
 
     def extend(self, stretches: Iterable[SharedInterval]) -> None:
@@ -303,7 +303,7 @@ class EnergyLedger:
                     silent.add(name)
                     continue
                 if done_s < stretch.begin_s:
-                    self._to_nobody(name, take(name, stretch.begin_s))
+                    self._to_unattributed(name, take(name, stretch.begin_s))
                 energy_j[name] = take(name, stretch.end_s)
                 self.done_s[name] = stretch.end_s
             if energy_j:
@@ -316,12 +316,12 @@ class EnergyLedger:
 
     def _book(self, parts: Mapping[str, Mapping[str, EnergyShare]]) -> None:
         for run, own in parts.items():
-            account = self.accounts.get(run) or self.accounts[NOBODY]
+            account = self.accounts.get(run) or self.accounts[UNATTRIBUTED]
             for name, part in own.items():
                 account.add(name, part)
 
-    def _to_nobody(self, name: str, joules: float) -> None:
-        self.accounts[NOBODY].add(name, EnergyShare(joules, joules, joules))
+    def _to_unattributed(self, name: str, joules: float) -> None:
+        self.accounts[UNATTRIBUTED].add(name, EnergyShare(joules, joules, joules))
 
     def _forget(self) -> None:
         """Drop what every domain is through with, and what is too long ago."""

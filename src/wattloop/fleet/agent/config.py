@@ -40,7 +40,7 @@ class ControlConfig(_Part):
 
     Attributes:
         socket: of the daemon; its usual place unless given.
-        default_cap: for jobs that nobody chose one for: `-10%` (of the default limit), `250 W`.
+        default_cap: for jobs without a cap of their own: `-10%` (of the default limit), `250 W`.
         job_gpus: file in which the daemon finds whose GPUs are whose.
         recap_s: how often running jobs are looked at again, for policies that change caps of
             running jobs; never unless given.

@@ -14,7 +14,7 @@ from wattloop.hardware.host import Host
 #
 # A process belongs to a job when it runs as the job's user and has the job's number in its
 # environment, where Slurm puts it. A user may pretend to belong to another job of their own, not
-# to somebody else's.
+# to one of another user.
 
 TICKS_PER_S = 100.0
 
@@ -42,7 +42,7 @@ class ProcessTimes:
     program any more. A new one may be Slurm's own, about to become the job's.
     """
     FORGET_EVERY = 120
-    """After so many looks strangers are looked up anew, since numbers are used again."""
+    """Unknown processes are examined again after so many polls: process ids are reused."""
 
     def __init__(self, procfs: Path, node: str) -> None:
         self._procfs = procfs
@@ -208,7 +208,7 @@ class CpuTimes:
         return curve.values[-1] if curve and curve.values else 0.0
 
     def forget_before(self, time_s: float, running: Iterable[str]) -> None:
-        """Drop what is no longer needed."""
+        """Drop curves of ended runs and readings before `time_s`."""
         kept = set(running)
         self._jobs = {run: curve for run, curve in self._jobs.items() if run in kept}
         self._files = {run: path for run, path in self._files.items() if run in kept}

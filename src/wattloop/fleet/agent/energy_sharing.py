@@ -12,7 +12,7 @@ from wattloop.core.records import Domain, Scope
 from wattloop.core.settings import Settings
 from wattloop.fleet.agent.agent_context import AgentContext
 from wattloop.fleet.agent.attribution import (
-    NOBODY,
+    UNATTRIBUTED,
     Account,
     EnergyLedger,
     NodeLayout,
@@ -156,7 +156,7 @@ class EnergySharing:
 
     def account_of(self, run: JobRun) -> Account:
         """The joules of a run."""
-        return self.ledger.accounts[run.plan.run_id if run.plan.job else NOBODY]
+        return self.ledger.accounts[run.plan.run_id if run.plan.job else UNATTRIBUTED]
 
     def gaps(self, names: list[str], until_s: float) -> dict[str, str]:
         """Which of these domains are not known up to an instant, and why."""
@@ -181,14 +181,14 @@ class EnergySharing:
             self.book.occupant(plan, self.cpu.between(plan.run_id, begin_s, end_s))
             for plan in running
         )
-        if self.book.nobody is not None:
+        if self.book.unattributed is not None:
             held = min(1.0, sum(plan.cpus for plan in running) / self.site.cpus)
-            self.book.nobody.plan.free_s += (1 - held) * (end_s - begin_s)
+            self.book.unattributed.plan.free_s += (1 - held) * (end_s - begin_s)
         return SharedInterval(begin_s, end_s, occupants, self.cpu.busy_between(begin_s, end_s))
 
     def _mark_holes(self, before_s: dict[str, float]) -> None:
-        """Counters of runs begin anew where nobody knows what a sensor missed; where it is
-        modelled, runs say so.
+        """Restart counters of runs after a gap of unknown energy; mark runs whose gap was
+        modelled.
         """
         for name, done_s in self.ledger.done_s.items():
             begin_s = before_s.get(name, done_s)
@@ -200,4 +200,4 @@ class EnergySharing:
                 self.sensors.hole_s(name, begin_s, done_s) > BRIDGE_S
             ):
                 for run in self.book.all():
-                    run.begin_anew(name, self.account_of(run).energy_j.get(name, 0.0))
+                    run.restart_counter(name, self.account_of(run).energy_j.get(name, 0.0))

@@ -195,7 +195,7 @@ def admin_comment(shown: str, words: Sequence[str]) -> str | None:
 
     Args:
         shown: what it prints.
-        words: what the job's user chose and what is printed before AdminComment or beside it.
+        words: what the job's user chose and what is printed before or next to AdminComment.
     """
     if any("\n" in text or ADMIN in text for text in words):
         return None
@@ -204,7 +204,7 @@ def admin_comment(shown: str, words: Sequence[str]) -> str | None:
         return ""
     before = re.match(rf"[\s\S]*?^ *{ADMIN}", shown, re.MULTILINE)
     genuine = before is not None and not re.search(r"^ *StdErr=", before.group(), re.MULTILINE)
-    # Paths of output files come after it: a second one there is nobody's but the user's.
+    # Paths of output files come after it: a second match there was written by the user.
     return found[0].strip() if genuine else ""
 
 

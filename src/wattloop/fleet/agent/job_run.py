@@ -84,7 +84,7 @@ def share_domain(
     )
 
 
-def nobody_domain(layout: NodeLayout, domain: Domain) -> Domain:
+def unattributed_domain(layout: NodeLayout, domain: Domain) -> Domain:
     """A domain of the node as far as no job used it."""
     provenance = domain.provenance
     if layout.is_shared(domain.name) or layout.is_node(domain.name):
@@ -249,7 +249,7 @@ class JobRun:
 
     @property
     def offsets_j(self) -> dict[str, float]:
-        """What each counter began anew from."""
+        """Return the energy at which each counter was last restarted."""
         return dict(self._zero_j)
 
     def first_row(self, account: Account) -> None:
@@ -261,8 +261,8 @@ class JobRun:
         if time_s > self._last_row_s:
             self._take(time_s, account, gaps)
 
-    def begin_anew(self, name: str, energy_j: float) -> None:
-        """Nobody knows what a domain used for a while: its counter starts from zero again."""
+    def restart_counter(self, name: str, energy_j: float) -> None:
+        """Start a domain's counter from zero again after a gap of unknown energy."""
         if name in self._zero_j:
             self._zero_j[name] = energy_j
             self._shown_j.pop(name, None)
@@ -321,7 +321,7 @@ class JobRun:
         return self._journal.end(end)
 
     def let_go(self, now_s: float) -> None:
-        """The agent ends and the job goes on: whoever comes next takes the journal up."""
+        """Release the journal: the job continues, and the next agent resumes the journal."""
         self.flush(now_s)
         self._journal.release()
 

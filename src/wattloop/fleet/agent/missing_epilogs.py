@@ -51,7 +51,7 @@ class MissingEpilogs:
         """One look; jobs whose end was written."""
         running = set(self._running())
         known = jobs_on_node(self._node, self._slurm_bin) if running else set()
-        if known is None:  # the controller is away: nobody knows
+        if known is None:  # the controller does not answer
             return []
         missing = running - known
         lost = sorted(missing & self._missing)

@@ -26,7 +26,7 @@ SLACK_S = 0.25
 BELIEVED_AFTER = 3
 
 
-"""A counter that jumped and goes on from there was set anew; its jump is not counted."""
+"""A counter that jumped and continues from there was reset; the jump is not counted."""
 
 
 def highest_w(domain: Domain) -> float:
@@ -118,7 +118,7 @@ def goes_on(domain: Domain, kept: Mapping[str, Any], raw_j: float, read_s: float
 OWN_ZERO = frozenset({"perf", "estimate", "virtual-node"})
 
 
-"""Meters that count from the moment a process opened them: a restart begins anew."""
+"""Meters that count from the moment a process opened them: a restart begins at zero."""
 
 
 GapListener = Callable[[float, str, Gap], None]
@@ -221,7 +221,7 @@ class NodeSensors:
         return more_j
 
     def hole_s(self, name: str, begin_s: float, end_s: float) -> float:
-        """Seconds in which nobody knows what the domain used."""
+        """Return the seconds for which the energy of the domain is unknown."""
         span = self._between(name, begin_s, end_s)
         return 0.0 if span is None else (1 - span.covered) * (end_s - begin_s)
 
@@ -236,7 +236,7 @@ class NodeSensors:
         return 0.0 if span is None else span.sigma_j
 
     def unseen_j(self, name: str, edge_s: float) -> float:
-        """How far energy may be off that was split at an instant nobody looked at."""
+        """Return the error bound of energy that was split at an instant without a reading."""
         begin_s, end_s = self.unseen_s
         span = self._between(name, begin_s, end_s) if begin_s < edge_s < end_s else None
         share = (edge_s - begin_s) / (end_s - begin_s) if span is not None else 0.0

@@ -16,7 +16,7 @@ from wattloop.fleet.agent.agent_context import AgentContext
 from wattloop.fleet.agent.attribution import Account, NodeLayout, Occupant
 from wattloop.fleet.agent.event_queue import JobEvent
 from wattloop.fleet.agent.job_facts import cpus_on_node, facts_of_event, gpu_names, parse_numbers
-from wattloop.fleet.agent.job_run import JobRun, RunPlan, nobody_domain, share_domain
+from wattloop.fleet.agent.job_run import JobRun, RunPlan, share_domain, unattributed_domain
 from wattloop.fleet.agent.node_energy import NodeSensors
 from wattloop.fleet.agent.slow_calls import SlowAnswer
 from wattloop.hardware.host import Host
@@ -113,7 +113,7 @@ def job_plan(
 
 
 def tells_of(event: JobEvent, plan: RunPlan, site: AgentContext, domains: Sequence[str]) -> bool:
-    """Whether a start tells of a run that is known, and not of a job that begins anew.
+    """Return True when a start event belongs to a known run, not to a job that starts again.
 
     A requeued job has another restart count; a controller that lost its state gives numbers out
     again, to whomever and on whatever cards.
@@ -142,17 +142,17 @@ _log = logging.getLogger("wattloop.agent")
 
 
 class OpenRuns:
-    """Runs by their identifier; `nobody` is what no job used."""
+    """Open runs by identifier; `unattributed` is the run of energy that no job used."""
 
     def __init__(self, site: AgentContext, sensors: NodeSensors, layout: NodeLayout) -> None:
         self._site = site
         self._sensors = sensors
         self._layout = layout
         self.runs: dict[str, JobRun] = {}
-        self.nobody: JobRun | None = None
+        self.unattributed: JobRun | None = None
 
     def all(self) -> list[JobRun]:
-        return [*self.runs.values(), *([] if self.nobody is None else [self.nobody])]
+        return [*self.runs.values(), *([] if self.unattributed is None else [self.unattributed])]
 
     def running(self) -> list[RunPlan]:
         """Jobs that have not ended."""
@@ -191,14 +191,14 @@ class OpenRuns:
         self.runs[plan.run_id] = run
         return run
 
-    def open_nobody(self, time_s: float, plan: RunPlan | None = None) -> JobRun:
+    def open_unattributed(self, time_s: float, plan: RunPlan | None = None) -> JobRun:
         """A run for what no job uses."""
         if plan is None:
             wall_s = self._wall_s(time_s)
             plan = RunPlan(new_run_id(wall_s), started_s=time_s, started_wall_s=wall_s, asked=True)
-        domains = [nobody_domain(self._layout, d) for d in self._layout.domains.values()]
-        self.nobody = JobRun(plan, domains, {}, self._sensors.missing, self._site.clock)
-        return self.nobody
+        domains = [unattributed_domain(self._layout, d) for d in self._layout.domains.values()]
+        self.unattributed = JobRun(plan, domains, {}, self._sensors.missing, self._site.clock)
+        return self.unattributed
 
     def answered(self, answer: SlowAnswer) -> None:
         """What Slurm's controller said of a job, and the cap that it got."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.results import WindowResult
-from wattloop.fleet.agent.attribution import NOBODY, Account, EnergyLedger
+from wattloop.fleet.agent.attribution import UNATTRIBUTED, Account, EnergyLedger
 from wattloop.fleet.agent.energy_sharing import EnergySharing
 from wattloop.fleet.agent.job_run import JobRun, RunPlan
 from wattloop.measure.recovery import finalize_orphaned_run
@@ -39,7 +39,7 @@ class OpenRunState:
     Attributes:
         plan: who it is.
         account: its joules.
-        offsets_j: what each of its counters began anew from.
+        offsets_j: the energy at which each counter was last restarted.
         cpu_s: its CPU time.
         journal: whether its journal was begun.
     """
@@ -140,8 +140,8 @@ def resumed(sharing: EnergySharing, state: AgentState | None) -> None:
         )
         if state is not None:
             sharing.idle.take_up(state.idle)
-        nobody = book.open_nobody(now_s)
-        nobody.first_row(sharing.account_of(nobody))
+        unattributed = book.open_unattributed(now_s)
+        unattributed.first_row(sharing.account_of(unattributed))
         sharing.until_s = now_s
         return
     taken = set(sensors.take_up(state.sensors))
@@ -154,7 +154,7 @@ def resumed(sharing: EnergySharing, state: AgentState | None) -> None:
         if run is None:
             continue
         for name in set(sharing.layout.domains) - taken:
-            run.begin_anew(name, sharing.account_of(run).energy_j.get(name, 0.0))
+            run.restart_counter(name, sharing.account_of(run).energy_j.get(name, 0.0))
         if gap_s > NOTICED_S:
             run.plan.note(
                 f"no agent ran for {gap_s:.0f} s of it; energy of that time is known from counters "
@@ -162,9 +162,9 @@ def resumed(sharing: EnergySharing, state: AgentState | None) -> None:
             )
     open_ids = {run.plan.run_id for run in book.all()}
     _end_strays(site.journals, "its agent's state is lost", besides=open_ids)
-    if book.nobody is None:
-        nobody = book.open_nobody(state.until_s)
-        nobody.first_row(sharing.account_of(nobody))
+    if book.unattributed is None:
+        unattributed = book.open_unattributed(state.until_s)
+        unattributed.first_row(sharing.account_of(unattributed))
     _log.info("went on with %d jobs after %.1f s", len(book.runs), gap_s)
     sharing.until_s = state.until_s
 
@@ -193,7 +193,7 @@ def to_keep(sharing: EnergySharing, handled: list[str]) -> AgentState:
 
 
 def end_as_died(path: Path, why: str) -> bool:
-    """Give a journal that nobody goes on with its end, from what it holds."""
+    """Close an abandoned journal with an end record made from its content."""
     writer = JournalWriter.reopened(path)
     if writer is None:
         return False
@@ -220,15 +220,15 @@ def _taken_up(
     too_long = gap_s > LONG_S and sharing.site.config.deliver is not None
     second = kept.journal and (too_long or complete)
     if second:
-        # Its first part is closed, here or by whoever folded it; this is the second.
+        # Its first part is closed, here or by the process that imported it; this is the second.
         end_as_died(path, "no agent ran for a long time; the job goes on in another run")
         plan.note(f"goes on from run {plan.run_id}")
         plan.run_id = new_run_id(plan.started_wall_s + (until_s - plan.started_s))
         plan.started_wall_s += until_s - plan.started_s
         plan.started_s = until_s
         path = sharing.site.journals / f"{plan.run_id}.journal"
-    run = book.open(plan) if plan.job else book.open_nobody(plan.started_s, plan)
-    sharing.ledger.open(plan.run_id if plan.job else NOBODY, account)
+    run = book.open(plan) if plan.job else book.open_unattributed(plan.started_s, plan)
+    sharing.ledger.open(plan.run_id if plan.job else UNATTRIBUTED, account)
     if plan.job:
         sharing.cpu.begin(plan.run_id, until_s, kept.cpu_s)
     if not run.go_on(path, kept.offsets_j) or not kept.journal:

@@ -63,7 +63,7 @@ class Service:
                 agent.work(self.stop)
             finally:
                 ends.stop()
-                # They take a journal that nobody holds for a finished one, so they end first.
+                # They treat an unlocked journal as finished, so they stop first.
                 if sender is not None:
                     sender.stop()
                 if folding is not None:

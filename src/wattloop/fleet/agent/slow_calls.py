@@ -123,7 +123,7 @@ class SlowCalls:
             facts, reason = ask_slurm(
                 task.job, folder=self._config.slurm_bin, caps=self._caps is not None
             )
-            if again and reason:  # nobody answers: what was chosen before still holds
+            if again and reason:  # no answer: the previous choice still holds
                 self._plan_another_look(task)
                 return
             control = self._config.control

@@ -68,10 +68,10 @@ def pack_batch(wall_s: float, status: dict[str, Any] | None, pieces: Sequence[Pi
 
 
 def unpack_batch(body: bytes) -> tuple[float | None, Any, list[Piece]]:
-    """Inverse of `pack_batch`, of whatever somebody sent.
+    """Unpack a body made by `pack_batch`; the sender is not trusted.
 
     Raises:
-        ConfigError: it is no such body.
+        ConfigError: the body is malformed.
     """
     line, _, rest = body.partition(b"\n")
     try:
@@ -101,7 +101,7 @@ def clock_of(value: Any) -> float | None:
     """A sender's time of day; None when it does not say.
 
     Raises:
-        ConfigError: it is no time.
+        ConfigError: the value is not a time.
     """
     if value is None:
         return None

@@ -30,7 +30,7 @@ class DeliveryOptions:
             connection, so that a new secret needs no restart).
         every_s: how often to send what is new.
         limit_b: how much may wait on disk; see `room` for what goes first.
-        final_after_s: a journal without an end that nobody holds or writes for so long is closed
+        final_after_s: an unfinished journal that is unlocked and unwritten for so long is closed
             for good; until then a restarted agent may go on with it.
         timeout_s: how long an answer may take.
         ca_file: certificates that an https server is checked against; the system's by default.
@@ -91,7 +91,7 @@ LARGEST_ANSWER_B = 4 * 1024 * 1024
 
 
 class ServerUnavailable(WattloopError):
-    """Nobody answers, or the server says that it cannot now; `retry_s` is when it asks for."""
+    """The server does not answer, or is busy; `retry_s` is the delay that it asks for."""
 
     def __init__(self, message: str, retry_s: float = 0.0) -> None:
         super().__init__(message)

@@ -44,7 +44,7 @@ class Made(NamedTuple):
 def make_room(outbox: Outbox, limit_b: int, idle_s: float = 600.0) -> Made:
     """Give up the least valuable until no more than `limit_b` wait.
 
-    Journals that somebody wrote to within `idle_s` are left alone: an agent may go on with them.
+    Journals written to within `idle_s` are left alone: an agent may continue them.
     """
     waiting = outbox.waiting()
     aside = outbox.refused()

@@ -1,4 +1,4 @@
-"""A folder of journals: those that end, those that grow, and those that nobody wants."""
+"""The folder of journals that wait for delivery: finished, growing, and refused ones."""
 
 import time
 import zlib
@@ -11,7 +11,7 @@ from wattloop.store.ingest.uploads import LARGEST_PIECE_B
 from wattloop.store.journal import frames_in, journal_is_live, lock_journal
 
 DIED = ".died"
-"""Suffix of a journal whose writer is gone for good: nobody may go on with it."""
+"""Suffix of a journal whose writer has crashed; no agent may continue it."""
 THINNED = ".thinned"
 SUFFIXES = (".journal", DIED, THINNED)
 REFUSED = "refused"
@@ -31,7 +31,7 @@ class Waiting(NamedTuple):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody may go on with it."""
+        """Return True when no agent may continue the journal."""
         return self.path.suffix in (DIED, THINNED)
 
     def is_growing(self) -> bool:
@@ -43,7 +43,7 @@ class Waiting(NamedTuple):
         return time.time() - self.path.stat().st_mtime
 
     def close(self) -> "Waiting":
-        """Its writer is gone for good: from now on an agent begins a run anew instead."""
+        """Mark the journal as crashed: from now on an agent begins a new run instead."""
         target = self.path.with_suffix(DIED)
         with lock_journal(self.path) as refusal:
             if refusal is None:

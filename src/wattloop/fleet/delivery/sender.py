@@ -49,7 +49,7 @@ class Sender:
         self.outbox = Outbox(options.folder)
         self._link = DeliveryClient(options) if link is None else link
         self._path = f"/api/v1/nodes/{quote(options.node)}/delivery"
-        # by file, not by run: a thinned journal begins anew
+        # by file, not by run: a downsampled journal is sent from its beginning
         self._offsets: dict[str, int] = {}
         self._paused: dict[str, tuple[float, float]] = {}
         """Complete at the server but not in its store, or refused: when to ask again, the pause."""
@@ -115,7 +115,7 @@ class Sender:
         return Piece(one.run_id, offset, data, final, restart)
 
     def _close_if_left(self, one: Waiting) -> None:
-        """All of it is sent and it has no end: after a while nobody will go on with it."""
+        """Close a journal that is sent completely, has no end and was not written for a while."""
         try:
             if one.idle_s() > self.options.final_after_s and not one.is_growing():
                 one.close()
@@ -142,7 +142,7 @@ class Sender:
         self._paused.pop(name, None)
         self._offsets[name] = answer.offset
         if answer.tail is not None and not one.has_tail(answer.offset, answer.tail):
-            _log.warning("%s: the server has other bytes than this node; sent anew", name)
+            _log.warning("%s: the server has other bytes than this node; sent again", name)
             self._differing.add(name)
             self._offsets[name] = 0
         elif answer.offset:

@@ -47,7 +47,7 @@ def deliver(
         options: from where to where.
         status: what the node says of itself, asked before each request.
         once: for a person or a shutdown script: end when all is sent, or raise when it cannot be.
-        stop: set by somebody else to end this.
+        stop: set by the caller to end the loop.
         report: told of each round, and of each fault in words.
 
     Raises:
@@ -128,7 +128,7 @@ class Delivery:
                 deliver(self._options, self._status, stop=self._stop, report=self._told)
             except Exception as error:  # noqa: BLE001 - measuring must go on whatever happens here
                 self.fault = f"{type(error).__name__}: {error}"
-                _log.exception("delivery: begins anew in a minute")
+                _log.exception("delivery: failed; tried again in a minute")
                 self._stop.wait(LONGEST_PAUSE_S)
 
     def _told(self, said: Progress | str) -> None:
@@ -139,7 +139,7 @@ class Delivery:
 
 
 class _Pace:
-    """When to try again: soon while there is more, later and later while nobody answers."""
+    """Delay until the next attempt: short while data waits, doubling while no server answers."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -196,7 +196,7 @@ def _say(made: Made, options: DeliveryOptions, report: Callable[[Progress | str]
 def _alone(folder: Path) -> Iterator[None]:
     """One sender per folder: two would be right, but do everything twice."""
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: there is no such folder of journals")
+        raise ConfigError(f"{folder}: no such folder of journals")
     with (folder / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

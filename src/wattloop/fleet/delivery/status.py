@@ -100,7 +100,7 @@ def _number(value: Any, name: str) -> float:
             return float(value)
     except OverflowError:  # a whole number of more digits than a double has room for
         pass
-    raise ConfigError(f"{name}: {_text(value)} is no number")
+    raise ConfigError(f"{name}: {_text(value)} is not a number")
 
 
 def _texts(data: Mapping[str, Any], name: str, most: int) -> tuple[str, ...]:

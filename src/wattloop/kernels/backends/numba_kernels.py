@@ -64,7 +64,7 @@ def stencil(u: Array, v: Array, centre: Any, neighbour: Any) -> Array:
 def montecarlo(real: Any) -> Callable[[int, int], int]:
     """A loop that counts points inside the circle, in numbers of type `real`.
 
-    A point is a hash of its number: there is no state, so any thread can draw any point. 24 bits
+    A point is a hash of its number, without state, so any thread can draw any point. 24 bits
     of the hash fill a float32; fp64 gets the same points.
     """
     scale, one = 2.0**-24, 1.0

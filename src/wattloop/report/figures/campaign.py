@@ -31,7 +31,7 @@ def label_places(
 
     Args:
         points_px: x and y of each point from the upper left corner.
-        names: what is to be written beside each.
+        names: the label of each point.
         size_px: width and height of the chart; names stay inside.
     """
     places = []
@@ -176,9 +176,9 @@ def fairness_figure(rows: Sequence[Row], said: str) -> Any:
     order = list(dict.fromkeys(row["policy"] for row in data))
     base = alt.Chart(rows_data(data))
     x = alt.X("policy:N", sort=order, title=None, axis=alt.Axis(labelAngle=-35))
-    beside = alt.XOffset("of:N", sort=list(titles.values()))
+    offset = alt.XOffset("of:N", sort=list(titles.values()))
     y = alt.Y("value:Q", title="Jain's index over users", scale=alt.Scale(domain=[0, 1]))
-    bars = base.mark_bar().encode(x=x, xOffset=beside, y=y, color=colour("of", [*titles.values()]))
+    bars = base.mark_bar().encode(x=x, xOffset=offset, y=y, color=colour("of", [*titles.values()]))
     chart = bars.properties(width=max(WIDTH, 2 * BAR_PX * len(order)), height=HEIGHT)
     return styled(chart, "Fairness", f"mean over seeds, 1 is equal; {said}")
 

@@ -29,7 +29,7 @@ class RowsName(str):
     text: str
 
     def __new__(cls, rows: Sequence[Row]) -> "RowsName":
-        """Named by content; what is no number is missing."""
+        """Name the data set by its content; values that are not finite become null."""
         columns = list(dict.fromkeys(key for row in rows for key in row))
         values = [[_plain(row.get(key)) for key in columns] for row in rows]
         text = json.dumps({"columns": columns, "rows": values}, separators=(",", ":"))

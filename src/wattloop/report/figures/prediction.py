@@ -45,7 +45,7 @@ PANELS = {
 def forecast_figures(points: Sequence[Point], axes: Sequence[Axis]) -> dict[str, Any]:
     """Three panels side by side with 90% intervals.
 
-    Points that do not fit are hollow, those of GPUs that nobody calibrated are diamonds.
+    Points that do not fit are hollow, those of uncalibrated GPUs are diamonds.
     """
     import altair as alt
 
@@ -110,10 +110,10 @@ def _panel(
         scale = alt.Scale(type="log", base=2) if axis.name in DOUBLED else alt.Scale(zero=False)
         ticks = alt.Axis(values=list(axis.values), format="d", labelOverlap=True)
         x = alt.X("x:Q", title=shown, scale=scale, axis=ticks)
-        beside: dict[str, Any] = {}
+        offset: dict[str, Any] = {}
     else:
         x = alt.X("x:N", title=shown, sort=list(axis.values), axis=alt.Axis(labelAngle=0))
-        beside = {"xOffset": alt.XOffset("curve:N", sort=order)} if several else {}
+        offset = {"xOffset": alt.XOffset("curve:N", sort=order)} if several else {}
     y = alt.Y(f"{quantity}:Q", title=title, scale=alt.Scale(zero=True))
     color = colour("curve", order, several=several)
     layers = []
@@ -121,8 +121,8 @@ def _panel(
         layers.append(base.mark_line().encode(x=x, y=y, color=color))
     if f"{quantity}_low" in data[0]:
         ends = {"y": alt.Y(f"{quantity}_low:Q", title=title), "y2": f"{quantity}_high:Q"}
-        layers.append(base.mark_rule(opacity=0.5).encode(x=x, color=color, **ends, **beside))
-    places = {"x": x, "y": y, "color": color, **beside}
+        layers.append(base.mark_rule(opacity=0.5).encode(x=x, color=color, **ends, **offset))
+    places = {"x": x, "y": y, "color": color, **offset}
     places["shape"] = alt.Shape("shape:N", scale=None, legend=None)
     layers.append(base.mark_point(filled=False, size=POINT_PX2).encode(**places))
     fitting = base.transform_filter("datum.fits")
@@ -151,7 +151,7 @@ class PredictedStep:
     """One step as measured and as predicted.
 
     Attributes:
-        name: model, batch and precision, for whoever points at it.
+        name: model, batch and precision, shown as a tooltip.
         kind: what it is coloured by.
         precision: what it is shaped by.
         measured, predicted: time (s) and power (W).

@@ -249,7 +249,7 @@ def pareto_figures(found: Front) -> dict[str, Any]:
 
 
 def metrics_figures(found: Findings) -> dict[str, Any]:
-    """Energy gain against time loss; energy against time where there is no reference."""
+    """Draw energy gain against time loss; energy against time without a reference."""
     import altair as alt
 
     compared = found.facts["reference"] is not None

@@ -60,13 +60,13 @@ def scaling_figures(result: SweepResult) -> dict[str, Any]:
     base = alt.Chart(rows_data(data))
     order = list(dict.fromkeys(row["setting"] for row in data))
     color = colour("setting", order)
-    beside = alt.XOffset("setting:N", sort=order)
+    offset = alt.XOffset("setting:N", sort=order)
     gpus = alt.X("gpus:O", title="Number of GPUs", axis=alt.Axis(labelAngle=0))
     bars = base.mark_bar().encode(
-        x=gpus, xOffset=beside, y=alt.Y("time_s:Q", title="Time (s)"), color=color
+        x=gpus, xOffset=offset, y=alt.Y("time_s:Q", title="Time (s)"), color=color
     )
     labels = base.mark_text(dy=-6, fontSize=11, color=GREY).encode(
-        x=gpus, xOffset=beside, y=alt.Y("time_s:Q"), text=alt.Text("shown:N")
+        x=gpus, xOffset=offset, y=alt.Y("time_s:Q"), text=alt.Text("shown:N")
     )
     times = alt.layer(bars, labels).properties(width=WIDTH, height=HEIGHT)
     ideal = [{"gpus": count, "speed_up": count / counts[0]} for count in counts]
@@ -324,7 +324,7 @@ def _edp_against_time(results: Sequence[SweepResult]) -> Any:
 
 
 def _powers(results: Sequence[SweepResult]) -> dict[str, Any]:
-    """Power of the main component and of the one beside it, over each lever's settings."""
+    """Draw power of the main and of the second component over each lever's settings."""
     figures = {}
     for number, result in enumerate(results):
         for axis in result.axes:

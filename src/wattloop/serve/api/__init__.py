@@ -1,4 +1,4 @@
-"""The data of the pages as JSON, under /api/v1."""
+"""JSON API of the dashboard, under /api/v1."""
 
 from fastapi import APIRouter
 

@@ -1,4 +1,4 @@
-"""Families of a search's runs: strategy, features and number as asked for."""
+"""API of clusters: groups of a search's runs by strategy, features and number."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ router = APIRouter(tags=["experiments"])
 
 
 class ClusterQuery(BaseModel):
-    """How runs are grouped."""
+    """Strategy, features and number of clusters."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -32,7 +32,7 @@ class ClusterQuery(BaseModel):
 
 
 class ClustersAnswer(BaseModel):
-    """Clusters numbered by their mean energy, where there is one."""
+    """Clusters, numbered by mean energy if known."""
 
     search_id: str
     strategy: str
@@ -48,7 +48,7 @@ class ClustersAnswer(BaseModel):
 def search_clusters(
     house: State, search_id: str, query: Annotated[ClusterQuery, Query()]
 ) -> ClustersAnswer:
-    """Means of every cluster, and the cluster of every run."""
+    """Return the means of every cluster, and the cluster of every run."""
     experiment = stored_search(house.store, search_id)
     found = clusters_of(house, experiment, query)
     return ClustersAnswer(
@@ -67,13 +67,13 @@ def search_clusters(
 
 
 def table_of_search(house: AppState, experiment: Experiment) -> RunTable:
-    """Its configurations; kept while no further trial ends."""
+    """Return the configurations of a search; cached until another trial ends."""
     key = ("table", *state_of(house.store, experiment))
     return house.cache.get(key, lambda: with_energy(search_table(house.store, experiment)))
 
 
 def clusters_of(house: AppState, experiment: Experiment, query: ClusterQuery) -> Clusters:
-    """What the page shows and the API says.
+    """Compute the clusters for page and API.
 
     Raises:
         NotThere: no such column.

@@ -1,4 +1,4 @@
-"""Runs side by side."""
+"""API of comparisons: runs side by side."""
 
 from typing import Annotated, Any
 
@@ -20,12 +20,12 @@ MOST_RUNS = 12
 def compared(
     house: State, run: Annotated[list[str], Query(min_length=2, max_length=MOST_RUNS)]
 ) -> dict[str, Any]:
-    """Each quantity of every run, how it differs from the first, and whether that is real."""
+    """Return each quantity of every run, its difference from the first, and its significance."""
     return comparison_of(house.store, run).to_dict()
 
 
 def comparison_of(store: Store, names: list[str]) -> Comparison:
-    """The runs of these names, the first as the base."""
+    """Compare the named runs with the first."""
     if not 2 <= len(names) <= MOST_RUNS:
         raise ConfigError(f"name 2 to {MOST_RUNS} runs to compare")
     records = [find_run(store, name) for name in names]

@@ -1,4 +1,4 @@
-"""A run to take away: CSV, JSON or Parquet."""
+"""Downloads of runs as CSV, JSON or Parquet."""
 
 import tempfile
 from pathlib import Path
@@ -33,11 +33,11 @@ def download(
     what: Annotated[Literal["samples", "signals", "windows", "steps", "runs"], Query()] = "samples",
     kind: Annotated[Literal["csv", "json", "parquet"], Query(alias="format")] = "csv",
 ) -> FileResponse:
-    """Samples, signals, windows, steps, or the run itself, as a file."""
+    """Return samples, signals, windows, steps, or the run itself, as a file."""
     record = find_run(house.store, run_id)
     folder = tempfile.TemporaryDirectory(prefix="wattloop-download-")
     name = f"{record.run_id}-{what}.{kind}"
-    path = Path(folder.name) / f"download.{kind}"  # not a name that somebody else made
+    path = Path(folder.name) / f"download.{kind}"  # not a name from the request
     try:
         export(house.store, [record], what=what, file_format=kind, target=str(path))
     except BaseException:

@@ -1,4 +1,4 @@
-"""Sweeps, searches and campaigns: lists, and what each found."""
+"""API of sweeps, searches, campaigns and studies: lists and results."""
 
 from collections.abc import Hashable
 from typing import Any, Literal
@@ -40,33 +40,33 @@ class ExperimentAnswer(BaseModel):
 
 
 class ExperimentsAnswer(BaseModel):
-    """Newest first."""
+    """Experiments, newest first."""
 
     experiments: list[ExperimentAnswer]
 
 
 @router.get("/sweeps")
 def sweeps(house: State) -> ExperimentsAnswer:
-    """All sweeps."""
+    """List all sweeps."""
     return experiments_answer(house.store, "sweep")
 
 
 @router.get("/sweeps/{sweep_id}", responses=faults(404))
 def sweep(house: State, sweep_id: str) -> dict[str, Any]:
-    """What a sweep found: every point with its gains."""
+    """Return the result of a sweep: every point with its gains."""
     result = stored_sweep(house.store, sweep_id)
     return {**result.experiment.to_dict(), **result.summary()}
 
 
 @router.get("/searches")
 def searches(house: State) -> ExperimentsAnswer:
-    """All searches."""
+    """List all searches."""
     return experiments_answer(house.store, "search")
 
 
 @router.get("/searches/{search_id}", responses=faults(404))
 def search(house: State, search_id: str) -> dict[str, Any]:
-    """What a search found: its summary and every configuration."""
+    """Return the result of a search: its summary and every configuration."""
     experiment = stored_search(house.store, search_id)
     candidates, summary = looked_at(house.store, experiment)
     return {**summary.to_dict(), "trials": [candidate.to_dict() for candidate in candidates]}
@@ -74,13 +74,13 @@ def search(house: State, search_id: str) -> dict[str, Any]:
 
 @router.get("/campaigns")
 def campaigns(house: State) -> ExperimentsAnswer:
-    """All campaigns of `simulate`."""
+    """List all campaigns of `simulate`."""
     return experiments_answer(house.store, "campaign")
 
 
 @router.get("/campaigns/{campaign_id}", responses=faults(404))
 def campaign(house: State, campaign_id: str) -> dict[str, Any]:
-    """What was asked of a campaign, and every policy and seed with its figures."""
+    """Return the specification of a campaign, and the metrics of every policy and seed."""
     experiment = with_status_now(house.store, find_experiment(house.store, campaign_id, "campaign"))
     outcomes = known_outcomes(house.store, experiment)
     return {**experiment.to_dict(), "results": per_cell(outcomes)}
@@ -88,19 +88,19 @@ def campaign(house: State, campaign_id: str) -> dict[str, Any]:
 
 @router.get("/studies")
 def studies(house: State) -> ExperimentsAnswer:
-    """All studies."""
+    """List all studies."""
     return experiments_answer(house.store, "study")
 
 
 @router.get("/studies/{study_id}", responses=faults(404))
 def study(house: State, study_id: str) -> dict[str, Any]:
-    """The six steps of a study: what came of each, and which is next."""
+    """Return the six steps of a study with their results, and the next step."""
     experiment = find_experiment(house.store, study_id, "study")
     return {**experiment.to_dict(), "next": next_step(experiment.facts.get("steps") or {})}
 
 
 def state_of(store: Store, experiment: Experiment) -> tuple[Hashable, ...]:
-    """Changes whenever what is known of an experiment does."""
+    """Return a value that changes whenever the stored experiment does."""
     now = with_status_now(store, experiment)
     own = trials.c.experiment_id == experiment.experiment_id
     with store.reading() as connection:
@@ -114,11 +114,11 @@ def state_of(store: Store, experiment: Experiment) -> tuple[Hashable, ...]:
 
 
 def experiments_answer(store: Store, kind: Kind) -> ExperimentsAnswer:
-    """What the page lists."""
+    """Return the list for page and API."""
     counts = _counts(store)
     found = []
     for stored in list_experiments(store, kind):
-        # a study is done by a person, step by step: nobody holds it in between
+        # a study is done by a person, step by step: no process locks it in between
         experiment = stored if kind == "study" else with_status_now(store, stored)
         all_trials, ended = counts.get(experiment.experiment_id, (0, 0))
         if kind == "study":
@@ -140,7 +140,7 @@ def experiments_answer(store: Store, kind: Kind) -> ExperimentsAnswer:
 
 
 def _counts(store: Store) -> dict[str, tuple[int, int]]:
-    """Trials begun and ended, counted by the database: there may be tens of thousands."""
+    """Count begun and ended trials in the database: there may be tens of thousands."""
     ended = func.count().filter(trials.c.status.notin_(UNENDED))
     query = select(trials.c.experiment_id, func.count(), ended).group_by(trials.c.experiment_id)
     with store.reading() as connection:

@@ -1,4 +1,4 @@
-"""Runs of other machines: the pieces of their journals, with a token."""
+"""API that receives journals of other machines piece by piece, with a token."""
 
 import time
 from typing import Annotated
@@ -33,14 +33,14 @@ Clock = Annotated[
 
 
 class ReceivedAnswer(BaseModel):
-    """Where the next piece begins, and whether the run is complete and in the store."""
+    """Offset of the next piece, and whether the run is complete and stored."""
 
     offset: int
     ended: bool
 
 
 class ExpectedAnswer(BaseModel):
-    """A piece that does not follow: where the next one must begin."""
+    """Refusal of a piece with the wrong offset: where the next one must begin."""
 
     detail: str
     offset: int
@@ -48,7 +48,7 @@ class ExpectedAnswer(BaseModel):
 
 @router.get("/{run_id}")
 def received(request: Request, house: State, caller: Asking, run_id: RunId) -> ReceivedAnswer:
-    """How far this server is with a run."""
+    """Return how many bytes of a run's journal the server has."""
     try:
         return _answer(house.ingest.received(run_id, source_of(house, caller, None)))
     except NotYours as error:
@@ -72,7 +72,7 @@ async def take(
     final: Annotated[bool, Query(description="Nothing will follow.")] = False,
     clock: Clock = None,
 ) -> ReceivedAnswer:
-    """The next bytes of a run's journal, durable when this answers; sent twice, taken once."""
+    """Append the next bytes of a run's journal durably; a repeated piece is ignored."""
     piece = await body_of(request, LARGEST_PIECE_B)
     source = source_of(house, caller, clock)
     try:
@@ -94,7 +94,7 @@ async def take(
 
 
 def source_of(house: AppState, caller: Caller, wall_s: float | None) -> Source:
-    """Who sends; a node's clock is compared with ours."""
+    """Return the sender of a piece, with the offset of its clock from ours."""
     if caller.role is Role.NODE:
         return Source(caller.node, house.book.heard(caller.node, wall_s), is_trusted=True)
     offset_s = None if wall_s is None else wall_s - time.time()

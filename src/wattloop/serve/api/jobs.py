@@ -1,4 +1,4 @@
-"""Jobs: filtered, sorted, in pages, with totals and energy over duration."""
+"""API of jobs: filtered, sorted and paged, with totals and energy over duration."""
 
 import math
 import re
@@ -28,7 +28,7 @@ LEAP = "60"
 
 
 def moment_wall_s(text: str) -> float | None:
-    """`2026-01-31`, which begins at this server's midnight, or `2026-01-31T12:00:00Z`.
+    """Parse `2026-01-31` (midnight of this server) or `2026-01-31T12:00:00Z`.
 
     None for an empty text.
 
@@ -84,7 +84,7 @@ Moment = Annotated[
 
 
 class DeviceSlope(BaseModel):
-    """Joules that each further second costs on a kind of device."""
+    """Joules per further second on a type of device."""
 
     device: str
     slope_w: float
@@ -94,14 +94,14 @@ class DeviceSlope(BaseModel):
 
 
 class NoSlope(BaseModel):
-    """A kind of device whose jobs lie on no line, and why."""
+    """A type of device whose jobs do not lie on a line, with the reason."""
 
     device: str
     reason: str
 
 
 class SlopesAnswer(BaseModel):
-    """Energy against duration, per device, of matching jobs; points for a chart."""
+    """Energy against duration per device of matching jobs; points for a chart."""
 
     slopes: list[DeviceSlope]
     missing: list[NoSlope]
@@ -109,7 +109,7 @@ class SlopesAnswer(BaseModel):
 
 
 def slopes_of(rows: Iterable[Mapping[str, Any]]) -> SlopesAnswer:
-    """Lines through rows of the list of jobs, as far as they count in totals."""
+    """Fit lines through jobs that count in totals."""
     points = [
         (str(row["device"] or "unknown device"), float(row["duration_s"]), float(row["energy_j"]))
         for row in rows
@@ -142,7 +142,7 @@ SLOPE_RUNS = 2_000
 
 
 class JobFilters(BaseModel):
-    """Which jobs; empty is any."""
+    """Filter of jobs; empty fields match any."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -162,7 +162,7 @@ class JobFilters(BaseModel):
 
 
 class JobQuery(JobFilters):
-    """Which jobs, in which order, and which page of them."""
+    """Filter, order and page of jobs."""
 
     sort: Sort = "started"
     order: Literal["down", "up"] = "down"
@@ -171,7 +171,7 @@ class JobQuery(JobFilters):
 
 
 class Job(BaseModel):
-    """One job in the list: a run, or all runs of a job of a batch system.
+    """One job in the list: a run, or all runs of a batch job.
 
     Energies in joules of everything that was read on its `nodes`; `run_id` is the first of its
     `runs`. Those of the `quarantined` are not believed, and in no sum.
@@ -208,7 +208,7 @@ class Job(BaseModel):
 
 
 class Totals(BaseModel):
-    """Over all matching jobs whose energy counts; how many of them know each figure.
+    """Totals over all matching jobs that count, and how many of them have each figure.
 
     `measured` are those `with_energy` of which every part was read from a sensor.
     """
@@ -226,7 +226,7 @@ class Totals(BaseModel):
 
 
 class JobRun(BaseModel):
-    """A run of a job: what one node measured of it."""
+    """The run of a job on one node."""
 
     run_id: str
     host: str
@@ -247,7 +247,7 @@ class JobRun(BaseModel):
 
 
 class JobAnswer(BaseModel):
-    """A job with its runs, in the order of their hosts."""
+    """A job with its runs, ordered by host."""
 
     job: Job
     runs: list[JobRun]
@@ -264,31 +264,31 @@ class JobsAnswer(BaseModel):
 
 @router.get("/jobs")
 def jobs(house: State, query: Annotated[JobQuery, Query()]) -> JobsAnswer:
-    """One page of jobs, with the totals of all that match."""
+    """Return one page of jobs, with the totals of all that match."""
     house.tidy()
     return jobs_answer(house, query)
 
 
 @router.get("/jobs/slopes")
 def job_slopes(house: State, query: Annotated[JobFilters, Query()]) -> SlopesAnswer:
-    """Energy against duration per device type, with its slope."""
+    """Return energy against duration per device type, with its slope."""
     return slopes_answer(house.store, query)
 
 
 @router.get("/jobs/{job_key:path}", responses=faults(404))
 def job(house: State, job_key: str) -> JobAnswer:
-    """One job with the runs of all its nodes."""
+    """Return one job with the runs of all its nodes."""
     return job_answer(house.store, job_key)
 
 
 def job_answer(store: Store, job_key: str) -> JobAnswer:
-    """What the page of a job shows."""
+    """Return one job for page and API."""
     row, found = job_with_runs(store, job_key)
     return JobAnswer(job=_job(row), runs=[JobRun(**_listed(one)) for one in found])
 
 
 def jobs_answer(house: AppState, query: JobQuery) -> JobsAnswer:
-    """What the page shows and the API says."""
+    """Return a page of jobs for page and API."""
     wanted = _filter(query)
     order = (query.sort, query.order, query.page, query.size)
     rows = house.kept.get(
@@ -321,7 +321,7 @@ def _listed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def slopes_answer(store: Store, query: JobFilters) -> SlopesAnswer:
-    """Energy against duration of the newest matching jobs."""
+    """Return energy against duration of the newest matching jobs."""
     return slopes_of(job_page(store, _filter(query), limit=SLOPE_RUNS))
 
 

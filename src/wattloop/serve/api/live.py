@@ -1,4 +1,4 @@
-"""Samples of a run while it goes on, as server-sent events."""
+"""Samples of a running run as server-sent events."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ EVENTS = "text/event-stream"
     responses={200: {"content": {EVENTS: {"schema": {"type": "string"}}}}, **faults(404)},
 )
 async def live(request: Request, house: State, run_id: str) -> StreamingResponse:
-    """Events `samples` as they are written, and `end` when the run is over.
+    """Stream events `samples` as they are written, and `end` when the run has ended.
 
     Their data are rows `{"time_s": since the start, "power_w": ..., "domain": ...}`.
     """
@@ -81,7 +81,7 @@ async def _events(
 def _rows(
     block: SampleBlock, record: RunRecord, counters: dict[tuple[int, int], tuple[float, float]]
 ) -> Iterator[dict[str, Any]]:
-    """Power of the domains in a block: gauges as they are, counters by their differences."""
+    """Return power of the domains in a block: gauges directly, counters by differences."""
     known = [s for s in power_series(record.feeds).values() if s.feed == block.feed]
     for place, time_s in enumerate(block.times_s):
         for series in known:

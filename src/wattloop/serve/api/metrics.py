@@ -1,4 +1,4 @@
-"""Totals in the format of Prometheus, at /metrics.
+"""Totals in Prometheus format, at /metrics.
 
 Format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
@@ -22,7 +22,7 @@ TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @router.get("/metrics", response_class=PlainTextResponse)
 def metrics(house: State) -> PlainTextResponse:
-    """Runs, joules and grams by cluster, project and host, and how many runs go on."""
+    """Return runs, joules and grams by cluster, project and host, and the number of live runs."""
     return PlainTextResponse("".join(f"{line}\n" for line in _lines(house.store)), media_type=TYPE)
 
 

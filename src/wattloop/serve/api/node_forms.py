@@ -1,4 +1,4 @@
-"""What nodes and machines send and hear, as the OpenAPI document has it; who reads it checks it."""
+"""Forms of node status and delivery for the OpenAPI document."""
 
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ ByDomain = Annotated[dict[str, Watts], Field(max_length=MOST_DOMAINS)]
 
 
 class StatusForm(BaseModel):
-    """A node now; what it does not know it leaves out. Long texts are cut."""
+    """Status of a node; unknown fields are left out. Long texts are cut."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -42,14 +42,14 @@ class StatusForm(BaseModel):
 
 
 class HeardAnswer(BaseModel):
-    """The server's time of day, and how far the node's clock is ahead of it."""
+    """The server's wall-clock time, and the offset of the node's clock."""
 
     wall_s: float
     clock_offset_s: float | None
 
 
 class PieceAnswer(BaseModel):
-    """What became of a piece.
+    """Result of one piece.
 
     `offset` is where the next one begins, `ended` says that the run is in the store, `complete`
     that all of it is here and waits, `refused` why it never will be; `tail` is a checksum of the
@@ -65,7 +65,7 @@ class PieceAnswer(BaseModel):
 
 
 class DeliveredAnswer(HeardAnswer):
-    """A piece each, in their order."""
+    """One result per piece, in their order."""
 
     pieces: list[PieceAnswer]
 

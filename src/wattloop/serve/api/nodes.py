@@ -1,4 +1,4 @@
-"""Nodes of the fleet: what they draw now, and what they deliver."""
+"""API of the fleet's nodes: status, power and delivery."""
 
 import json
 import time
@@ -38,7 +38,7 @@ Node = Annotated[str, Path(pattern=f"^{NODE_NAME.pattern}$")]
 
 
 class NodeAnswer(BaseModel):
-    """A node now: watts, seconds, and times of day in seconds since 1970."""
+    """Status of a node: watts, seconds, and times in seconds since 1970."""
 
     node: str
     power_w: float | None
@@ -59,7 +59,7 @@ class NodeAnswer(BaseModel):
 
 
 class RefusedJournalAnswer(BaseModel):
-    """A journal that was set aside, because its run cannot be stored as it is."""
+    """A quarantined journal: its run cannot be stored."""
 
     run_id: str
     node: str
@@ -68,7 +68,7 @@ class RefusedJournalAnswer(BaseModel):
 
 
 class NodesAnswer(BaseModel):
-    """All nodes that were ever heard of, and journals that were set aside."""
+    """All known nodes, and quarantined journals."""
 
     wall_s: float
     nodes: list[NodeAnswer]
@@ -76,7 +76,7 @@ class NodesAnswer(BaseModel):
 
 
 class PowerAnswer(BaseModel):
-    """Power of the fleet now: of nodes that were heard within `max_age_s`.
+    """Power of the fleet now: nodes that reported within `max_age_s`.
 
     `power_w` is None when none was; `silent` names those that are missing from it.
     """
@@ -93,7 +93,7 @@ class PowerAnswer(BaseModel):
 
 @router.get("/nodes")
 def nodes(house: State) -> NodesAnswer:
-    """What every node said last."""
+    """Return the last status of every node."""
     return NodesAnswer(
         wall_s=time.time(),
         nodes=node_answers(house.book),
@@ -105,13 +105,13 @@ def nodes(house: State) -> NodesAnswer:
 def fleet_power(
     house: State, max_age_s: Annotated[float, Query(gt=0, le=3_600)] = STALE_S
 ) -> PowerAnswer:
-    """What all nodes draw now, and who is missing."""
+    """Return the power of all nodes now, and the nodes that are missing."""
     return power_answer(house.book, max_age_s)
 
 
 @router.delete("/nodes/{node}", dependencies=[Writer], responses=faults(404))
 def forget(request: Request, house: State, caller: Asking, node: Node) -> NodesAnswer:
-    """A node that is no more: with the server's own token; its runs stay."""
+    """Remove a node that no longer exists (server's own token only); its runs stay."""
     if caller.role is not Role.ADMIN:
         raise refuse(request, 403, "only the server's own token removes nodes")
     was_heard = house.book.forget(node)
@@ -128,7 +128,7 @@ def forget(request: Request, house: State, caller: Asking, node: Node) -> NodesA
     openapi_extra={"requestBody": body_schema(StatusForm)},
 )
 async def status(request: Request, house: State, caller: Asking, node: Node) -> Any:
-    """A node says what it draws and which jobs it has."""
+    """Receive the status of a node: power and jobs."""
     if not caller.may_speak_for(node):
         raise refuse(request, 403, f"may not speak for {node}")
     body = await body_of(request, HEAD_B)
@@ -149,7 +149,7 @@ async def status(request: Request, house: State, caller: Asking, node: Node) -> 
     openapi_extra={"requestBody": DELIVERY_BODY},
 )
 async def delivery(request: Request, node: Node) -> Any:
-    """Everything a node has to say in one request: its status, and pieces of its journals."""
+    """Receive the status of a node and pieces of its journals in one request."""
     # comes in by `door` as well: what others declare as dependencies is called here
     await check_writer(request)
     house: AppState = request.app.state.house
@@ -177,7 +177,7 @@ async def delivery(request: Request, node: Node) -> Any:
 
 
 def _taken(house: AppState, piece: Piece, source: Source) -> Taken:
-    """What becomes of one piece; that one makes no sense does not stop the others."""
+    """Take one piece; an invalid piece does not stop the others."""
     try:
         found = _take(house, piece, source)
     except Unexpected as error:
@@ -209,7 +209,7 @@ def _answered(taken: Taken, ended: dict[str, bool | str]) -> Taken:
 
 
 def node_answers(book: NodeTable) -> list[NodeAnswer]:
-    """What the page shows and the API says."""
+    """Return all nodes for page and API."""
     return [_node(one) for one in book.now()]
 
 
@@ -236,7 +236,7 @@ def _node(one: NodeNow) -> NodeAnswer:
 
 
 def power_answer(book: NodeTable, max_age_s: float = STALE_S) -> PowerAnswer:
-    """The sum over nodes that were heard lately."""
+    """Sum the power of nodes that reported recently."""
     known = book.now()
     heard = [n for n in known if n.age_s <= max_age_s and n.power_w is not None]
     limits_w = [n.limit_w for n in heard if n.limit_w is not None]

@@ -1,4 +1,4 @@
-"""The oracle as a service: many jobs on many placements in one request."""
+"""API of the oracle: estimates of many jobs on many placements in one request."""
 
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -27,7 +27,7 @@ MOST_CHOICES = 16
 
 
 def _whole(value: Any) -> Any:
-    """JSON has one kind of number: 2.0 is a whole one."""
+    """Accept 2.0 as a whole number: JSON has one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -58,7 +58,7 @@ class _Closed(BaseModel):
 
 
 class JobQuestion(_Closed):
-    """A job: a model with its sizes, or what a batch system knows of it."""
+    """A job: a model with its sizes, or the description of a batch system."""
 
     model: Name = Field("", description="A name of `wattloop predict models`; overrides comment.")
     batch: Annotated[list[Batch], Field(max_length=MOST_CHOICES)] | Batch = Field(
@@ -82,7 +82,7 @@ class JobQuestion(_Closed):
     time_limit_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
 
     def asked(self) -> AskedJob:
-        """As the service wants it."""
+        """Convert to the oracle service's form."""
         batches = (self.batch,) if isinstance(self.batch, int) else tuple(self.batch)
         stated = JobComment(
             model=self.model,
@@ -118,7 +118,7 @@ class PlacementQuestion(_Closed):
     spread: bool = False
 
     def where(self) -> PlacementQuery:
-        """As the service wants it."""
+        """Convert to the oracle service's form."""
         bytes_s = self.network_gbit_s * 1e9 / 8
         return PlacementQuery(
             self.gpu, self.gpus, self.cap_w, self.gpus_per_node, bytes_s, self.spread
@@ -146,7 +146,7 @@ class BatchQuestion(_Closed):
 
 
 class ResultAnswer(BaseModel):
-    """One pair; with `error` it has no figures, and `later` says whether to ask again."""
+    """One pair; with `error` it has no figures, and `later` means to ask again."""
 
     result: int
     job: int
@@ -165,7 +165,7 @@ class ResultAnswer(BaseModel):
 
 
 class JobAnswer(BaseModel):
-    """What was understood of a job, and the number of its best result."""
+    """The interpretation of a job, and the index of its best result."""
 
     job: int
     model: str | None
@@ -181,7 +181,7 @@ class JobAnswer(BaseModel):
 
 
 class SubmitAnswer(BaseModel):
-    """What is expected of a job, and lines for its user."""
+    """The estimate of a job, and lines for its user."""
 
     energy_j: float | None
     time_s: float | None
@@ -204,7 +204,7 @@ class BatchAnswer(BaseModel):
 
 
 def body_schema(form: type[BaseModel]) -> dict[str, Any]:
-    """A form as the document of calls has it: the body is read by ourselves, up to a size."""
+    """Return the OpenAPI schema of a body that is read by hand, up to a size."""
     schema = form.model_json_schema()
     parts = schema.pop("$defs", {})
 
@@ -244,7 +244,7 @@ Q = TypeVar("Q", bound=BaseModel)
     openapi_extra={"requestBody": body_schema(BatchQuestion)},
 )
 async def predict_batch(request: Request, house: State) -> Response:
-    """Time, power and energy of every pair, with intervals, and the best placement of each job."""
+    """Return time, power and energy of every pair with intervals, and each job's best placement."""
     body = await body_of(request, LARGEST_B)
 
     def answered() -> bytes:
@@ -275,7 +275,7 @@ async def predict_batch(request: Request, house: State) -> Response:
     openapi_extra={"requestBody": body_schema(JobQuestion)},
 )
 async def predict_submit(request: Request, house: State) -> Response:
-    """What to tell the user of a job that is submitted; `Accept: text/plain` for plain lines."""
+    """Return the estimate for the user of a submitted job; `Accept: text/plain` for text."""
     body = await body_of(request, LARGEST_B)
     plain = request.headers.get("accept", "").startswith("text/plain")
 

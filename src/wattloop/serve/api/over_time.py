@@ -1,4 +1,4 @@
-"""A policy and seed of a campaign over time: simulated again from what the store keeps."""
+"""API of a campaign's cell over time: the stored scenario simulated again."""
 
 from typing import Annotated, NamedTuple
 
@@ -16,7 +16,7 @@ Cells = dict[tuple[str, int], TrialRecord]
 
 
 class CellQuery(BaseModel):
-    """Which simulation; the first policy and seed unless given."""
+    """Policy and seed; the first ones unless given."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -25,7 +25,7 @@ class CellQuery(BaseModel):
 
 
 class OverTimeAnswer(BaseModel):
-    """Power of the whole cluster in equal spans, simulated."""
+    """Power of the whole cluster in equal intervals, simulated."""
 
     policy: str
     seed: int
@@ -36,7 +36,7 @@ class OverTimeAnswer(BaseModel):
 
 
 class OverTime(NamedTuple):
-    """One simulation, made again by the simulator's process.
+    """One simulation, repeated by the simulator's process.
 
     Attributes:
         times_s, mean_w, budget_w: power of the cluster in equal spans; the budget where there is.
@@ -57,7 +57,7 @@ class OverTime(NamedTuple):
 async def campaign_over_time(
     house: State, campaign_id: str, query: Annotated[CellQuery, Query()]
 ) -> OverTimeAnswer:
-    """Power over time of one policy on one seed."""
+    """Return power over time of one policy on one seed."""
 
     def made() -> OverTime:
         experiment = find_experiment(house.store, campaign_id, "campaign")
@@ -75,7 +75,7 @@ async def campaign_over_time(
 
 
 def cells_of(house: AppState, experiment: Experiment) -> Cells:
-    """(policy, seed) -> trial, of those that came to an end."""
+    """Return (policy, seed) -> trial of finished trials."""
 
     def make() -> Cells:
         return {
@@ -90,7 +90,7 @@ def cells_of(house: AppState, experiment: Experiment) -> Cells:
 def over_time_of(
     house: AppState, experiment: Experiment, cells: Cells, query: CellQuery
 ) -> OverTime:
-    """What the page draws.
+    """Return one simulation over time for page and API.
 
     Raises:
         NotThere: no such simulation in the campaign.

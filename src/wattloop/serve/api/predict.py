@@ -1,4 +1,4 @@
-"""Predictions: a model of the table, a GPU, a setting."""
+"""API of predictions: a model of the table, a GPU, a setting."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ MODEL = "A name of `wattloop predict models`."
 
 
 class PredictForm(BaseModel):
-    """A question. Only models of the table: a page must not be able to run code by name."""
+    """A query. Only models of the table: a page must not be able to run code by name."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -42,20 +42,20 @@ class PredictForm(BaseModel):
 
 
 class PredictQuery(PredictForm):
-    """The same where no form is to be shown: the model is named."""
+    """A query in which the model is required."""
 
     model: str = Field(min_length=1, max_length=100, description=MODEL)
 
 
 @router.get("/predict", responses=faults(404, 409))
 async def predict(house: State, query: Annotated[PredictQuery, Query()]) -> dict[str, Any]:
-    """Time, power, energy and memory of one training step, with intervals and terms."""
+    """Return time, power, energy and memory of one training step, with intervals and terms."""
     found: dict[str, Any] = (await forecast_of(house, query))["answer"]
     return found
 
 
 async def forecast_of(house: AppState, query: PredictForm) -> dict[str, Any]:
-    """The answer: `answer` for programs, `html` for the page; made in the predictor's process.
+    """Predict in the predictor's process: `answer` for programs, `html` for the page.
 
     Raises:
         NotThere: no such model or GPU in the tables.
@@ -92,7 +92,7 @@ def _check_gpu(name: str) -> None:
 
 
 def known_models() -> list[str]:
-    """Names that can be asked for."""
+    """Return the names of models of the table."""
     return sorted(architecture_names())
 
 

@@ -1,4 +1,4 @@
-"""Runs: what was measured, and its curves."""
+"""API of runs: results, curves and advice."""
 
 import math
 from typing import Annotated, Any
@@ -43,7 +43,7 @@ class BandAnswer(BaseModel):
 
 
 class CurvesAnswer(BaseModel):
-    """All curves of a run, as fine as fits."""
+    """All curves of a run, downsampled to the requested size."""
 
     run_id: str
     curves: list[CurveAnswer]
@@ -51,7 +51,7 @@ class CurvesAnswer(BaseModel):
 
 
 class AdviceAnswer(BaseModel):
-    """The best advice first."""
+    """Advice, the best first."""
 
     run_id: str
     advice: list[dict[str, Any]]
@@ -59,7 +59,7 @@ class AdviceAnswer(BaseModel):
 
 @router.get("/{run_id}", responses=faults(404))
 def run(house: State, run_id: str) -> dict[str, Any]:
-    """Everything known of a run but its samples."""
+    """Return everything about a run except its samples."""
     return find_any_run(house.store, run_id).to_dict()
 
 
@@ -72,7 +72,7 @@ def curves(
     end_s: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
     signals: Annotated[bool, Query(description="Utilisation, clocks, ... instead.")] = False,
 ) -> CurvesAnswer:
-    """Power of every domain over time, with windows; a span of it with `begin_s` and `end_s`."""
+    """Return power of every domain over time, with windows; of `begin_s` to `end_s` if given."""
     record = find_any_run(house.store, run_id)
     span_s = (begin_s, end_s)
     if signals:
@@ -86,7 +86,7 @@ def curves(
 
 @router.get("/{run_id}/advice", responses=faults(404))
 def advice(house: State, run_id: str) -> AdviceAnswer:
-    """What the run wasted and what to do about it; empty when there is nothing to say."""
+    """Return what the run wasted and how to save it; empty without advice."""
     record = find_any_run(house.store, run_id)
     return AdviceAnswer(
         run_id=record.run_id, advice=[a.to_dict() for a in advice_of(house, record)]
@@ -94,7 +94,7 @@ def advice(house: State, run_id: str) -> AdviceAnswer:
 
 
 def advice_of(house: AppState, record: RunRecord) -> list[Advice]:
-    """The same for the page; of a run that is over it is worked out once."""
+    """Return advice for the page; cached for finished runs."""
     if record.result is None:
         return []
     return house.cache.get(
@@ -103,7 +103,7 @@ def advice_of(house: AppState, record: RunRecord) -> list[Advice]:
 
 
 def find_any_run(store: Store, run_id: str) -> RunRecord:
-    """A stored run, or one that still goes on."""
+    """Return a stored or a running run."""
     with store.reading() as connection:
         is_kept = has_run(connection, run_id)
     live = None if is_kept else live_journal(store, run_id)
@@ -113,7 +113,7 @@ def find_any_run(store: Store, run_id: str) -> RunRecord:
 def curves_answer(
     store: Store, record: RunRecord, points: int, span_s: tuple[float | None, float | None]
 ) -> CurvesAnswer:
-    """What the page draws."""
+    """Return curves for page and API."""
     start_s = record.started_s
     bands = [
         BandAnswer(

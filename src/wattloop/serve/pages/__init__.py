@@ -1,4 +1,4 @@
-"""Pages, one file each: a router with GET routes whose data come from `api/`."""
+"""HTML pages: one router per page; their data come from `api/`."""
 
 from fastapi import APIRouter
 

@@ -1,4 +1,4 @@
-"""*API*: every call on one page, without scripts of another host."""
+"""*API* page: every call on one page, without scripts of another host."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ router = APIRouter()
 
 @router.get("/api")
 def api_page(request: Request, house: State) -> HTMLResponse:
-    """Calls by subject, as the OpenAPI document has them."""
+    """Show calls by subject from the OpenAPI document."""
     document: dict[str, Any] = request.app.openapi()
     calls: dict[str, list[dict[str, Any]]] = {}
     for path, methods in document["paths"].items():

@@ -1,4 +1,4 @@
-"""Style and scripts, all from this machine."""
+"""Style sheet and scripts, all served from this machine."""
 
 from functools import lru_cache
 
@@ -15,32 +15,32 @@ KEEP = {"Cache-Control": "public, max-age=3600"}
 
 @router.get("/style.css")
 def style() -> Response:
-    """The style of reports, whose parts pages show, and what pages have beside."""
+    """Serve the style sheet of reports and pages."""
     text = style_sheet() + static_text("style.css")
     return Response(text, media_type="text/css", headers=KEEP)
 
 
 @router.get("/wattloop.js")
 def script() -> Response:
-    """What makes charts of their definitions, and the switch between light and dark."""
+    """Serve the script that draws charts and switches between light and dark."""
     return Response(static_text("wattloop.js"), media_type="text/javascript", headers=KEEP)
 
 
 @router.get("/curves.js")
 def curves() -> Response:
-    """What draws the power of a run, also while it goes on."""
+    """Serve the script that draws power curves, also of live runs."""
     return Response(static_text("curves.js"), media_type="text/javascript", headers=KEEP)
 
 
 @router.get("/vega.js")
 def vega() -> Response:
-    """The scripts that draw charts."""
+    """Serve the Vega scripts that draw charts."""
     return Response(vega_text(), media_type="text/javascript", headers=KEEP)
 
 
 @lru_cache(maxsize=1)
 def vega_text() -> str:
-    """What draws charts; some megabytes, read once."""
+    """Return the Vega scripts; some megabytes, read once."""
     from wattloop.report.figures.render import vega_bundle
 
     return vega_bundle()

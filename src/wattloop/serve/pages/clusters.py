@@ -1,4 +1,4 @@
-"""*Clusters* of a search: pick strategy, features, number and view, and see the means change."""
+"""*Clusters* page of a search: choose strategy, features, number and view."""
 
 from typing import Annotated, Literal
 
@@ -22,7 +22,7 @@ router = APIRouter()
 
 
 class ClusterForm(ClusterQuery):
-    """How runs are grouped, and from where they are looked at."""
+    """Clustering options and view."""
 
     dimensions: Literal["2", "3"] = "2"
 
@@ -39,7 +39,7 @@ ALTERNATIVES = {
 def clusters_page(
     request: Request, house: State, search_id: str, query: Annotated[ClusterForm, Query()]
 ) -> HTMLResponse:
-    """A form, the clusters, and their means."""
+    """Show a form, the clusters, and their means."""
     experiment = stored_search(house.store, search_id)
     key = ("cluster page", *state_of(house.store, experiment), query.model_dump_json())
     status, table = 200, None

@@ -1,4 +1,4 @@
-"""*Compare*: two or more runs, and which differences are real."""
+"""*Compare* page: two or more runs, and which differences are significant."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
@@ -44,7 +44,7 @@ def compare_page(
     house: State,
     run: Annotated[list[str] | None, Query(max_length=12)] = None,
 ) -> HTMLResponse:
-    """A form, and the comparison of the runs that were chosen."""
+    """Show a form, and the comparison of the chosen runs."""
     names = list(dict.fromkeys(name for name in run or [] if name))
     shown = Markup("")
     chosen = [find_run(house.store, name) for name in names]
@@ -63,7 +63,7 @@ def compare_page(
 
 
 def _offered(house: AppState, chosen: Sequence[RunRecord]) -> list[Mapping[str, Any]]:
-    """What was chosen first, in that order, so that it stays chosen; then the newest others."""
+    """Return the chosen runs in their order, then the newest others."""
     first = [
         {
             "run_id": record.run_id,
@@ -110,7 +110,7 @@ def _blocks(house: AppState, found: Comparison) -> list[Block]:
 
 
 def _head(record: RunRecord) -> str:
-    """A name that fits above a column."""
+    """Shorten a name to the width of a column."""
     name = record.name or record.run_id
     return name if len(name) <= LONGEST_HEAD else f"{name[: LONGEST_HEAD - 9]}…{name[-8:]}"
 

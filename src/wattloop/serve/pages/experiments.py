@@ -1,4 +1,4 @@
-"""*Sweeps*, *Searches*, *Simulate* and *Study*: lists, and each one's report as a page."""
+"""*Sweeps*, *Searches*, *Simulate* and *Study* pages: lists, and each one's report."""
 
 from collections.abc import Callable
 
@@ -25,52 +25,48 @@ Report = Callable[[Store, Experiment], Document]
 
 @router.get("/sweeps")
 def sweeps(request: Request, house: State) -> HTMLResponse:
-    """All sweeps."""
     return _listed(house, request, "sweep", "Sweeps", "wattloop sweep caps.yaml -- python train.py")
 
 
 @router.get("/sweeps/{sweep_id}")
 def sweep(request: Request, house: State, sweep_id: str) -> HTMLResponse:
-    """Metrics against the cap, best points, EDP against time."""
+    """Show metrics against the cap, best points, EDP against time."""
     return _shown(house, request, sweep_id, "sweep", report_of_sweep)
 
 
 @router.get("/searches")
 def searches(request: Request, house: State) -> HTMLResponse:
-    """All searches."""
     return _listed(house, request, "search", "Searches", "wattloop tune run search.yaml")
 
 
 @router.get("/searches/{search_id}")
 def search(request: Request, house: State, search_id: str) -> HTMLResponse:
-    """Pareto front, parallel coordinates, regression, matrix, families of runs."""
+    """Show Pareto front, parallel coordinates, regression, matrix, clusters of runs."""
     more = ("clusters", "Clusters: choose strategy, features and number")
     return _shown(house, request, search_id, "search", report_of_search, more)
 
 
 @router.get("/simulate")
 def campaigns(request: Request, house: State) -> HTMLResponse:
-    """All campaigns."""
     example = "wattloop simulate thesis-pareto --policies pollux,zeus,helios --seeds 10"
     return _listed(house, request, "campaign", "Simulate", example)
 
 
 @router.get("/simulate/{campaign_id}")
 def campaign(request: Request, house: State, campaign_id: str) -> HTMLResponse:
-    """Policies side by side."""
+    """Show policies side by side."""
     more = ("over-time", "Over time: power, and who had which GPU")
     return _shown(house, request, campaign_id, "campaign", report_of_campaign, more)
 
 
 @router.get("/study")
 def studies(request: Request, house: State) -> HTMLResponse:
-    """All studies."""
     return _listed(house, request, "study", "Study", "wattloop study init")
 
 
 @router.get("/study/{study_id}")
 def study(request: Request, house: State, study_id: str) -> HTMLResponse:
-    """The six steps with their state."""
+    """Show the six steps with their state."""
     return _shown(house, request, study_id, "study", report_of_study)
 
 
@@ -91,7 +87,7 @@ def _shown(
     report: Report,
     more: tuple[str, str] | None = None,
 ) -> HTMLResponse:
-    """A report; it is made once for every state that the experiment is in, by whichever server."""
+    """Render a report; cached for every state of the experiment, across servers."""
     experiment = find_experiment(house.store, name, kind)
 
     def make() -> ReportPage:

@@ -1,4 +1,4 @@
-"""*Jobs*: totals and a table of jobs with badges, and one job by node."""
+"""*Jobs* page: totals and a table of jobs with badges, and one job by node."""
 
 from typing import Annotated, NamedTuple
 from urllib.parse import urlencode
@@ -19,7 +19,7 @@ from wattloop.store.runs import RunRecord
 
 
 class Badge(NamedTuple):
-    """One icon.
+    """An icon with its meaning.
 
     Attributes:
         name: what it is called.
@@ -73,7 +73,7 @@ LIVE_SHOWN = 10
 @router.get("/jobs")
 @router.get("/jobs/")
 def jobs(request: Request, house: State, query: Annotated[JobQuery, Query()]) -> HTMLResponse:
-    """Totals, filters and a page of jobs."""
+    """Show totals, filters and a page of jobs."""
     house.tidy()
     answer = jobs_answer(house, query)
     slopes, chart = _slopes(house, query)
@@ -96,7 +96,7 @@ def jobs(request: Request, house: State, query: Annotated[JobQuery, Query()]) ->
 
 @router.get("/jobs/{job_key:path}")
 def job(request: Request, house: State, job_key: str) -> HTMLResponse:
-    """One job, node by node."""
+    """Show one job, node by node."""
     answer = job_answer(house.store, job_key)
     return house.page(
         "job.html",
@@ -108,19 +108,19 @@ def job(request: Request, house: State, job_key: str) -> HTMLResponse:
 
 
 def _live_jobs(house: AppState) -> list[RunRecord]:
-    """What goes on, but for what nodes use for no job: that always does."""
+    """Return running jobs, without the nodes' unattributed runs, which always run."""
     return [run for run in live_runs(house.store) if run.kind != UNALLOCATED_KIND]
 
 
 def _choices(house: AppState) -> dict[str, list[str]]:
-    """What filters offer; a new project may be some seconds late."""
+    """Return the values of filters; a new project may appear some seconds late."""
     return house.kept.get(
         "choices", lambda: {name: known_values(house.store, name) for name in CHOICES}
     )
 
 
 def _slopes(house: AppState, query: JobQuery) -> tuple[SlopesAnswer, Markup]:
-    """Lines and their chart, of the jobs that match."""
+    """Fit and draw energy over duration of matching jobs."""
     wanted = query.model_dump(exclude={"sort", "order", "page", "size"})
 
     def make() -> tuple[SlopesAnswer, Markup]:
@@ -135,7 +135,7 @@ def _slopes(house: AppState, query: JobQuery) -> tuple[SlopesAnswer, Markup]:
 
 
 def _with(request: Request, changes: dict[str, object]) -> str:
-    """The query with some values changed; empty ones are left out, so that links stay short."""
+    """Change values of the query; empty ones are left out, so that links stay short."""
     kept = {key: value for key, value in request.query_params.items() if value and key != "token"}
     kept |= {key: str(value) for key, value in changes.items()}
     return urlencode({key: value for key, value in kept.items() if value != ""})

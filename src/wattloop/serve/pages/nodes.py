@@ -1,4 +1,4 @@
-"""*Nodes*: what each node of the fleet draws now, against its limits."""
+"""*Nodes* page: power of each node now, against its limits."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
@@ -13,7 +13,7 @@ JOBS_SHOWN = 8
 
 @router.get("/nodes")
 def nodes(request: Request, house: State) -> HTMLResponse:
-    """Power now, age, jobs, clock and refusals, node by node."""
+    """Show power, age, jobs, clock offset and refusals of each node."""
     return house.page(
         "nodes.html",
         request,

@@ -1,4 +1,4 @@
-"""*Simulate*, over time: power of the cluster, and who had which GPU."""
+"""*Simulate* page over time: power of the cluster, and the allocation of GPUs."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ router = APIRouter()
 def over_time_page(
     request: Request, house: State, campaign_id: str, query: Annotated[CellQuery, Query()]
 ) -> HTMLResponse:
-    """A form, and the simulation that was chosen."""
+    """Show a form, and the chosen simulation."""
     experiment = find_experiment(house.store, campaign_id, "campaign")
     cells = cells_of(house, experiment)
     status = 200

@@ -1,4 +1,4 @@
-"""*Predict*: a form, the prediction with its interval and terms."""
+"""*Predict* page: a form, and the prediction with interval and terms."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ router = APIRouter()
 async def predict(
     request: Request, house: State, query: Annotated[PredictForm, Query()]
 ) -> HTMLResponse:
-    """A form, and the answer to it."""
+    """Show a form and its result."""
     blocks, status = Markup(""), 200
     if query.model:
         try:

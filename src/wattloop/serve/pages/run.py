@@ -1,4 +1,4 @@
-"""*Run*: what was measured, its power over time, what it means."""
+"""*Run* page: results, power over time, accounting and advice."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
@@ -24,7 +24,7 @@ NO_SENSOR = Note(
 
 @router.get("/runs/{run_id}")
 def run(request: Request, house: State, run_id: str) -> HTMLResponse:
-    """One run, also while it goes on."""
+    """Show one run, also a live one."""
     record = find_any_run(house.store, run_id)
     accounting = record.accounting or {}
     windows = read_windows(house.store, record.run_id)

@@ -63,7 +63,7 @@ async function drawCurves(place) {
   const url = place.dataset.curves;
   const answer = await (await fetch(url)).json();
   if (!answer.curves.some((curve) => curve.times_s.length) && !place.dataset.live) {
-    place.textContent = "No samples were kept, so there is no curve.";
+    place.textContent = "No samples were stored, so no curve is shown.";
     place.classList.add("empty");
     return;
   }

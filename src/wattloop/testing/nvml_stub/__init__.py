@@ -1,7 +1,7 @@
 """A stand-in for NVIDIA's management library, so that GPU code is tested where no GPU is.
 
-Setters work as on a card: what they set is kept in a file that all processes share, so it outlives
-whoever set it. `stub.settings(0)` tells what is set, `stub.inject(0, "lost")` breaks a card, and
+Setters work as on a card: values are in a file that all processes share, so they outlive the
+process that set them. `stub.settings(0)` reads them, `stub.inject(0, "lost")` breaks a card, and
 `StubCards()` does both from another process.
 """
 

@@ -1,4 +1,4 @@
-"""The stub cards of somebody else's `StubNvml`, seen from another process."""
+"""The cards of another process's `StubNvml`."""
 
 import ctypes
 import mmap
@@ -53,7 +53,7 @@ class StubCards:
         return card
 
     def settings(self, index: int) -> CardSettings:
-        """The power limit and locks that the card has now, whoever set them."""
+        """Return the power limit and locks that the card has now."""
         card = self.gpu(index)
         now: Segment = card.segments[(card.segment_count - 1) % SEGMENTS]
         return CardSettings(

@@ -1,4 +1,4 @@
-/* What the files of the stub share, and nobody outside: state, physics, sensors, faults. */
+/* Internal declarations of the stub: state, physics, sensors, faults. */
 #ifndef WATTLOOP_NVML_STUB_INSIDE_H
 #define WATTLOOP_NVML_STUB_INSIDE_H
 

@@ -1,4 +1,4 @@
-/* What can be set: power limit and locked clocks, kept in the file that outlives whoever set it. */
+/* Setters of power limit and clock locks; the values are in the file that all processes share. */
 #include "inside.h"
 
 #include <math.h>

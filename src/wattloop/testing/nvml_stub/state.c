@@ -66,7 +66,7 @@ double stub_power_w(unsigned gpu, double t) { return power_at(&shared->gpus[gpu]
 double stub_speed(unsigned gpu, double t) { return speed_at(&shared->gpus[gpu], t); }
 
 /* Append a segment that `edit` derives from the current one. The lock is the kernel's, so a
- * process killed here releases it; each change opens the file anew, so threads exclude each other
+ * process killed here releases it; each change opens the file again, so threads exclude each other
  * too. */
 nvml_return change(struct gpu *g, void (*edit)(struct segment *, const double *),
                           const double *values) {

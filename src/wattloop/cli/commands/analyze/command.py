@@ -1,4 +1,4 @@
-"""`wattloop analyze`: its commands."""
+"""Commands of `wattloop analyze`."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -53,7 +53,7 @@ def quotient_command(
     epochs: Epochs = None,
     chance: Chance = None,
 ) -> None:
-    """Accuracy per energy of each run, best first (GreenScreen, equation 1)."""
+    """Show accuracy per energy of each run, best first (GreenScreen, equation 1)."""
     from wattloop.analyze.quotient import quotients
 
     check_targets(request)
@@ -86,7 +86,7 @@ def top_command(
     epochs: Epochs = None,
     chance: Chance = None,
 ) -> None:
-    """The best runs by accuracy, by energy per epoch and by quotient."""
+    """Show the best runs by accuracy, by energy per epoch and by quotient."""
     from wattloop.analyze.quotient import quotients
     from wattloop.analyze.top import top_runs
 
@@ -120,7 +120,7 @@ def metrics_command(
         str | None, typer.Option("--time", metavar="COLUMN", help="Time (default: found).")
     ] = None,
 ) -> None:
-    """EDP, ED2P, EDS(k), energy gain and gain minus loss of each run."""
+    """Show EDP, ED2P, EDS(k), energy gain and gain minus loss of each run."""
     from wattloop.analyze.row_metrics import row_metrics
 
     check_targets(request)
@@ -152,7 +152,7 @@ def pareto_command(
         str | None, typer.Option("--knee", help="chord (two objectives) or utopia.")
     ] = None,
 ) -> None:
-    """The runs that no other beats in everything, and the knee among them."""
+    """Show the runs that no other run beats in every objective, and the knee among them."""
     from wattloop.analyze.pareto import pareto_front
 
     check_targets(request)
@@ -183,7 +183,7 @@ def matrix_command(
         bool | None, typer.Option("--maximize/--minimize", help="Which way is better.")
     ] = None,
 ) -> None:
-    """Which levels were on, runs from worst to best (GreenScreen, figure 7)."""
+    """Show which levels each run had, from worst to best run (GreenScreen, figure 7)."""
     from wattloop.analyze.matrix import configuration_matrix
     from wattloop.analyze.quotient import quotients
     from wattloop.analyze.roles import usual_target
@@ -206,7 +206,7 @@ def matrix_command(
 
 
 def _count(text: str | None) -> str | float | None:
-    """A number of epochs, or the name of a column."""
+    """Return a number of epochs, or the name of a column."""
     try:
         return None if text is None else float(text)
     except ValueError:
@@ -228,7 +228,7 @@ def ols_command(
         typer.Option("--numeric", metavar="LIST", help="Keep these as numbers, not as levels."),
     ] = None,
 ) -> None:
-    """Regression over levels: coefficient, error, t, p and interval of every level."""
+    """Fit a regression over levels: coefficient, error, t, p and interval of every level."""
     from wattloop.analyze.ols import regression
 
     check_targets(request)
@@ -252,7 +252,7 @@ def correlation_command(
         typer.Option("--target", metavar="COLUMN", help="Only with this column (default: all)."),
     ] = None,
 ) -> None:
-    """Pearson's r and Spearman's rho of every pair of columns, with p."""
+    """Show Pearson's r and Spearman's rho of every pair of columns, with p."""
     from wattloop.analyze.correlation import correlations
 
     check_targets(request)
@@ -283,7 +283,7 @@ def clusters_command(
         typer.Option("--assign", metavar="FILE", help="Write each run with its cluster as CSV."),
     ] = None,
 ) -> None:
-    """Families of runs by K-Means, their means, and parameters of little influence."""
+    """Group runs by K-Means; show means of the groups and parameters of little influence."""
     from wattloop.analyze.clusters import clusters
     from wattloop.cli.commands.analyze.view import write_assigned
     from wattloop.cli.output import check_target
@@ -315,7 +315,7 @@ def importance_command(
         typer.Option("--method", help="fanova or variance (default: fanova where installed)."),
     ] = None,
 ) -> None:
-    """How much of the target's spread each parameter makes."""
+    """Show the share of the target's variance that each parameter explains."""
     from wattloop.analyze.importance import importances
 
     check_targets(request)

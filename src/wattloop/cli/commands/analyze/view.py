@@ -91,7 +91,7 @@ class Request:
 
 
 def with_request(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with all fields of `Request` as options; it gets them as its first argument."""
+    """Add all fields of `Request` as options to a command; they are its first argument."""
     names = [field.name for field in fields(Request)]
     hints = get_type_hints(Request, include_extras=True)
     own = list(inspect.signature(command).parameters.values())[1:]
@@ -120,7 +120,7 @@ def with_request(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def listed(text: str | None) -> list[str] | None:
-    """`a, b` as two names."""
+    """Split `a, b` into two names."""
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -128,7 +128,7 @@ SWEEP, SEARCH = "sweep", "search"
 
 
 def read_source(request: Request) -> RunTable:
-    """The rows that were asked for."""
+    """Read the rows that the request names."""
     place = user_path(request.source)
     if place.suffix.lower() in (".csv", ".tsv", ".txt") or place.is_file():
         chosen = listed(request.parameters), listed(request.results)
@@ -165,7 +165,7 @@ def _stored(request: Request) -> RunTable:
 
 
 def check_targets(request: Request) -> None:
-    """Refuse what cannot be written before anything is computed."""
+    """Refuse output files that cannot be written before anything is computed."""
     check_target(request.json_file, "--json")
     check_target(request.csv_file, "--csv")
     if request.json_file == request.csv_file == "-":
@@ -185,7 +185,7 @@ def check_targets(request: Request) -> None:
 def show(
     request: Request, table: RunTable, found: Findings, figures: Callable[[], Mapping[str, Any]]
 ) -> None:
-    """Tables on standard output, remarks on standard error, files as asked for."""
+    """Print tables to standard output and remarks to standard error; write the requested files."""
     if request.json_file is not None:
         write_json({"source": table.to_dict(), **found.to_dict()}, request.json_file)
     if request.csv_file is not None:
@@ -199,7 +199,7 @@ def show(
 
 
 def _print(found: Findings, most: int, parameters: tuple[str, ...]) -> None:
-    """A terminal that is too narrow loses parameters, the last first."""
+    """Print a table; a terminal that is too narrow loses parameters, the last first."""
     for number, table in enumerate((found, *found.others)):
         if number:
             sys.stdout.write("\n")
@@ -215,7 +215,7 @@ def _print(found: Findings, most: int, parameters: tuple[str, ...]) -> None:
 
 
 def _remarks(table: RunTable, found: Findings) -> list[str]:
-    """Where it comes from and how it was done, then what to beware of."""
+    """Return source and method, then warnings."""
     lines = [table.source] if table.source else []
     lines += table.notes
     if table.left_out:
@@ -248,7 +248,7 @@ def _draw(target: str, table: RunTable, found: Findings, charts: Mapping[str, An
 
 
 def write_assigned(found: Clusters, target: str) -> None:
-    """All columns of the table, and the cluster and the main components of each row."""
+    """Write all columns of the table with cluster and main components of each row."""
     table = found.table
     components = [f"pc{number + 1}" for number in range(found.projection.shape[1])]
     columns = ["run_name", *table.columns, "cluster", *components]

@@ -1,4 +1,4 @@
-"""`wattloop predict`: its commands."""
+"""Commands of `wattloop predict`."""
 
 from typing import Annotated
 
@@ -91,7 +91,7 @@ def gpus_command(*, json_file: JsonFile = None) -> None:
 
 
 def _peak_flops(gpu: Gpu) -> float:
-    """The most in a precision that can be asked for: fp8 would flatter GPUs that have it."""
+    """Return the highest peak of the selectable precisions; fp8 is left out."""
     from wattloop.predict.workload.tracing.request import PRECISIONS
 
     peaks = (*gpu.matrix_flops.items(), *gpu.vector_flops.items())

@@ -1,4 +1,4 @@
-"""What `wattloop predict` does: ask, print, write."""
+"""Execution of `wattloop predict`: compute, print, write."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ MOST_POINTS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class PredictRequest:
-    """One command line."""
+    """Options of one prediction."""
 
     question: Question
     extent: RunLength
@@ -33,7 +33,7 @@ class PredictRequest:
 
 
 def execute(request: PredictRequest) -> None:
-    """One answer, or a table of many."""
+    """Predict one setting, or a table of many."""
     axes = _axes(request)
     if request.plot is not None:
         if not axes:
@@ -113,7 +113,7 @@ def _axes(request: PredictRequest) -> list[Axis]:
 
 
 def keep_workload(forecast: Forecast, place: str | None) -> None:
-    """Write the workload where `--save-workload` says."""
+    """Write the workload to the file of `--save-workload`."""
     if place is None:
         return
     from wattloop.predict.workload.files import save_workload

@@ -1,4 +1,4 @@
-"""`wattloop predict inspect`: what a model does in a step, by module, kind and phase."""
+"""`wattloop predict inspect`: the work of one training step by module, kind and phase."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any

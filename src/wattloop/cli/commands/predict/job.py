@@ -1,4 +1,4 @@
-"""`wattloop predict job`: what is believed of a job of a batch system, and why."""
+"""`wattloop predict job`: the estimate of a batch job, and its source."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,7 +57,7 @@ def job_command(  # noqa: PLR0913 - one parameter per option
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """What a job of a cluster will cost on each placement it may take, and how that is known."""
+    """Estimate a cluster job on each placement that it may take, and name the source."""
     from wattloop.schedule.estimates.fleet_file import load_fleet
     from wattloop.schedule.estimates.history import History
     from wattloop.schedule.estimates.job_estimate import SubmittedJob
@@ -96,7 +96,7 @@ def job_command(  # noqa: PLR0913 - one parameter per option
 
 
 def _of_slurm(number: str) -> "SubmittedJob":
-    """A job that waits or runs, as the driver sees it."""
+    """Return a waiting or running Slurm job as the driver reads it."""
     from wattloop.schedule.slurm.managed_cluster import submitted
     from wattloop.schedule.slurm.scontrol import SlurmClient
 
@@ -125,7 +125,7 @@ def _show(answer: "Answer") -> None:
     key = job.keys[0] if job.keys else None
     what = "" if key is None else f"{key.model.removeprefix('hf:')} {key.precision}".strip()
     known = "nothing is known" if job.source == "none" else f"known from {job.source.value}"
-    say(f"{what or 'a job that nobody described'}: {known}")
+    say(f"{what or 'a job without a description'}: {known}")
     for note in job.notes:
         say(f"  {note}")
     for refusal in job.refusals:

@@ -1,4 +1,4 @@
-"""Options of `wattloop predict`, and errors that name them."""
+"""Options of `wattloop predict`, and errors that name the option."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -139,7 +139,7 @@ BEGINS_WITH_FIELD = re.compile(rf"({FIELDS})( .*)?: ", re.DOTALL)
 
 @contextmanager
 def with_options_named() -> Iterator[None]:
-    """`batch 0: must be ...` as `--batch 0: must be ...`."""
+    """Rewrite errors `batch 0: must be ...` as `--batch 0: must be ...`."""
     try:
         yield
     except ConfigError as error:
@@ -149,9 +149,9 @@ def with_options_named() -> Iterator[None]:
 
 @contextmanager
 def with_axes_named(names: Iterable[str]) -> Iterator[None]:
-    """`cap 100: ...` as `sweep cap=100: ...`, and `gpu x: ...` as `compare x: ...`.
+    """Rewrite errors `cap 100: ...` as `sweep cap=100: ...`, and `gpu x: ...` as `compare x: ...`.
 
-    Whoever varies a field has not given the option of its name.
+    A user who varies a field has not given the option of that name.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Predictions in a terminal: one, or a table of many."""
+"""Terminal output of predictions: one, or a table of many."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ SMALL_SHARE = 0.01
 
 
 def print_forecast(forecast: Forecast, *, top: int) -> None:
-    """What it costs, what it is made of, and what to beware of."""
+    """Print time and energy, their terms, and warnings."""
     predicted = forecast.prediction
     gpu_memory = format_bytes(forecast.memory.available_bytes)
     kind = "training step" if forecast.workload.training else "forward pass"
@@ -68,7 +68,7 @@ def print_forecast(forecast: Forecast, *, top: int) -> None:
 
 
 def print_run(run: RunTotal) -> None:
-    """Time, energy, cost and carbon of all steps."""
+    """Print time, energy, cost and carbon of all steps."""
     whose = "GPU energy" if run.scope == "gpu" else "node energy"
     rows = [
         ("time", *_amount(run.time_s, format_duration)),
@@ -87,7 +87,7 @@ def print_run(run: RunTotal) -> None:
 
 
 def all_notes(forecast: Forecast) -> list[str]:
-    """What was assumed of model, node and run."""
+    """Return the assumptions about model, node and run."""
     notes = [*forecast.notes]
     if forecast.node is not None:
         notes += [f"node: {assumed}" for assumed in forecast.node.assumptions]
@@ -101,7 +101,7 @@ def all_notes(forecast: Forecast) -> list[str]:
 
 
 def title_of(forecast: Forecast) -> str:
-    """What runs, where, and who says so."""
+    """Return model, GPU and method in one line."""
     work, place = forecast.workload, forecast.placement
     how = [f"batch {work.batch}"]
     if work.accumulate > 1:
@@ -118,12 +118,12 @@ def title_of(forecast: Forecast) -> str:
 
 
 def rate_text(forecast: Forecast) -> str:
-    """Samples a second, of all GPUs."""
+    """Format samples per second over all GPUs."""
     return f"{_digits(forecast.throughput_samples_s)} samples/s"
 
 
 def interval_text(low: float, high: float, format_: Callable[[float], str]) -> str:
-    """`170 to 195 ms`."""
+    """Format an interval: `170 to 195 ms`."""
     one, other = format_(low).partition(" (")[0], format_(high).partition(" (")[0]
     number, _, unit = one.partition(" ")
     return f"{number} to {other}" if other.endswith(f" {unit}") else f"{one} to {other}"
@@ -187,7 +187,7 @@ UNITS = {"cap": " W", "clock": " MHz"}
 
 
 def print_points(points: Sequence[Point], axes: Sequence[Axis]) -> None:
-    """A row per point, and which is best."""
+    """Print a row per point, and which is best."""
     rows = [
         (*_settings(point, axes), *_cells(point.forecast), *_run_cells(point.forecast.run))
         for point in points
@@ -268,7 +268,7 @@ def _run_cells(run: RunTotal | None) -> tuple[str, ...]:
 
 
 def _spread(interval: Interval | None, value: float) -> str:
-    """Half of the 90% interval in percent of the value."""
+    """Return half of the 90% interval in percent of the value."""
     return UNKNOWN if interval is None else f"{(interval.high - interval.low) / 2 / value:.0%}"
 
 

@@ -64,7 +64,7 @@ def run(  # noqa: PLR0913 - one parameter per option
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Measure the energy of a program, any program.
+    """Measure the energy of any program.
 
     Its input, output, terminal, signals and exit code are as without wattloop.
     The summary goes to standard error.

@@ -1,4 +1,4 @@
-"""Execute `wattloop run` and print its result. Loads nothing that the program waits for."""
+"""Execution of `wattloop run`; imports nothing that would delay the program."""
 
 import gc
 import signal
@@ -21,7 +21,7 @@ NOT_MEASURED = "wattloop: nothing was measured"
 
 
 def print_summary(done: CommandRun) -> None:
-    """One line for logs; a small table below it for a person at a terminal."""
+    """Print one line for logs; on a terminal, a small table below it."""
     run = done.run
     if run is None:
         say(NOT_MEASURED)
@@ -48,7 +48,7 @@ def print_summary(done: CommandRun) -> None:
 
 
 def broken_wishes(done: CommandRun, settings: Settings) -> list[str]:
-    """Why there is no carbon, for who asked for it: a misspelt zone must not pass in silence."""
+    """Explain missing carbon to a user who asked for it, e.g. because of a misspelt zone."""
     asked = settings.zone or settings.carbon_url or settings.carbon_file
     if not asked or done.run is None or done.run.energy_j is None:
         return []
@@ -57,7 +57,7 @@ def broken_wishes(done: CommandRun, settings: Settings) -> list[str]:
 
 
 def plain_line(run: RunResult) -> str:
-    """Total and duration."""
+    """Format total energy and duration."""
     lasted = format_duration(run.result.duration_s)
     if not run.reported:
         return f"wattloop: ended after {lasted}; energy is counted by run {run.counted_by}"
@@ -70,12 +70,12 @@ def plain_line(run: RunResult) -> str:
 
 
 def write_run_json(done: CommandRun, target: str, tags: dict[str, str]) -> None:
-    """Write the JSON that `--json` promises; a failure is a warning, the program has ended."""
+    """Write the file of `--json`; a failure is a warning, because the program has ended."""
     write_json(run_json(done, tags), target)
 
 
 def run_json(done: CommandRun, tags: dict[str, str]) -> dict[str, Any]:
-    """The run as plain data; every promised key is there, also when nothing was measured."""
+    """Return the run as plain data with every documented key, also when nothing was measured."""
     data: dict[str, Any] = {
         "run_id": None,
         "duration_s": None,
@@ -98,7 +98,7 @@ def run_json(done: CommandRun, tags: dict[str, str]) -> dict[str, Any]:
 
 
 def write_prometheus(done: CommandRun, target: str, tags: dict[str, str]) -> None:
-    """Write the text file that node_exporter's textfile collector reads."""
+    """Write a file for node_exporter's textfile collector."""
     from wattloop.store.formats.prometheus import text_of
     from wattloop.store.runs import RunRecord
 
@@ -135,7 +135,7 @@ ADVISED_FROM_S = 20.0
 
 @dataclass(slots=True)
 class RunRequest:
-    """One field per option of `wattloop run`; None means not given."""
+    """Options of `wattloop run`; None means not given."""
 
     command: list[str] = field(default_factory=list)
     name: str = ""
@@ -183,7 +183,7 @@ WORDS = {
 
 
 def quick(words: list[str]) -> RunRequest | None:
-    """The request of a plain command line; None for whatever needs a word of explanation."""
+    """Parse a plain command line without typer; None when typer has to parse it."""
     request = RunRequest()
     rest = list(words)
     while rest and rest[0].startswith("-"):
@@ -211,7 +211,7 @@ def quick(words: list[str]) -> RunRequest | None:
 
 
 def execute(request: RunRequest) -> int:
-    """Measure the program; returns its exit code."""
+    """Measure the program; return its exit code."""
     settings = settings_of(
         request.config,
         interval=request.interval,
@@ -236,7 +236,7 @@ def execute(request: RunRequest) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Whoever ends us while we report gets the program's exit code all the same."""
+    """Exit with the program's exit code also when interrupted while reporting."""
     raised = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     before = {number: signal.getsignal(number) for number in raised}
     for number, handler in before.items():
@@ -252,7 +252,7 @@ def _interruptible() -> Iterator[None]:
 def _finish(
     done: CommandRun, settings: Settings, request: RunRequest, tags: dict[str, str]
 ) -> None:
-    """Report and keep the run. Nothing in here may change the program's exit code."""
+    """Report and store the run. Nothing in here may change the program's exit code."""
     for warning in (*done.warnings, *broken_wishes(done, settings)):
         say(f"wattloop: warning: {warning}")
     steps: list[Callable[[], None]] = []
@@ -275,13 +275,13 @@ def _finish(
             say("wattloop: interrupted; the run is in its journal and will be kept next time")
             return
         except BrokenPipeError:
-            pass  # whoever read our output has seen enough
+            pass  # the reader of our output has closed it
         except Exception as error:  # noqa: BLE001 - a step that fails must not stop the others
             say(f"wattloop: warning: {error}")
 
 
 def _left_to_another(done: CommandRun) -> bool:
-    """A rank whose node another one counts leaves its journal to that one, or to whoever looks.
+    """Return True for a rank whose node another rank counts: that one imports its journal.
 
     Sixty-four ranks that end together and all want to write would only wait for each other.
     """
@@ -289,7 +289,7 @@ def _left_to_another(done: CommandRun) -> bool:
 
 
 def keep(settings: Settings, run: "RunResult | None" = None, run_id: str = "") -> None:
-    """Fold the finished journal, and those of runs that died, into the store.
+    """Import the finished journal, and those of crashed runs, into the store.
 
     Then say what `run` has wasted, if it was long enough for that to matter. Where the store
     refuses, say what the journal of `run_id` holds.
@@ -316,7 +316,7 @@ def keep(settings: Settings, run: "RunResult | None" = None, run_id: str = "") -
 
 
 def _waiting(settings: Settings, run_id: str) -> str:
-    """What waits for the store, by what is in the file: not by what was written to it."""
+    """Return what waits for the store, judged by the journal's content."""
     from wattloop.core.units import format_energy
     from wattloop.measure.recovery import finalize_orphaned_run
     from wattloop.store.journal import journal_directory, read_journal
@@ -339,7 +339,7 @@ def _waiting(settings: Settings, run_id: str) -> str:
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """No search for garbage, here and at exit, among what only the end of the process frees.
+    """Disable garbage collection: the end of the process frees everything anyway.
 
     Loading SQLAlchemy is most of what folding a short run takes, and this a third of loading it.
     """

@@ -1,4 +1,4 @@
-"""`wattloop runs`: its commands."""
+"""Commands of `wattloop runs`."""
 
 import sys
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ from wattloop.store.runs import RunRecord
 
 
 def slopes_of(records: Iterable[RunRecord]) -> dict[str, Any]:
-    """The slope of every device that was read in these runs, and why others have none."""
+    """Return the slope of every measured device, and why others have none."""
     pairs: dict[str, list[tuple[float, float]]] = {}
     for record in records:
         if record.result is None or not record.counted:
@@ -42,7 +42,7 @@ def slopes_of(records: Iterable[RunRecord]) -> dict[str, Any]:
 
 
 def print_slopes(data: dict[str, Any]) -> None:
-    """A row per device: joules per further second, and how well the runs lie on the line."""
+    """Print a row per device: joules per further second, and the fit of the line."""
     rows = [
         (
             slope["device"],
@@ -65,7 +65,7 @@ SCOPES = {Scope.CPU: "cpu", Scope.GPU: "gpu", Scope.DRAM: "dram"}
 
 
 def find_job(store: Store, reference: str = "last") -> JobEnergy:
-    """The job that `reference` names, with its energy."""
+    """Return the job that `reference` names, with its energy."""
     found = find_job_members(store, reference)
     return job_energy(
         found.name,
@@ -76,7 +76,7 @@ def find_job(store: Store, reference: str = "last") -> JobEnergy:
 
 
 def print_job(job: JobEnergy) -> None:
-    """Every node with its devices, then the nodes side by side, then what to beware of."""
+    """Print every node with its devices, then the nodes side by side, then warnings."""
     size = f", {job.world_size} ranks" if job.world_size else ""
     _write(f"job       {job.job_id} ({job.kind}{size})")
     _write(f"duration  {format_duration(job.duration_s)}")
@@ -247,7 +247,7 @@ def slope_command(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Show energy over runtime per device: what each further second costs."""
+    """Show energy over run time per device: the joules of each further second."""
     from wattloop.store.runs import list_runs
 
     check_target(json_file, "--json")
@@ -357,7 +357,7 @@ def import_command(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Bring in runs that CodeCarbon recorded; those already here are left as they are."""
+    """Import runs that CodeCarbon recorded; runs already stored are not changed."""
     from wattloop.store.formats.codecarbon import import_codecarbon, read_codecarbon
 
     check_target(json_file, "--json")
@@ -384,7 +384,7 @@ def copy_command(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Copy all runs to another store; those already there are left as they are."""
+    """Copy all runs to another store; runs already there are not changed."""
     from wattloop.store.export import copy_runs
 
     check_target(json_file, "--json")
@@ -412,7 +412,9 @@ def delete_command(
         records = {record.run_id: record for record in chosen(place, runs, by_name=False)}
         if not yes:
             if not is_terminal(sys.stdin):
-                raise ConfigError("nobody is there to ask; delete without asking with --yes")
+                raise ConfigError(
+                    "standard input is not a terminal, so the question cannot be asked; add --yes"
+                )
             for record in records.values():
                 say(f"{record.run_id}  {record.name}")
             if not typer.confirm(f"Delete {len(records)} run(s)?", err=True):

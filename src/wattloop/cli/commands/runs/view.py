@@ -1,4 +1,4 @@
-"""Runs in a terminal and in a log."""
+"""Terminal output of stored runs: list, details, comparison."""
 
 import shlex
 import sys
@@ -28,7 +28,7 @@ from wattloop.store.tables import iso_time
 
 
 def meaning_lines(accounting: Mapping[str, Any] | None) -> list[str]:
-    """Lines for people, from the accounting that was stored with the run."""
+    """Format the accounting that was stored with the run."""
     if not accounting:
         return []
     return [
@@ -89,7 +89,7 @@ NAME_SHOWN = 60
 
 
 def print_list(records: Sequence[RunRecord]) -> None:
-    """One line per run."""
+    """Print one line per run."""
     headers = ("run", "name", "status", "started", "duration", "energy", "±", "power", "how", "")
     # the identifier tells the start, and energy over duration the power
     spare = ("started", "power", "±", "duration", "status", "")
@@ -97,7 +97,7 @@ def print_list(records: Sequence[RunRecord]) -> None:
 
 
 def brief(record: RunRecord) -> dict[str, Any]:
-    """What `list` tells of a run, as plain data."""
+    """Return a run as plain data for `list`."""
     result = record.result
     return {
         "run_id": record.run_id,
@@ -120,14 +120,14 @@ def brief(record: RunRecord) -> dict[str, Any]:
 
 
 def matching_live(store: Store, wanted: RunFilter) -> list[RunRecord]:
-    """Runs that are still going on and pass the filter."""
+    """Return running runs that pass the filter."""
     return [record for record in live_runs(store) if _passes(record, wanted)]
 
 
 def print_run(
     record: RunRecord, windows: Sequence[WindowResult], steps: Sequence[dict[str, Any]]
 ) -> None:
-    """Everything about one run that fits a screen."""
+    """Print the details of one run."""
     lines = [f"run       {record.run_id}", f"name      {record.name}"]
     lines.append(f"status    {_status(record)}")
     if record.command:
@@ -157,7 +157,7 @@ def print_run(
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """A row per quantity, two columns per run: the value and how it differs from the first."""
+    """Print a row per quantity; two columns per run: value, and difference from the first."""
     headers = ["quantity", _heading(comparison.records[0])]
     for record in comparison.records[1:]:
         headers += [_heading(record), "difference"]
@@ -195,7 +195,7 @@ def _list_row(record: RunRecord) -> tuple[str, ...]:
 
 
 def _shared(record: RunRecord) -> str:
-    """`shared 50%`, and the part that another run counts."""
+    """Format `shared 50%` and the part that another run counts."""
     share = (record.shared or {}).get("share")
     text = f"shared {share:.0%}" if isinstance(share, float) else "shared"
     return f"{text}, {record.left_out:.0%} left out" if record.left_out else text

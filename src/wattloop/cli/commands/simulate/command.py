@@ -1,4 +1,4 @@
-"""`wattloop simulate`: its commands."""
+"""Commands of `wattloop simulate`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,7 +74,7 @@ def init_command(
     *,
     json_file: JsonFile = None,
 ) -> None:
-    """Write an example of a scenario, to be edited."""
+    """Write an example scenario to edit."""
     from wattloop.schedule.scenarios.file import SHIPPED
 
     check_target(json_file, "--json")
@@ -90,7 +90,7 @@ def init_command(
 
 
 def _short(value: object) -> str:
-    """0.00167 for 1/600."""
+    """Format 1/600 as 0.00167."""
     return format_number(value, 3) if isinstance(value, float) else str(value)
 
 
@@ -122,7 +122,7 @@ def show_command(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Show what came of a campaign; of an unfinished one, so far."""
+    """Show the results of a campaign, also of an unfinished one."""
     from wattloop.cli.commands.simulate.view import campaign_dict, print_outcomes
     from wattloop.schedule.campaigns.store import known_outcomes
 
@@ -148,7 +148,7 @@ def export_command(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Write every simulation of a campaign as CSV (unless told otherwise) or JSON."""
+    """Write every simulation of a campaign as CSV (default) or JSON."""
     from wattloop.cli.commands.simulate.view import campaign_dict
     from wattloop.schedule.campaigns.store import known_outcomes
     from wattloop.schedule.campaigns.summary import per_cell
@@ -188,7 +188,7 @@ def _print_list(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:
-    """Utilisation by type in columns of its own; what is no figure is left to JSON."""
+    """Return one row: utilisation by type in columns; non-numeric values are in JSON only."""
     flat = []
     for row in rows:
         used = row.get("utilisation") or {}
@@ -255,7 +255,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Simulate policies on the same seeds, and say how they differ.
+    """Simulate policies on the same seeds, and compare them.
 
     Every simulation is kept as it ends: the same again goes on where it was stopped, and what is
     known is not computed twice.

@@ -1,4 +1,4 @@
-"""Run a campaign from the command line."""
+"""Execution of campaigns from the command line."""
 
 import os
 import re
@@ -38,7 +38,7 @@ FLAGS = {
 
 @dataclass(slots=True, kw_only=True)
 class SimulateRequest:
-    """Options as they were given; None or empty means not given."""
+    """Options of `simulate`; None or empty means not given."""
 
     scenario: str
     settings: Settings
@@ -60,7 +60,7 @@ class SimulateRequest:
 
 
 def scenario_of(request: SimulateRequest) -> "Scenario":
-    """The scenario that file and options make.
+    """Return the scenario of a file with the options applied.
 
     Raises:
         ConfigError: not there, or wrong; names file, line and field, or the option.
@@ -93,7 +93,7 @@ def scenario_of(request: SimulateRequest) -> "Scenario":
 
 
 def _is_fine(name: str) -> bool:
-    """Whether the file alone could be used: then an option is at fault."""
+    """Return True when the file alone is valid, so that an option is at fault."""
     from wattloop.schedule.scenarios.file import load_scenario
 
     try:
@@ -104,7 +104,7 @@ def _is_fine(name: str) -> bool:
 
 
 def _of_options(message: str, fields: Mapping[str, Any]) -> str:
-    """Faults by what was given on the command line; the lines of a file that is right mislead."""
+    """Report errors by the option at fault instead of by a line of a valid file."""
     words = []
     for name, value in fields.items():
         if name == "oracle":
@@ -116,7 +116,7 @@ def _of_options(message: str, fields: Mapping[str, Any]) -> str:
 
 
 def _fields(request: SimulateRequest) -> dict[str, Any]:
-    """Dotted field -> value, from all options that change one."""
+    """Return dotted field -> value for all options that change the scenario."""
     import yaml
 
     found: dict[str, Any] = {}
@@ -147,12 +147,12 @@ def _fields(request: SimulateRequest) -> dict[str, Any]:
 
 
 def _here(name: str | None) -> str | None:
-    """A path given on the command line starts here, not at the scenario's file."""
+    """Resolve a path from the command line against the working folder."""
     return None if name is None else str(user_path(name).absolute())
 
 
 def choices_of(request: SimulateRequest, scenario: "Scenario") -> "tuple[PolicyChoice, ...]":
-    """The policies, or those that the scenario proposes."""
+    """Return the chosen policies, or those of the scenario."""
     from wattloop.schedule.campaigns.campaign import PolicyChoice
     from wattloop.schedule.policies.registry import POLICIES, split_policies
 
@@ -168,7 +168,7 @@ def choices_of(request: SimulateRequest, scenario: "Scenario") -> "tuple[PolicyC
 def _with_delay(
     given: Sequence[str | Mapping[str, Any]], delay: str
 ) -> list[str | Mapping[str, Any]]:
-    """The promise for each policy that can make it."""
+    """Apply `--max-delay` to each policy that supports it."""
     from wattloop.schedule.policies.registry import with_parameter
 
     found = [(each, with_parameter(each, "max_delay", delay)) for each in given]
@@ -180,7 +180,7 @@ def _with_delay(
 
 
 def seeds_of(request: SimulateRequest, scenario: "Scenario") -> tuple[int, ...]:
-    """The seeds, or those that the scenario proposes."""
+    """Return the chosen seeds, or those of the scenario."""
     from wattloop.schedule.campaigns.campaign import seeds_from
 
     return scenario.seeds if request.seeds is None else seeds_from(request.seeds)
@@ -188,7 +188,7 @@ def seeds_of(request: SimulateRequest, scenario: "Scenario") -> tuple[int, ...]:
 
 @contextmanager
 def progress() -> Iterator[CampaignCallback]:
-    """A bar on a terminal; elsewhere a line at the beginning, and one per failure."""
+    """Draw a bar on a terminal; elsewhere print a line at the beginning and one per failure."""
     if not is_redrawable():
         yield _Lines()
         return
@@ -197,10 +197,9 @@ def progress() -> Iterator[CampaignCallback]:
 
 
 class _Lines(CampaignCallback):
-    """Says what begins, and what went wrong."""
+    """Progress as lines: the beginning, and failures."""
 
     def begins(self, experiment: Experiment, cells: int, known: int, *, resumed: bool) -> None:
-        """How much there is to do."""
         what = f"{cells} simulation{'s' * (cells != 1)}"
         if known == cells:
             say(f"wattloop: {experiment.experiment_id}: {what}, known already")
@@ -210,7 +209,6 @@ class _Lines(CampaignCallback):
         say(f"wattloop: {verb} {experiment.experiment_id}: {what}{had}")
 
     def ended(self, cell: SimulationJob, outcome: Mapping[str, Any], left_s: float) -> None:
-        """Failures."""
         if "error" in outcome:
             say(f"wattloop: {cell.label}: failed: {outcome['error']}")
 
@@ -232,7 +230,7 @@ class _OnTerminal(_Lines):
 
 
 def execute(request: SimulateRequest) -> None:
-    """Carry out a campaign and show what came of it."""
+    """Run a campaign and show its results."""
     from wattloop.cli.commands.simulate.view import campaign_dict, print_outcomes
     from wattloop.schedule.campaigns.campaign import Campaign
     from wattloop.store.database import open_store
@@ -263,7 +261,7 @@ def execute(request: SimulateRequest) -> None:
 
 
 def execute_whatif(request: SimulateRequest, changes: "Changes") -> "WhatIf":
-    """Both worlds, and what the change is worth."""
+    """Simulate both scenarios and show the effect of the change."""
     from wattloop.schedule.campaigns.campaign import Campaign
     from wattloop.schedule.campaigns.whatif import changed_scenario, whatif_of
     from wattloop.schedule.policies.registry import POLICIES

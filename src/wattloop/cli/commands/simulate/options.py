@@ -1,4 +1,4 @@
-"""Options that the words of `wattloop simulate` share."""
+"""Options that commands of `wattloop simulate` share."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Campaigns in a terminal, and as figures."""
+"""Terminal output and figures of campaigns."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ SPARE = ("Jain share", "Jain JCT", "idle kWh", "peak kW", "JCT p95 min", "preemp
 
 
 def print_campaign(summary: "Summary", title: str, *, budget: bool = False) -> None:
-    """Mean and deviation of each policy, then how each differs from the first.
+    """Print mean and deviation of each policy, then its difference from the first.
 
     Args:
         summary: of one variant.
@@ -48,7 +48,7 @@ MOST_VARIANTS = 3
 
 
 def draw(campaign: "Campaign", outcomes: "Outcomes", folder: Path) -> None:
-    """Write all figures that there is data for."""
+    """Write all figures that the data allow."""
     rows = [row for row in per_cell(outcomes) if row.get("error") is None]
     if not rows:
         say("wattloop: nothing to draw")
@@ -72,7 +72,7 @@ def draw(campaign: "Campaign", outcomes: "Outcomes", folder: Path) -> None:
 
 
 def _by_load(campaign: "Campaign", rows: Rows, said: str) -> dict[str, Any]:
-    """Completion time against the arrival rate, where variants differ in that."""
+    """Draw completion time against the arrival rate, if variants differ in it."""
     made = {name: each.jobs.generate for name, each in campaign.scenarios.items()}
     rates = {name: each.rate_per_s for name, each in made.items() if each is not None}
     if len(set(rates.values())) < 2 or len(rates) < len(made):
@@ -84,12 +84,12 @@ def _by_load(campaign: "Campaign", rows: Rows, said: str) -> dict[str, Any]:
 
 
 def _drawn_over_time(variants: list[str]) -> list[str]:
-    """Of a sweep of many variants the first and the last: more charts than anybody looks at."""
+    """Return the variants to draw over time: of many, the first and the last."""
     return variants if len(variants) <= MOST_VARIANTS else [variants[0], variants[-1]]
 
 
 def _over_time(campaign: "Campaign", variant: str, rows: Rows) -> dict[str, Any]:
-    """Power, and who had which GPU, on the first seed."""
+    """Draw power and GPU allocation on the first seed."""
     scenario, seed = campaign.scenarios[variant], campaign.seeds[0]
     world = scenario.world(seed)
     ended = {row["policy"] for row in rows}
@@ -102,7 +102,7 @@ def _over_time(campaign: "Campaign", variant: str, rows: Rows) -> dict[str, Any]
 
 
 def campaign_dict(experiment: Experiment, outcomes: "Outcomes") -> dict[str, Any]:
-    """A campaign as plain data: a row per policy and seed, and what they come to."""
+    """Return a campaign as plain data: a row per policy and seed, and their summary."""
     summaries = {name: summary_of(found).to_dict() for name, found in by_variant(outcomes).items()}
     return {
         "campaign": experiment.experiment_id,
@@ -118,7 +118,7 @@ def campaign_dict(experiment: Experiment, outcomes: "Outcomes") -> dict[str, Any
 
 
 def print_outcomes(experiment: Experiment, outcomes: "Outcomes") -> None:
-    """The tables, then what a reader must know."""
+    """Print the tables, then remarks."""
     if not outcomes:
         say(f"wattloop: {experiment.experiment_id}: nothing has ended yet")
         return
@@ -152,7 +152,7 @@ def _expected(experiment: Experiment) -> int:
 
 
 def print_remarks(summary: Summary, of: str = "") -> None:
-    """Jobs that never ran, impossible actions, failures."""
+    """Print jobs that never ran, impossible actions, and failures."""
     for reason, count in summary.never.items():
         say(f"wattloop: {of}{count} job{'s' * (count != 1)} can never run: {reason}")
     for label, (count, first) in summary.left.items():

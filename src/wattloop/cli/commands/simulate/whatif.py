@@ -1,4 +1,4 @@
-"""`wattloop simulate whatif`: the same jobs on the cluster as it might be."""
+"""`wattloop simulate whatif`: the same jobs on a changed cluster."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,7 +58,7 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Simulate both worlds with the same jobs and seeds, and say what the change is worth.
+    """Simulate a scenario and a changed one with the same jobs, and compare them.
 
     Jobs, the work in them and their deadlines stay as they are in the scenario.
     """

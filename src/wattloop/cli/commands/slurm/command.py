@@ -1,4 +1,4 @@
-"""`wattloop slurm`: its commands."""
+"""Commands of `wattloop slurm`."""
 
 import sys
 import time
@@ -21,7 +21,7 @@ NOT_RUNNING = 1
 
 
 def status_command(*, state: StateFile = None, json_file: JsonFile = None) -> None:
-    """What the driver is doing; exit code 1 when it does not run."""
+    """Show the state of the driver; exit code 1 when it does not run."""
     from wattloop.schedule.slurm.state import (
         DriverState,
         default_state_path,
@@ -42,7 +42,7 @@ def status_command(*, state: StateFile = None, json_file: JsonFile = None) -> No
 
 
 def release_command(*, state: StateFile = None, json_file: JsonFile = None) -> None:
-    """Undo what a driver that died has left, without starting one.
+    """Release the jobs that a crashed driver left held, without starting one.
 
     Slurm goes on without this, too: the reservation ends by itself. Only node lists of jobs that
     were about to start stay as they were asked for.

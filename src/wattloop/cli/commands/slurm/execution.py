@@ -1,4 +1,4 @@
-"""Run the Slurm driver from the command line."""
+"""Execution of the Slurm driver from the command line."""
 
 import getpass
 import os
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class RunRequest:
-    """Options as they were given; None means not given."""
+    """Options of `slurm run`; None means not given."""
 
     policy: str
     budget: str | None = None
@@ -70,7 +70,7 @@ class RunRequest:
 
 @contextmanager
 def store_of(request: RunRequest) -> "Iterator[Store | None]":
-    """Past runs, where the operator names a store."""
+    """Return the store of past runs, if the operator names one."""
     if request.store is None and request.config is None:
         yield None
         return
@@ -86,7 +86,7 @@ def store_of(request: RunRequest) -> "Iterator[Store | None]":
 
 @contextmanager
 def readings_of(request: RunRequest, site: "ManagedCluster", log: DriverLog) -> Iterator[Readings]:
-    """Power that nodes report to the fleet's server."""
+    """Return the reader of node power from the fleet server."""
     if request.fleet is None:
         if request.token_file is not None:
             raise ConfigError("--token-file is for --fleet URL; give that as well")
@@ -103,7 +103,7 @@ def readings_of(request: RunRequest, site: "ManagedCluster", log: DriverLog) -> 
 def annotating_of(
     request: RunRequest, store: "Store | None", client: SlurmClient, log: DriverLog
 ) -> "Iterator[EnergyAnnotator | None]":
-    """Whoever writes the energy of ended jobs, where it is known and wanted."""
+    """Return the writer of ended jobs' energy, where energy is known and requested."""
     has_source = store is not None or request.fleet is not None
     if request.annotate and not has_source:
         raise ConfigError("--annotate needs to know the energy: give --fleet URL or --store PLACE")
@@ -139,7 +139,7 @@ def _token(name: str | None) -> str:
 
 
 def execute(request: RunRequest) -> None:
-    """Drive, observe, or show one round's commands.
+    """Drive, observe, or show the commands of one poll.
 
     Raises:
         WattloopError: something asked for is wrong, or the policy failed too often.
@@ -206,7 +206,7 @@ def execute(request: RunRequest) -> None:
 
 
 class _Reports:
-    """Rounds as they come: for the console, the status file and `--json`."""
+    """Output of polls: console, status file and `--json`."""
 
     def __init__(
         self, request: RunRequest, steering: Steering, state_path: Path, console: Console
@@ -238,7 +238,7 @@ class _Reports:
 
 
 def _own_status(state_path: Path) -> Path | None:
-    """Where to write; nowhere when a driver is at work that has its status there."""
+    """Return the status file; None when another driver uses it."""
     path = status_path(state_path)
     with suppress(ConfigError):
         there = read_status(path)
@@ -248,7 +248,7 @@ def _own_status(state_path: Path) -> Path | None:
 
 
 def _finish(request: RunRequest, steering: SlurmDriver | SlurmObserver, reports: _Reports) -> None:
-    """What is left to show after the last round."""
+    """Print the summary after the last poll."""
     data = reports.to_dict()
     if isinstance(steering, SlurmObserver):
         data["would_have"] = [row.to_dict() for row in steering.table.rows.values()]
@@ -278,7 +278,7 @@ def _site_request(request: RunRequest, store: "Store | None") -> SiteRequest:
 
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """Set when somebody asks us to stop; the second time is no different."""
+    """Yield an event that SIGTERM or SIGINT sets, also when sent twice."""
     stop = threading.Event()
 
     def ask(number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""`wattloop slurm replay`: the jobs of a scenario on a real Slurm, next to the simulator."""
+"""`wattloop slurm replay`: run a scenario on a real Slurm and compare it with the simulator."""
 
 import math
 import os
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def print_replayed(plan: ReplayPlan, found: Sequence[ReplayResult]) -> None:
-    """Two rows per policy, and what Slurm took to start and clear away."""
+    """Print two rows per policy, and Slurm's times to start and clean up jobs."""
     headers = ["policy", "", "makespan", "GPU energy", "peak", "jobs/h", "completion", "misses"]
     if not math.isinf(max(plan.settings.budget_w.values)):
         headers.append("over budget")
@@ -76,7 +76,7 @@ MOST_JOBS = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
-    """Options as they were given."""
+    """Options of `slurm replay`."""
 
     scenario: str
     speedup: float
@@ -93,7 +93,7 @@ class ReplayRequest:
 
 
 def execute_replay(request: ReplayRequest) -> None:
-    """Carry it out and show what came of it."""
+    """Replay the scenario and show the results."""
     from wattloop.schedule.slurm.commands import SlurmCommands
     from wattloop.schedule.slurm.managed_cluster import DriverSettings
     from wattloop.schedule.slurm.replay.driver import Steering
@@ -137,7 +137,7 @@ def execute_replay(request: ReplayRequest) -> None:
 
 
 def _scenario(request: ReplayRequest) -> "Scenario":
-    """As simulate reads it; what else is wrong with the request is told with it."""
+    """Read the scenario as `simulate` does; report errors of the request with it."""
     from wattloop.schedule.slurm.replay.plan import check_speedup
 
     check_speedup(request.speedup)
@@ -157,7 +157,7 @@ def _scenario(request: ReplayRequest) -> "Scenario":
 
 
 def _check_slurm(commands: "SlurmCommands") -> None:
-    """Whether there is a Slurm at all, before its commands look for one for a minute.
+    """Check that Slurm answers before its commands wait for a minute.
 
     Raises:
         ConfigError: there is none here.
@@ -175,7 +175,7 @@ def _check_slurm(commands: "SlurmCommands") -> None:
 
 
 def _policies(given: str) -> list[str]:
-    """Names that are known, each once."""
+    """Return known policy names, each once."""
     from wattloop.schedule.policies.registry import policies_from, split_policies
     from wattloop.schedule.slurm.replay.runner import OWN
 
@@ -205,7 +205,7 @@ def _folder(given: str | None) -> Path:
 
 
 def _say_how_long(plan: "ReplayPlan", policies: list[str]) -> None:
-    """What the simulator expects, before anybody waits for it."""
+    """Print the duration that the simulator expects."""
     from wattloop.schedule.slurm.replay.simulation import BACKFILL, OwnScheduler, simulated
 
     figures, _ = simulated(plan, OwnScheduler(BACKFILL), None)
@@ -219,7 +219,7 @@ def _say_how_long(plan: "ReplayPlan", policies: list[str]) -> None:
 
 @contextmanager
 def _progress() -> "Iterator[Callable[[str], Told]]":
-    """A bar per policy on a terminal; elsewhere a line when it begins."""
+    """Draw a bar per policy on a terminal; elsewhere print a line at its beginning."""
     if not is_redrawable():
 
         def quiet(policy: str) -> "Told":

@@ -1,4 +1,4 @@
-"""How a driver looks at a terminal."""
+"""Terminal output of the Slurm driver."""
 
 import sys
 import time
@@ -22,7 +22,7 @@ QUIET = ("standby", "pass", "late")
 
 
 class Console:
-    """Says on standard error what happens.
+    """Messages of the driver on standard error.
 
     Args:
         quiet: nothing but refusals.
@@ -34,7 +34,7 @@ class Console:
         self._line = is_terminal(sys.stderr)
 
     def introduce(self, site: ManagedCluster, policy: str, *, looks_only: bool) -> None:
-        """What is about to be done."""
+        """Print the configuration of the driver."""
         if self._quiet:
             return
         known, gpus = site.known, site.known.cluster.gpus
@@ -49,13 +49,13 @@ class Console:
             say(f"wattloop: shared with {', '.join(site.shared)}: their jobs are let through")
 
     def tell(self, kind: str, text: str) -> None:
-        """An event."""
+        """Print an event."""
         if kind in QUIET or (self._quiet and kind not in ("refused", "fault", "warning")):
             return
         say(f"{time.strftime('%H:%M:%S')} {TOLD.get(kind, kind)}: {text}")
 
     def round(self, report: RoundReport) -> None:
-        """A line now and then."""
+        """Print a progress line from time to time."""
         now_s = time.monotonic()
         if self._quiet or now_s - self._said_s < EVERY_S:
             return
@@ -69,7 +69,7 @@ class Console:
 
 
 def would_have_rows(table: WouldHaveTable) -> None:
-    """What the policy would have done, beside what Slurm did."""
+    """Show the policy's decisions next to what Slurm did."""
     rows = [
         (
             row.key,

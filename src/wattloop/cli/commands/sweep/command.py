@@ -1,4 +1,4 @@
-"""`wattloop sweep`: its commands."""
+"""Commands of `wattloop sweep`."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def export(result: SweepResult, store: "Store", what: str, target: str) -> None:
-    """One row per trial, warm-ups and outliers included and marked, or one per point."""
+    """Return one row per trial, warm-ups and outliers marked, or one per point."""
     if what not in ("trials", "points"):
         raise ConfigError(f"--what {what}: unknown; choose trials or points")
     rows = _trial_rows(result, store) if what == "trials" else _point_rows(result)
@@ -145,7 +145,7 @@ def show_command(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Show points with means and intervals, the best per metric, and other tables.
+    """Show points with means and intervals, the best per metric, and further tables.
 
     Several sweeps make one table, by workload and library.
     """
@@ -195,10 +195,10 @@ COMMAND = "wattloop.sweep.command"
 
 
 class SweepGroup(UsualCommandGroup):
-    """`sweep SPEC -- CMD` is `sweep run SPEC -- CMD`; what follows `--` is the user's command."""
+    """Command group in which `sweep SPEC -- CMD` means `sweep run SPEC -- CMD`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take the command off; where nothing is left, `run` is meant."""
+        """Split the user's command off; insert `run` where no command is left."""
         if "--" in args:
             end = args.index("--")
             args, ctx.meta[COMMAND] = args[:end], args[end + 1 :]
@@ -289,7 +289,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         bool, typer.Option("--dry-run", help="List every point and every write; run nothing.")
     ] = False,
     new: Annotated[
-        bool, typer.Option("--new", help="Begin anew, also where the same sweep is unfinished.")
+        bool, typer.Option("--new", help="Start a new sweep, even if the same one is unfinished.")
     ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Only go on with an unfinished sweep.")
@@ -304,7 +304,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Run a command at every setting, measured, and say which is best.
+    """Run and measure a command at every setting, and show the best.
 
     The same specification and command again goes on where it was stopped.
     """
@@ -361,7 +361,7 @@ def resume_command(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Go on with a sweep that was stopped."""
+    """Resume a stopped sweep."""
     from wattloop.cli.commands.sweep.execution import SweepRequest, execute_stored
     from wattloop.cli.settings import settings_of
 

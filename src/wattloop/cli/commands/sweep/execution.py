@@ -1,4 +1,4 @@
-"""Run a sweep from the command line, new or resumed."""
+"""Execution of sweeps from the command line, new or resumed."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ LEVER_OPTIONS = {"--cap": "gpu/power_limit", "--clock": "gpu/sm_clock"}
 
 @dataclass(slots=True, kw_only=True)
 class SweepRequest:
-    """Options as they were given; None or empty means not given."""
+    """Options of `sweep`; None or empty means not given."""
 
     settings: Settings
     spec_file: str | None = None
@@ -58,7 +58,7 @@ class SweepRequest:
 
 
 def spec_of(request: SweepRequest) -> tuple["SweepSpec", "YamlWithLines | None"]:
-    """The specification that file and options make, and the file, for messages with lines."""
+    """Return the specification of a file with options applied, and the file for error lines."""
     from wattloop.core.yaml_spec import read_yaml
     from wattloop.sweep.spec import spec_from
 
@@ -121,7 +121,7 @@ def _repeats(request: SweepRequest, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kernel_command(name: str, window: str) -> list[str]:
-    """A fixed amount of work of a kernel of `wattloop bench`, as a program of its own."""
+    """Return a program that does a fixed amount of work of a `bench` kernel."""
     from wattloop.kernels.fixed_work import work_command
 
     kernel, _, backend = name.partition("/")
@@ -129,7 +129,7 @@ def _kernel_command(name: str, window: str) -> list[str]:
 
 
 def plan_here(spec: "SweepSpec", source: "YamlWithLines | None", settings: Settings) -> "SweepPlan":
-    """The specification on this machine."""
+    """Plan the specification on this machine."""
     from wattloop.control.registry import find_levers
     from wattloop.hardware.host import Host
     from wattloop.meters.base import Context
@@ -161,7 +161,7 @@ def plan_here(spec: "SweepSpec", source: "YamlWithLines | None", settings: Setti
 
 
 def print_plan(plan: SweepPlan, json_file: str | None) -> None:
-    """List what would happen; nothing is set and nothing is run."""
+    """List the plan without setting or running anything."""
     if json_file is not None:
         write_json(_as_dict(plan), json_file)
     if json_file == "-":
@@ -211,7 +211,7 @@ def _as_dict(plan: SweepPlan) -> dict[str, Any]:
 
 @contextmanager
 def progress(plan: "SweepPlan", identity: str, *, resumed: bool) -> Iterator[SweepListener]:
-    """A bar on a terminal; elsewhere a line at the beginning, and one per failure."""
+    """Draw a bar on a terminal; elsewhere print a line at the beginning and one per failure."""
     rule = plan.spec.repeats
     times = str(rule.least) if rule.least == rule.most else f"{rule.least} to {rule.most}"
     verb = "going on with" if resumed else "beginning"
@@ -226,13 +226,12 @@ def progress(plan: "SweepPlan", identity: str, *, resumed: bool) -> Iterator[Swe
 
 
 class _Lines:
-    """Says only what went wrong."""
+    """Progress as lines: failures only."""
 
     def begins(self, trial: Trial, progress: SweepProgress) -> None:
         """Nothing to say."""
 
     def ended(self, trial: Trial, outcome: TrialOutcome) -> None:
-        """Failures."""
         if not outcome.ok:
             say(f"wattloop: {trial.key}: {outcome.status.value}: {outcome.message}")
 
@@ -266,7 +265,7 @@ def _left(progress: SweepProgress) -> str:
 
 
 def execute(request: SweepRequest) -> None:
-    """Plan, and run or list."""
+    """Plan the sweep, then run or list it."""
     from wattloop.store.database import open_store
     from wattloop.sweep.runner import open_experiment
 
@@ -286,7 +285,7 @@ def execute(request: SweepRequest) -> None:
 
 
 def execute_stored(reference: str | None, request: SweepRequest) -> None:
-    """Go on with a stored sweep; unless one is named, with the last that is unfinished."""
+    """Resume a stored sweep; by default the last unfinished one."""
     from wattloop.store.database import open_store
     from wattloop.store.experiments import find_experiment
     from wattloop.sweep.plan import fingerprint
@@ -303,7 +302,7 @@ def execute_stored(reference: str | None, request: SweepRequest) -> None:
         if fingerprint(plan) != experiment.fingerprint:
             raise ConfigError(
                 f"{experiment.experiment_id}: this machine does not offer the same points as when "
-                "it was begun (other GPUs, limits or defaults); run it anew with its file"
+                "it was begun (other GPUs, limits or defaults); start a new sweep with its file"
             )
         _run(plan, experiment, store, request, resumed=True)
 
@@ -362,7 +361,7 @@ def _run(
 
 
 def _check_drawable(request: SweepRequest) -> None:
-    """A library that is missing, or a folder that cannot be, is said before hours are spent."""
+    """Report a missing library or unwritable folder before hours are spent."""
     if request.figures is not None:
         from wattloop.core.user_code import user_path
         from wattloop.report.figures.render import needs_libraries, writable_folder

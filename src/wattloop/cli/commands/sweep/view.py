@@ -1,4 +1,4 @@
-"""Sweeps in a terminal, and as figures."""
+"""Terminal output and figures of sweeps."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def print_techniques(results: Sequence[SweepResult]) -> None:
-    """Best EDP gain with its time, a row per workload and library."""
+    """Print the best EDP gain with its time, a row per workload and library."""
     rows = tables.technique_rows(results)
     known = list(dict.fromkeys(row["technique"] for row in rows))
     headers = ["workload", "library"]
@@ -58,7 +58,7 @@ def print_techniques(results: Sequence[SweepResult]) -> None:
 
 
 def print_powers(results: Sequence[SweepResult]) -> None:
-    """Power of main and second component; a table for each pair of them."""
+    """Print power of main and second component, a table for each pair."""
     rows = tables.power_rows(results)
     pairs = dict.fromkeys((row["main"], row["second"]) for row in rows)
     for number, (main, second) in enumerate(pairs):
@@ -88,7 +88,7 @@ def _print_powers(rows: Sequence[dict[str, Any]], main: str, second: str | None)
 
 
 def print_scaling(results: Sequence[SweepResult]) -> None:
-    """Time and speed-up by number of GPUs."""
+    """Print time and speed-up by number of GPUs."""
     for result in results:
         _print(
             ("workload", "setting", "GPUs", "time (s)", "energy (J)", "speed-up"),
@@ -108,7 +108,7 @@ def print_scaling(results: Sequence[SweepResult]) -> None:
 
 
 def print_synthesis(results: Sequence[SweepResult]) -> None:
-    """Mean best EDP gain by machine, library and technique."""
+    """Print the mean best EDP gain by machine, library and technique."""
     _print(
         ("platform", "library", "technique", "mean best EDP gain", "workloads"),
         [
@@ -126,13 +126,13 @@ def print_synthesis(results: Sequence[SweepResult]) -> None:
 
 
 def _print(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
-    """As `print_table`, without columns that say nothing, such as the library of one command."""
+    """Print a table without columns that have a single value, such as the library."""
     kept = [i for i in range(len(headers)) if not rows or any(row[i] for row in rows)]
     print_table([headers[i] for i in kept], [[row[i] for i in kept] for row in rows], title)
 
 
 def draw(results: Sequence[SweepResult], store: "Store", folder: str) -> None:
-    """Write all figures that there is data for."""
+    """Write all figures that the data allow."""
     needs_libraries()
     charts: dict[str, Any] = {}
     for number, result in enumerate(results):
@@ -143,7 +143,7 @@ def draw(results: Sequence[SweepResult], store: "Store", folder: str) -> None:
         charts |= {f"{prefix}{name}": chart for name, chart in own.items()}
     charts |= technique_figures(results)
     if not charts:
-        say("wattloop: nothing to draw: no point beside the default was measured")
+        say("wattloop: nothing to draw: only the default was measured")
         return
     names = [r.experiment.name or r.experiment.experiment_id for r in results]
     notes = [
@@ -156,7 +156,7 @@ def draw(results: Sequence[SweepResult], store: "Store", folder: str) -> None:
 
 
 def _power_over_time(result: SweepResult, store: "Store") -> Any:
-    """A typical run at the default and at the lowest EDP, with most GPUs."""
+    """Draw a typical run at the default and at the lowest EDP, with most GPUs."""
     if not result.groups or result.scope is None:
         return None
     group = max(result.groups, key=lambda g: g.key[2] or 0)
@@ -182,7 +182,7 @@ def _is_read(group: Group, scope: str) -> bool:
 
 
 def _tdp_w(group: Group, scope: str) -> float:
-    """Of the default setting: a cap that was set is not what the hardware can do."""
+    """Return the limit of the default setting; a cap is not the limit of the hardware."""
     reference = group.reference
     if reference is None or not reference.repeated.used:
         return 0.0
@@ -191,7 +191,7 @@ def _tdp_w(group: Group, scope: str) -> float:
 
 
 def tables_from(text: str) -> tuple[str, ...]:
-    """The tables that were asked for."""
+    """Parse the names of requested tables."""
     names = [part.strip() for part in text.split(",") if part.strip()]
     if names == ["all"]:
         return tuple(PRINTED)
@@ -202,7 +202,7 @@ def tables_from(text: str) -> tuple[str, ...]:
 
 
 def print_list(rows: Sequence[tuple[Experiment, Sequence[TrialRecord]]]) -> None:
-    """One line per sweep."""
+    """Print one line per sweep."""
     print_table(
         ("sweep", "name", "status", "trials", "begun"),
         [
@@ -220,7 +220,7 @@ def print_list(rows: Sequence[tuple[Experiment, Sequence[TrialRecord]]]) -> None
 
 
 def brief(experiment: Experiment, trials: Sequence[TrialRecord]) -> dict[str, Any]:
-    """One sweep of a list as plain data."""
+    """Return one sweep of a list as plain data."""
     return {
         "experiment_id": experiment.experiment_id,
         "name": experiment.name,
@@ -232,12 +232,12 @@ def brief(experiment: Experiment, trials: Sequence[TrialRecord]) -> dict[str, An
 
 
 def as_dict(result: SweepResult) -> dict[str, Any]:
-    """What `--json` writes."""
+    """Return the data of `--json`."""
     return {**result.experiment.to_dict(), "warm_ups": result.warm_ups, **result.summary()}
 
 
 def print_results(results: Sequence[SweepResult], wanted: Sequence[str]) -> None:
-    """The tables asked for; what failed, and what to beware of, on standard error."""
+    """Print the requested tables; failures and warnings go to standard error."""
     for result in results:
         if result.scope is None:
             say(f"wattloop: {result.experiment.experiment_id}: no energy was measured")
@@ -329,11 +329,11 @@ def _why_none(result: SweepResult) -> str:
     if used and result.scope not in read:
         known = f"; there is {', '.join(read)}" if read else ""
         return f"no energy of {result.scope or 'anything'} was measured{known}"
-    return "nothing beside the default was measured"
+    return "only the default was measured"
 
 
 def _print_choice(result: SweepResult) -> None:
-    """The answer in a line per group, for the metric that was asked for."""
+    """Print the best setting per group for the requested metric."""
     for group in result.groups:
         found = group.best(result.compared)
         if found is None:

@@ -1,4 +1,4 @@
-"""`wattloop tune`: its commands."""
+"""Commands of `wattloop tune`."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -111,7 +111,7 @@ def export_command(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Write every configuration as CSV (unless told otherwise), JSON or a study of Optuna."""
+    """Write every configuration as CSV (default), JSON or an Optuna study."""
     from wattloop.cli.commands.tune import view
     from wattloop.tune.results import search_table
 
@@ -141,10 +141,10 @@ RUN = "run"
 
 
 class TuneGroup(TyperGroup):
-    """What follows `--` is the user's command; `tune SPEC.yaml` is `tune run SPEC.yaml`."""
+    """Command group in which `tune SPEC.yaml` means `tune run SPEC.yaml`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take the command off, and add `run` where a file is named and no other word."""
+        """Split the user's command off; insert `run` before a file without a command."""
         if "--" in args:
             end = args.index("--")
             args, ctx.meta[COMMAND] = args[:end], args[end + 1 :]
@@ -209,7 +209,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     seed: Annotated[int | None, typer.Option("--seed", help="Of everything random.")] = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="What it is called.")] = None,
     new: Annotated[
-        bool, typer.Option("--new", help="Begin anew, also where the same search is unfinished.")
+        bool, typer.Option("--new", help="Start a new search, even if the same one is unfinished.")
     ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Only go on with an unfinished search.")
@@ -221,7 +221,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Search, and say which configuration is best.
+    """Search, and show the best configuration.
 
     The same specification and command again goes on where it was stopped; what has ended is not
     paid for twice.
@@ -264,7 +264,7 @@ def resume_command(  # noqa: PLR0913 - one parameter per option
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Go on with a search that was stopped or killed, within other limits where some are given."""
+    """Resume a stopped or killed search, optionally with other limits."""
     from wattloop.cli.commands.tune.execution import TuneRequest, execute_stored
     from wattloop.cli.settings import settings_of
 

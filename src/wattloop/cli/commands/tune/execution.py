@@ -1,4 +1,4 @@
-"""Run a search from the command line, new or resumed."""
+"""Execution of searches from the command line, new or resumed."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ FINE = (Status.PAUSED, Status.REACHED, Status.ENDED, Status.NOT_SUPPORTED)
 
 @contextmanager
 def progress(spec: "SearchSpec | None" = None) -> Iterator["Watcher"]:
-    """A line that is kept up to date on a terminal; elsewhere only what went wrong."""
+    """Keep a status line up to date on a terminal; elsewhere print failures only."""
     if not is_redrawable():
         yield Watcher(spec)
         return
@@ -39,7 +39,7 @@ def progress(spec: "SearchSpec | None" = None) -> Iterator["Watcher"]:
 
 @contextmanager
 def busy(text: str) -> Iterator[None]:
-    """A line with the time that passes on a terminal; elsewhere the line alone."""
+    """Show a line with the elapsed time on a terminal; elsewhere the line alone."""
     if not is_redrawable():
         say(f"wattloop: {text}")
     with spinner(text):
@@ -47,7 +47,7 @@ def busy(text: str) -> Iterator[None]:
 
 
 class Watcher:
-    """Says only what went wrong."""
+    """Progress as lines: failures only."""
 
     def __init__(self, spec: "SearchSpec | None") -> None:
         self._limits = Limits()
@@ -112,7 +112,7 @@ def _who(segment: Segment) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class TuneRequest:
-    """Options as they were given; None or empty means not given."""
+    """Options of `tune`; None or empty means not given."""
 
     settings: Settings
     spec_file: str | None = None
@@ -151,7 +151,7 @@ def execute(request: TuneRequest) -> None:
 
 
 def execute_stored(reference: str | None, request: TuneRequest) -> None:
-    """Go on with a stored search; unless one is named, with the last that is unfinished."""
+    """Resume a stored search; by default the last unfinished one."""
     from wattloop.cli.experiments import say_which
     from wattloop.store.database import open_store
     from wattloop.tune.search_setup import resume_search
@@ -169,7 +169,7 @@ def execute_stored(reference: str | None, request: TuneRequest) -> None:
 
 
 def spec_of(request: TuneRequest) -> "SearchSpec":
-    """The specification that file and options make."""
+    """Return the specification of a file with the options applied."""
     from wattloop.core.yaml_spec import read_yaml
     from wattloop.tune.spec import spec_from
 
@@ -198,7 +198,7 @@ def spec_of(request: TuneRequest) -> "SearchSpec":
 
 
 def _say_known(ready: "PreparedSearch", store: "Store", request: TuneRequest) -> None:
-    """That the same was searched before is news to whoever wanted to go on with it."""
+    """Tell the user that an equal search exists and how to resume it."""
     from wattloop.store.experiments import same_experiments
 
     if ready.is_resumed or request.new:

@@ -1,4 +1,4 @@
-"""`wattloop tune final`: the winner trained in full, and what it saves."""
+"""`wattloop tune final`: train the winner in full and measure its saving."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +28,7 @@ def final_command(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Train the best configuration in full, measure it, and say when the search has paid."""
+    """Train the best configuration in full, measure it, and show when the search pays off."""
     from wattloop.cli.commands.tune.execution import busy
     from wattloop.cli.experiments import say_which
     from wattloop.cli.settings import settings_of
@@ -42,7 +42,7 @@ def final_command(
         say_which(place, which, "search")
         search = find_experiment(place, which, "search")
         what = f"training the best configuration of {search.name or search.experiment_id} in full"
-        with busy(f"{what}, and the default beside it"):
+        with busy(f"{what}, and the default for comparison"):
             result = train_final(search.experiment_id, place, settings, to_the_end=to_the_end)
     if json_file is not None:
         write_json(result.to_dict(), json_file)
@@ -51,7 +51,7 @@ def final_command(
 
 
 def print_final(result: "FinalResult") -> None:
-    """Both configurations, and the sentence that people want."""
+    """Print both configurations, and the saving in one sentence."""
     from wattloop.tune.final import format_saving
 
     rows = [_row("best", result.winner)]

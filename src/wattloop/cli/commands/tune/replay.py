@@ -1,4 +1,4 @@
-"""`wattloop tune replay`: strategies compared on measured tables, without training anything."""
+"""`wattloop tune replay`: compare strategies on measured tables, without training."""
 
 import math
 from dataclasses import asdict
@@ -51,7 +51,7 @@ def replay_command(
         typer.Option(
             "--problems",
             metavar="FILE",
-            help="CSV: target, limit and default; problems.csv beside --train unless given.",
+            help="CSV: target, limit and default; default: problems.csv next to --train.",
         ),
     ] = None,
     strategy: Annotated[
@@ -67,7 +67,7 @@ def replay_command(
     ] = 50,
     json_file: JsonFile = None,
 ) -> None:
-    """Run a strategy against measured tables of the Zeus form."""
+    """Run a strategy on measured tables in the format of Zeus."""
     from wattloop.tune.replay.executor import CapScripts
     from wattloop.tune.replay.policies import check_policy
     from wattloop.tune.replay.replay import medians, replay

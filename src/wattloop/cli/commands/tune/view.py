@@ -1,4 +1,4 @@
-"""Searches in a terminal, as figures, and as Optuna studies."""
+"""Terminal output, figures and Optuna studies of searches."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def write_study(store: "Store", search_id: str, file: str, config: str | None) -> None:
-    """Write the study and say how to look at it."""
+    """Write the study and print how to open it."""
     from wattloop.tune.optuna_export import export_study
 
     settings = settings_of(config)
@@ -30,7 +30,7 @@ def write_study(store: "Store", search_id: str, file: str, config: str | None) -
 
 
 def drawable(experiment: "Experiment", folder: str) -> None:
-    """Refuse before anything is printed what could not be written after it."""
+    """Refuse figures that cannot be written before anything is printed."""
     from wattloop.report.figures.render import needs_libraries, writable_folder
     from wattloop.report.search import is_by_sm2
 
@@ -41,7 +41,7 @@ def drawable(experiment: "Experiment", folder: str) -> None:
 
 
 def draw(store: "Store", experiment: "Experiment", folder: str) -> None:
-    """Write figures 1 and 2 of document 003; of another strategy, say where its figures are."""
+    """Write figures 1 and 2 of document 003; for other strategies print where figures are."""
     from wattloop.report.figures.render import save
     from wattloop.report.search import is_by_sm2, sm2_charts
     from wattloop.tune.results import summary_of
@@ -71,14 +71,14 @@ FRONT_SHOWN = 12
 
 
 def result_dict(store: "Store", experiment: Experiment) -> dict[str, Any]:
-    """A search as plain data: summary, candidates, what it was asked to do."""
+    """Return a search as plain data: summary, candidates, specification."""
     return result_of(*looked_at(store, experiment), experiment)
 
 
 def result_of(
     found: Sequence[CandidateResult], summary: SearchSummary, experiment: Experiment
 ) -> dict[str, Any]:
-    """The same from what was looked at already."""
+    """Return the same from a search that was read already."""
     return {
         **summary.to_dict(),
         "created": iso_time(experiment.created_wall_s),
@@ -90,7 +90,7 @@ def result_of(
 
 
 def print_list(rows: Sequence[tuple[Experiment, SearchSummary]]) -> None:
-    """Searches, newest first."""
+    """Print searches, newest first."""
     print_table(
         ("search", "name", "status", "configurations", "energy", "time", "best"),
         [
@@ -110,14 +110,14 @@ def print_list(rows: Sequence[tuple[Experiment, SearchSummary]]) -> None:
 
 
 def print_summary(store: "Store", experiment: Experiment) -> None:
-    """The candidates and what was found."""
+    """Print the candidates and the result."""
     print_found(*looked_at(store, experiment), experiment)
 
 
 def print_found(
     found: Sequence[CandidateResult], summary: SearchSummary, experiment: Experiment
 ) -> None:
-    """The same from what was looked at already."""
+    """Print the same from a search that was read already."""
     print_candidates(found, summary, experiment)
     print_best(summary, experiment)
 
@@ -128,7 +128,7 @@ def print_candidates(
     experiment: Experiment,
     most: int = 20,
 ) -> None:
-    """A row per configuration, the best first."""
+    """Print a row per configuration, the best first."""
     names = list(parameter_columns(candidates))
     metric = (experiment.facts.get("quality") or {}).get("metric") or "quality"
     maximize = (experiment.facts.get("quality") or {}).get("maximize", True)
@@ -168,7 +168,7 @@ def print_candidates(
 
 
 def print_best(summary: SearchSummary, experiment: Experiment) -> None:
-    """The configuration to use, and what the search cost."""
+    """Print the configuration to use, and the cost of the search."""
     lines = []
     if summary.best is None:
         none = "none" if summary.status in OVER else "none yet"
@@ -202,7 +202,7 @@ def print_best(summary: SearchSummary, experiment: Experiment) -> None:
 
 
 def best_dict(summary: SearchSummary) -> dict[str, Any]:
-    """The configuration to use, for programs."""
+    """Return the configuration to use as plain data."""
     best = summary.best
     return {
         "search_id": summary.search_id,
@@ -215,7 +215,7 @@ def best_dict(summary: SearchSummary) -> dict[str, Any]:
 
 
 def setting_text(candidate: CandidateResult) -> str:
-    """`lr=0.1 batch_size=64, power_limit=250`."""
+    """Format a setting: `lr=0.1 batch_size=64, power_limit=250`."""
     pairs = {**candidate.parameters, **candidate.levers}
     if candidate.learning_rate is not None:
         pairs["learning rate"] = candidate.learning_rate
@@ -223,14 +223,14 @@ def setting_text(candidate: CandidateResult) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A parameter for people."""
+    """Format the value of a parameter."""
     if value is None:
         return ""
     return format_number(value) if isinstance(value, float) else str(value)
 
 
 def energy_text(energy_j: float | None, scope: str | None) -> str:
-    """`12 Wh gpu`."""
+    """Format energy with its scope: `12 Wh gpu`."""
     if energy_j is None:
         return "energy not known"
     return f"{format_energy(energy_j)} {scope or ''}".strip()

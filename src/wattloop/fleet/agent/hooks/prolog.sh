@@ -12,7 +12,7 @@ read -r boot </proc/sys/kernel/random/boot_id
 name="$now-$SLURM_JOB_ID-start"
 lines='
 '
-# One line per fact; a value with a line break in it is nobody's honest name.
+# One line per fact; a value with a line break in it is rejected as forged.
 fact() {
     case $2 in
     '') ;;
