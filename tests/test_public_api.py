@@ -37,6 +37,14 @@ def test_measure_is_callable_and_a_package() -> None:
     assert wattloop.measure.api.Measurement is wattloop.Measurement
 
 
+@pytest.mark.parametrize("package", ["wattloop.tune", "wattloop.predict", "wattloop.kernels"])
+def test_no_module_hides_a_public_name(package: str) -> None:
+    """Importing `wattloop.tune.x` would replace a function `x` that `wattloop.tune` offers."""
+    found = importlib.import_module(package)
+    inside = {module.name for module in pkgutil.iter_modules(found.__path__)}
+    assert inside & set(found.__all__) == set()
+
+
 def test_unknown_attribute_is_an_attribute_error() -> None:
     """A typing error is reported as Python does."""
     with pytest.raises(AttributeError, match="mesure"):

@@ -10,7 +10,7 @@ from tests.tune.small import Halving, small_problem
 from wattloop.store.database import open_store
 from wattloop.store.experiments import TrialRecord, list_experiments, read_trials
 from wattloop.tune.progress import EpochPoint, Progress, Status
-from wattloop.tune.search import Search
+from wattloop.tune.search_loop import Search
 from wattloop.tune.search_store import SearchRecord, open_search
 from wattloop.tune.segment import Segment
 

@@ -11,7 +11,7 @@ from tests.tune.small import Halving, small_problem
 from wattloop.core.settings import settings_from
 from wattloop.store.database import open_store
 from wattloop.tune.executors.function import FunctionExecutor
-from wattloop.tune.search import Search
+from wattloop.tune.search_loop import Search
 from wattloop.tune.search_store import SearchRecord, open_search
 
 

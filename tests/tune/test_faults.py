@@ -27,7 +27,7 @@ from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.experiments import read_trials
 from wattloop.tune.executors.command import CommandExecutor
-from wattloop.tune.search import Search
+from wattloop.tune.search_loop import Search
 from wattloop.tune.search_store import SearchRecord, open_search
 
 

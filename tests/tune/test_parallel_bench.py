@@ -16,7 +16,7 @@ from wattloop.store.experiments import read_trials
 from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.executors.parallel import ParallelExecutor
 from wattloop.tune.progress import Status
-from wattloop.tune.search import Search
+from wattloop.tune.search_loop import Search
 from wattloop.tune.search_setup import device_groups
 from wattloop.tune.search_store import SearchRecord, open_search
 from wattloop.tune.segment import Segment, Until

@@ -18,7 +18,7 @@ from wattloop.tune import search_store
 from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.problem import Limits
 from wattloop.tune.results import candidates_of
-from wattloop.tune.search import Search
+from wattloop.tune.search_loop import Search
 from wattloop.tune.search_store import SearchRecord, open_search
 
 ROOT = Path(__file__).parents[2]

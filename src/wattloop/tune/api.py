@@ -12,7 +12,7 @@ from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import find_experiment
 from wattloop.tune.final import FinalResult, train_final
 from wattloop.tune.results import CandidateResult, SearchSummary, search_table, summary_of
-from wattloop.tune.search import SearchCallback
+from wattloop.tune.search_loop import SearchCallback
 from wattloop.tune.search_setup import (
     Maker,
     PreparedSearch,

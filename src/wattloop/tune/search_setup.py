@@ -23,7 +23,7 @@ from wattloop.trials.lock import refuse_locked
 from wattloop.tune.executors.base import ExecutorParts, TrialExecutor
 from wattloop.tune.levers import cannot_be_set
 from wattloop.tune.problem import Problem
-from wattloop.tune.search import Search, SearchCallback, SearchStopped
+from wattloop.tune.search_loop import Search, SearchCallback, SearchStopped
 from wattloop.tune.search_store import KIND, OVER, SearchRecord, open_search
 from wattloop.tune.segment import CAP_LEVER, without_collecting
 from wattloop.tune.space import Space

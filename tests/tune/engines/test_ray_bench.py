@@ -25,7 +25,7 @@ from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.executors.ray import RayExecutor
 from wattloop.tune.progress import Status
-from wattloop.tune.search import BudgetSpent
+from wattloop.tune.search_loop import BudgetSpent
 from wattloop.tune.search_setup import slots_asked
 from wattloop.tune.segment import Segment, Until
 from wattloop.tune.space import Choice, Space

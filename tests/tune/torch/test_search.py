@@ -11,7 +11,7 @@ from tests.tune.torch.test_bench import Sensor, training  # noqa: E402 - after t
 from wattloop.store.experiments import read_trials  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.executor import TorchExecutor  # noqa: E402 - after the skip
 from wattloop.tune.problem import Limits, Problem, Quality  # noqa: E402 - after the skip
-from wattloop.tune.search import Search  # noqa: E402 - after the skip
+from wattloop.tune.search_loop import Search  # noqa: E402 - after the skip
 from wattloop.tune.search_store import SearchRecord, open_search  # noqa: E402 - after the skip
 from wattloop.tune.space import (  # noqa: E402 - after the skip
     Choice,

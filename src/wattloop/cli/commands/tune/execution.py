@@ -13,7 +13,7 @@ from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy
 from wattloop.tune.problem import Limits
 from wattloop.tune.progress import Progress, Status
-from wattloop.tune.search import BudgetSpent
+from wattloop.tune.search_loop import BudgetSpent
 from wattloop.tune.segment import Segment
 
 if TYPE_CHECKING:
