@@ -15,6 +15,7 @@ from select import select
 __all__ = ["Shown", "in_terminal"]
 
 TIMEOUT_S = 120.0
+CTRL_C = b"\x03"
 ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][A-Z0-9])")
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;[0-9;]*)?m")
 
@@ -57,8 +58,11 @@ def in_terminal(
     folder: Path,
     columns: int,
     answer: str = "",
+    interrupt_after: str = "",
 ) -> Shown:
     """Run a command to its end; `answer` is typed once it waits for input.
+
+    With `interrupt_after`, Ctrl-C is typed when the command has printed that text.
 
     Its width is that of the terminal itself: COLUMNS and LINES are not set.
     """
@@ -73,12 +77,14 @@ def in_terminal(
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
+        # Ctrl-C reaches the command only if the terminal is the controlling one of its session
+        preexec_fn=_take_terminal if interrupt_after else None,  # noqa: PLW1509 - one system call
     )
     os.close(theirs)
     if answer:
         os.write(ours, answer.encode())
     try:
-        raw = _read_all(ours, time.monotonic() + TIMEOUT_S)
+        raw = _read_all(ours, time.monotonic() + TIMEOUT_S, interrupt_after.encode())
         code = started.wait(timeout=TIMEOUT_S)
     finally:
         started.kill()
@@ -87,9 +93,13 @@ def in_terminal(
     return Shown(code, raw)
 
 
-def _read_all(terminal: int, end_s: float) -> str:
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _read_all(terminal: int, end_s: float, interrupt_after: bytes) -> str:
     """Until every process has closed the terminal."""
-    parts = []
+    parts: list[bytes] = []
     while (left_s := end_s - time.monotonic()) > 0 and select([terminal], [], [], left_s)[0]:
         try:
             part = os.read(terminal, 65536)
@@ -98,4 +108,7 @@ def _read_all(terminal: int, end_s: float) -> str:
         if not part:
             break
         parts.append(part)
+        if interrupt_after and interrupt_after in b"".join(parts):
+            os.write(terminal, CTRL_C)
+            interrupt_after = b""
     return b"".join(parts).decode(errors="replace")

@@ -108,13 +108,15 @@ def _write_curve(path: Path) -> None:
     path.write_text("\n".join([",".join(COLUMNS), *rows]) + "\n")
 
 
-def shown(node: Machine, words: str, setting: Setting, answer: str = "") -> Shown:
+def shown(
+    node: Machine, words: str, setting: Setting, answer: str = "", interrupt_after: str = ""
+) -> Shown:
     """Run `wattloop` in such a terminal; nothing it prints is a fault of ours."""
     environment = {**node.environment, "TERM": setting.term}
     if setting.no_color:
         environment["NO_COLOR"] = setting.no_color
     command = node.command(*words.split())
-    found = in_terminal(command, environment, node.folder, setting.columns, answer)
+    found = in_terminal(command, environment, node.folder, setting.columns, answer, interrupt_after)
     for fault in ("Traceback", "fault of wattloop", "Error:"):
         assert fault not in found.text
     if setting.term == "dumb":
@@ -202,6 +204,26 @@ def test_a_question_is_asked_and_no_is_no(node: Machine, setting: Setting) -> No
     assert "Delete 1 run(s)?" in found.text
     assert "nothing was deleted" in found.text
     assert found.code == 1
+
+
+@pytest.mark.parametrize("setting", [NARROW, DUMB], ids=str)
+def test_serve_prints_its_address_and_ends_on_ctrl_c(node: Machine, setting: Setting) -> None:
+    """Promise: the dashboard names its address, and Ctrl-C ends it without a traceback."""
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+    found = shown(node, "serve --port 0", setting, interrupt_after="Ctrl-C ends it")
+    assert re.search(r"http://127\.0\.0\.1:\d+/", found.text)
+    assert found.code in (0, 130), found.text
+
+
+def test_agent_in_a_terminal(node: Machine) -> None:
+    """Promise: Ctrl-C ends an agent in good order, and `agent status` shows what it left."""
+    (node.folder / "agent.yaml").write_text(f"folder: {node.folder}/{{node}}\ninterval_s: 0.2\n")
+    options = "--config agent.yaml --node n1"
+    ended = shown(node, f"agent run {options}", NARROW, interrupt_after="Ctrl-C ends it")
+    assert ended.code == 0, ended.text
+    for setting in (NARROW, DUMB):
+        found = shown(node, f"agent status {options}", setting)
+        assert (found.code, "node n1:" in found.text) == (0, True), found.text
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)

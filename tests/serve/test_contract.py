@@ -23,6 +23,7 @@ from schemathesis.checks import CHECKS
 from tests.serve.filled import LIVE, RUN, filled
 from tests.serve.test_ingest import RUN as SENT
 from tests.serve.test_ingest import header, samples, the_end
+from wattloop.core.plausible import HIGHEST_NODE_W
 from wattloop.fleet.delivery.batch import Piece, pack_batch
 from wattloop.serve.api.node_forms import DELIVERY, JOURNAL
 from wattloop.serve.app import create_app
@@ -73,7 +74,7 @@ def _deliveries() -> st.SearchStrategy[bytes]:
         final=st.booleans(),
         restart=st.booleans(),
     )
-    watts = st.dictionaries(st.text(max_size=20), st.floats(0, 1e6), max_size=3)
+    watts = st.dictionaries(st.text(max_size=20), st.floats(0, HIGHEST_NODE_W), max_size=3)
     said = st.fixed_dictionaries({"power_w": watts}) | st.none()
     clock = st.floats(0, 9e10) | st.none()
     return st.builds(pack_batch, clock, said, st.lists(pieces, max_size=3))

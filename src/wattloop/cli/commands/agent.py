@@ -60,7 +60,7 @@ def run_command(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    say(f"wattloop: agent of {name}, folder {service.site.folder} (Ctrl-C ends it; jobs run on)")
+    say(f"wattloop: agent of {name}, folder {service.site.folder} (Ctrl-C ends it; jobs continue)")
     service.run()
     if json_file is not None:
         write_json({"node": name, "folder": str(service.site.folder)}, json_file)
