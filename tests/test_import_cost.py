@@ -66,6 +66,26 @@ def test_setting_up_a_measurement_loads_nothing_heavy(tmp_path: Path) -> None:
     assert loaded(code, environment) == []
 
 
+def test_measuring_with_every_meter_does_not_load_the_virtual_gpu(tmp_path: Path) -> None:
+    """Its physics costs milliseconds, and only those who ask for it pay them."""
+    code = "import wattloop\nm = wattloop.measure('x').begin()\nimport sys\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}print(*[m for m in sys.modules if '.virtual' in m])"],
+        capture_output=True,
+        text=True,
+        env={
+            **{k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP_")},
+            "PYTHONPATH": str(Path(__file__).parents[1] / "src"),
+            "WATTLOOP_STORE": str(tmp_path / "runs.db"),
+            "HOME": str(tmp_path),
+            "XDG_CONFIG_HOME": str(tmp_path),
+        },
+        timeout=300,
+        check=True,
+    )
+    assert done.stdout.split() == []
+
+
 def test_a_search_that_is_resumed_loads_no_more_than_it_needs() -> None:
     """Ten thousand trials are taken up in 2 s: Ray's part, levers and caps wait until used."""
     unused = ["tune.executors.ray", "cap.callback", "control.session"]

@@ -40,6 +40,7 @@ ASKED_FOR_BY = {
     "yokogawa": "visa_resource",
     "redfish": "redfish_url",
     "ipmi": "ipmi",
+    "virtual": "virtual_gpus",
 }
 
 

@@ -15,8 +15,6 @@ from wattloop.virtual.gpu import VirtualGpu, normal
 from wattloop.virtual.node import NodeModel
 
 # Meters of the virtual GPU: a counter and a gauge that see it as sensors of real cards would.
-#
-# Every run asks `detect`; the physics is loaded where a virtual GPU was asked for.
 
 
 def detect(context: Context) -> Sequence[Meter]:
