@@ -15,7 +15,8 @@ from tests.measure.conftest import Machine
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.process_share import ShareCurves
+from wattloop.measure import process_share
+from wattloop.measure.process_share import ProcessShares, ShareCurves
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.session import Session
 from wattloop.meters.base import Context
@@ -43,6 +44,23 @@ def test_the_part_follows_the_work_of_each_interval() -> None:
     assert curves.share("cpu", 2.0, 3.0) == 0.0
     again = ShareCurves.from_events([{"type": "note"}, curves.to_event(1.0), curves.to_event(9.0)])
     assert again.last("cpu") == curves.last("cpu")
+
+
+def test_work_after_a_process_that_was_not_waited_for_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: a helper that leaves with its CPU time does not hide the work of the others."""
+    (tmp_path / "stat").write_text("cpu 0 0 0 0 0 0 0 0 0 0\n")
+    shares = ProcessShares(Host(procfs=tmp_path), {})
+    looks = ((1.0, 10.0), (2.0, 12.0), (3.0, 2.0), (4.0, 3.0), (5.0, 4.0))
+    for time_s, cpu_time_s in looks:
+        monkeypatch.setattr(process_share, "_cpu_time_s", lambda pids, sum_s=cpu_time_s: sum_s)
+        ticks = round(2 * time_s * os.sysconf("SC_CLK_TCK"))
+        (tmp_path / "stat").write_text(f"cpu {ticks} 0 0 0 0 0 0 0 0 0\n")
+        shares.look(time_s)
+    assert shares.share("cpu", 1.0, 2.0) == pytest.approx(1.0)
+    assert shares.share("cpu", 2.0, 3.0) == 0.0
+    assert shares.share("cpu", 3.0, 5.0) == pytest.approx(0.5)
 
 
 def test_long_runs_keep_a_bounded_number_of_looks() -> None:

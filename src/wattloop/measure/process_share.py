@@ -194,6 +194,7 @@ class ProcessShares(ShareCurves):
         self._gpus: dict[str, _NvmlCard] = {}
         self._nvml: Any = None
         self._event_s = -EVENT_EVERY_S
+        self._cpu_time_s = 0.0
         for name, uuid in gpus.items():
             card = self._card(uuid) if uuid.startswith("GPU-") else None
             if card is None:
@@ -208,7 +209,12 @@ class ProcessShares(ShareCurves):
         if busy_s is None:
             self.reasons[CPU] = f"{self._host.procfs}/stat cannot be read"
         else:
-            self.add(CPU, now_s, _cpu_time_s(pids), busy_s)
+            # The sum falls when a process leaves without being waited for. Its work stays counted,
+            # and the work of the others counts from the lower sum on.
+            cpu_time_s = _cpu_time_s(pids)
+            own_s = self.last(CPU)[0] + max(0.0, cpu_time_s - self._cpu_time_s)
+            self._cpu_time_s = cpu_time_s
+            self.add(CPU, now_s, own_s, busy_s)
         for name, card in self._gpus.items():
             own, everything = card.work(self._nvml, pids)
             before = self.last(name)
