@@ -1,4 +1,4 @@
-"""What a policy may ask for."""
+"""Actions that a policy may return: start, preempt, change a power cap, wake."""
 
 from typing import NamedTuple
 
@@ -17,14 +17,14 @@ class Preempt(NamedTuple):
 
 
 class Recap(NamedTuple):
-    """Go on with a running job under another power limit: an option of the same shape and batch."""
+    """Change the power cap of a running job: an option of the same shape and batch."""
 
     job: int
     option: int
 
 
 class Wake(NamedTuple):
-    """Ask again at this time, even if nothing happens until then."""
+    """Call the policy again at this time, even without an event."""
 
     at_s: float
 

@@ -1,4 +1,4 @@
-"""How many GPUs are free, node by node but without their names: enough to know what fits."""
+"""Free GPUs by type and node size, without node names: enough to decide what fits."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ from wattloop.schedule.estimates.oracle import Shape
 
 
 class FreeGpus:
-    """For each GPU type, how many nodes have 0, 1, 2, ... free GPUs.
+    """Number of nodes with 0, 1, 2, ... free GPUs, for each GPU type.
 
-    A packed placement takes as few nodes as it can: one node that has enough (the one with least
-    to spare), or whole nodes and a rest when no node is that large. A spread one takes whatever is
-    free. Real machines are chosen by the same rule, so what fits here fits there.
+    A packed placement uses as few nodes as possible: the node with the fewest sufficient free GPUs,
+    or whole nodes and a rest if no node is large enough. A spread placement uses any free GPUs.
+    `Machines` chooses real nodes by the same rule, so a shape that fits here fits there.
 
     Args:
-        nodes_with: `nodes_with[type][free]` -> nodes of the type with so many free GPUs.
+        nodes_with: `nodes_with[type][free]` -> number of nodes with that many free GPUs.
     """
 
     __slots__ = ("by_type", "nodes_with")
@@ -27,7 +27,7 @@ class FreeGpus:
 
     @classmethod
     def of_all(cls, cluster: Cluster) -> "FreeGpus":
-        """Every GPU of a cluster."""
+        """Return all GPUs of a cluster as free."""
         nodes_with = [
             [0] * (cluster.gpus_per_node(number) + 1) for number in range(len(cluster.types))
         ]
@@ -36,7 +36,7 @@ class FreeGpus:
         return cls(nodes_with)
 
     def copy(self) -> "FreeGpus":
-        """One of its own, to plan with."""
+        """Return an independent copy, to plan with."""
         twin = FreeGpus.__new__(FreeGpus)
         twin.nodes_with = [counts.copy() for counts in self.nodes_with]
         twin.by_type = self.by_type.copy()
@@ -44,11 +44,11 @@ class FreeGpus:
 
     @property
     def total(self) -> int:
-        """Free GPUs of all types."""
+        """Return the number of free GPUs of all types."""
         return sum(self.by_type)
 
     def fits(self, shape: Shape) -> bool:
-        """Whether a placement of this shape could start now."""
+        """Return True if a placement of this shape could start now."""
         type_index, gpus, spread = shape
         if self.by_type[type_index] < gpus:
             return False
@@ -64,10 +64,10 @@ class FreeGpus:
         return rest == 0 or counts[largest] > whole or any(counts[rest:largest])
 
     def take(self, shape: Shape) -> list[int]:
-        """Take what the shape needs; the free counts of the nodes it came from, as they were.
+        """Allocate a shape; return the previous free counts of the nodes used.
 
         Raises:
-            ValueError: it does not fit.
+            ValueError: the shape does not fit.
         """
         type_index, gpus, spread = shape
         if not self.fits(shape):
@@ -91,7 +91,7 @@ class FreeGpus:
         return taken
 
     def give(self, type_index: int, gpus: int, free_before: int) -> None:
-        """Give GPUs back to a node that had `free_before` free ones."""
+        """Free GPUs of a node that had `free_before` free ones."""
         counts = self.nodes_with[type_index]
         counts[free_before] -= 1
         counts[free_before + gpus] += 1

@@ -1,4 +1,4 @@
-"""What a placement is chosen by: a cost of its time and power, lower is better."""
+"""Objectives for choosing placements: costs of time and power, lower is better."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ Floats = NDArray[np.float64]
 
 
 class Estimates(NamedTuple):
-    """What is believed of jobs of one kind on their options: arrays (jobs, options) or (options,).
+    """Estimates of jobs of one kind on their options: arrays (jobs, options) or (options,).
 
     Attributes:
-        time_s: until the job is done.
-        power_w: of the placement's GPUs while it runs.
-        idle_w: what those GPUs would draw with nothing to do.
+        time_s: time until the job is done.
+        power_w: power of the placement's GPUs while it runs.
+        idle_w: idle power of those GPUs.
         gpus: GPUs of each option.
-        options: the placements themselves.
+        options: the placements.
     """
 
     time_s: Floats
@@ -32,14 +32,14 @@ class Estimates(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """A named cost.
+    """Named cost function.
 
     Attributes:
-        name: for caches and tables; two objectives with one name are the same.
-        cost: of each estimate.
-        keeps_order: the best option of a job does not depend on how much work is left.
-        degree: with n times the work, the cost is n^degree times as high; None where it is not
-            so simple. Costs with a degree are computed once for a kind instead of for each job.
+        name: name in caches and tables; objectives with the same name are equal.
+        cost: function from estimates to costs.
+        keeps_order: the best option of a job does not depend on its remaining work.
+        degree: the cost grows with work^degree; None for another relation. Costs with a degree are
+            computed once per kind instead of for each job.
     """
 
     name: str

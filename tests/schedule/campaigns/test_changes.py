@@ -100,7 +100,7 @@ def test_an_absolute_budget_takes_the_place_of_the_old_one() -> None:
     [
         (None, "+20kW", "no power budget to change"),
         (StepFunction.constant(math.inf), "-10%", "no power budget to change"),
-        (DAY, "10%", "of what"),
+        (DAY, "10%", "needs a sign"),
         (DAY, "plenty", "write"),
         (DAY, "+20 horses", "not a power"),
     ],

@@ -261,7 +261,7 @@ def test_a_world_that_cannot_be_built_leaves_nothing_behind(tmp_path: Path, stor
 def test_no_policy_or_one_twice_is_refused(tmp_path: Path) -> None:
     """It would be compared with itself."""
     scenario = tiny(tmp_path)
-    with pytest.raises(ConfigError, match="which policies"):
+    with pytest.raises(ConfigError, match="no policy given"):
         campaign(scenario, "")
     with pytest.raises(ConfigError, match="zeus is given twice"):
         campaign(scenario, "zeus zeus")

@@ -111,7 +111,7 @@ def test_one_seed_answers_without_an_interval() -> None:
 @pytest.mark.parametrize(
     ("fields", "changes", "said"),
     [
-        ({}, Changes(), "what if what"),
+        ({}, Changes(), "no change given"),
         ({"variants": {"a": {}, "b": {}}}, Changes(nodes=("+1",)), "--variant"),
         ({}, Changes(budget="+1kW"), "no power budget to change"),
     ],

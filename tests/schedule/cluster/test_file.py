@@ -100,7 +100,7 @@ def test_a_typical_host_is_an_estimate(tmp_path: Path) -> None:
         ("groups: 3", r":1: groups: write a list"),
         (f"grups:\n  - {{{GROUP}}}", r":1: grups: unknown field; did you mean 'groups'\?"),
         (f"groups:\n  - {{{GROUP}, hots_w: 3}}", r":2: groups\.0\.hots_w: .*mean 'host_w'"),
-        ("groups:\n  - {gpu: a40, nodes: 1, gpus_per_node: 8}", r"host_w: what does a node draw"),
+        ("groups:\n  - {gpu: a40, nodes: 1, gpus_per_node: 8}", r"host_w: power of a node"),
         (
             "groups:\n  - {gpu: a4000, nodes: 1, gpus_per_node: 8, host_w: 0}",
             r":2: groups\.0\.gpu: no GPU called 'a4000': did you mean",

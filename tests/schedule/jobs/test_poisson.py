@@ -145,7 +145,7 @@ def test_arrivals_that_make_no_sense_are_refused(wrong, said) -> None:
 
 def test_templates_without_work_are_refused() -> None:
     """A generator cannot guess how long a training is."""
-    with pytest.raises(ConfigError, match="vit: how much work"):
+    with pytest.raises(ConfigError, match="vit: work is missing"):
         PoissonJobs((JobTemplate(VIT),), Arrivals(1.0, count=1))
     with pytest.raises(ConfigError, match="no template"):
         PoissonJobs((), Arrivals(1.0, count=1))

@@ -96,7 +96,7 @@ def test_a_saved_table_is_taken_as_it_is(tmp_path) -> None:
         ({"generate": {"rate_per_s": 0.1}}, "give a horizon such as 10 h"),
         ({"generate": {"rate_per_s": 0, "count": 1}}, "generate.rate_per_s"),
         ({"generate": {"rate_per_s": 1, "horizon": "10 moons"}}, "is not a time"),
-        ({"generate": {"rate_per_s": 1, "count": 1, "daily": [0, 0]}}, "no job comes"),
+        ({"generate": {"rate_per_s": 1, "count": 1, "daily": [0, 0]}}, "all weights are 0"),
         ({"users": "five"}, "write a number, or count and majority"),
         ({"users": {"shares": {"a": 1}, "count": 2}}, "leave count and majority out"),
         ({"deadlines": {"share": 2}}, "deadlines.share"),

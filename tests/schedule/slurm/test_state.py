@@ -53,7 +53,7 @@ def test_a_file_of_something_else_is_not_taken_for_a_state(tmp_path: Path, text:
     """Nor overwritten: a reservation named in it could be anybody's."""
     path = tmp_path / "state.json"
     path.write_text(text)
-    with pytest.raises(ConfigError, match="no state of a Slurm driver"):
+    with pytest.raises(ConfigError, match="not a state file of a Slurm driver"):
         DriverState.load(path)
     assert path.read_text() == text
 

@@ -1,4 +1,4 @@
-"""Policies x seeds on a scenario: carried out over processes, kept, compared.
+"""Campaigns: policies x seeds on a scenario, run in processes, stored and compared.
 
-Nothing is imported here: a worker simulates and needs no database.
+This package imports nothing by itself, because a worker needs no database.
 """

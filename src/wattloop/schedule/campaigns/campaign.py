@@ -1,4 +1,4 @@
-"""A campaign: policies x seeds on a scenario and its variants."""
+"""Campaign: policies x seeds on a scenario and its variants."""
 
 import hashlib
 import inspect
@@ -28,10 +28,10 @@ SUFFIXES = (".py", ".yaml", ".json", ".csv", ".gz", ".npz")
 
 @cache
 def source_digest(packages: tuple[str, ...] = PARTS) -> str:
-    """A hash of all code and data of packages: what another version computed is not ours.
+    """Hash all code and data of packages, so that results of other versions are not reused.
 
-    A version number would have to be raised by hand with every change of a policy or a constant;
-    this cannot be forgotten. It takes some 20 ms.
+    A version number would have to be raised by hand with every change of a policy or a constant.
+    The hash takes about 20 ms.
     """
     root = Path(wattloop.__file__).parent
     found = hashlib.sha256()
@@ -47,10 +47,10 @@ MOST = 1_000_000
 
 
 def seeds_from(text: str) -> tuple[int, ...]:
-    """`10` is the first ten, `0..99` a stretch with both ends, `3,5,7` those.
+    """Parse seeds: `10` is the first ten, `0..99` a range with both ends, `3,5,7` a list.
 
     Raises:
-        ConfigError: not of these forms, none, or one of them twice.
+        ConfigError: another form, an empty list, or a duplicate.
     """
     found: list[int] = []
     parts = [part.strip() for part in text.split(",")]
@@ -70,7 +70,7 @@ def seeds_from(text: str) -> tuple[int, ...]:
         else:
             found.append(int(part))
     if not found:
-        raise ConfigError(f"--seeds {text}: none; one is the least")
+        raise ConfigError(f"--seeds {text}: give at least one seed")
     if len(set(found)) < len(found):
         twice = next(seed for seed in found if found.count(seed) > 1)
         raise ConfigError(f"--seeds {text}: {twice} is given twice; it would count twice")
@@ -78,7 +78,7 @@ def seeds_from(text: str) -> tuple[int, ...]:
 
 
 def seeds_text(seeds: tuple[int, ...]) -> str:
-    """The shortest that `seeds_from` reads back: `0..9`, or `3,5,7`."""
+    """Return the shortest text that `seeds_from` accepts: `0..9`, or `3,5,7`."""
     if len(seeds) > 1 and seeds == tuple(range(seeds[0], seeds[0] + len(seeds))):
         return f"{seeds[0]}..{seeds[-1]}"
     if len(seeds) == 1:
@@ -88,18 +88,18 @@ def seeds_text(seeds: tuple[int, ...]) -> str:
 
 def _few_enough(text: str, count: int) -> None:
     if count > MOST:
-        raise ConfigError(f"--seeds {text}: {count} seeds are more than anybody waits for")
+        raise ConfigError(f"--seeds {text}: {count} seeds are too many")
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A policy with its parameters, as a person chose it.
+    """Policy with its parameters, as given by the user.
 
     Attributes:
         given: as written: `zeus`, `zeus{age_weight_per_s: 0.1}`, `FILE.py:Class`, or a mapping.
-        label: what tables call it; unique within a campaign.
-        source: a hash of its file, and of what that imports of its own folder, where it is not
-            one of ours; ours are in `source_digest`.
+        label: name in tables; unique within a campaign.
+        source: hash of the file of a user's policy and of its imports from the same folder; shipped
+        policies are part of `source_digest`.
     """
 
     given: str | Mapping[str, Any]
@@ -108,7 +108,7 @@ class PolicyChoice:
 
     @classmethod
     def named(cls, given: str | Mapping[str, Any]) -> "PolicyChoice":
-        """The policy that is written so.
+        """Find the policy of this name or mapping.
 
         Raises:
             ConfigError: unknown policy or parameter.
@@ -125,10 +125,10 @@ class SimulationJob:
     """One simulation of a campaign.
 
     Attributes:
-        key: the same whenever the same is simulated by the same code; see `key_of`.
+        key: equal for equal simulations by the same code; see `key_of`.
         choice: the policy.
-        seed: of everything random in the scenario.
-        variant: of the scenario; empty where it has none.
+        seed: seed of all random draws of the scenario.
+        variant: variant of the scenario; empty without variants.
     """
 
     key: str
@@ -138,7 +138,7 @@ class SimulationJob:
 
     @property
     def label(self) -> str:
-        """For people: `zeus on seed 3 of rigid`."""
+        """Format the job for people: `zeus on seed 3 of rigid`."""
         of = f" of {self.variant}" if self.variant else ""
         return f"{self.choice.label} on seed {self.seed}{of}"
 
@@ -154,12 +154,12 @@ class SimulationJob:
 
 
 def key_of(scenario: str, choice: PolicyChoice, seed: int) -> str:
-    """A hash of scenario, policy, parameters, seed and the code that simulates.
+    """Hash scenario, policy, parameters, seed and the simulator's code.
 
     Args:
-        scenario: a hash of all that the scenario says, files it reads included.
+        scenario: hash of the scenario, including the files that it reads.
         choice: the policy.
-        seed: of the cell.
+        seed: seed of the simulation.
     """
     said = [scenario, choice.label, choice.source, seed, source_digest()]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
@@ -176,24 +176,24 @@ def _foreign_source(policy: Policy) -> str:
 Outcomes = Mapping[tuple[str, str, int], Mapping[str, Any]]
 
 
-"""(variant, label of the policy, seed) -> what came of that cell."""
+"""(variant, label of the policy, seed) -> outcome of that simulation."""
 
 
 AS_WRITTEN = "as-written"
 
 
-"""Name of a scenario itself among its variants."""
+"""Name of the unchanged scenario among its variants."""
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """Cells to be simulated.
+    """Simulations of policies x seeds.
 
     Attributes:
         scenario: cluster, jobs, oracle and rules.
-        choices: the policies; the first is what others are compared with.
+        choices: the policies; the others are compared with the first.
         seeds: the same for all policies, so that differences are paired.
-        checks: look after every event whether the invariants hold.
+        checks: check the invariants after every event.
     """
 
     scenario: Scenario
@@ -204,7 +204,7 @@ class Campaign:
     def __post_init__(self) -> None:
         if not self.choices:
             raise ConfigError(
-                "which policies? Name some with --policies; 'wattloop simulate policies' lists them"
+                "no policy given; name some with --policies (see 'wattloop simulate policies')"
             )
         labels = [choice.label for choice in self.choices]
         for label in labels:
@@ -213,9 +213,9 @@ class Campaign:
 
     @property
     def scenarios(self) -> dict[str, Scenario]:
-        """Variant -> scenario, the scenario itself first.
+        """Return variant -> scenario, starting with the scenario itself.
 
-        It has no name where it has no variants, and is left out where a variant is the same.
+        Its name is empty if there are no variants. It is left out if a variant equals it.
         """
         variants = dict(self.scenario.variants)
         if not variants:
@@ -226,7 +226,7 @@ class Campaign:
         return {AS_WRITTEN: self.scenario, **variants}
 
     def cells(self) -> list[SimulationJob]:
-        """All of them, world by world."""
+        """Return all simulations, grouped by world."""
         found: list[SimulationJob] = []
         worlds: dict[str, str] = {}
         for variant, scenario in self.scenarios.items():
@@ -256,12 +256,12 @@ class Campaign:
 
 
 def fingerprint(cells: list[SimulationJob]) -> str:
-    """The same for the same cells."""
+    """Return a hash of the simulations, independent of the campaign's name."""
     return hashlib.sha256("".join(sorted(cell.key for cell in cells)).encode()).hexdigest()
 
 
 def _scope(scenario: Scenario) -> str:
-    """Whose energy it is: of GPUs alone where hosts and network are not counted."""
+    """Return the scope of energy: GPUs only, if hosts and network are not counted."""
     cluster = scenario.cluster
     others_w = [cluster.network_w, *(group.host_w for group in cluster.groups)]
     others_w += [group.host_busy_w_per_gpu for group in cluster.groups]

@@ -1,4 +1,4 @@
-"""What comes of a cell: its figures, and what the policy could not do."""
+"""Outcome of one simulation: its metrics, and the policy's refused actions."""
 
 import traceback
 from collections import Counter
@@ -18,11 +18,11 @@ REFUSED_KEPT = 3
 
 
 class Simulator:
-    """Simulates cells; what all seeds of a scenario share is built once.
+    """Simulator of campaign jobs, which builds the shared parts of a scenario once.
 
     Args:
-        scenarios: variant -> the world it makes.
-        checks: look after every event whether the invariants hold.
+        scenarios: variant -> scenario.
+        checks: check the invariants after every event.
     """
 
     def __init__(self, scenarios: Mapping[str, Scenario], *, checks: bool = False) -> None:
@@ -32,20 +32,20 @@ class Simulator:
     def __call__(
         self, cells: Sequence[SimulationJob]
     ) -> Iterator[tuple[SimulationJob, dict[str, Any]]]:
-        """Each cell of one world with what came of it."""
+        """Simulate the jobs of one world; yield each with its outcome."""
         world = self.world(cells[0])
         for cell in cells:
             yield cell, self._outcome(world, cell)
 
     def world(self, cell: SimulationJob) -> World:
-        """The world of a cell; the last one is kept, for a trace takes seconds to read."""
+        """Return the world of a job, cached because a trace takes seconds to read."""
         key = cell.variant, cell.seed
         if key not in self._built:
             self._built = {key: self.scenarios[cell.variant].world(cell.seed)}
         return self._built[key]
 
     def __getstate__(self) -> dict[str, Any]:
-        """For workers: without the world, which may be larger than what makes it."""
+        """Return the state for workers, without the cached world, which may be large."""
         return self.__dict__ | {"_built": {}}
 
     def _outcome(self, world: World, cell: SimulationJob) -> dict[str, Any]:
@@ -54,12 +54,12 @@ class Simulator:
             return outcome_of(result) | {"sources": _sources(world)}
         except ConfigError:
             raise
-        except Exception as error:  # noqa: BLE001 - a policy's fault is the result of its cell
+        except Exception as error:  # noqa: BLE001 - a policy error is an outcome
             return {"error": f"{type(error).__name__}: {error} ({_where(error)})"}
 
 
 def simulated(world: World, choice: PolicyChoice, *, checks: bool = False) -> SimulationResult:
-    """A policy in a world, to its end."""
+    """Simulate a policy in a world to its end."""
     return Simulation(
         world.cluster,
         world.jobs,
@@ -71,7 +71,7 @@ def simulated(world: World, choice: PolicyChoice, *, checks: bool = False) -> Si
 
 
 def outcome_of(result: SimulationResult) -> dict[str, Any]:
-    """Plain data for the store: metrics, jobs that never run by reason, refusals, assumptions."""
+    """Convert a result to plain data: metrics, jobs that never run, refusals, assumptions."""
     return {
         **metrics_of(result).to_dict(),
         "policy_s": result.policy_s,
@@ -83,13 +83,13 @@ def outcome_of(result: SimulationResult) -> dict[str, Any]:
 
 
 def _where(error: Exception) -> str:
-    """`FILE:LINE` where it was raised: whoever wrote a policy looks there first."""
+    """Return `FILE:LINE` of the raising line, for the author of a policy."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(last.filename).name}:{last.lineno}"
 
 
 def _sources(world: World) -> list[str]:
-    """Where time and power come from; of a table's many parts, the tables."""
+    """Return the sources of time and power, without the single curves of a table."""
     parts = [
         part for kind in world.jobs.kinds for part in world.truth.options(kind).source.split("; ")
     ]

@@ -1,4 +1,4 @@
-"""Run a campaign over processes, store each result, and never compute one twice."""
+"""Campaign runner: simulate in worker processes, store each result, reuse known results."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,12 +23,12 @@ from wattloop.trials.lock import lock_experiment
 
 
 def share_predictions(scenarios: Iterable[Scenario]) -> None:
-    """Give scenarios of the same cluster and oracle the same truth, with all it has worked out."""
+    """Share one oracle, with its cached predictions, among scenarios of the same cluster."""
     first: list[Scenario] = []
     for scenario in scenarios:
         like = [each for each in first if _is_alike(each, scenario)]
         if like:
-            # what `cached_property` would keep there, had it been asked
+            # the attribute that `cached_property` would set
             scenario.__dict__["truth"] = like[0].truth
         else:
             first.append(scenario)
@@ -39,13 +39,13 @@ def _is_alike(one: Scenario, other: Scenario) -> bool:
 
 
 class CampaignCallback:
-    """Is told how far a campaign is; does nothing by itself."""
+    """Progress callbacks of a campaign; the default ones do nothing."""
 
     def begins(self, experiment: Experiment, cells: int, known: int, *, resumed: bool) -> None:
-        """All cells, and how many of them need not be computed."""
+        """Handle the start: the number of simulations, and of those already known."""
 
     def ended(self, cell: SimulationJob, outcome: Mapping[str, Any], left_s: float) -> None:
-        """A cell ended; how long the rest will take."""
+        """Handle the end of a simulation, with the estimated time for the rest."""
 
 
 def run_campaign(
@@ -56,25 +56,25 @@ def run_campaign(
     new: bool = False,
     listener: CampaignCallback | None = None,
 ) -> tuple[Experiment, Outcomes]:
-    """Simulate what is not known yet.
+    """Run the simulations of a campaign that are not in the store.
 
-    Each cell is written down as it ends: killed at any moment, the same campaign goes on where it
-    was, and another one that has cells in common does not compute them again. What comes of a
-    cell does not depend on the number of workers.
+    Each outcome is stored as soon as its simulation ends. A killed campaign continues there when it
+    is started again, and campaigns with common simulations share their outcomes. Outcomes do not
+    depend on the number of workers.
 
     Args:
-        campaign: what to simulate.
-        store: where cells are kept and looked for.
-        workers: processes; 1 is this one.
-        new: compute all of them, whatever is known.
-        listener: told how far it is.
+        campaign: campaign to run.
+        store: store of outcomes.
+        workers: processes; 1 uses this process only.
+        new: ignore known outcomes.
+        listener: progress callbacks.
 
     Returns:
-        Its record in the store, and what came of every cell.
+        The experiment in the store, and the outcome of every simulation.
 
     Raises:
         ConfigError: the scenario cannot be built.
-        DeviceBusy: another process carries out this very campaign.
+        DeviceBusy: another process runs the same campaign.
     """
     if workers < 1:
         raise ConfigError(f"--workers {workers}: give 1 or more")
@@ -101,7 +101,7 @@ def run_campaign(
 
 
 def _simulator(campaign: Campaign, todo: Sequence[SimulationJob]) -> Simulator:
-    """Who simulates; a world that cannot be built is found out before anything is written."""
+    """Build the simulator; an invalid world raises before anything is stored."""
     scenarios = campaign.scenarios
     share_predictions(scenarios.values())
     simulator = Simulator(scenarios, checks=campaign.checks)
@@ -130,14 +130,14 @@ def _compute(
 
 @dataclass(slots=True)
 class _Pace:
-    """How long what is left will take, by how long each policy took so far."""
+    """Estimate of the remaining time, by the mean time of each policy."""
 
     left: list[str]
     workers: int
     took_s: dict[str, list[float]] = field(default_factory=dict)
 
     def left_s(self, label: str, took_s: float) -> float:
-        """After one more cell of this policy."""
+        """Return the remaining time after one more simulation of this policy."""
         self.took_s.setdefault(label, []).append(took_s)
         self.left.remove(label)
         means_s = {name: math.fsum(each) / len(each) for name, each in self.took_s.items()}

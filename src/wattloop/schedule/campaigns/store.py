@@ -1,4 +1,4 @@
-"""A campaign in the store: one trial per finished simulation."""
+"""Campaigns in the store: one trial per finished simulation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,15 +36,15 @@ def open_campaign(
     new: bool = False,
     clock: Clock | None = None,
 ) -> tuple[Experiment, bool]:
-    """The campaign of these very cells, or a new one; whether it was there.
+    """Find the campaign with the same simulations or create one; return also if it existed.
 
     Args:
-        store: where it is kept.
-        spec: what is simulated, as plain data.
-        fingerprint: the same for the same cells.
-        name: of the scenario.
-        new: begin anew, whatever is known.
-        clock: that says when it was begun.
+        store: store of campaigns.
+        spec: the campaign as plain data.
+        fingerprint: equal for equal simulations.
+        name: name of the scenario.
+        new: always create a new campaign.
+        clock: clock for the time of creation.
     """
     if not new:
         for known in same_experiments(store, fingerprint):
@@ -65,24 +65,24 @@ def open_campaign(
 
 
 def known_cells(store: Store, cells: Sequence[SimulationJob]) -> dict[str, dict[str, Any]]:
-    """Key -> outcome of cells that need not be computed, whichever campaign did."""
+    """Return key -> outcome of the simulations that any campaign has completed."""
     found = trials_with_keys(store, KIND, [cell.key for cell in cells], FINISHED)
     return {key: record.outcome for key, record in found.items()}
 
 
 class CampaignRecord:
-    """Writes one campaign down.
+    """Writer of one campaign's outcomes.
 
     Args:
-        store: that has the experiment.
-        experiment: from `open_campaign`.
+        store: store with the experiment.
+        experiment: experiment of `open_campaign`.
     """
 
     def __init__(self, store: Store, experiment: Experiment) -> None:
         self.store, self.experiment = store, experiment
 
     def begin(self, cells: Sequence[SimulationJob], known: Mapping[str, Mapping[str, Any]]) -> None:
-        """It runs from now on; cells that other campaigns have computed are its own, too."""
+        """Mark the campaign as running, and copy known outcomes of other campaigns."""
         if self.experiment.status != RUNNING:
             self.ended(RUNNING)
         own = {each.key for each in read_trials(self.store, self.experiment.experiment_id)}
@@ -95,7 +95,7 @@ class CampaignRecord:
             add_trials(self.store, self.experiment.experiment_id, others)
 
     def keep(self, number: int, cell: SimulationJob, outcome: Mapping[str, Any]) -> None:
-        """Write down what came of a cell, at once: what has ended survives any end."""
+        """Store an outcome at once, so that it survives a crash."""
         add_trials(self.store, self.experiment.experiment_id, [_record(number, cell, outcome)])
 
     def ended(self, status: str) -> None:
@@ -115,7 +115,7 @@ def _record(number: int, cell: SimulationJob, outcome: Mapping[str, Any]) -> Tri
 def known_outcomes(
     store: Store, experiment: Experiment
 ) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """(variant, policy, seed) -> what came of it, in the order of the campaign."""
+    """Return (variant, policy, seed) -> outcome, in the order of the campaign."""
     found = {
         (str(own.get("variant", "")), str(own["policy"]), int(own["seed"])): record.outcome
         for record in each_trial(store, experiment.experiment_id)

@@ -1,4 +1,4 @@
-"""What a campaign says: each policy over its seeds, and how it differs from the first."""
+"""Summary of a campaign: each policy over its seeds, and paired differences from the first."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from wattloop.schedule.campaigns.campaign import Outcomes
 from wattloop.schedule.metrics.comparison import Difference, compare, spread
 
 Found = Mapping[tuple[str, int], Mapping[str, Any]]
-"""(label of the policy, seed) -> what came of it, in one variant."""
+"""(label of the policy, seed) -> outcome, in one variant."""
 PER_CELL = (
     "jobs_done",
     "throughput_per_h",
@@ -27,23 +27,23 @@ PER_CELL = (
     "event_hash",
     "wall_s",
 )
-"""What every cell has in JSON, first and in this order; all other metrics follow."""
+"""First fields of every row in JSON, in this order; all other metrics follow."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A campaign over its seeds.
+    """Statistics of a campaign over its seeds.
 
     Attributes:
-        labels: the policies, in the order in which they were asked for.
-        seeds: of the campaign.
+        labels: the policies, in the order of the campaign.
+        seeds: seeds of the campaign.
         spreads: policy -> metric -> mean and deviation; None where no seed has the figure.
-        differences: policy -> metric -> against the first policy, seed by seed.
-        failed: (policy, seed) -> what went wrong.
-        never: reason -> most jobs of one seed that can never run for it.
-        left: policy -> (jobs that waited for ever on all seeds, the first reason in words).
-        refused: policy -> (impossible actions in all, the first in words).
-        notes: what was assumed of the jobs on all seeds, and where time and power come from.
+        differences: policy -> metric -> paired difference from the first policy.
+        failed: (policy, seed) -> error.
+        never: reason -> most jobs of one seed that can never run for this reason.
+        left: policy -> (jobs that never started on all seeds, the first reason).
+        refused: policy -> (number of impossible actions, the first one).
+        notes: assumptions about the jobs on all seeds, and the sources of time and power.
     """
 
     labels: tuple[str, ...]
@@ -91,7 +91,7 @@ class Summary:
 
 
 def by_variant(outcomes: Outcomes) -> dict[str, dict[tuple[str, int], Mapping[str, Any]]]:
-    """What came of each variant on its own, in their order."""
+    """Group outcomes by variant, in their order."""
     found: dict[str, dict[tuple[str, int], Mapping[str, Any]]] = {}
     for (variant, label, seed), outcome in outcomes.items():
         found.setdefault(variant, {})[label, seed] = outcome
@@ -99,7 +99,7 @@ def by_variant(outcomes: Outcomes) -> dict[str, dict[tuple[str, int], Mapping[st
 
 
 def summary_of(outcomes: Found) -> Summary:
-    """Means, deviations and paired differences of all figures."""
+    """Compute means, deviations and paired differences of all metrics."""
     labels = tuple(dict.fromkeys(label for label, _ in outcomes))
     seeds = tuple(dict.fromkeys(seed for _, seed in outcomes))
     good = {cell: found for cell, found in outcomes.items() if "error" not in found}
@@ -125,7 +125,7 @@ def summary_of(outcomes: Found) -> Summary:
 
 
 def per_cell(outcomes: Outcomes) -> list[dict[str, Any]]:
-    """A row per policy and seed: `PER_CELL`, then all else that is known."""
+    """Return a row per policy and seed: `PER_CELL`, then all other metrics."""
     rows = []
     for (variant, label, seed), outcome in outcomes.items():
         row: dict[str, Any] = {"variant": variant} if variant else {}
@@ -136,7 +136,7 @@ def per_cell(outcomes: Outcomes) -> list[dict[str, Any]]:
 
 
 def _figure(outcome: Mapping[str, Any] | None, name: str) -> float | None:
-    """A figure of a cell; `utilisation.h100` looks inside."""
+    """Return a metric of an outcome; `utilisation.h100` is a nested one."""
     value: Any = outcome
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -144,7 +144,7 @@ def _figure(outcome: Mapping[str, Any] | None, name: str) -> float | None:
 
 
 def _figures(good: Found) -> list[str]:
-    """Names of all that is a number in some cell, utilisation by type among them."""
+    """Return the names of all numeric metrics, including utilisation by type."""
     names: dict[str, None] = {}
     for outcome in good.values():
         for name, value in outcome.items():
@@ -166,7 +166,7 @@ def _never(good: Found) -> dict[str, int]:
 def _left(good: Found) -> dict[str, tuple[int, str]]:
     found: dict[str, tuple[int, str]] = {}
     for (label, _), outcome in good.items():
-        # A starved job tells more of a policy than one that cannot run.
+        # A starved job says more about a policy than a job that cannot run.
         reasons = sorted(outcome.get("left") or (), key=lambda why: "starved" not in why)
         if reasons:
             count, first = found.get(label, (0, reasons[0]))
@@ -184,7 +184,7 @@ def _refused(good: Found) -> dict[str, tuple[int, str]]:
 
 
 def _notes(good: Found) -> tuple[str, ...]:
-    """What holds for all seeds: that this seed was drawn is no news."""
+    """Return the notes that all seeds share, without those about single seeds."""
     if not good:
         return ()
     first, *others = good.values()

@@ -1,4 +1,4 @@
-"""What-if questions: the same jobs on a scenario and on a changed one."""
+"""What-if comparison: the same jobs on a scenario and on a changed one."""
 
 import hashlib
 import re
@@ -38,11 +38,11 @@ POINTS = {"miss_rate": "missed deadlines"}
 
 
 def answer(summary: Summary, label: str) -> str:
-    """`With h100 in place of a100: +12.0% throughput (95%: +10.1 to +14.0), ...`.
+    """Format the result: `With h100 in place of a100: +12.0% throughput (95%: +10.1 to +14.0)`.
 
     Args:
-        summary: of two worlds, `AS_IT_IS` and `CHANGED`, as if they were policies.
-        label: what was changed, in words.
+        summary: summary of two worlds, `AS_IT_IS` and `CHANGED`, in place of policies.
+        label: description of the change.
     """
     differences = summary.differences[CHANGED]
     parts = [
@@ -69,7 +69,7 @@ def _points(found: Difference, words: str) -> str:
 
 
 def _said(mean: float, half: float | None, unit: str, words: str) -> str:
-    """What is within chance is called so, whatever its mean."""
+    """Format a difference; one whose interval contains 0 is called no clear change."""
     if half is None:
         return f"{mean:+.1f}{unit} {words}" if abs(mean) >= 0.05 else f"the same {words}"
     if abs(mean) + half < 0.05:
@@ -85,10 +85,10 @@ AMOUNT = re.compile(r"\s*([-+]?)\s*([0-9.]+(?:e[-+]?\d+)?)\s*([a-z%]*)\s*", re.I
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Of a scenario, as people write them; empty is none.
+    """Changes of a scenario as written by the user; empty for none.
 
     Attributes:
-        replacements: `a100=h100` each: type of the cluster, and any GPU in its place.
+        replacements: `a100=h100` each: GPU type of the cluster, and its replacement.
         budget: `+20kW`, `-10%`, `4500W`.
         nodes: `+4`, `GROUP=+4`, `GROUP=8` each.
     """
@@ -102,7 +102,7 @@ class Changes:
 
     @property
     def label(self) -> str:
-        """In words, for a sentence: `With h100 in place of a100 and 4 more nodes`."""
+        """Describe the changes: `With h100 in place of a100 and 4 more nodes`."""
         words = [f"{new} in place of {old}" for old, new in self.names().items()]
         words += [_nodes_said(each) for each in self.nodes]
         if self.budget:
@@ -111,7 +111,7 @@ class Changes:
         return "With " + " and ".join(words)
 
     def names(self) -> dict[str, str]:
-        """GPU type -> what takes its place."""
+        """Return GPU type -> its replacement."""
         found = {}
         for each in self.replacements:
             old, equals, new = (part.strip() for part in each.partition("="))
@@ -121,7 +121,7 @@ class Changes:
         return found
 
     def cluster(self, cluster: Cluster) -> Cluster:
-        """The cluster as it would be."""
+        """Return the changed cluster."""
         for old, new in self.names().items():
             cluster = with_replaced(cluster, old, new)
         for each in self.nodes:
@@ -130,13 +130,13 @@ class Changes:
 
 
 def with_replaced(cluster: Cluster, old: str, new: str) -> Cluster:
-    """The cluster with every GPU of a type exchanged for another, one for one.
+    """Return the cluster with every GPU of a type replaced by another, one for one.
 
-    Hosts and network stay. A type that the cluster has already is that very type; one that it has
-    not draws when idle what its data sheet or the usual share says.
+    Hosts and network stay. A new type that the cluster already has keeps its description there. The
+    idle power of other types comes from the data sheet or the usual share.
 
     Raises:
-        ConfigError: no such type here, or no such GPU.
+        ConfigError: the cluster does not have the type, or the GPU is unknown.
     """
     types = {each.name: each for each in cluster.types}
     if old not in types:
@@ -156,12 +156,12 @@ def with_replaced(cluster: Cluster, old: str, new: str) -> Cluster:
 
 
 def with_nodes(cluster: Cluster, text: str) -> Cluster:
-    """The cluster with more or fewer nodes: `GROUP=+4`, `GROUP=8`, or `+4` in all.
+    """Return the cluster with more or fewer nodes: `GROUP=+4`, `GROUP=8`, or `+4` in all.
 
-    Nodes that are not said to be of a group are dealt to all groups by their size.
+    Without a group, the nodes are distributed over all groups in proportion to their size.
 
     Raises:
-        ConfigError: no such group, not a number, or a group of no nodes.
+        ConfigError: unknown group, not a number, or a group without nodes.
     """
     name, equals, amount = (part.strip() for part in text.rpartition("="))
     match = re.fullmatch(r"([-+]?)(\d+)", amount)
@@ -185,10 +185,10 @@ def with_nodes(cluster: Cluster, text: str) -> Cluster:
 
 
 def with_budget(budget_w: StepFunction | None, text: str) -> StepFunction:
-    """Another budget: `+20kW` or `-10%` of the one there is, at all times; `4500W` in its place.
+    """Return the changed budget: `+20kW` and `-10%` are relative, `4500W` replaces it.
 
     Raises:
-        ConfigError: not a power, or relative to a budget that is not there.
+        ConfigError: not a power, or relative without a budget.
     """
     match = AMOUNT.fullmatch(text)
     if match is None:
@@ -200,7 +200,7 @@ def with_budget(budget_w: StepFunction | None, text: str) -> StepFunction:
         )
     if unit == "%":
         if not sign or budget_w is None:
-            raise ConfigError(f"--budget {text}: of what? Write +10% or -10%")
+            raise ConfigError(f"--budget {text}: a share needs a sign; write +10% or -10%")
         factor = 1 + float(f"{sign}{number}") / 100
         return replace(budget_w, values=tuple(value * factor for value in budget_w.values))
     try:
@@ -226,7 +226,7 @@ def _is_finite(value: float) -> bool:
 
 
 def _dealt(number: int, sizes: list[int]) -> list[int]:
-    """`number` nodes over groups in proportion to their sizes, by largest remainders."""
+    """Distribute `number` nodes over groups in proportion to their sizes (largest remainder)."""
     exact = [number * size / sum(sizes) for size in sizes]
     found = [int(each) for each in exact]
     by_rest = sorted(range(len(sizes)), key=lambda at: found[at] - exact[at])
@@ -236,7 +236,7 @@ def _dealt(number: int, sizes: list[int]) -> list[int]:
 
 
 def _renumbered(cluster: Cluster, counts: dict[str, int]) -> Cluster:
-    """With so many nodes in each group; outages stay with their nodes."""
+    """Return the cluster with these node counts; outages stay with their nodes."""
     groups = tuple(replace(group, nodes=counts[group.name]) for group in cluster.groups)
     changed = replace(cluster, groups=groups)
     failures = cluster.failures
@@ -253,21 +253,21 @@ def _renumbered(cluster: Cluster, counts: dict[str, int]) -> Cluster:
 
 @dataclass(frozen=True)
 class ChangedScenario(Scenario):
-    """Another cluster or budget under the very jobs of the scenario it comes from.
+    """Scenario with another cluster or budget and the jobs of its base scenario.
 
-    The work of a trace's job and every deadline follow from the machines they were made for:
-    faster ones must find the same work and the same promises.
+    The work and deadlines of jobs are derived from the machines of the base scenario. The changed
+    machines must get the same work and the same deadlines.
 
     Attributes:
-        base: whose jobs it has.
-        names: GPU type -> what takes its place in jobs that ask for one.
+        base: scenario of the jobs.
+        names: GPU type -> its replacement in jobs that ask for it.
     """
 
     base: Scenario | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
     def world(self, seed: int) -> World:
-        """The base's jobs on these machines."""
+        """Build the world: the jobs of the base on the changed machines."""
         assert self.base is not None
         world = self.base.world(seed)
         jobs = _renamed(world.jobs, self.names)
@@ -281,7 +281,7 @@ class ChangedScenario(Scenario):
         )
 
     def _check_used(self, jobs: JobTable) -> None:
-        """GPUs that no job can run on would only idle: that is no answer to anybody's question."""
+        """Check that some job can use each new GPU type; otherwise those GPUs would only idle."""
         for old, new in self.names.items():
             index = [kind.name for kind in self.cluster.types].index(new)
             if not any(index in self.truth.options(kind).type_index for kind in jobs.kinds):
@@ -297,13 +297,13 @@ class ChangedScenario(Scenario):
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Both worlds, seed by seed.
+    """Result of a what-if comparison, paired by seed.
 
     Attributes:
-        title: what was simulated.
-        sentence: the answer.
-        summary: of the worlds `as it is` and `changed`.
-        outcomes: world -> what came of each of its cells.
+        title: description of the simulations.
+        sentence: the result in one sentence.
+        summary: summary of the worlds `as it is` and `changed`.
+        outcomes: world -> outcomes of its simulations.
     """
 
     title: str
@@ -327,13 +327,13 @@ class WhatIf:
 
 
 def changed_scenario(scenario: Scenario, changes: Changes) -> Scenario:
-    """The scenario as it would be.
+    """Return the changed scenario.
 
     Raises:
-        ConfigError: nothing is changed, or the change is not possible; the message names it.
+        ConfigError: there is no change, or it is not possible; the message names it.
     """
     if not changes:
-        raise ConfigError("what if what? Give --replace OLD=NEW, --budget POWER or --nodes +N")
+        raise ConfigError("no change given; use --replace OLD=NEW, --budget POWER or --nodes +N")
     if scenario.variants:
         known = ", ".join(scenario.variants)
         raise ConfigError(
@@ -353,7 +353,7 @@ def changed_scenario(scenario: Scenario, changes: Changes) -> Scenario:
 
 
 def whatif_of(campaign: Campaign, changes: Changes, before: Outcomes, after: Outcomes) -> WhatIf:
-    """What the change is worth, from what came of both worlds."""
+    """Compare the outcomes of both worlds."""
     worlds = {AS_IT_IS: before, CHANGED: after}
     summary = summary_of(
         {

@@ -1,4 +1,4 @@
-"""Worker processes of a campaign, and interrupts between two simulations."""
+"""Worker processes of a campaign, and handling of Ctrl-C."""
 
 import multiprocessing
 import os
@@ -15,9 +15,9 @@ from wattloop.schedule.campaigns.campaign import SimulationJob
 
 @contextmanager
 def later() -> Iterator[None]:
-    """What is done inside is done whole; a ctrl-C that comes meanwhile is heard at its end."""
+    """Delay a Ctrl-C until the end of the block."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread hears signals, and only it may say how
+        yield  # only the main thread receives signals and may set handlers
         return
     heard: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
@@ -31,7 +31,7 @@ def later() -> Iterator[None]:
 
 @contextmanager
 def deaf() -> Iterator[None]:
-    """Processes started inside never hear ctrl-C, not even before their first line is run."""
+    """Make processes started inside ignore Ctrl-C from their first instruction."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -48,7 +48,7 @@ Outcome = tuple[SimulationJob, dict[str, Any]]
 Simulate = Callable[[Sequence[SimulationJob]], Iterator[Outcome]]
 
 
-"""Cells of one world (variant and seed) -> each with what came of it."""
+"""Function from jobs of one world (variant and seed) to pairs of job and outcome."""
 
 
 DONE = None
@@ -57,13 +57,13 @@ DONE = None
 def each_outcome(
     simulate: Simulate, cells: Sequence[SimulationJob], workers: int
 ) -> Iterator[Outcome]:
-    """What comes of every cell, in the order in which they end.
+    """Yield every job with its outcome, in the order in which they end.
 
-    One worker is this very process. More are spawned: nothing is inherited but what is handed
-    over, so `simulate` must be picklable. They end with this process, however it ends.
+    A single worker is this process. Several workers are spawned, so `simulate` must be picklable.
+    They end with this process, even after `kill -9`.
 
     Raises:
-        WattloopError: a worker died, or its scenario cannot be built.
+        WattloopError: a worker crashed, or its scenario cannot be built.
     """
     tasks = shares(cells, workers)
     if min(workers, len(tasks)) <= 1:
@@ -81,7 +81,7 @@ def each_outcome(
             process.daemon = True
             with deaf():
                 process.start()
-            theirs.close()  # so that its death is the end of this pipe
+            theirs.close()  # so that the pipe closes when the worker ends
             crew[ours] = process
         yield from _collected(crew, list(reversed(tasks)))
     finally:
@@ -93,11 +93,11 @@ def each_outcome(
 
 
 def shares(cells: Sequence[SimulationJob], workers: int) -> list[list[SimulationJob]]:
-    """What to hand out at once: the cells of a world, in parts where worlds are few."""
+    """Split the jobs into batches: the jobs of a world, divided further if worlds are few."""
     worlds: dict[tuple[str, int], list[SimulationJob]] = {}
     for cell in cells:
         worlds.setdefault((cell.variant, cell.seed), []).append(cell)
-    # Two turns each at least, or one waits at the end while the other does a whole world.
+    # At least two batches per worker, or one idles at the end while another runs a whole world.
     parts = -(-2 * workers // len(worlds)) if workers > 1 and worlds else 1
     found = []
     for mine in worlds.values():
@@ -139,12 +139,12 @@ def _hand_out(
 ) -> None:
     if tasks:
         busy[connection] = tasks.pop()
-        with suppress(OSError):  # died: its silence is noticed where answers are read
+        with suppress(OSError):  # crashed: detected where answers are read
             connection.send(busy[connection])
 
 
 def _work(connection: Connection, simulate: Simulate) -> None:
-    """What a worker does until nobody asks any more."""
+    """Simulate batches until the parent closes the pipe."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
@@ -155,16 +155,16 @@ def _work(connection: Connection, simulate: Simulate) -> None:
             for told in simulate(cells):
                 connection.send(told)
             connection.send(DONE)
-        except BrokenPipeError:  # who asked is gone
+        except BrokenPipeError:  # the parent has ended
             return
         except WattloopError as error:
             connection.send(error)
-        except Exception as error:  # noqa: BLE001 - whoever handed out reports it, not this process
+        except Exception as error:  # noqa: BLE001 - the parent reports it
             connection.send(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
 def _end_with_parent() -> None:
-    """A killed parent says nothing: without this, a worker would first finish its cell."""
+    """End this process with its parent; otherwise a worker would first finish its batch."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

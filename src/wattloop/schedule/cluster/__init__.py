@@ -1,6 +1,6 @@
-"""The machines: nodes with GPUs of several types, and what they draw when nothing runs.
+"""Clusters: nodes with GPUs of several types, their idle power and their failures.
 
-`file` reads clusters from YAML and knows those that are shipped.
+`file` reads clusters from YAML files and lists the shipped ones.
 """
 
 from wattloop.schedule.cluster.cluster import (

@@ -1,4 +1,4 @@
-"""A cluster: groups of like nodes with GPUs of one type, and the failures of nodes."""
+"""Cluster: groups of identical nodes with GPUs of one type, and failures of nodes."""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from wattloop.hardware.gpus import Gpu
 
 
 class NodeEvent(NamedTuple):
-    """A node dies or comes back."""
+    """Failure or repair of a node."""
 
     time_s: float
     node: int
@@ -19,7 +19,7 @@ class NodeEvent(NamedTuple):
 
 
 class Outage(NamedTuple):
-    """A node is away from `begin_s` until just before `end_s`."""
+    """Outage of a node from `begin_s` until just before `end_s`."""
 
     begin_s: float
     end_s: float
@@ -28,10 +28,10 @@ class Outage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """What befalls the nodes of a cluster.
+    """Failures of the nodes of a cluster.
 
     Attributes:
-        outages: known ones, such as planned maintenance.
+        outages: known outages, such as planned maintenance.
         mtbf_s: mean time of each node from its repair to its next failure; None for no more
             failures than those listed.
         mttr_s: mean time of a repair.
@@ -44,10 +44,10 @@ class Failures:
     until_s: float = float("inf")
 
     def events(self, nodes: int, horizon_s: float, seed: int) -> tuple[NodeEvent, ...]:
-        """Failures and repairs up to the horizon, by time; a node alternates between the two.
+        """Draw failures and repairs up to the horizon, by time; a node alternates between them.
 
-        Times to failure and to repair are exponential. Each node has a stream of its own: more
-        nodes or a longer horizon change nothing of what the others were going to suffer.
+        Times to failure and to repair are exponential. Each node has its own random stream, so more
+        nodes or a longer horizon do not change the failures of the others.
 
         Raises:
             ValueError: failures are drawn without end, because neither horizon nor `until_s` is
@@ -64,7 +64,7 @@ class Failures:
                     found.append(NodeEvent(begin_s, node, is_up=False))
                 if end_s < horizon_s:
                     found.append(NodeEvent(end_s, node, is_up=True))
-        # Of two at one time the repair comes first: a node more can only help.
+        # Of two events at the same time, the repair comes first.
         found.sort(key=lambda event: (event.time_s, not event.is_up, event.node))
         return tuple(found)
 
@@ -80,7 +80,7 @@ class Failures:
 
 
 def _merged(outages: Sequence[Outage]) -> Iterable[tuple[float, float]]:
-    """Stretches during which a node is away, without overlaps; those of no length left out."""
+    """Merge overlapping outages of a node; drop empty ones."""
     merged: list[tuple[float, float]] = []
     for begin_s, end_s, _ in sorted(outages):
         if end_s <= begin_s:
@@ -94,14 +94,14 @@ def _merged(outages: Sequence[Outage]) -> Iterable[tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class GpuType:
-    """One kind of GPU of the cluster.
+    """GPU type of the cluster.
 
     Attributes:
-        name: what jobs, traces and figures call it, such as `a100`.
-        gpu: what the maker says of it.
-        idle_w: drawn by one GPU that runs nothing.
-        limit_w: most power that whoever runs the cluster lets one draw; None is the factory's.
-        link_bytes_s: bandwidth of one GPU towards its neighbours in a node, one way; None is that
+        name: name in jobs, traces and figures, such as `a100`.
+        gpu: entry of the hardware table.
+        idle_w: power of one idle GPU.
+        limit_w: power limit set by the cluster's operator; None for the factory limit.
+        link_bytes_s: one-way bandwidth of one GPU to the others of its node; None for the bandwidth
             of the GPU's own link.
     """
 
@@ -113,26 +113,26 @@ class GpuType:
 
     @property
     def tdp_w(self) -> float:
-        """Power limit of one GPU as it comes from the factory."""
+        """Return the factory power limit of one GPU."""
         return self.gpu.tdp_w
 
     def cap_w(self, share: float) -> float:
-        """The power limit that is `share` of the factory's, within what GPU and operator allow."""
+        """Return `share` of the factory limit, clipped to the range of the GPU and the operator."""
         most_w = self.gpu.cap_max_w if self.limit_w is None else self.limit_w
         return min(max(share * self.gpu.tdp_w, self.gpu.cap_min_w), most_w)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Like nodes.
+    """Group of identical nodes.
 
     Attributes:
-        name: of the group; nodes are called `name-0`, `name-1`, ...
+        name: name of the group; nodes are called `name-0`, `name-1`, ...
         type_name: GPU type of all its GPUs.
-        nodes: how many.
-        gpus_per_node: GPUs of each.
-        host_w: drawn by one node beside its GPUs, whatever they do.
-        host_busy_w_per_gpu: what host and memory draw more for each GPU at work.
+        nodes: number of nodes.
+        gpus_per_node: GPUs of each node.
+        host_w: constant power of one node in addition to its GPUs.
+        host_busy_w_per_gpu: additional power of host and memory for each busy GPU.
     """
 
     name: str
@@ -145,16 +145,16 @@ class NodeGroup:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Groups of nodes and what joins them.
+    """Groups of nodes and their network.
 
     Attributes:
-        name: for tables and files.
-        types: every GPU type that a group names.
-        groups: the nodes, in order: node numbers count through them.
-        network_w: drawn by switches, always.
-        network_bytes_s: bandwidth of a node towards another, one way.
-        sources: field -> where its figure comes from.
-        failures: what befalls its nodes; None for nothing.
+        name: name in tables and files.
+        types: all GPU types of the groups.
+        groups: groups in the order of node numbers.
+        network_w: constant power of the switches.
+        network_bytes_s: one-way bandwidth between two nodes.
+        sources: field -> source of its figure.
+        failures: failures of its nodes; None for none.
     """
 
     name: str
@@ -177,22 +177,22 @@ class Cluster:
                 raise ConfigError(f"cluster {self.name}: group '{group.name}' has no GPU")
 
     def with_failures(self, failures: Failures | None) -> "Cluster":
-        """The same machines, with another fate."""
+        """Return the same machines with other failures."""
         return replace(self, failures=failures)
 
     @cached_property
     def node_groups(self) -> tuple[NodeGroup, ...]:
-        """The group of every node, by node number."""
+        """Return the group of every node, by node number."""
         return tuple(group for group in self.groups for _ in range(group.nodes))
 
     @cached_property
     def node_names(self) -> tuple[str, ...]:
-        """The name of every node, by node number."""
+        """Return the name of every node, by node number."""
         return tuple(f"{group.name}-{i}" for group in self.groups for i in range(group.nodes))
 
     @cached_property
     def node_types(self) -> tuple[int, ...]:
-        """The GPU type of every node, as an index into `types`."""
+        """Return the GPU type of every node, as an index into `types`."""
         index = {kind.name: number for number, kind in enumerate(self.types)}
         return tuple(index[group.type_name] for group in self.node_groups)
 
@@ -202,20 +202,20 @@ class Cluster:
 
     @cached_property
     def gpus_by_type(self) -> tuple[int, ...]:
-        """GPUs of each type, in the order of `types`."""
+        """Return the number of GPUs of each type, in the order of `types`."""
         return tuple(
             sum(g.nodes * g.gpus_per_node for g in self.groups if g.type_name == kind.name)
             for kind in self.types
         )
 
     def gpus_per_node(self, type_index: int) -> int:
-        """GPUs of the largest node of a type: what one job can have without the network."""
+        """Return the GPUs of the largest node of a type: the most that a job gets within a node."""
         name = self.types[type_index].name
         return max(g.gpus_per_node for g in self.groups if g.type_name == name)
 
     @cached_property
     def idle_w(self) -> float:
-        """Power of the whole cluster when nothing runs: GPUs, hosts and network."""
+        """Return the power of the idle cluster: GPUs, hosts and network."""
         index = {kind.name: kind for kind in self.types}
         nodes_w = sum(
             g.nodes * (g.host_w + g.gpus_per_node * index[g.type_name].idle_w) for g in self.groups

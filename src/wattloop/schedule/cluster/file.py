@@ -1,4 +1,4 @@
-"""Clusters from YAML files, and the clusters that are shipped."""
+"""Cluster files: read clusters from YAML files, and list the shipped clusters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ from wattloop.schedule.cluster.spec import ClusterSpec, FailuresSpec, GroupSpec
 
 
 class HostPower(NamedTuple):
-    """Power of a node less that of its GPUs, at the socket."""
+    """Power of a node without its GPUs, at the socket."""
 
     host_w: float
     busy_w_per_gpu: float
@@ -33,13 +33,13 @@ class HostPower(NamedTuple):
 
 
 def typical_host(gpu: Gpu, gpus: int, idle_w: float) -> HostPower:
-    """Host of a server of the GPU's time, from the model of nodes of `predict`.
+    """Estimate the host power of a server of the GPU's generation, by `predict`'s node model.
 
-    At rest with all GPUs idle; and what is drawn more for each GPU at its power limit, fans and
-    losses of the power supply among it.
+    The result has the power with all GPUs idle, and the additional power for each GPU at its power
+    limit, including fans and losses of the power supply.
     """
     parts = replace(typical_node(gpu), gpus=gpus)
-    # Nobody trains, so no core dispatches or loads data.
+    # Idle: no CPU core dispatches kernels or loads data.
     at_rest = replace(parts, loader_cores=-DISPATCH_CORES)
     rest_w = _beside_gpus_w(at_rest, idle_w)
     busy_w = _beside_gpus_w(parts, gpu.tdp_w)
@@ -61,9 +61,9 @@ Place = tuple[str | int, ...]
 def build_cluster(
     spec: ClusterSpec, *, name: str, folder: Path | None
 ) -> tuple[Cluster | None, list[Fault]]:
-    """The cluster, or what is wrong with its description.
+    """Build the cluster, or return the faults of its description.
 
-    Paths of GPU files are looked for beside the cluster's own file (`folder`) first.
+    Relative paths of GPU files are searched first in the folder of the cluster file (`folder`).
     """
     site = _Site(folder)
     for number, group in enumerate(spec.groups):
@@ -85,7 +85,7 @@ def build_cluster(
 
 
 def failures_of(spec: FailuresSpec, cluster: Cluster, place: Place) -> tuple[Failures, list[Fault]]:
-    """Failures with nodes by number, and what is wrong with them."""
+    """Build the failures with node numbers, or return their faults."""
     names = {name: number for number, name in enumerate(cluster.node_names)}
     outages, faults = [], []
     for number, outage in enumerate(spec.outages):
@@ -100,7 +100,7 @@ def failures_of(spec: FailuresSpec, cluster: Cluster, place: Place) -> tuple[Fai
 
 @dataclass
 class _Site:
-    """Types and groups while they are read."""
+    """Builder of types and groups while a file is read."""
 
     folder: Path | None
     types: dict[str, GpuType] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class _Site:
         )
 
     def _beside(self, text: str) -> str:
-        """A GPU file of the user may lie beside the cluster's file."""
+        """Resolve a GPU file relative to the folder of the cluster file."""
         if text.endswith((".yaml", ".yml")) and self.folder is not None:
             beside = self.folder / text
             return str(beside) if beside.is_file() else text
@@ -184,7 +184,7 @@ class _Site:
 
 
 def _type_name(text: str) -> str:
-    """What a type is called when nobody says: the GPU as written, a file without its ending."""
+    """Return the default name of a type: the GPU as written, or a file name without suffix."""
     return Path(text).stem.lower() if text.endswith((".yaml", ".yml")) else text.lower()
 
 
@@ -197,7 +197,7 @@ SHIPPED = Path(__file__).with_name("shipped")
 
 
 def load_cluster(name: str) -> Cluster:
-    """The cluster of a YAML file, or a shipped one by its name (docs/clusters.md).
+    """Load the cluster of a YAML file, or a shipped one by name (docs/clusters.md).
 
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
@@ -218,7 +218,7 @@ def load_cluster(name: str) -> Cluster:
 
 
 def shipped_clusters() -> dict[str, str]:
-    """Names of the clusters that come with Wattloop, and what each is."""
+    """Return the names and descriptions of the shipped clusters."""
     names = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
     return {name: read_yaml(str(SHIPPED / f"{name}.yaml")).data["description"] for name in names}
 
@@ -226,7 +226,7 @@ def shipped_clusters() -> dict[str, str]:
 def cluster_from(
     data: Mapping[str, Any], source: YamlWithLines | None = None, *, name: str = "cluster"
 ) -> Cluster:
-    """A cluster from plain data; `source` says on which lines its fields stand.
+    """Build a cluster from plain data; `source` gives the line numbers of its fields.
 
     Raises:
         ConfigError: one line per fault.

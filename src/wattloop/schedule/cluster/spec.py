@@ -1,4 +1,4 @@
-"""A cluster as people write it."""
+"""Schema of a cluster file."""
 
 from typing import Annotated, Any
 
@@ -16,14 +16,14 @@ from wattloop.schedule.quantities import (
 )
 
 NETWORK_BYTES_S = 25e9
-"""200 Gbit/s, one InfiniBand HDR port, where a file says nothing."""
+"""Default network: 200 Gbit/s, one InfiniBand HDR port."""
 
 
 def _host(value: Any) -> Any:
     if value is None:
         raise ValueError(
-            "what does a node draw beside its GPUs? Give watts, 'typical' for an estimate, or 0 to "
-            "count GPUs only"
+            "power of a node in addition to its GPUs: give watts, 'typical' for an estimate, or "
+            "0 to count GPUs only"
         )
     if value == "typical":
         return value
@@ -31,7 +31,7 @@ def _host(value: Any) -> Any:
 
 
 def _limit(value: Any) -> Any:
-    """`75%` stays a text: whose watts it is a share of is not known here."""
+    """Validate a power limit; `75%` stays a text, because the GPU's limit is not known here."""
     if isinstance(value, str) and value.strip().endswith("%"):
         share = watts(value.strip().removesuffix("%"))
         if not 0 < share <= 100:
@@ -47,7 +47,7 @@ def _node(value: Any) -> Any:
 
 
 class OutageSpec(Strict):
-    """A node that is away for a while."""
+    """Outage of a node."""
 
     node: Annotated[int | str, BeforeValidator(_node)]
     at_s: Annotated[Seconds, Field(alias="at")]
@@ -55,7 +55,7 @@ class OutageSpec(Strict):
 
 
 class FailuresSpec(Strict):
-    """Outages that are known, and how often nodes fail beside them."""
+    """Known outages, and the rate of further failures."""
 
     outages: list[OutageSpec] = Field(default_factory=list)
     mtbf_s: Annotated[PositiveSeconds | None, Field(alias="mtbf")] = None
@@ -70,7 +70,7 @@ class FailuresSpec(Strict):
 
 
 class GroupSpec(Strict):
-    """Like nodes."""
+    """Group of identical nodes."""
 
     name: str | None = None
     gpu: Annotated[str, Field(min_length=1)]
@@ -92,7 +92,7 @@ class GroupSpec(Strict):
 
 
 class ClusterSpec(Strict):
-    """Groups of nodes, what joins them, and what befalls them."""
+    """Groups of nodes, their network and their failures."""
 
     name: str = ""
     description: str = ""

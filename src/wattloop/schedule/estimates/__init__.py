@@ -1,1 +1,1 @@
-"""Estimates of time and power: oracles, and estimates for submitted jobs."""
+"""Estimates of time and power: oracles, and estimates of submitted jobs."""

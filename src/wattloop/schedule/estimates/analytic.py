@@ -1,4 +1,4 @@
-"""The analytic oracle: time and power from `predict`, without measurements."""
+"""Analytic oracle: time and power of placements from `predict`, without measurements."""
 
 import hashlib
 import re
@@ -33,15 +33,16 @@ if TYPE_CHECKING:
 SHIPPED = Path(__file__).with_name("saved_workloads")
 
 
-"""Made by scripts/make_workloads.py."""
+"""Folder of workloads saved by scripts/make_workloads.py."""
 
 
 def workload_of(kind: JobKind, batch: int) -> "Workload":
-    """One training step of the kind with `batch` samples on a GPU: shipped, kept, or traced.
+    """Return one training step of the kind with `batch` samples on a GPU: shipped, cached or
+    traced.
 
     Raises:
-        ConfigError: it is none of ours, was never traced here, and cannot be traced now; the
-            message says what is missing.
+        ConfigError: it is neither shipped nor cached and cannot be traced; the message says what is
+            missing.
     """
     from wattloop.predict.request import asked_workload
     from wattloop.predict.workload.files import load_workload
@@ -56,7 +57,7 @@ def workload_of(kind: JobKind, batch: int) -> "Workload":
 
 
 def shipped_workload(kind: JobKind, batch: int) -> Path:
-    """Where its workload would be, if it were shipped."""
+    """Return the path of the kind's shipped workload, which may not exist."""
     words = [kind.model.removeprefix("hf:").rpartition("/")[2], kind.precision, f"b{batch}"]
     if kind.sequence is not None:
         words.append(f"s{kind.sequence}")
@@ -64,7 +65,7 @@ def shipped_workload(kind: JobKind, batch: int) -> Path:
 
 
 def question_of(kind: JobKind, batch: int) -> "Question":
-    """What `predict` would be asked."""
+    """Return the corresponding question for `predict`."""
     from wattloop.predict.request import Question
 
     return Question(
@@ -81,7 +82,7 @@ SUFFIXES = (".py", ".yaml", ".json", ".gz")
 def analytic_fingerprint(
     kind: JobKind, cluster: Cluster, estimator: str, calibrations: Mapping[str, str]
 ) -> list[str] | None:
-    """Version, code, kind, machines, constants and workloads; None when it cannot be told."""
+    """Return version, code, kind, machines, constants and workloads; None when unknown."""
     workloads = _workloads(kind)
     if workloads is None:
         return None
@@ -100,7 +101,7 @@ def analytic_fingerprint(
 
 
 def _workloads(kind: JobKind) -> list[str] | None:
-    """What the traces of the kind's batches come from."""
+    """Return the sources of the workloads of the kind's batches."""
     found: list[str] = []
     for batch in kind.batches:
         path = shipped_workload(kind, batch)
@@ -113,7 +114,7 @@ def _workloads(kind: JobKind) -> list[str] | None:
 
             try:
                 parts = trace_key(question_of(kind, batch))
-            except ConfigError:  # whoever predicts it says what is wrong
+            except ConfigError:  # the prediction reports the error
                 return None
             if parts is None:
                 return None
@@ -122,7 +123,7 @@ def _workloads(kind: JobKind) -> list[str] | None:
 
 
 def _constants(type_name: str, gpu_name: str, calibrations: Mapping[str, str]) -> str:
-    """The file of constants that the user gave or keeps for a GPU; ours are part of the code."""
+    """Return the user's file of constants for a GPU; shipped constants are part of the code."""
     if type_name in calibrations:
         return _content(user_path(calibrations[type_name]))
     from wattloop.predict.models.kernels.lookup import user_constants_path
@@ -136,7 +137,7 @@ def _content(path: Path) -> str:
 
 @lru_cache(maxsize=1)
 def _code() -> tuple[str, ...]:
-    """Of which day code and constants are: a clone changes without a new version."""
+    """Return sizes and times of code and constants: a clone changes without a new version."""
     files = sorted(path for folder in CODE for path in folder.rglob("*.*"))
     return tuple(
         f"{path.name}:{stat.st_size}:{stat.st_mtime_ns}"
@@ -147,11 +148,11 @@ def _code() -> tuple[str, ...]:
 BACKWARD_SHARE = 2 / 3
 
 
-"""Of a step: backward does each product of forward twice."""
+"""Share of a step: the backward pass does each product of the forward pass twice."""
 
 
 class StepFigures(NamedTuple):
-    """Of every workload (rows) on every placement (columns).
+    """Figures of every workload (rows) on every placement (columns).
 
     Attributes:
         step_s: time of one optimizer step.
@@ -167,10 +168,10 @@ class StepFigures(NamedTuple):
 def step_figures(
     model: Model, workloads: Sequence[Workload], placements: Sequence[Placement]
 ) -> StepFigures:
-    """Figures by one of `predict`'s models; all placements have its GPU type.
+    """Compute figures with one of `predict`'s models; all placements have its GPU type.
 
-    `kernels` knows caps and rings. To the others, which do not, caps are added by the curve of a
-    typical program, and to `roofline` the exchange of gradients as well.
+    `kernels` models caps and rings. For the other models, caps are added by the curve of a typical
+    program, and for `roofline` the exchange of gradients is added as well.
     """
     if isinstance(model, KernelModel):
         found = model.predict_many(workloads, placements)
@@ -182,7 +183,7 @@ def step_figures(
 def _by_points(
     model: Model, gpu: Gpu, workloads: Sequence[Workload], placements: Sequence[Placement]
 ) -> StepFigures:
-    """One prediction per workload and ring, whose cap curve gives the rest."""
+    """Predict each workload and ring once, and apply the cap curve of a typical program."""
     shape = (len(workloads), len(placements))
     step_s, power_w = np.empty(shape), np.empty(shape)
     rings: dict[Placement, list[int]] = {}
@@ -199,7 +200,7 @@ def _by_points(
 
 
 def _point(model: Model, workload: Workload, placement: Placement) -> tuple[float, float, str]:
-    """Step time, power and source without a cap."""
+    """Return step time, power and source without a cap."""
     found = model.predict(workload, placement)
     if placement.gpus == 1 or not isinstance(model, Roofline):
         return found.step_s, found.power_w, found.model
@@ -214,12 +215,12 @@ Floats = NDArray[np.float64]
 
 
 class AnalyticOracle(Oracle):
-    """All placements of a kind on a cluster, predicted at once; those that fit into memory.
+    """Oracle that predicts all placements of a kind at once, without those that exceed memory.
 
     Args:
-        cluster: where jobs run.
+        cluster: machines of the jobs.
         estimator: one of `predict`'s models: `kernels`, `adept` or `roofline`.
-        calibrations: GPU type name -> file of constants; others have what `predict` knows.
+        calibrations: GPU type name -> file of constants; by default those of `predict`.
     """
 
     name = "analytic"
@@ -239,10 +240,10 @@ class AnalyticOracle(Oracle):
         self._models: dict[int, Model] = {}
 
     def options(self, kind: JobKind) -> PlacementOptions:
-        """Every placement that fits into memory.
+        """Return all placements that fit into memory.
 
         Raises:
-            ConfigError: the model is not known and cannot be traced here, or the estimator has no
+            ConfigError: the model is unknown and cannot be traced here, or the estimator has no
                 constants for a GPU of the cluster.
         """
         if kind not in self._options:
@@ -250,7 +251,7 @@ class AnalyticOracle(Oracle):
         return self._options[kind]
 
     def fingerprint(self, kind: JobKind) -> Sequence[str] | None:
-        """Kind, machines, constants, workloads and code."""
+        """Return a fingerprint of kind, machines, constants, workloads and code."""
         return analytic_fingerprint(kind, self.cluster, self.estimator, self.calibrations)
 
     def _predicted(self, kind: JobKind) -> PlacementOptions:
@@ -284,7 +285,7 @@ class AnalyticOracle(Oracle):
         mine: NDArray[np.bool_],
         workloads: Mapping[int, "Workload"],
     ) -> "_Found":
-        """Figures of the rows of one GPU type; not a number where it cannot run."""
+        """Return the figures of one GPU type; NaN where the kind cannot run."""
         from wattloop.predict.memory import memory_fit
 
         gpu = self.cluster.types[type_index].gpu
@@ -340,14 +341,14 @@ class AnalyticOracle(Oracle):
             gpus=gpus,
             cap_w=cap_w,
             link_bytes_s=gpu_type.link_bytes_s,
-            # spread, any two neighbours of the ring may be on different nodes
+            # if spread, any two neighbours of the ring may be on different nodes
             gpus_per_node=1 if spread else self.cluster.gpus_per_node(type_index),
             network_bytes_s=self.cluster.network_bytes_s,
         )
 
 
 def _runs(workload: "Workload", gpu: Gpu) -> bool:
-    """Without bfloat16 units torch emulates them, at a speed that `predict` does not know."""
+    """Return False without bfloat16 units: `predict` does not model torch's emulation."""
     return workload.precision != "bf16" or "bf16" in gpu.matrix_flops
 
 

@@ -1,7 +1,7 @@
-"""Options that were computed before, in the user's cache folder.
+"""Cache of placement options in the user's cache folder.
 
-A campaign starts many processes, and each needs the same few tables: predicting them takes some
-tenths of a second, reading them a millisecond.
+A campaign starts many processes that need the same few tables. Predicting them takes some tenths of
+a second, reading them a millisecond.
 """
 
 import contextlib
@@ -22,21 +22,21 @@ from wattloop.schedule.jobs.kind import JobKind
 MOST = 1000
 
 
-"""Tables that are kept; the longest unused go first."""
+"""Most cached tables; the least recently used are removed first."""
 
 
 TYPES = {"spread": np.bool_, "type_index": np.int64, "gpus": np.int64, "batch": np.int64}
 
 
-"""Of columns that are not floats."""
+"""Types of the columns that are not floats."""
 
 
 class CachedOracle(Oracle):
-    """Asks the oracle behind it once for each kind, in this process or an earlier one.
+    """Oracle that caches the options of another oracle in memory and on disk.
 
     Args:
-        inner: who is asked. What does not tell its fingerprint is remembered in memory only.
-        folder: of the files; the user's cache folder unless given.
+        inner: wrapped oracle. Kinds without a fingerprint are cached in memory only.
+        folder: folder of the files; by default the user's cache folder.
     """
 
     def __init__(self, inner: Oracle, folder: Path | None = None) -> None:
@@ -46,7 +46,7 @@ class CachedOracle(Oracle):
         self._options: dict[JobKind, PlacementOptions] = {}
 
     def options(self, kind: JobKind) -> PlacementOptions:
-        """As the inner oracle has them, or had them."""
+        """Return the options of the inner oracle, from the cache if possible."""
         if kind not in self._options:
             self._options[kind] = self._kept_or_asked(kind)
         return self._options[kind]
@@ -77,20 +77,20 @@ class CachedOracle(Oracle):
         found = _read(path)
         if found is None:
             found = self.inner.options(kind)
-            # a cache that cannot be written costs time, not the campaign
+            # without a writable cache, the campaign only takes longer
             with contextlib.suppress(OSError):
                 _write(found, path)
         return found
 
 
 def options_folder() -> Path:
-    """`$XDG_CACHE_HOME/wattloop/options`, by default in `~/.cache`."""
+    """Return `$XDG_CACHE_HOME/wattloop/options`, by default in `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "wattloop" / "options"
 
 
 def _read(path: Path) -> PlacementOptions | None:
-    """The options of a file; None when there is none, it is broken or another user's."""
+    """Read the options of a file; None when it is missing, broken or another user's."""
     if not path.exists() or not is_trusted(path):
         return None
     try:
@@ -103,7 +103,7 @@ def _read(path: Path) -> PlacementOptions | None:
         options = PlacementOptions(**columns, source=str(values["source"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    with contextlib.suppress(OSError):  # root's is read all the same
+    with contextlib.suppress(OSError):  # a file of root is read without updating its time
         os.utime(path)
     return options
 

@@ -1,4 +1,4 @@
-"""Measured effect of power caps on time and power, and its files."""
+"""Measured cap curves: effect of power limits on time and power, read from files."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,11 +14,9 @@ from wattloop.core.user_code import user_path
 from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.schedule.estimates.throughputs import CsvFile, read_rows
 
-# Measured effect of power limits: how much slower a program is under one, and what it draws.
-#
-# Curves are kept in shares of the GPU's factory limit, so that one measured on a V100 serves a
-# P100, with its time relative to that without a limit. Measurements jitter: a lower limit never
-# makes a curve quicker or hungrier.
+# Curves use shares of the GPU's factory limit and time relative to that at the factory limit, so
+# that a curve measured on a V100 can be applied to a P100. Measurements jitter, so curves are made
+# monotonic: a lower limit never takes less time or more power.
 
 Floats = NDArray[np.float64]
 
@@ -29,11 +27,11 @@ NEAREST = Path(__file__).with_name("nearest_curves.yaml")
 WITHIN = 1e-6
 
 
-"""Shares that differ by less are the same."""
+"""Shares that differ by less are equal."""
 
 
 class CapPoint(NamedTuple):
-    """One measurement: time of any unit of work, and mean power of one GPU."""
+    """Measurement of a cap: time of any unit of work, and mean power of one GPU."""
 
     workload: str
     gpu: str
@@ -45,12 +43,12 @@ class CapPoint(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MeasuredCapCurve:
-    """One program, ascending in `share` of the factory limit, which is 1.
+    """Cap curve of one program, ascending in `share` of the factory limit, which is 1.
 
     Attributes:
         stretch: time relative to that at the factory limit.
-        power: mean, as a share of the factory limit.
-        source: program, GPU and batch it was measured with.
+        power: mean power as a share of the factory limit.
+        source: program, GPU and batch of the measurement.
     """
 
     share: Floats
@@ -59,7 +57,7 @@ class MeasuredCapCurve:
     source: str
 
     def at(self, share: Floats) -> tuple[Floats, Floats]:
-        """Stretch and power of limits; not a number below the lowest that was measured."""
+        """Return stretch and power at limits; NaN below the lowest measured limit."""
         known = share >= self.share[0] - WITHIN
         return (
             np.where(known, np.interp(share, self.share, self.stretch), np.nan),
@@ -67,10 +65,11 @@ class MeasuredCapCurve:
         )
 
     def under(self, share: Floats, full: Floats) -> tuple[Floats, Floats]:
-        """The same for a program that draws `full` at the factory limit, all in shares of that.
+        """Return stretch and power for a program that draws `full` at the factory limit.
 
-        A limit cuts it as one that is as far below what the curve's own program draws. Where
-        `full` is not a number, it draws what that one does.
+        All values are shares of the factory limit. A limit affects the program like a limit that is
+        as far below the power of the curve's own program. If `full` is NaN, that program's
+        power is assumed.
         """
         ratio = np.where(np.isfinite(full), self.power[-1] / full, 1.0)
         stretch, power = self.at(np.minimum(share * ratio, 1.0))
@@ -80,12 +79,12 @@ class MeasuredCapCurve:
 
 
 class CapCurves:
-    """Curves of several programs, and which of them stands for which model.
+    """Cap curves of several programs, and the program that represents each model.
 
     Args:
-        points: measurements. A GPU's highest limit among them is taken for its factory's.
-        source: where they come from, for people.
-        nearest: model -> program whose curve it has, beside those that are shipped.
+        points: measurements. A GPU's highest limit among them counts as its factory limit.
+        source: source of the measurements, for people.
+        nearest: model -> program whose curve is used, in addition to the shipped ones.
     """
 
     def __init__(
@@ -107,13 +106,13 @@ class CapCurves:
         return tuple(sorted({workload for workload, _, _ in self._curves}))
 
     def curve(self, model: str, gpu: Gpu, gpu_type: str, batch: float) -> MeasuredCapCurve:
-        """The curve of a model: its own or its nearest program's, GPU and batch as near as can be.
+        """Return the curve of a model or its nearest program, with the nearest GPU and batch.
 
-        A GPU without measurements has those of one with the same kind of memory, which decides
-        how much of the limit is drawn at rest.
+        A GPU without measurements uses those of a GPU with the same kind of memory, which
+        determines the idle share of the limit.
 
         Raises:
-            ConfigError: no program is known to be like the model.
+            ConfigError: no program represents the model.
         """
         workload = model if model in self.workloads else self._nearest.get(model, "")
         if workload not in self.workloads:
@@ -130,7 +129,7 @@ class CapCurves:
 
 
 def shipped_curve_names() -> dict[str, str]:
-    """Models of the tables we read -> the program of the Zeus traces that is most like each."""
+    """Return model of a known table -> most similar program of the Zeus traces."""
     import yaml
 
     found: dict[str, str] = yaml.safe_load(NEAREST.read_text(encoding="utf-8"))
@@ -138,7 +137,7 @@ def shipped_curve_names() -> dict[str, str]:
 
 
 def _like(gpu: Gpu, gpu_type: str, measured: list[str]) -> str:
-    """That GPU, else the first with the same kind of memory, else the first."""
+    """Return the same GPU, else the first with the same kind of memory, else the first."""
     for name in (gpu_type.lower(), gpu.name, gpu.name.partition("-")[0]):
         if name in measured:
             return name
@@ -157,7 +156,7 @@ def _curves(points: list[CapPoint]) -> dict[tuple[str, str, float], MeasuredCapC
     return {
         key: _curve(key, caps, top_w[key[1]])
         for key, caps in groups.items()
-        if top_w[key[1]] in caps  # without a time at the limit there is nothing to compare with
+        if top_w[key[1]] in caps  # the time at the limit is the reference
     }
 
 
@@ -186,10 +185,10 @@ ZEUS_NAME = re.compile(r"power_(\w+)\.csv")
 
 
 def load_cap_curves(names: Sequence[str], nearest: Mapping[str, str] | None = None) -> CapCurves:
-    """Curves of files, or of folders with files called `power_GPU.csv` (docs/oracles.md).
+    """Load curves from files, or from folders with files `power_GPU.csv` (docs/oracles.md).
 
     Raises:
-        ConfigError: a file cannot be read, is of no known kind, or a field is wrong; the message
+        ConfigError: a file cannot be read, has an unknown format, or a wrong field; the message
             names file, line and column.
     """
     points: list[CapPoint] = []
@@ -200,10 +199,10 @@ def load_cap_curves(names: Sequence[str], nearest: Mapping[str, str] | None = No
 
 
 def curve_files(names: Sequence[str]) -> list[str]:
-    """The files themselves, where folders are named.
+    """Expand folders to their files.
 
     Raises:
-        ConfigError: there is no such file in a folder.
+        ConfigError: a folder has no such file.
     """
     found: list[str] = []
     for name in names:

@@ -1,4 +1,4 @@
-"""A fleet in one file: machines, oracle, and rules for jobs.
+"""Fleet file: machines, oracle, and rules for jobs.
 
 cluster: cluster.yaml      # or a shipped one by name, or its fields
 oracle: analytic           # as in a scenario
@@ -25,27 +25,27 @@ from wattloop.schedule.quantities import Strict
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Machines, what is known of models on them, and the operator's rules."""
+    """Machines with their oracle and the operator's rules."""
 
     cluster: Cluster
     spec: OracleSpec
     rules: Rules = field(default_factory=Rules)
 
     def oracle(self) -> FleetOracle:
-        """One for all who ask in this process.
+        """Return the oracle, shared by all callers in this process.
 
         Raises:
-            ConfigError: a file it needs is wrong.
+            ConfigError: a file that it needs is invalid.
         """
         return FleetOracle.of(self.cluster, self.spec, self.rules.workloads)
 
 
 def load_fleet(name: str, mapping: str = "") -> Fleet:
-    """The fleet of a YAML file, the file of a cluster alone, or a shipped cluster by its name.
+    """Load a fleet from a fleet file, a cluster file, or the name of a shipped cluster.
 
     Args:
-        name: of the file or cluster.
-        mapping: a file of rules, instead of the one that the fleet's file names.
+        name: file or name of the cluster.
+        mapping: file of rules that replaces the one in the fleet file.
 
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
@@ -74,7 +74,7 @@ def load_fleet(name: str, mapping: str = "") -> Fleet:
 
 
 def _beside(name: str, folder: Path) -> str:
-    """A file is found from the folder of the fleet's; a name stays one."""
+    """Resolve a file relative to the folder of the fleet file; a name stays a name."""
     return str(folder / user_path(name)) if name.endswith((".yaml", ".yml")) else name
 
 

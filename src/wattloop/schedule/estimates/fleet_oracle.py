@@ -1,4 +1,4 @@
-"""One oracle for all jobs of a fleet, the models that a job may name, and a background cache."""
+"""Oracle of a fleet: names of models, and predictions in a background thread."""
 
 import queue
 import re
@@ -22,12 +22,12 @@ V = TypeVar("V")
 
 
 class BackgroundCache(Generic[K, V]):
-    """Makes each answer once and keeps the last `most` of them, refusals included.
+    """Cache that computes each value once and keeps the last `most` of them, including errors.
 
     Args:
-        make: from a key to its answer; a `ConfigError` is an answer too. One call at a time.
-        most: answers that are kept.
-        most_waiting: keys that may wait for the worker; others are asked for again later.
+        make: computes the value of a key, one call at a time; a `ConfigError` is cached as well.
+        most: number of cached values.
+        most_waiting: most keys that wait for the worker; further ones are requested again later.
     """
 
     def __init__(self, make: Callable[[K], V], *, most: int, most_waiting: int = 64) -> None:
@@ -48,10 +48,10 @@ class BackgroundCache(Generic[K, V]):
         return len(self._kept)
 
     def get(self, key: K) -> V:
-        """The answer, made now if it must be.
+        """Return the value, computed now if necessary.
 
         Raises:
-            ConfigError: that is the answer.
+            ConfigError: it cannot be computed.
         """
         found = self._look(key)
         if found is None:
@@ -60,14 +60,14 @@ class BackgroundCache(Generic[K, V]):
                 if found is None:
                     found = self._made(key)
         if isinstance(found, ConfigError):
-            raise ConfigError(str(found))  # a new one: the kept one would grow by each traceback
+            raise ConfigError(str(found))  # a new object: the cached one would collect tracebacks
         return found
 
     def soon(self, key: K, wait_s: float = 0.0) -> V | None:
-        """The answer if it is there or comes within `wait_s`; None while the worker is at it.
+        """Return the value if it is available within `wait_s`; None while it is computed.
 
         Raises:
-            ConfigError: that is the answer.
+            ConfigError: it cannot be computed.
         """
         if self._look(key) is None:
             event = self._requested(key)
@@ -95,7 +95,7 @@ class BackgroundCache(Generic[K, V]):
             return found
 
     def _requested(self, key: K) -> threading.Event | None:
-        """An event that comes when the answer is there; None when too many wait already."""
+        """Return an event that is set with the value; None when too many keys wait."""
         with self._guard:
             if key in self._coming:
                 return self._coming[key]
@@ -117,8 +117,8 @@ class BackgroundCache(Generic[K, V]):
             try:
                 self.get(key)
             except ConfigError:
-                pass  # kept; whoever asks next hears it
-            except Exception as error:  # noqa: BLE001 - what one key breaks must not end the worker
+                pass  # cached; the next caller gets the error
+            except Exception as error:  # noqa: BLE001 - an error of one key must not end the worker
                 with self._guard:
                     self._kept[key] = ConfigError(f"cannot be predicted: {error}")
             with self._guard:
@@ -129,17 +129,17 @@ MOST_SAID = 5
 
 
 class ModelNames:
-    """What people write -> what the oracle is asked. Case and punctuation do not matter.
+    """Table from users' model names to the oracle's; case and punctuation do not matter.
 
-    A name never becomes a path or a module: what is not in the table is refused, so that nobody
-    runs code or reads files by a comment.
+    A name never becomes a path or a module. Names outside of the table are refused, so that a
+    job's comment cannot run code or read files.
 
     Args:
-        known: name -> what the oracle calls it.
-        batches: what the oracle calls it -> the only batches it knows; none for any.
+        known: name -> the oracle's name.
+        batches: the oracle's name -> its only batches; empty for any.
         other: finds further spellings; returns a name of `known`, or None.
-        precision: of a job that states none; empty where the oracle has one only.
-        precisions: what the oracle calls it -> the only precision it knows of it.
+        precision: default precision of a job; empty where the oracle has only one.
+        precisions: the oracle's name -> its only precision.
     """
 
     def __init__(
@@ -159,10 +159,10 @@ class ModelNames:
         self._precisions = dict(precisions or {})
 
     def find(self, text: str) -> str:
-        """What the oracle calls it.
+        """Return the oracle's name of a model.
 
         Raises:
-            ConfigError: nobody knows it; with the nearest names.
+            ConfigError: the model is unknown; the message has the nearest names.
         """
         name = self._by_key.get(_key(text)) or self._other(text)
         if name is None or name not in self._known:
@@ -170,22 +170,22 @@ class ModelNames:
         return self._known[name]
 
     def batches(self, model: str) -> tuple[int, ...]:
-        """The only batches that are known of a model, as the oracle calls it; empty for any."""
+        """Return the only batches of a model (the oracle's name); empty for any."""
         return tuple(self._batches.get(model, ()))
 
     def precision(self, model: str) -> str:
-        """Of a job that states none, its model being as the oracle calls it; empty for any."""
+        """Return the default precision of a model (the oracle's name); empty for any."""
         return self._precisions.get(model, self._precision)
 
     def names(self) -> list[str]:
-        """All that may be named."""
+        """Return all known names."""
         return sorted(self._known)
 
     def with_workloads(self, files: Mapping[str, str]) -> "ModelNames":
-        """With saved workloads by a name of the operator's choice, each of one batch.
+        """Return the table with saved workloads under the operator's names, each with one batch.
 
         Raises:
-            ConfigError: a file is no workload.
+            ConfigError: a file is not a saved workload.
         """
         if not files:
             return self
@@ -210,7 +210,7 @@ class ModelNames:
 
 
 def predicted_names() -> ModelNames:
-    """Models that `predict` knows by name."""
+    """Return the names of `predict`'s models."""
     from wattloop.predict.sources.huggingface import architecture_names, canonical_name
 
     known = {name: f"hf:{name}" for name in architecture_names()}
@@ -218,7 +218,7 @@ def predicted_names() -> ModelNames:
 
 
 def table_names(models: Mapping[str, Sequence[float]]) -> ModelNames:
-    """Models of a table of measurements, each with its batches per GPU."""
+    """Return the names of a table of measurements, each with its batches per GPU."""
     whole = {
         name: tuple(int(batch) for batch in batches if batch == int(batch))
         for name, batches in models.items()
@@ -233,19 +233,19 @@ def _key(name: str) -> str:
 MOST_KINDS = 2_000
 
 
-"""Kinds whose options are kept: users invent kinds, and memory is not theirs."""
+"""Most cached kinds: users can invent kinds, and memory is limited."""
 
 
 class FleetOracle(Oracle):
-    """Models by an oracle behind it, jobs with a time alone by that time.
+    """Oracle of all jobs of a fleet: models by another oracle, other jobs by their known time.
 
-    Predicting a model nobody has asked for yet may take seconds (it is traced). `options` waits for
-    it; `soon` does not, and a worker of this process goes on with it.
+    The first prediction of a model may take seconds, because it is traced. `options` waits for it;
+    `soon` does not, and a background thread continues with it.
 
     Args:
-        cluster: where jobs run.
-        make: a new oracle that knows models; called again when it has kept too much.
-        names: the models that jobs may name.
+        cluster: machines of the jobs.
+        make: creates the oracle of models; called again when its cache is too large.
+        names: models that jobs may name.
     """
 
     name = "fleet"
@@ -259,7 +259,7 @@ class FleetOracle(Oracle):
         self._prepared: BackgroundCache[JobKind, PlacementOptions] = BackgroundCache(
             self._answer, most=MOST_KINDS
         )
-        # apart: whoever is told a time limit does not wait for a model that is being traced
+        # separate cache: jobs with a time limit must not wait for a model that is being traced
         self._timed: BackgroundCache[JobKind, PlacementOptions] = BackgroundCache(
             lambda kind: timed_options(kind, self.cluster), most=MOST_KINDS
         )
@@ -271,10 +271,10 @@ class FleetOracle(Oracle):
         spec: OracleSpec | None = None,
         workloads: Mapping[str, str] | None = None,
     ) -> "FleetOracle":
-        """As the `oracle` section of a scenario says; `workloads` are saved ones by name.
+        """Build the oracle of a scenario's `oracle` section; `workloads` are saved ones by name.
 
         Raises:
-            ConfigError: a file it names is wrong.
+            ConfigError: a file that it names is invalid.
         """
         spec = spec or OracleSpec()
         if spec.kind == "analytic":
@@ -289,15 +289,15 @@ class FleetOracle(Oracle):
         return cls(cluster, lambda: spec.truth(cluster), table_names(table.throughputs.models))
 
     def options(self, kind: JobKind) -> PlacementOptions:
-        """Every placement of the kind; the same object as long as it is kept.
+        """Return all placements of the kind; the same object as long as it is cached.
 
         Raises:
-            ConfigError: nothing is known of it, or it cannot be predicted here.
+            ConfigError: the kind is unknown, or cannot be predicted here.
         """
         return (self._timed if is_timed(kind) else self._prepared).get(kind)
 
     def soon(self, kind: JobKind, wait_s: float = 0.0) -> PlacementOptions | None:
-        """The same if it is there, or comes within `wait_s`; None while it is worked out.
+        """Return the options if available within `wait_s`; None while they are computed.
 
         Raises:
             ConfigError: as `options`.
@@ -322,7 +322,7 @@ class FleetOracle(Oracle):
 
     def _answer(self, kind: JobKind) -> PlacementOptions:
         if self._asked_inner >= MOST_KINDS:
-            # what it keeps cannot be told to go; what it has computed is on disk
+            # its memory cannot be freed in another way; computed tables are on disk
             self._inner, self._asked_inner = self._make(), 0
         self._asked_inner += 1
         return self._inner.options(kind)

@@ -1,4 +1,4 @@
-"""What jobs of the same user and name took before, from the store."""
+"""History of jobs: time and power of earlier jobs of the same user and name, from the store."""
 
 import statistics
 import time
@@ -19,13 +19,13 @@ from wattloop.store.schema import runs
 FEWEST_RUNS = 3
 
 
-"""Fewer are an anecdote."""
+"""Fewest jobs for an estimate."""
 
 
 MOST_RUNS = 60
 
 
-"""Newest runs looked at: jobs change."""
+"""Number of newest runs that are used, because jobs change."""
 
 
 KEPT_S = 60.0
@@ -36,14 +36,14 @@ MOST_KEPT = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastRuns:
-    """Finished jobs of one user and name on so many GPUs.
+    """Statistics of finished jobs of one user and name on a number of GPUs.
 
     Attributes:
-        jobs: how many.
-        gpus: that each had.
-        time_s: median; `time_low_s` and `time_high_s` hold the middle 80%.
-        gpu_w: mean power of one GPU (scope: gpu); None where no GPU was read.
-        provenance: of that power, the weakest.
+        jobs: number of jobs.
+        gpus: GPUs of each job.
+        time_s: median; `time_low_s` and `time_high_s` bound the middle 80%.
+        gpu_w: mean power of one GPU (scope: gpu); None where no GPU was measured.
+        provenance: weakest provenance of that power.
     """
 
     jobs: int
@@ -72,12 +72,12 @@ class PastRuns:
 
 
 class History:
-    """Past jobs of a store, kept for a minute: a queue of 500 jobs asks the same again and again.
+    """Past jobs of a store, cached for a minute, because a queue repeats the same queries.
 
     Args:
-        store: where runs are.
-        fewest: jobs below which history says nothing.
-        now_s: clock of what is kept.
+        store: store of the runs.
+        fewest: fewest jobs for an estimate.
+        now_s: clock of the cache.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class History:
         self._kept: OrderedDict[tuple[str, str], tuple[float, list[_Past]]] = OrderedDict()
 
     def of(self, user: str, name: str, gpus: int) -> PastRuns | None:
-        """What such jobs took on so many GPUs; None when too few are known."""
+        """Return the statistics of such jobs on `gpus` GPUs; None when there are too few."""
         if not user or not name:
             return None
         past = [job for job in self._jobs(user, name) if job.gpus == gpus]
@@ -151,14 +151,14 @@ def _past_jobs(store: Store, user: str, name: str) -> list[_Past]:
     with store.reading() as connection:
         records = [read_record(body) for body in connection.execute(query).scalars()]
     jobs: dict[str, dict[str, RunRecord]] = {}
-    for record in records:  # the newest first: a job that ran again counts as it ran last
+    for record in records:  # newest first: of a repeated job, the last run counts
         job = jobs.setdefault(str((record.job or {}).get("id") or record.run_id), {})
         job.setdefault(record.host, record)
     return [past for nodes in jobs.values() if (past := _past([*nodes.values()])) is not None]
 
 
 def _past(members: list[RunRecord]) -> _Past | None:
-    """One job: a run on each of its nodes."""
+    """Combine the runs of one job, one on each node."""
     time_s = max((record.duration_s or 0.0) for record in members)
     if time_s <= 0:
         return None
@@ -175,7 +175,7 @@ def _past(members: list[RunRecord]) -> _Past | None:
 
 
 def _middle(values: list[float]) -> tuple[float, float]:
-    """The bounds of the middle 80%."""
+    """Return the bounds of the middle 80%."""
     if len(values) < 2:
         return values[0], values[0]
     cuts = statistics.quantiles(values, n=10, method="inclusive")

@@ -1,4 +1,4 @@
-"""A job as the batch system describes it, and the estimate made of it."""
+"""Submitted job of a batch system, and the estimate of its time and power."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,17 +15,17 @@ from wattloop.schedule.jobs.kind import JobKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedJob:
-    """A job as its user submitted it. Every text is the user's own and may be anything.
+    """Job as submitted. All texts come from the user and are not trusted.
 
     Attributes:
-        job_id: of the batch system, for messages.
+        job_id: identifier in the batch system, for messages.
         name, user, account, partition: as Slurm shows them.
         script: path of the batch script, or the command.
-        comment: of `--comment`.
-        gpus: GPUs it asked for, all nodes together; 0 for none.
-        gpu_type: name of the GPU type it asked for; empty is any.
-        time_limit_s: after which the batch system ends it; None without a limit.
-        deadline_s: seconds after submission of the batch system's own `--deadline`; None without.
+        comment: text of `--comment`.
+        gpus: requested GPUs, all nodes together; 0 for none.
+        gpu_type: requested GPU type; empty for any.
+        time_limit_s: time limit of the batch system; None without a limit.
+        deadline_s: the batch system's `--deadline`, in seconds after submission; None without one.
     """
 
     job_id: str = ""
@@ -44,25 +44,25 @@ class SubmittedJob:
 PREFIX = "timed:"
 
 
-"""No comment can name such a model: it has no colon in its alphabet."""
+"""Prefix of timed models; comments cannot name them, because they may not contain a colon."""
 
 
 def timed_model(gpu_w: float | None = None) -> str:
-    """The model of a kind whose work is seconds; each of its GPUs draws `gpu_w` without a cap."""
+    """Return the model name of a kind whose work is in seconds, with `gpu_w` per GPU uncapped."""
     return PREFIX if gpu_w is None else f"{PREFIX}{gpu_w:.1f}W"
 
 
 def is_timed(kind: JobKind) -> bool:
-    """Whether the work of such jobs is seconds."""
+    """Return True if the work of the kind is in seconds."""
     return kind.model.startswith(PREFIX)
 
 
 def timed_options(kind: JobKind, cluster: Cluster) -> PlacementOptions:
-    """Placements of a timed kind.
+    """Return the placements of a timed kind.
 
-    With a known power, a cap slows the job as it slows a typical program of that power. Without
-    one, it is taken to draw all that its GPUs may, and to take all the time it has: neither budget
-    nor deadline then rests on a guess that was too low.
+    With a known power, a cap slows the job like a typical program of that power. Without one, the
+    job is assumed to draw the power limit for its whole time limit, so that neither a budget nor a
+    deadline depends on an estimate that is too low.
     """
     rows = placements_of(replace(kind, batches=(1,)), cluster)
     said = kind.model.removeprefix(PREFIX).removesuffix("W")
@@ -91,10 +91,10 @@ def timed_options(kind: JobKind, cluster: Cluster) -> PlacementOptions:
 
 
 class EstimateSource(StrEnum):
-    """Where time and power of a job come from, the best first."""
+    """Sources of a job's estimate, the best first."""
 
     STATED = "stated"
-    """Whoever asks named the model; an oracle predicts it."""
+    """The caller named the model; an oracle predicts it."""
     COMMENT = "comment"
     """The user named the model; an oracle predicts it."""
     RULES = "rules"
@@ -102,24 +102,24 @@ class EstimateSource(StrEnum):
     HISTORY = "history"
     """Measured: earlier runs of the same user and job name."""
     TIME_LIMIT = "time-limit"
-    """Nothing is known: it takes as long as it may, at the GPUs' power limit."""
+    """Unknown job: its time limit at the GPUs' power limit."""
     NONE = "none"
-    """It asks for no GPU: not ours to judge."""
+    """The job asks for no GPU and has no estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEstimate:
-    """Ready for an oracle: `oracle.options(kind)`, each taking `work * sample_s` seconds.
+    """Estimate of a job: `oracle.options(kind)`, each taking `work * sample_s` seconds.
 
     Attributes:
-        kind: what it trains and how it may run; None when it asks for no GPU.
+        kind: model and allowed placements; None when the job asks for no GPU.
         work: samples to train on, or seconds where only a time is known.
         deadline_s: seconds after submission; infinite without one.
-        low_power: the user asks for it to run under a low cap.
-        source: where the estimate comes from.
-        provenance: the same in words, with what was assumed.
-        refusals: what was not understood or not believed, and why; for log and user.
-        past: the runs an estimate from history rests on.
+        low_power: the user asks for a low cap.
+        source: source of the estimate.
+        provenance: source and assumptions, for people.
+        refusals: rejected settings of the job, and why; for log and user.
+        past: earlier runs behind an estimate from history.
     """
 
     kind: JobKind | None

@@ -1,4 +1,4 @@
-"""From a submitted job to what is believed of it."""
+"""Job estimator: estimates of submitted jobs from comment, rules, history or time limit."""
 
 import math
 from dataclasses import replace
@@ -21,27 +21,26 @@ from wattloop.schedule.jobs.kind import JobKind
 DEFAULT_BATCH = 32
 
 
-"""Samples per GPU and step of a model whose batch nobody stated."""
+"""Default batch: samples per GPU and step."""
 
 
 UNLIMITED_S = 86_400.0
 
 
-"""What a job without a time limit is taken to need."""
+"""Assumed time of a job without a time limit."""
 
 
 class JobEstimator:
-    """The comment first, then the operator's rules, then history, then the time limit.
+    """Estimator that uses the comment, then the operator's rules, history and the time limit.
 
-    Nothing in a job's text makes it fail: what cannot be believed is refused in words, and the next
-    source is asked.
+    An invalid text of a job never raises: it is reported as a refusal, and the next source is used.
 
     Args:
-        oracle: who predicts models, and knows their names.
-        rules: the operator's.
+        oracle: oracle of models and their names.
+        rules: the operator's rules.
         history: past jobs.
-        wait_s: how long one job may wait for a model to be predicted for the first time; until
-            then it is described by what else is known. None waits as long as it takes.
+        wait_s: most time to wait for the first prediction of a model; after that, the next source
+            is used. None waits without limit.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class JobEstimator:
         self.wait_s = wait_s
 
     def describe(self, job: SubmittedJob) -> JobEstimate:
-        """What is believed of it."""
+        """Estimate a job."""
         refusals: list[str] = []
         stated, source = stated_of(job, self.rules, refusals)
         deadline_s = min(
@@ -95,7 +94,7 @@ class JobEstimator:
         past: PastRuns | None,
         refusals: list[str],
     ) -> JobEstimate | None:
-        """By a model that somebody named; None when the oracle cannot say anything of it."""
+        """Estimate by a named model; None when the oracle has no estimate of it."""
         try:
             model = self.oracle.names.find(stated.model)
             batches = stated.batches or self.oracle.names.batches(model) or (DEFAULT_BATCH,)
@@ -136,7 +135,7 @@ class JobEstimator:
     def _timed(
         self, job: SubmittedJob, stated: JobComment, past: PastRuns | None, refusals: list[str]
     ) -> JobEstimate:
-        """By what such jobs took before, else by the most it may take."""
+        """Estimate by history, else by the time limit."""
         gpus = min(job.gpus if job.gpus > 0 else min(stated.gpus), MOST_GPUS)
         kind = JobKind(
             model=timed_model(None if past is None else past.gpu_w),
@@ -159,7 +158,7 @@ class JobEstimator:
         )
 
     def _types(self, job: SubmittedJob, stated: JobComment, refusals: list[str]) -> tuple[str, ...]:
-        """GPU types of the cluster; what the batch system was asked for wins."""
+        """Return the allowed GPU types; the request to the batch system takes precedence."""
         known = {each.name.lower(): each.name for each in self.oracle.cluster.types}
         if job.gpu_type:
             found = known.get(job.gpu_type.lower())
@@ -173,7 +172,7 @@ class JobEstimator:
 def stated_of(
     job: SubmittedJob, rules: Rules, refusals: list[str]
 ) -> tuple[JobComment, EstimateSource]:
-    """What comment or rules state of a job, and which of them names the model."""
+    """Return the settings of comment or rules, and which of them names the model."""
     stated, refusal = read_comment(job.comment)
     if refusal:
         refusals.append(refusal)
@@ -185,7 +184,7 @@ def stated_of(
 
 
 def _over(comment: JobComment | None, ruled: JobComment) -> JobComment:
-    """What a rule states, with what the user says of how and until when it may run."""
+    """Return the settings of a rule, with the user's placement and deadline settings."""
     if comment is None:
         return ruled
     return replace(
@@ -202,14 +201,14 @@ def _over(comment: JobComment | None, ruled: JobComment) -> JobComment:
 
 
 def caps_of(stated: JobComment) -> tuple[float, ...]:
-    """Shares of the GPU's TDP that it may run under; the lowest where it asks for low power."""
+    """Return the allowed caps as shares of TDP; only the lowest for a low-power job."""
     if stated.low_power:
         return (min(stated.caps, default=LOW_POWER_SHARE),)
     return stated.caps or (1.0,)
 
 
 def limit_of(job: SubmittedJob) -> tuple[float, str]:
-    """The most time it may take, and what that rests on."""
+    """Return the longest time of a job, and its source."""
     limit_s = job.time_limit_s
     if limit_s is None or not 0 < limit_s < math.inf:
         text = f"no time limit: taken as {format_duration(UNLIMITED_S)}"
@@ -220,7 +219,7 @@ def limit_of(job: SubmittedJob) -> tuple[float, str]:
 def _work_from_time(
     job: SubmittedJob, options: PlacementOptions, past: PastRuns | None
 ) -> tuple[float, str]:
-    """Samples of a job that did not state them: what fits into its time as it asked to run."""
+    """Return the samples of a job that states none: as many as fit into its time."""
     mine = (options.gpus == job.gpus).nonzero()[0]
     at = int(mine[0]) if len(mine) else 0
     time_s, _ = limit_of(job)

@@ -1,13 +1,11 @@
-"""An oracle that is wrong by a known measure, as any is in practice (thesis 5.3.2.3).
+"""Noisy oracle: estimates with a bounded random error (thesis 5.3.2.3).
 
-What a job really takes and draws is the exact oracle's figure; what a policy is told is
+The exact oracle gives the true time and power of a job. A policy gets
 
     estimate = truth x (1 + u),    u uniform in [-share, share]
 
-drawn anew for each job, placement, time and power. Draws are counted, not dealt: u is a hash of
-seed, job and placement, so that it is the same whoever asks, in whatever order, and for
-whichever
-other placements the kind may have.
+drawn separately for each job, placement, time and power. u is a hash of seed, job and placement, so
+it does not depend on the order of queries or on the other placements of the kind.
 """
 
 import hashlib
@@ -36,12 +34,12 @@ TO_53_BITS = np.uint64(11)
 
 
 class NoisyOracle(Oracle):
-    """Estimates off by up to `share`; power never believed above the placement's limit.
+    """Oracle with errors up to `share`; estimated power never exceeds the placement's limit.
 
     Args:
-        exact: knows the truth.
-        seed: of the draws.
-        share: most that an estimate is off, as a share of the truth.
+        exact: oracle of the true values.
+        seed: seed of the errors.
+        share: largest error, as a share of the true value.
     """
 
     name = "noisy"
@@ -60,20 +58,20 @@ class NoisyOracle(Oracle):
         return self.exact.options(kind)
 
     def fingerprint(self, kind: JobKind) -> Sequence[str] | None:
-        """The exact oracle's, whose options these are."""
+        """Return the fingerprint of the exact oracle, whose options these are."""
         return self.exact.fingerprint(kind)
 
     def factors(self, job: int, kind: JobKind) -> Factors | None:
-        """What the estimates for this job are, relative to the truth."""
+        """Return the estimates of this job relative to the true values."""
         if not self.share:
             return None
-        # who places a job asks more than once, and then the engine does
+        # cached: policy and engine ask repeatedly for the same job
         if self._last is None or self._last[0] != job or self._last[1] is not kind:
             self._last = job, kind, self._factors(self._words(job + 1)[job], kind)
         return self._last[2]
 
     def factors_of(self, jobs: Sequence[int], kind: JobKind) -> Factors | None:
-        """The same for many jobs of the kind, a row each."""
+        """Return the factors of many jobs of the kind, one row each."""
         if not self.share:
             return None
         numbers = np.array(jobs, dtype=np.int64)
@@ -100,14 +98,14 @@ class NoisyOracle(Oracle):
         return Factors(factors[..., :half], np.minimum(factors[..., half:], room))
 
     def _words(self, count: int) -> Words:
-        """A word for each job, for at least so many of them."""
+        """Return a hash word for each job, for at least `count` jobs."""
         if count > len(self._jobs):
             numbers = np.arange(max(count, 2 * len(self._jobs), 1024), dtype=np.uint64)
             self._jobs = _mixed(numbers ^ self._seed)
         return self._jobs
 
     def _prepared(self, kind: JobKind) -> tuple[Words, NDArray[np.float64]]:
-        """A word for time and for power of each placement, and how far power may be overrated."""
+        """Return hash words of each placement's time and power, and the largest power factor."""
         options = self.exact.options(kind)
         columns = (options.type_index, options.gpus, options.spread, options.batch, options.cap_w)
         names = [
@@ -117,7 +115,8 @@ class NoisyOracle(Oracle):
             )
         ]
         salts = [_word(f"{what}:{name}") for what in ("time", "power") for name in names]
-        # a limit that the card itself exceeds, at its lowest clock, is no bound on what is believed
+        # a GPU may exceed a low limit at its lowest clock; then the limit does not bound the
+        # estimate
         room = np.maximum(options.cap_w * options.gpus / options.power_w, 1.0)
         return np.array(salts, dtype=np.uint64), room
 
@@ -127,7 +126,7 @@ def _word(text: str) -> int:
 
 
 def _mixed(words: Words) -> Words:
-    """SplitMix64's output function (Steele, Lea, Flood 2014): a bit in flips half the bits out."""
+    """Apply SplitMix64's output function (Steele, Lea, Flood 2014)."""
     words = words + WEYL
     words = (words ^ (words >> SHIFTS[0])) * FACTORS[0]
     words = (words ^ (words >> SHIFTS[1])) * FACTORS[1]

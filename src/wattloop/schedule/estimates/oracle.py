@@ -1,4 +1,4 @@
-"""The oracle contract: time and power of a job on every placement it may take."""
+"""Oracle interface: time and power of a job on every allowed placement."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -16,26 +16,26 @@ from wattloop.schedule.jobs.kind import JobKind
 Shape = tuple[int, int, bool]
 
 
-"""What a placement needs of the machines: GPU type (index), GPUs, and whether it is spread."""
+"""Resources of a placement: GPU type (index), number of GPUs, and spread or packed."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlacementOptions:
-    """The placements of one kind of job, one row each, ordered by shape.
+    """Placements of one kind of job, one row each, ordered by shape.
 
     Placements that do not fit into memory are not among them. Batch and cap vary within a shape:
     whether machines are free for a placement depends on its shape only.
 
     Attributes:
         type_index: GPU type, index into the cluster's types.
-        gpus: GPUs of it.
+        gpus: number of GPUs.
         batch: samples per GPU and step.
         cap_w: power limit of each GPU.
-        spread: over more nodes than it needs, joined by the network.
+        spread: on more nodes than necessary, connected by the network.
         sample_s: seconds per sample of the whole placement (step time / samples per step).
         power_w: of all its GPUs together while it runs.
         step_s: seconds of one iteration.
-        source: where the figures come from, in words.
+        source: source of the figures, for people.
     """
 
     type_index: NDArray[np.int64]
@@ -52,11 +52,11 @@ class PlacementOptions:
         return len(self.gpus)
 
     def shape(self, option: int) -> Shape:
-        """What option number `option` needs of the machines."""
+        """Return the shape of an option."""
         return self._shapes[option]
 
     def shapes(self) -> list[Shape]:
-        """The shape of every option; the same list every time."""
+        """Return the shape of every option; the same list object every time."""
         return self._shapes
 
     @cached_property
@@ -71,52 +71,52 @@ class PlacementOptions:
 
 
 class Factors(NamedTuple):
-    """What an oracle's answer for one job is off by, per option."""
+    """Estimates of one job relative to the true values, per option."""
 
     time: NDArray[np.float64]
     power: NDArray[np.float64]
 
 
 class Oracle(ABC):
-    """(kind of job, placement) -> time and power, for all placements of the kind at once."""
+    """Interface of oracles: time and power of all placements of a kind at once."""
 
     name: str = ""
 
     @abstractmethod
     def options(self, kind: JobKind) -> PlacementOptions:
-        """Every placement of the kind on this oracle's cluster; the same object every time.
+        """Return all placements of the kind on this oracle's cluster; the same object every time.
 
-        An empty table when there is none: the kind fits no GPU of the cluster.
+        The table is empty if the kind fits no GPU of the cluster.
 
         Raises:
-            ConfigError: the oracle knows nothing of this kind; the message says what it knows.
+            ConfigError: the kind is unknown to the oracle; the message lists known ones.
         """
 
     def factors(self, job: int, kind: JobKind) -> Factors | None:
-        """By what estimates for this very job differ from `options`; None for not at all."""
+        """Return the estimates of this job relative to `options`; None when they are equal."""
         del job, kind
         return None
 
     def factors_of(self, jobs: Sequence[int], kind: JobKind) -> Factors | None:
-        """The same for many jobs of one kind: arrays (jobs, options)."""
+        """Return the factors of many jobs of one kind: arrays (jobs, options)."""
         found = [each for job in jobs if (each := self.factors(job, kind)) is not None]
         if not found:
             return None
         return Factors(np.stack([f.time for f in found]), np.stack([f.power for f in found]))
 
     def fingerprint(self, kind: JobKind) -> Sequence[str] | None:
-        """All that determines `options`, for a cache on disk; None when it cannot be told."""
+        """Return all inputs of `options`, for a cache on disk; None when they are unknown."""
         del kind
         return None
 
     @property
     def power_error(self) -> float:
-        """Most that true power may exceed the estimate, as a share of the estimate."""
+        """Return the most by which true power may exceed the estimate, as a share of it."""
         return 0.0
 
     @property
     def time_error(self) -> float:
-        """Most that true time may exceed the estimate, as a share of the estimate."""
+        """Return the most by which true time may exceed the estimate, as a share of it."""
         return 0.0
 
 
@@ -125,7 +125,7 @@ Row = tuple[int, int, bool, int, float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placements:
-    """One row per placement, ordered by type, GPUs, spread, batch, and cap from high to low."""
+    """Placements, ordered by type, GPUs, spread, batch, and cap from high to low."""
 
     type_index: NDArray[np.int64]
     gpus: NDArray[np.int64]
@@ -138,10 +138,10 @@ class Placements:
 
 
 def placements_of(kind: JobKind, cluster: Cluster) -> Placements:
-    """Every placement that the cluster's machines allow, whatever their memory.
+    """Return all placements on the cluster's machines, without a check of memory.
 
-    Power limits are kept within what a GPU can be set to; shares that come to the same limit are
-    one placement.
+    Power limits are clipped to the range of the GPU. Shares with the same resulting limit are one
+    placement.
     """
     rows: list[Row] = []
     for type_index, gpu_type in enumerate(cluster.types):
@@ -166,7 +166,7 @@ def placements_of(kind: JobKind, cluster: Cluster) -> Placements:
 
 
 def _spreads(kind: JobKind, cluster: Cluster, type_index: int, gpus: int) -> list[bool]:
-    """Packed, spread, both or neither."""
+    """Return the possible values of `spread`: packed, spread, both or neither."""
     name = cluster.types[type_index].name
     if not 1 <= gpus <= cluster.gpus_by_type[type_index]:
         return []

@@ -1,9 +1,8 @@
-"""One workload on many placements of a GPU, with intervals: what `predict` says, as arrays.
+"""Vectorised predictions of a workload on many placements of a GPU, with intervals.
 
-`predict` answers one pair in a millisecond, most of it for terms and words. Here only what
-depends
-on the placement is computed again: time, power, and how much the GPU waits and draws, which the
-width of an interval follows (`predict.spreads`).
+`predict` takes a millisecond per pair, mostly for the breakdown and texts. This module computes
+only the parts that depend on the placement: time, power, and the waiting share and power level that
+determine the width of an interval (`predict.spreads`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,13 +39,13 @@ QUANTITIES = ("time", "power", "energy")
 
 
 class PairFigures(NamedTuple):
-    """Of each placement.
+    """Figures of each placement.
 
     Attributes:
         step_s: time of one optimizer step.
         power_w: mean power of one GPU.
-        factors: quantity -> with 90% confidence the truth is within value / factor and value x
-            factor; a quantity is absent where nobody knows.
+        factors: quantity -> with 90% confidence the true value is within value / factor and value x
+        factor; a quantity with an unknown factor is absent.
     """
 
     step_s: Floats
@@ -55,12 +54,12 @@ class PairFigures(NamedTuple):
 
 
 class OnGpu:
-    """A workload on one GPU type: what does not depend on the placement, made once.
+    """Workload on one GPU type, with everything that does not depend on the placement.
 
     Args:
-        model: with constants of the GPU.
+        model: model with constants of the GPU.
         workload: one training step.
-        gpu: of all placements.
+        gpu: GPU of all placements.
     """
 
     def __init__(self, model: KernelModel, workload: Workload, gpu: Gpu) -> None:
@@ -76,11 +75,11 @@ class OnGpu:
             self._distance = self._intervals.scope.distance(workload, Placement(gpu)).factor
 
     def figures(self, placements: Sequence[Placement]) -> PairFigures:
-        """On every placement at once."""
+        """Predict all placements at once."""
         return figures_of([self], [placements])[0]
 
     def factors(self, steps: Steps, result: StepResults) -> dict[str, Floats]:
-        """How far off each of its own steps may be."""
+        """Return the interval factors of each step."""
         if self._intervals is None:
             return {}
         traits = traits_at(result.power_w / steps.cap_w, result.gpu_s / result.step_s, self._kinds)
@@ -108,9 +107,9 @@ class OnGpu:
 def figures_of(
     workloads: Sequence[OnGpu], placements: Sequence[Sequence[Placement]]
 ) -> list[PairFigures]:
-    """Several workloads on one GPU type, each on placements of its own, all computed together."""
+    """Predict several workloads on one GPU type together, each on its own placements."""
     alike: dict[tuple[int, ...], list[int]] = {}
-    for number, wanted in enumerate(placements):  # most often they are the same for all
+    for number, wanted in enumerate(placements):  # usually all workloads have the same placements
         alike.setdefault(tuple(map(id, wanted)), []).append(number)
     groups = list(alike.values())
     parts = [

@@ -1,4 +1,4 @@
-"""The operator's file: which jobs train which model.
+"""Operator's rules: which jobs train which model.
 
     rules:
       - name: resnet-*
@@ -9,9 +9,8 @@
     workloads:
       our-net: workloads/our_net.json.gz
 
-Patterns have `*`, `?` and `[abc]`; every pattern of a rule must fit, and the first rule that
-fits
-counts. `job` has the fields of a comment, with the same bounds.
+Patterns have `*`, `?` and `[abc]`. Every pattern of a rule must match, and the first rule that
+matches counts. `job` has the fields of a comment, with the same bounds.
 """
 
 from collections.abc import Mapping
@@ -32,38 +31,38 @@ from wattloop.schedule.quantities import Strict
 MATCHED = ("name", "user", "account", "partition", "script")
 
 
-"""What of a job a pattern may be about."""
+"""Attributes of a job that patterns can match."""
 
 
 LONGEST_TEXT = 4_096
 
 
-"""Of a job's name or path; what is longer fits no pattern."""
+"""Longest name or path; longer texts match no pattern."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Jobs whose texts fit all patterns are what it states.
+    """Rule with patterns and the settings of matching jobs.
 
     Attributes:
-        patterns: what of a job -> patterns, of which one must fit.
-        stated: what such jobs are.
+        patterns: attribute of a job -> patterns, of which one must match.
+        stated: settings of matching jobs.
     """
 
     patterns: Mapping[str, tuple[str, ...]]
     stated: JobComment
 
     def fits(self, job: SubmittedJob) -> bool:
-        """Whether it speaks of this job."""
+        """Return True if the rule matches a job."""
         return all(_fits(getattr(job, of), patterns) for of, patterns in self.patterns.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """All rules, in the order of the file.
+    """Rules in the order of the file.
 
     Attributes:
-        rules: the first that fits counts.
+        rules: the first match counts.
         workloads: name -> file of a saved workload.
     """
 
@@ -71,12 +70,12 @@ class Rules:
     workloads: Mapping[str, str] = field(default_factory=dict)
 
     def stated(self, job: SubmittedJob) -> JobComment | None:
-        """What the first rule that fits states; None when none does."""
+        """Return the settings of the first matching rule; None without a match."""
         return next((rule.stated for rule in self.rules if rule.fits(job)), None)
 
 
 def load_rules(name: str) -> Rules:
-    """The rules of a YAML file.
+    """Load the rules of a YAML file.
 
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
@@ -99,7 +98,7 @@ def _fits(text: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _located(files: Mapping[str, str], folder: Path, source: YamlWithLines) -> dict[str, str]:
-    """Paths from the folder of the rules; saved workloads only, which run no code."""
+    """Resolve paths relative to the rules file; only saved workloads, which run no code."""
     found = {}
     for name, file in files.items():
         path = folder / user_path(file)
@@ -117,7 +116,7 @@ def _one_or_many(value: Any) -> Any:
 
 
 def _read_job(value: Any) -> JobComment:
-    """By the readers of comments: bounds are the same."""
+    """Parse `job` with the parser of comments, so that the bounds are the same."""
     if not isinstance(value, Mapping):
         raise ValueError("write fields such as {model: resnet-50, batch: 128}")
     stated = JobComment()
@@ -129,7 +128,7 @@ def _read_job(value: Any) -> JobComment:
         else:
             stated = with_field(stated, str(key), _text(str(key), given))
     if not stated.model:
-        raise ValueError("has no model; a rule says at least which one")
+        raise ValueError("has no model; a rule must name one")
     return stated
 
 

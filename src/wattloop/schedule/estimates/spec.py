@@ -1,4 +1,4 @@
-"""The `oracle` section of a scenario: where time and power come from, and how well known."""
+"""Schema of a scenario's `oracle` section: source of time and power, and their noise."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,9 +19,10 @@ Files = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_on
 
 
 class OracleSpec(Strict):
-    """`analytic` predicts, `table` looks up what others measured; `noise` is what policies see.
+    """Settings of an oracle: `analytic` predicts, `table` uses measurements.
 
-    A table without `throughputs` is the shipped one, which is predicted.
+    `noise` is the error of the estimates that policies see. A table without `throughputs` is the
+    shipped one, which is predicted.
     """
 
     kind: Literal["analytic", "table"] = "analytic"
@@ -54,7 +55,7 @@ class OracleSpec(Strict):
         return self
 
     def truth(self, cluster: Cluster) -> Oracle:
-        """What jobs truly take and draw."""
+        """Build the oracle of true time and power."""
         if self.kind == "table":
             return self._table(cluster)
         from wattloop.schedule.estimates.analytic import AnalyticOracle
@@ -71,7 +72,7 @@ class OracleSpec(Strict):
         return NoisyOracle(truth, seed=seed, share=self.noise)
 
     def located(self, folder: Path) -> "OracleSpec":
-        """With files found from `folder`, the scenario's own."""
+        """Resolve files relative to `folder`, the scenario's folder."""
 
         def found(name: str) -> str:
             return str(folder / user_path(name))
@@ -85,7 +86,7 @@ class OracleSpec(Strict):
         )
 
     def files(self) -> list[Path]:
-        """Files it reads, those of folders one by one.
+        """Return the files that it reads, with folders expanded.
 
         Raises:
             ConfigError: a folder has no cap curves.

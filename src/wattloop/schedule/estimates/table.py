@@ -1,10 +1,10 @@
-"""Time and power from measured tables.
+"""Table oracle: time and power from measured tables.
 
     T(model, type, k, cap) = samples / throughput(model, type, k) x stretch(cap / TDP)
     P(model, type, k, cap) = k x TDP x power(cap / TDP)
 
-Throughput comes from one table, stretch and power from another, of the program most like the
-model: few have measured both.
+Throughput comes from one table, stretch and power from another, for the program most similar to the
+model, because few sources measured both.
 """
 
 from typing import NamedTuple
@@ -27,13 +27,13 @@ Ints = NDArray[np.int64]
 
 
 class TableOracle(Oracle):
-    """Placements for which the table has a throughput and the curves a power.
+    """Oracle of the placements for which the table has a throughput and the curves a power.
 
     Args:
-        cluster: where jobs run.
+        cluster: machines of the jobs.
         throughputs: samples per second of models on GPUs.
-        curves: effect of power limits. Without, the table must say what GPUs draw at their
-            factory limit, and the curve of a typical program that draws as much is taken.
+        curves: effect of power limits. Without curves, the table must have the power of GPUs at
+            their factory limit, and the curve of a typical program of that power is used.
     """
 
     name = "table"
@@ -47,7 +47,7 @@ class TableOracle(Oracle):
         self._options: dict[JobKind, PlacementOptions] = {}
 
     def options(self, kind: JobKind) -> PlacementOptions:
-        """Every placement that was measured, or lies between or beyond measured GPU counts.
+        """Return all placements that were measured or follow from measured GPU counts.
 
         Raises:
             ConfigError: the table does not have the model, its batches or any GPU of the cluster.
@@ -87,7 +87,7 @@ class TableOracle(Oracle):
     def _found(
         self, kind: JobKind, type_index: int, batch: int, spread: bool, gpus: Ints, cap_w: Floats
     ) -> "_Found | None":
-        """One type, batch and spread over GPU counts and caps; None when nobody measured it."""
+        """Return one type, batch and spread over GPU counts and caps; None without measurements."""
         gpu_type = self.cluster.types[type_index]
         packed, apart = (self._series(kind, gpu_type, batch, spread=each) for each in (False, True))
         here = apart if spread else packed
@@ -96,7 +96,7 @@ class TableOracle(Oracle):
         counts = gpus.astype(np.float64)
         samples_s, full_w = here.at(counts), here.power_at(counts)
         if apart is not None and not spread:
-            # more GPUs than a node has are joined by the network, however well they are packed
+            # more GPUs than a node has use the network, even when packed
             beyond = gpus > self.cluster.gpus_per_node(type_index)
             samples_s = np.where(beyond, apart.at(counts), samples_s)
         stretch, power_w, source = self._limited(kind, gpu_type, batch, full_w, cap_w)
@@ -105,7 +105,7 @@ class TableOracle(Oracle):
     def _limited(
         self, kind: JobKind, gpu_type: GpuType, batch: int, full_w: Floats, cap_w: Floats
     ) -> tuple[Floats, Floats, str]:
-        """Stretch and power of one GPU under each cap, `full_w` being its power without."""
+        """Return stretch and power of one GPU under each cap; `full_w` is its uncapped power."""
         if self.curves is not None:
             curve = self.curves.curve(kind.model, gpu_type.gpu, gpu_type.name, batch)
             stretch, power_w = curve.under(cap_w / gpu_type.tdp_w, full_w / gpu_type.tdp_w)
@@ -132,7 +132,7 @@ class TableOracle(Oracle):
         return None
 
     def _check(self, kind: JobKind) -> None:
-        """That the table has something of this kind."""
+        """Check that the table has the kind."""
         table = self.throughputs
         if kind.model not in table.models:
             raise ConfigError(
@@ -166,6 +166,6 @@ class _Found(NamedTuple):
 
 
 def _names(gpu_type: GpuType) -> tuple[str, ...]:
-    """What a table may call a type: as the cluster does, or as the GPU is called."""
+    """Return the names that a table may use for a type: the cluster's, or the GPU's."""
     name = gpu_type.gpu.name
     return tuple(dict.fromkeys((gpu_type.name.lower(), name, name.partition("-")[0])))

@@ -1,4 +1,4 @@
-"""Measured throughputs: samples per second of a model on a number of GPUs, and their files."""
+"""Measured throughputs: samples per second of models on numbers of GPUs, read from files."""
 
 import csv
 import math
@@ -16,21 +16,21 @@ from wattloop.core.user_code import user_path
 
 @dataclass(frozen=True, slots=True)
 class CsvRow:
-    """One line."""
+    """Line of a CSV file."""
 
     path: str
     line: int
     values: dict[str, str]
 
     def text(self, column: str) -> str:
-        """What is written there, without blanks; empty where the file has no such column."""
+        """Return the stripped text of a column; empty if the file has no such column."""
         return self.values.get(column, "").strip()
 
     def number(self, column: str, *, least: float = 0.0) -> float:
-        """A finite number of at least `least`.
+        """Parse a finite number of at least `least`.
 
         Raises:
-            ConfigError: it is none; names file, line and column.
+            ConfigError: it is not such a number; the message names file, line and column.
         """
         text = self.text(column)
         try:
@@ -45,7 +45,7 @@ class CsvRow:
         return value
 
     def whole(self, column: str) -> int:
-        """A whole number of at least 1."""
+        """Parse a whole number of at least 1."""
         value = self.number(column, least=1.0)
         if value != int(value):
             raise ConfigError(
@@ -54,7 +54,7 @@ class CsvRow:
         return int(value)
 
     def flag(self, column: str) -> bool:
-        """Whether `1`, `true` or `yes` stands there; an empty field is no."""
+        """Parse a flag: True for `1`, `true` or `yes`; an empty field is False."""
         text = self.text(column).lower()
         if text not in ("", "0", "1", "true", "false", "yes", "no"):
             raise ConfigError(f"{self.path}:{self.line}: {column} is {text!r}; write 0 or 1")
@@ -63,7 +63,7 @@ class CsvRow:
 
 @dataclass(frozen=True, slots=True)
 class CsvFile:
-    """A file's columns and rows; lines that begin with # are remarks."""
+    """Columns and rows of a CSV file; lines that begin with # are comments."""
 
     path: str
     columns: tuple[str, ...]
@@ -73,15 +73,15 @@ class CsvFile:
         return iter(self.rows)
 
     def has(self, columns: Sequence[str]) -> bool:
-        """Whether all of these are there."""
+        """Return True if the file has all of these columns."""
         return set(columns) <= set(self.columns)
 
 
 def read_rows(name: str | Path) -> CsvFile:
-    """A comma-separated file whose first line names the columns.
+    """Read a comma-separated file whose first line names the columns.
 
     Raises:
-        ConfigError: not there, not text, empty, or a line with more fields than columns.
+        ConfigError: missing file, not text, empty, or a line with more fields than columns.
     """
     path = user_path(str(name))
     try:
@@ -114,34 +114,31 @@ _FOLDER = Path(__file__).with_name("tables")
 THROUGHPUTS = _FOLDER / "predicted_throughputs.csv"
 
 
-"""ResNet-18 and -50, BERT and GPT-2 on K80, P100, V100, A100 and H100, as `predict` sees them."""
+"""Shipped table: ResNet-18 and -50, BERT, GPT-2 on K80, P100, V100, A100, H100 by `predict`."""
 
 
 CAPS = _FOLDER / "predicted_caps.csv"
 
 
-"""What power limits do to them."""
+"""Shipped cap curves of the same models."""
 
 
-# Measured throughput: samples per second of a model on so many GPUs of a type.
-#
-# Between and beyond the counts that were measured, throughput follows a straight line in log2 of
-# both, beyond at most as steeply as perfect scaling and never falling. One count alone says
-# nothing of others.
+# Interpolation: throughput is piecewise linear in log2(GPUs), log2(throughput). Extrapolation has a
+# slope between 0 and perfect scaling. A single measured count gives no other counts.
 Floats = NDArray[np.float64]
 
 
 class Measured(NamedTuple):
-    """One row of a table.
+    """Row of a throughput table.
 
     Attributes:
-        model, precision: as the table names them; precision is empty where it has one only.
-        gpu: type, in lower case.
-        gpus: that worked together.
-        batch: samples per GPU and step; fractions of one happen where a fixed batch is divided.
-        spread: over more nodes than needed.
+        model, precision: names in the table; precision is empty where it has only one.
+        gpu: GPU type, in lower case.
+        gpus: number of GPUs.
+        batch: samples per GPU and step; a fraction where a fixed batch is divided among GPUs.
+        spread: on more nodes than necessary.
         samples_s: of all GPUs together.
-        power_w: mean of one GPU at its factory limit; None where nobody measured it.
+        power_w: mean power of one GPU at its factory limit; None where it was not measured.
     """
 
     model: str
@@ -156,18 +153,18 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ThroughputSeries:
-    """One model, batch and GPU type over GPU counts, ascending."""
+    """Measurements of one model, batch and GPU type over ascending GPU counts."""
 
     gpus: Floats
     samples_s: Floats
     power_w: Floats
 
     def at(self, counts: Floats) -> Floats:
-        """Throughput of other counts; not a number where it cannot be known."""
+        """Return the throughput at GPU counts; NaN where it is unknown."""
         return _in_log2(self.gpus, self.samples_s, counts, steepest=1.0)
 
     def power_at(self, counts: Floats) -> Floats:
-        """Mean power of one GPU; beyond the ends, that of the end; not a number where unknown."""
+        """Return the mean power of one GPU, constant beyond the ends; NaN where it is unknown."""
         known = np.isfinite(self.power_w)
         if not known.any():
             return np.full(len(counts), np.nan)
@@ -175,11 +172,11 @@ class ThroughputSeries:
 
 
 class Throughputs:
-    """A table of measurements.
+    """Table of measured throughputs.
 
     Args:
-        rows: in any order. Of several for the same placement the last one counts.
-        source: where they come from, for people.
+        rows: in any order; of several rows for the same placement, the last one counts.
+        source: source of the rows, for people.
     """
 
     def __init__(self, rows: Iterable[Measured], source: str) -> None:
@@ -198,12 +195,12 @@ class Throughputs:
     def series(
         self, model: str, precision: str, gpu: str, batch: float, *, spread: bool
     ) -> ThroughputSeries | None:
-        """The measurements of one placement over GPU counts; None when there are none.
+        """Return the measurements of one placement over GPU counts; None when there are none.
 
-        Rows that tell no precision serve any; who asks for none has the only one there is.
+        Rows without a precision match any. A query without a precision gets the only one.
 
         Raises:
-            ConfigError: none is asked for, and there are several.
+            ConfigError: the query has no precision, and the table has several.
         """
         at = self._series.get(_Place(model, gpu, float(batch), spread), {})
         if precision in at or "" in at:
@@ -219,18 +216,18 @@ class Throughputs:
 
     @property
     def models(self) -> Mapping[str, tuple[float, ...]]:
-        """Every model with the batches it was measured with."""
+        """Return each model with its measured batches."""
         found: dict[str, set[float]] = {}
         for place in self._series:
             found.setdefault(place.model, set()).add(place.batch)
         return {model: tuple(sorted(found[model])) for model in sorted(found)}
 
     def gpus(self, model: str) -> tuple[str, ...]:
-        """Every GPU type that a model was measured on."""
+        """Return the GPU types on which a model was measured."""
         return tuple(sorted({place.gpu for place in self._series if place.model == model}))
 
     def precisions(self, model: str) -> tuple[str, ...]:
-        """Every precision that it was measured in; an empty one serves any."""
+        """Return the measured precisions of a model; an empty one matches any."""
         found = {each for place, at in self._series.items() if place.model == model for each in at}
         return tuple(sorted(found))
 
@@ -266,7 +263,7 @@ def _in_log2(known: Floats, values: Floats, asked: Floats, *, steepest: float) -
 OURS = ("model", "gpu", "gpus", "batch", "samples_per_s")
 
 
-"""Columns that a table of ours must have; precision, spread and power_w may be added."""
+"""Required columns of Wattloop's format; precision, spread and power_w are optional."""
 
 
 SHIPPED = "the shipped table of throughput (predicted, not measured)"
@@ -281,17 +278,17 @@ ELASTICFLOW = ("gpu_type", "model", "global_batch", "gpus", "steps_per_s")
 GAVEL_SOURCE = "physical_cluster"
 
 
-"""Gavel has two tables, nearly alike: one measured for its cluster, one for its simulations."""
+"""Gavel's two similar tables: one measured for its cluster, one for its simulations."""
 
 
 UNCONSOLIDATED = "_unconsolidated"
 
 
 def load_throughputs(names: Sequence[str]) -> Throughputs:
-    """One table of one or more files (docs/oracles.md); later files overrule earlier ones.
+    """Load a table from one or more files (docs/oracles.md); later files override earlier ones.
 
     Raises:
-        ConfigError: a file cannot be read, is of no known kind, or a field is wrong; the message
+        ConfigError: a file cannot be read, has an unknown format, or a wrong field; the message
             names file, line and column.
     """
     rows: list[Measured] = []
@@ -335,9 +332,9 @@ def _ours(file: CsvFile) -> list[Measured]:
 
 
 def _gavel(file: CsvFile) -> list[Measured]:
-    """Steps summed over workers, each with the batch that the model's name gives.
+    """Convert Gavel's rows: steps summed over workers, with the batch in the model's name.
 
-    A model without a batch (A3C, CycleGAN) counts steps: a sample is one of them.
+    For a model without a batch (A3C, CycleGAN), a step counts as one sample.
     """
     found = []
     for row in file:
@@ -362,7 +359,7 @@ def _gavel(file: CsvFile) -> list[Measured]:
 
 
 def _elasticflow(file: CsvFile) -> list[Measured]:
-    """Steps of a fixed global batch, divided among the GPUs."""
+    """Convert ElasticFlow's rows: steps of a fixed global batch, divided among the GPUs."""
     found = []
     for row in file:
         steps_s, gpus = row.number("steps_per_s"), row.whole("gpus")

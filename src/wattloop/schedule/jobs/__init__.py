@@ -1,4 +1,4 @@
-"""What is to be run: kinds of jobs, tables of jobs, and where they come from."""
+"""Jobs: kinds, tables, generators, and completion of traces."""
 
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.jobs.table import JobTable

@@ -1,4 +1,4 @@
-"""Random attributes of jobs by seed: deadlines, users, rigid options."""
+"""Random attributes of jobs: deadlines, users, rigid options."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,28 +12,28 @@ from wattloop.schedule.jobs.kind import JobKind
 
 
 class Draws:
-    """A stream of its own for each aspect of a workload.
+    """Random streams, one for each aspect of a workload.
 
-    Jobs take their numbers in order, so that a longer workload begins with the shorter one.
+    Jobs draw in order, so a longer workload begins with the jobs of a shorter one.
 
     Args:
-        seed: of the whole workload, 0 or more.
+        seed: seed of the whole workload, 0 or more.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
     def stream(self, aspect: str) -> np.random.Generator:
-        """The generator of an aspect such as `arrivals`, from its beginning."""
+        """Return the generator of an aspect such as `arrivals`, from its beginning."""
         return np.random.default_rng([self.seed, crc32(aspect.encode())])
 
     def uniform(self, aspect: str, count: int) -> NDArray[np.float64]:
-        """A number from 0 to below 1 for each job."""
+        """Draw a number from 0 to below 1 for each job."""
         return self.stream(aspect).random(count)
 
 
 def chosen(uniform: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Which of the weighted choices each number falls on."""
+    """Map uniform numbers to indices of weighted choices."""
     upper = np.cumsum(weights)
     picked = np.searchsorted(upper / upper[-1], uniform, side="right")
     return np.minimum(picked, len(weights) - 1).astype(np.int64)
@@ -44,22 +44,22 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """deadline = arrival + factor x best runtime, for a share of the jobs (thesis 5.5.1).
+    """Deadlines of a share of the jobs: arrival + factor x best runtime (thesis 5.5.1).
 
-    A larger share makes more jobs urgent and keeps those that were.
+    The urgent jobs of a smaller share stay urgent with a larger one.
     """
 
     share: float
     factor: float
 
     def draw(self, draws: Draws, arrival_s: Floats, best_s: Floats) -> Floats:
-        """Deadline of each job, infinite without one.
+        """Draw the deadline of each job; infinite without one.
 
         Args:
-            draws: of the workload.
-            arrival_s: when each arrives.
-            best_s: its runtime on its fastest placement; infinite when it can never run, and then
-                no deadline means anything.
+            draws: random streams of the workload.
+            arrival_s: arrival of each job.
+            best_s: runtime on the fastest placement; infinite for a job that can never run, which
+                gets no deadline.
         """
         urgent = draws.uniform("deadlines", len(arrival_s)) < self.share
         return np.where(urgent, arrival_s + self.factor * best_s, np.inf)
@@ -68,7 +68,7 @@ class Deadlines:
 def best_runtime_s(
     kinds: Sequence[JobKind], kind: NDArray[np.int64], work: Floats, oracle: Oracle
 ) -> Floats:
-    """Runtime of each job on the fastest of all its placements, on an empty cluster."""
+    """Return the runtime of each job on its fastest placement on an empty cluster."""
     fastest = np.full(len(kinds), np.inf)
     for number, each in enumerate(kinds):
         options = oracle.options(each)
@@ -82,8 +82,8 @@ class People:
     """Users and the share of jobs that each submits.
 
     Attributes:
-        names: of the users.
-        shares: as many, of any sum.
+        names: names of the users.
+        shares: share of each user, with any sum.
     """
 
     names: tuple[str, ...]
@@ -91,12 +91,12 @@ class People:
 
     @classmethod
     def equal(cls, count: int) -> "People":
-        """`user-0`, `user-1`, ..., all alike."""
+        """Return users `user-0`, `user-1`, ... with equal shares."""
         return cls(tuple(f"user-{n}" for n in range(count)), (1.0,) * count)
 
     @classmethod
     def with_majority(cls, count: int, share: float = 0.5) -> "People":
-        """`user-0` submits `share` of all jobs, the others the rest alike (thesis 5.5.2.5)."""
+        """Return users of which `user-0` submits `share` of all jobs (thesis 5.5.2.5)."""
         rest = (1 - share) / (count - 1) if count > 1 else 0.0
         return cls(cls.equal(count).names, (share, *(rest,) * (count - 1)))
 
@@ -105,7 +105,7 @@ class People:
         return cls(tuple(shares), tuple(shares.values()))
 
     def draw(self, draws: Draws, count: int) -> NDArray[np.int64]:
-        """Who submits each of `count` jobs, as an index into `names`."""
+        """Draw the user of each of `count` jobs, as an index into `names`."""
         return chosen(draws.uniform("users", count), np.asarray(self.shares))
 
 
@@ -115,20 +115,20 @@ Ints = NDArray[np.int64]
 def pinned(
     kinds: Sequence[JobKind], kind: Ints, draws: Draws, oracle: Oracle
 ) -> tuple[tuple[JobKind, ...], Ints]:
-    """Each job with one GPU count and one batch, drawn from those its kind can really run with.
+    """Fix one GPU count and one batch per job, drawn from the feasible ones of its kind.
 
-    GPU type and power limit stay open: they are the operator's to choose, not the job's
-    (thesis 5.5.2.1: "a fixed number of GPUs with a fixed batch size").
+    GPU type and power limit stay open, because the operator chooses them (thesis 5.5.2.1: "a fixed
+    number of GPUs with a fixed batch size").
 
     Returns:
-        The kinds that came of it, and which of them each job is.
+        The resulting kinds, and the kind of each job.
     """
     found: list[JobKind] = []
     first, count = np.zeros(len(kinds), np.int64), np.ones(len(kinds), np.int64)
     for number, each in enumerate(kinds):
         options = oracle.options(each)
         ways = sorted(set(zip(options.gpus.tolist(), options.batch.tolist(), strict=True)))
-        # a kind that fits nowhere stays as it is, to be reported as one that can never run
+        # a kind that fits nowhere stays unchanged and is reported as one that can never run
         first[number], count[number] = len(found), max(1, len(ways))
         found += [replace(each, gpus=(gpus,), batches=(batch,)) for gpus, batch in ways] or [each]
     uniform = draws.uniform("rigid", len(kind))

@@ -1,4 +1,4 @@
-"""Complete a trace with drawn models, work, options, users and deadlines."""
+"""Completion of a trace with models, work, options, users and deadlines that it lacks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,12 +22,12 @@ WIDEST = 1 << 24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Combined:
-    """Distinct rows of some columns of whole numbers.
+    """Distinct combinations of integer columns.
 
     Attributes:
-        rows: each combination.
-        counts: how many rows are of it.
-        of_job: which combination each row is, as an index into `rows`.
+        rows: the combinations.
+        counts: number of rows of each.
+        of_job: combination of each row, as an index into `rows`.
     """
 
     rows: list[tuple[int, ...]]
@@ -36,47 +36,47 @@ class Combined:
 
     @classmethod
     def of(cls, *columns: NDArray[Any]) -> "Combined":
-        """Ordered by the columns, the first one first."""
+        """Combine columns; the result is ordered by the first column, then the others."""
         of_job = np.zeros(len(columns[0]), np.int64)
         for column in columns:
             place, count = _places(column)
             of_job, _ = _places(of_job * count + place)
         counts = np.bincount(of_job)
         one = np.empty(len(counts), np.int64)
-        one[of_job] = np.arange(len(of_job))  # any row of a combination stands for it
+        one[of_job] = np.arange(len(of_job))  # any row represents its combination
         rows = [tuple(int(column[row]) for column in columns) for row in one.tolist()]
         return cls(rows, counts.tolist(), of_job)
 
 
 def _places(column: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
-    """Each value's place among the distinct ones, in their order, and how many there are."""
+    """Return the rank of each value among the distinct ones, and their number."""
     if not len(column):
         return np.zeros(0, np.int64), 0
     low, high = int(column.min()), int(column.max())
     if high - low >= WIDEST:
         values, place = np.unique(column, return_inverse=True)
         return place.astype(np.int64), len(values)
-    # counting is ten times quicker than sorting
+    # counting is ten times faster than sorting
     seen = np.bincount(column.astype(np.int64) - low) > 0
     places = np.cumsum(seen) - 1
     return places[column.astype(np.int64) - low], int(seen.sum())
 
 
 def reference_type(cluster: Cluster) -> int:
-    """The GPU type that a trace without types is taken to come from: the most common one."""
+    """Return the assumed GPU type of a trace without types: the most common one."""
     return int(np.argmax(cluster.gpus_by_type))
 
 
 def reference_sample_s(
     options: PlacementOptions, cluster: Cluster, type_index: int, gpus: int
 ) -> tuple[float, bool]:
-    """Seconds per sample on `gpus` GPUs of a type at full power with the fastest batch.
+    """Return seconds per sample on `gpus` GPUs of a type at full power with the fastest batch.
 
-    Where that placement does not exist: the same number of GPUs of the most common type that has
-    it; else the nearest number there is, taken to scale evenly.
+    If that placement does not exist, use the same number of GPUs of the most common type that has
+    it; else the nearest number of GPUs, with linear scaling.
 
     Returns:
-        The figure, NaN for a kind without any placement; and whether it is of that very placement.
+        The figure, NaN for a kind without any placement; and True if it is of that placement.
     """
     if not len(options):
         return np.nan, False
@@ -97,9 +97,9 @@ Bools = NDArray[np.bool_]
 def drawn_models(
     trace: Trace, templates: Sequence[JobTemplate], draws: Draws, notes: list[str]
 ) -> tuple[NDArray[np.int32], Bools]:
-    """The template of each job, and whether the trace itself says so.
+    """Return the template of each job, and True where the trace names it.
 
-    Where it does not, one is drawn by weight among those that suit the job's GPUs and duration.
+    Otherwise it is drawn by weight among those that suit the job's GPUs and duration.
     """
     drawn = _drawn(trace, templates, draws, notes)
     known = np.zeros(len(trace), bool)
@@ -137,14 +137,12 @@ def _drawn(
 def _suits(trace: Trace, template: JobTemplate) -> Bools:
     (least, most), (short_s, long_s) = template.trace_gpus, template.trace_s
     fits: Bools = (trace.gpus >= least) & (trace.gpus <= most)
-    if (short_s, long_s) != (0, np.inf):  # an unknown duration suits only those who do not ask
+    if (short_s, long_s) != (0, np.inf):  # an unknown duration suits only templates without a bound
         fits &= (trace.duration_s >= short_s) & (trace.duration_s < long_s)
     return fits
 
 
-# What a trace lacks, drawn from a documented mapping: model, work, options, user, deadline.
-#
-# Every assumption is written into the notes of the table that comes of it.
+# Every assumption is recorded in the notes of the resulting table.
 
 Floats = NDArray[np.float64]
 
@@ -157,13 +155,13 @@ Codes = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Completion:
-    """Makes jobs of a trace's rows.
+    """Settings for making jobs of a trace's rows.
 
     Attributes:
-        templates: models that jobs are taken to train, drawn by weight among those that suit a
-            row's GPUs and duration. Their GPU counts do not matter: the trace has its own.
-        people: who submits jobs, where the trace does not say.
-        deadlines: of a share of the jobs, where the trace has no column for them.
+        templates: assumed models, drawn by weight among those that suit a row's GPUs and duration.
+            Their GPU counts are ignored, because the trace has its own.
+        people: users of jobs, where the trace has none.
+        deadlines: deadlines of a share of the jobs, where the trace has no column for them.
         rigid: jobs run on the GPUs they asked for; otherwise also on half and twice as many.
         reference: GPU type on which a trace without types was recorded; empty is the cluster's
             most common one.
@@ -184,10 +182,10 @@ class Completion:
             raise ConfigError("jobs: no models that the trace's jobs could be training")
 
     def table(self, trace: Trace, seed: int, cluster: Cluster, oracle: Oracle) -> JobTable:
-        """The jobs of a trace, for one seed.
+        """Build the jobs of a trace for one seed.
 
         Raises:
-            ConfigError: a GPU type that the cluster does not have, or models the oracle refuses.
+            ConfigError: the cluster lacks a GPU type, or the oracle refuses a model.
         """
         draws, notes = Draws(seed), list(trace.notes)
         made_from, own_model = drawn_models(trace, self.templates, draws, notes)
@@ -214,7 +212,7 @@ class Completion:
         )
 
     def _types(self, trace: Trace, cluster: Cluster, notes: list[str]) -> tuple[Codes, Codes]:
-        """GPU type on which each job was recorded, and the one it is tied to or -1."""
+        """Return the GPU type on which each job was recorded, and the required one or -1."""
         names = [each.name for each in cluster.types]
         if self.reference and self.reference not in names:
             known = nearest(self.reference, names)
@@ -240,7 +238,7 @@ class Completion:
     def _kinds(
         self, trace: Trace, made_from: Codes, tied: Codes, cluster: Cluster
     ) -> tuple[tuple[JobKind, ...], Ints]:
-        """Few: by model, GPU count and, where jobs are tied to them, type and batch."""
+        """Return the kinds by model, GPU count and, where required, type and batch."""
         batch = np.zeros(len(trace), np.int64)
         if self.rigid and trace.batch is not None:
             known = np.nan_to_num(trace.batch)
@@ -303,7 +301,7 @@ def _recorded_sample_s(
     oracle: Oracle,
     notes: list[str],
 ) -> Floats:
-    """Seconds per sample of each job where it was recorded; NaN for those that can never run."""
+    """Return seconds per sample of each job as recorded; NaN for jobs that can never run."""
     combined = Combined.of(kind, recorded_on, trace.gpus)
     sample_s, never, elsewhere = np.empty(len(combined.rows)), 0, 0
     for row, (number, type_index, gpus) in enumerate(combined.rows):
@@ -322,8 +320,8 @@ def _recorded_sample_s(
 
 
 def _work(trace: Trace, own_model: NDArray[np.bool_], sample_s: Floats, notes: list[str]) -> Floats:
-    """Samples: the trace's own where it names a model we know, else duration / sample time."""
-    # a job that can never run has no speed: one sample a second stands for it
+    """Return samples: those of the trace for known models, else duration / sample time."""
+    # a job that can never run has no speed: assume one sample per second
     work = trace.duration_s / np.where(np.isnan(sample_s), 1.0, sample_s)
     own = np.isnan(work)
     if trace.samples is not None:

@@ -1,4 +1,4 @@
-"""Generated jobs: Poisson arrivals, constant or by the hour of the day (thesis 5.5.1)."""
+"""Job generator: Poisson arrivals, constant or by the hour of the day (thesis 5.5.1)."""
 
 from dataclasses import dataclass, field
 
@@ -24,18 +24,18 @@ DAY_S = 86_400.0
 MOST_JOBS = 1e8
 
 
-"""More do not fit into memory; whoever asks for them took another unit."""
+"""Most jobs that fit into memory; more usually means a wrong unit of the rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Independent arrivals with a mean rate.
+    """Poisson arrivals with a mean rate.
 
     Attributes:
         rate_per_s: jobs per second, on average over a day.
-        horizon_s: until when; None for as long as `count` takes.
-        count: how many at most; None for all until the horizon.
-        daily: weights of equal parts of the day, such as 24 for its hours; empty is even.
+        horizon_s: end of arrivals; None to stop after `count`.
+        count: most jobs; None for all until the horizon.
+        daily: weights of equal parts of the day, such as 24 for its hours; empty for no change.
     """
 
     rate_per_s: float
@@ -55,7 +55,7 @@ class Arrivals:
             raise ConfigError("jobs: the weights of the day must be 0 or more, and not all 0")
 
     def draw(self, draws: Draws) -> NDArray[np.float64]:
-        """Times of arrival, ascending from 0."""
+        """Draw arrival times, ascending from 0."""
         stream, wanted = draws.stream("arrivals"), self.count
         if self.horizon_s is None:
             assert wanted is not None
@@ -70,7 +70,7 @@ class Arrivals:
         return times_s[times_s < self.horizon_s][:wanted]
 
     def _clock_s(self, expected: NDArray[np.float64]) -> NDArray[np.float64]:
-        """When so many jobs are expected to have come: the inverse of the integrated rate."""
+        """Return the time of each expected job count: the inverse of the integrated rate."""
         if not self.daily:
             return expected / self.rate_per_s
         parts = len(self.daily)
@@ -83,18 +83,18 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class PoissonJobs:
-    """Jobs of some templates that arrive independently of each other.
+    """Generator of jobs from templates with independent arrivals.
 
-    Arrivals, templates, sizes, users, deadlines, priorities and the one way of rigid jobs come
-    from streams of their own: changing one setting leaves the other columns as they were.
+    Arrivals, templates, sizes, users, deadlines, priorities and rigid choices come from separate
+    random streams, so changing one setting does not change the other columns.
 
     Attributes:
-        templates: what jobs are made from.
-        arrivals: when they come.
-        people: who submits them.
-        deadlines: of urgent jobs; None for no urgent ones.
-        rigid: each job has one GPU count and batch only.
-        priorities: priority -> share of the jobs that have it; empty is 0 for all.
+        templates: templates of jobs.
+        arrivals: process of arrivals.
+        people: users who submit jobs.
+        deadlines: deadlines of urgent jobs; None for none.
+        rigid: each job has only one GPU count and batch.
+        priorities: priority -> share of the jobs; empty for priority 0.
     """
 
     templates: tuple[JobTemplate, ...]
@@ -110,11 +110,11 @@ class PoissonJobs:
         for template in self.templates:
             if not 0 < template.least_work <= template.most_work:
                 raise ConfigError(
-                    f"jobs: {template.kind.label}: how much work is there? Give samples above 0"
+                    f"jobs: {template.kind.label}: work is missing; give samples above 0"
                 )
 
     def table(self, seed: int, oracle: Oracle) -> JobTable:
-        """The jobs of one seed; `oracle` says how long they would take at best."""
+        """Generate the jobs of one seed; `oracle` gives their best runtimes."""
         draws = Draws(seed)
         arrival_s = self.arrivals.draw(draws)
         count = len(arrival_s)

@@ -1,4 +1,4 @@
-"""Kinds of jobs: equal in everything except size, owner and time."""
+"""Job kinds: jobs that are equal except for size, user and time; and templates of jobs."""
 
 import math
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """What a job trains and how it may run: the key of all that an oracle answers.
+    """Model and allowed placements of a job: the key of an oracle's answers.
 
-    A rigid job is one with a single choice everywhere.
+    A rigid job has a single choice for each attribute.
 
     Attributes:
-        model: name the oracle knows: `hf:google/vit-base-patch16-224`, a row of a table, ...
-        precision: `fp32`, `tf32`, `bf16`, `fp16`; empty where the oracle's table has one only.
-        gpus: GPU counts it may run on.
-        batches: samples per GPU and step it may run with.
-        caps: power limits it may run under, as shares of the GPU's TDP.
-        types: names of GPU types it may run on; empty is any.
-        sequence: tokens of a sample, where that is a choice of the model.
-        may_spread: may take GPUs of one node's worth from several nodes, over the network.
+        model: name in the oracle: `hf:google/vit-base-patch16-224`, a row of a table, ...
+        precision: `fp32`, `tf32`, `bf16`, `fp16`; empty where the oracle's table has only one.
+        gpus: allowed GPU counts.
+        batches: allowed batches, in samples per GPU and step.
+        caps: allowed power limits, as shares of the GPU's TDP.
+        types: allowed GPU types; empty for any.
+        sequence: tokens of a sample, for models with a variable length.
+        may_spread: GPUs that would fit into one node may come from several, over the network.
     """
 
     model: str
@@ -35,23 +35,22 @@ class JobKind:
 
     @property
     def label(self) -> str:
-        """For people: `vit-base-patch16-224 fp32`."""
+        """Format the kind for people: `vit-base-patch16-224 fp32`."""
         return f"{self.model.rpartition('/')[2].removeprefix('hf:')} {self.precision}".strip()
 
 
 @dataclass(frozen=True, slots=True)
 class JobTemplate:
-    """A kind of job, how much of it there is to do, and how often it comes.
+    """Job kind with the distribution of its work and its frequency.
 
     Attributes:
-        kind: what is trained and how it may run.
-        least_work, most_work: samples to train on; drawn evenly on a logarithmic scale between
-            the two, or the one figure when both are equal. Nothing to do with traces, which
-            have durations.
-        weight: how often it comes, against the others.
-        trace_gpus: GPU counts of a trace's jobs that may be this one, from, to.
-        trace_s: durations of a trace's jobs that may be this one, from, to.
-        called: names under which traces know this model, beside its own.
+        kind: model and allowed placements.
+        least_work, most_work: range of samples, drawn uniformly on a logarithmic scale. Not used
+            for traces, which have durations.
+        weight: frequency relative to the other templates.
+        trace_gpus: GPU counts of a trace's jobs that may use this template, from, to.
+        trace_s: durations of a trace's jobs that may use this template, from, to.
+        called: further names of this model in traces.
     """
 
     kind: JobKind
@@ -63,7 +62,7 @@ class JobTemplate:
     called: tuple[str, ...] = ()
 
     def work(self, uniform: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Samples of jobs, by one number from 0 to 1 each."""
+        """Return the samples of jobs, from one number from 0 to 1 each."""
         if self.least_work == self.most_work:
             return np.full(len(uniform), self.least_work)
         low, high = math.log(self.least_work), math.log(self.most_work)

@@ -1,4 +1,4 @@
-"""A part of a trace, or the same trace for a larger or busier cluster."""
+"""Selection and scaling of a trace: part of its jobs, other load, other sizes."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,16 +13,16 @@ from wattloop.schedule.traces.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What is done to a trace, in this order; the defaults do nothing.
+    """Changes of a trace, applied in this order; the defaults change nothing.
 
     Attributes:
-        begin_s, end_s: only jobs that arrive from, to (not included); `begin_s` becomes time 0.
-        head: only so many, the first.
-        sample: only so many, drawn; a larger sample holds the smaller one. Fewer jobs over the
-            same time are less load: `speed` makes up for it.
-        speed: how many times faster they arrive.
-        work: how many times longer each one is.
-        gpus: how many times as many GPUs each asks for, rounded, 1 at least.
+        begin_s, end_s: select jobs by arrival, from, to (not included); `begin_s` becomes time 0.
+        head: select the first jobs.
+        sample: select random jobs; a larger sample contains the smaller one. Fewer jobs in the
+            same time are less load, which `speed` can compensate.
+        speed: factor of the arrival rate.
+        work: factor of each job's duration.
+        gpus: factor of each job's GPUs, rounded, 1 at least.
     """
 
     begin_s: float = 0.0
@@ -44,7 +44,7 @@ class Scaling:
             raise ConfigError("trace: the part of it must end after it begins, at 0 or later")
 
     def of(self, trace: Trace, seed: int) -> Trace:
-        """The scaled trace; `seed` is of the sample.
+        """Return the scaled trace; `seed` is the seed of the sample.
 
         Raises:
             ConfigError: no job is left.
@@ -86,7 +86,7 @@ class Scaling:
         ]
         arrival_s = trace.arrival_s / self.speed
         due_s = trace.deadline_s
-        if due_s is not None:  # the time that a job is given grows with it
+        if due_s is not None:  # the allowed time grows with the job
             due_s = arrival_s + (due_s - trace.arrival_s) * self.work
         return replace(
             trace,

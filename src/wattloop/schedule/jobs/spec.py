@@ -1,4 +1,4 @@
-"""The `jobs` section of a scenario file."""
+"""Schema of a scenario's `jobs` section."""
 
 import math
 from collections.abc import Mapping
@@ -33,14 +33,14 @@ from wattloop.schedule.traces.trace import Trace
 
 
 def _bound(value: Any) -> Any:
-    """A number, a time, or nothing: no bound (as JSON writes infinity)."""
+    """Parse a number or a time; null is no bound, because JSON cannot write infinity."""
     return math.inf if value is None else seconds(value)
 
 
 Most = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
 
 
-# 70% and 0.7 are the same cap, whatever the last bit says
+# rounded, so that 70% and 0.7 are the same cap
 Cap = Annotated[
     float, BeforeValidator(number), Field(gt=0, le=1), AfterValidator(lambda share: round(share, 6))
 ]
@@ -56,7 +56,7 @@ Bounds = Annotated[list[Bound], Field(min_length=2, max_length=2)]
 
 
 class WorkSpec(Strict):
-    """Samples to train on: `samples`, times `epochs`, or anything from `least` to `most`."""
+    """Samples to train on: `samples` times `epochs`, or a range from `least` to `most`."""
 
     samples: Positive | None = None
     epochs: Positive = 1.0
@@ -86,10 +86,10 @@ class WorkSpec(Strict):
 
 
 class ModelSpec(Strict):
-    """One model. `work` is for generated jobs; the last three are for traces.
+    """Model. `work` is for generated jobs; the last three fields are for traces.
 
-    `when_gpus` and `when_duration` bound the jobs that may be this model (from, to); `called` are
-    names under which traces know it.
+    `when_gpus` and `when_duration` bound the jobs that may use this model (from, to); `called` has
+    its names in traces.
     """
 
     model: Annotated[str, Field(min_length=1)]
@@ -149,10 +149,11 @@ class ModelSpec(Strict):
 
 
 class TraceSpec(Strict):
-    """A trace, how it is written, and which part of it at which scale.
+    """Trace with its format, selection and scale.
 
-    `file` alone may be written as a text. `begin`, `end`, `head` and `sample` take a part;
-    arrivals come `speed` times faster, jobs are `work` times longer on `gpus` times as many GPUs.
+    A text is short for `file`. `begin`, `end`, `head` and `sample` select a part; `speed`, `work`
+    and
+    `gpus` are factors of arrival rate, duration and GPUs.
     """
 
     file: Annotated[str, Field(min_length=1)]
@@ -173,7 +174,7 @@ class TraceSpec(Strict):
     @classmethod
     def _plain_file(cls, value: Any) -> Any:
         if not isinstance(value, str | Mapping):
-            raise ValueError("write the path of a trace, or file and what else there is to say")
+            raise ValueError("write the path of a trace, or 'file' and further fields")
         return {"file": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
@@ -184,18 +185,18 @@ class TraceSpec(Strict):
 
     @property
     def is_changed(self) -> bool:
-        """Whether anything but the file is given."""
+        """Return True if any field except `file` is set."""
         return self != TraceSpec(file=self.file)
 
     def located(self, folder: Path) -> "TraceSpec":
-        """With its files found from `folder`."""
+        """Resolve files relative to `folder`."""
         names = {"file": _located(self.file, folder)}
         if self.format.endswith((".yaml", ".yml")):
             names["format"] = _located(self.format, folder)
         return self.model_copy(update=names)
 
     def trace(self, seed: int) -> Trace:
-        """The part of it that is asked for; `seed` is of the sample."""
+        """Read the selected part; `seed` is the seed of the sample."""
         form = self.format
         stamps = (_stamp(self.file), _stamp(form) if form.endswith((".yaml", ".yml")) else None)
         whole = _read(self.file, form, tuple(self.columns.items()), self.unusable, stamps)
@@ -220,8 +221,8 @@ def _read(
     unusable: str,
     stamps: tuple[object, ...],
 ) -> Trace:
-    """Kept, because every seed and policy of a campaign asks for it again."""
-    del stamps  # a file that has changed since is read again
+    """Read a trace, cached because every seed and policy of a campaign needs it."""
+    del stamps  # part of the cache key: a changed file is read again
     trace = read_trace(file, form, dict(columns), unusable)
     for column in vars(trace).values():
         if isinstance(column, np.ndarray):
@@ -233,7 +234,7 @@ def _stamp(file: str) -> tuple[int, int] | None:
     try:
         found = user_path(file).stat()
     except OSError:
-        return None  # whoever opens it says why
+        return None  # opening the file reports the error
     return found.st_mtime_ns, found.st_size
 
 
@@ -242,7 +243,7 @@ def _located(file: str, folder: Path) -> str:
 
 
 class DeadlinesSpec(Strict):
-    """A share of the jobs is urgent: done by arrival + factor x best runtime."""
+    """Deadlines of a share of the jobs: arrival + factor x best runtime."""
 
     share: Share = 0.1
     factor: Positive = 3.5
@@ -253,7 +254,7 @@ class DeadlinesSpec(Strict):
 
 
 class UsersSpec(Strict):
-    """A number of users alike; with a `majority`, the first submits that share; or by name."""
+    """Users: a number of equal ones, one with a `majority` of jobs, or shares by name."""
 
     count: Annotated[int, Field(ge=1, le=100_000)] = 1
     majority: Share | None = None
@@ -284,7 +285,7 @@ class UsersSpec(Strict):
 
 
 class GenerateSpec(Strict):
-    """A Poisson process: `rate_per_s` jobs until the `horizon`, or `count` of them.
+    """Poisson process: `rate_per_s` jobs until the `horizon`, or `count` of them.
 
     `daily` has the weights of equal parts of the day; `priorities` the share of each priority.
     """
@@ -300,16 +301,16 @@ class GenerateSpec(Strict):
         if self.horizon_s is None and self.count is None:
             raise ValueError("give a horizon such as 10 h, or a count of jobs")
         if self.daily and not sum(self.daily) > 0:
-            raise ValueError("daily: a day in which no job comes; not all weights may be 0")
+            raise ValueError("daily: all weights are 0; at least one must be above 0")
         return self
 
     def arrivals(self) -> Arrivals:
-        """As the generator uses it."""
+        """Convert to `Arrivals`."""
         return Arrivals(self.rate_per_s, self.horizon_s, self.count, tuple(self.daily))
 
 
 class JobsSpec(Strict):
-    """Where jobs come from. `rigid` jobs have one GPU count and batch each."""
+    """Source of jobs. `rigid` jobs have one GPU count and batch each."""
 
     models: Annotated[list[ModelSpec], Field(min_length=1)]
     generate: GenerateSpec | None = None
@@ -328,18 +329,18 @@ class JobsSpec(Strict):
         return self
 
     def located(self, folder: Path) -> "JobsSpec":
-        """With files found from `folder`, the scenario's own."""
+        """Resolve files relative to `folder`, the scenario's folder."""
         if self.trace is None:
             return self
         return self.model_copy(update={"trace": self.trace.located(folder)})
 
     def table(self, seed: int, cluster: Cluster, oracle: Oracle) -> JobTable:
-        """The jobs of one seed.
+        """Build the jobs of one seed.
 
         Args:
-            seed: of all that is drawn.
-            cluster: on which they are to run.
-            oracle: that knows the truth: deadlines and the work of a trace come from it.
+            seed: seed of all draws.
+            cluster: machines of the jobs.
+            oracle: oracle of true times, used for deadlines and the work of a trace.
 
         Raises:
             ConfigError: the trace cannot be read, or does not suit the cluster.

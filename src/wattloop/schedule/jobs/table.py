@@ -1,4 +1,4 @@
-"""Many jobs as columns, in memory and as a CSV file."""
+"""Job table: jobs as columns, in memory and as a CSV file."""
 
 import csv
 import itertools
@@ -20,16 +20,16 @@ class JobTable:
     """Jobs in order of arrival; a job's number is its row.
 
     Attributes:
-        kinds: what `kind` points into.
-        users: names, what `user` points into.
-        arrival_s: when each is submitted, ascending, from the start of the simulation.
+        kinds: job kinds.
+        users: names of users.
+        arrival_s: submission of each job, ascending, from the start of the simulation.
         kind: index into `kinds`.
         user: index into `users`.
         work: samples to train on in all.
-        deadline_s: by when it must be done, on the same clock as arrival; infinite without one.
-        priority: higher goes first where a policy heeds it.
-        names: what the source called each job; empty when it did not.
-        notes: what was assumed where the source was silent, in words.
+        deadline_s: deadline on the same clock as arrival; infinite without one.
+        priority: higher first, in policies that use priorities.
+        names: names of jobs in the source; empty without names.
+        notes: assumptions where the source has no data, for people.
     """
 
     kinds: tuple[JobKind, ...]
@@ -55,12 +55,12 @@ class JobTable:
 
     @property
     def urgent(self) -> NDArray[np.bool_]:
-        """Which jobs have a deadline."""
+        """Return True for each job with a deadline."""
         return np.isfinite(self.deadline_s)
 
 
 def uncapped(jobs: JobTable) -> JobTable:
-    """The same jobs under the highest of their power limits only."""
+    """Return the same jobs with only their highest power limit."""
     kinds = tuple(replace(kind, caps=(max(kind.caps),)) for kind in jobs.kinds)
     return jobs if kinds == jobs.kinds else replace(jobs, kinds=kinds)
 
@@ -95,7 +95,7 @@ def save_jobs(jobs: JobTable, place: str | Path) -> None:
 
 
 def is_job_table(place: str | Path) -> bool:
-    """Whether the file begins as those of `save_jobs` do."""
+    """Return True if the file has the header of `save_jobs`."""
     try:
         with user_path(str(place)).open("rb") as file:
             return file.readline(1_000).strip() == ",".join(HEADER).encode()
@@ -104,7 +104,7 @@ def is_job_table(place: str | Path) -> bool:
 
 
 def load_jobs(place: str | Path) -> JobTable:
-    """What `save_jobs` wrote; the names of unnamed jobs are empty again.
+    """Load a table written by `save_jobs`; names of unnamed jobs are empty.
 
     Raises:
         ConfigError: `FILE:LINE: what is wrong`.
@@ -155,7 +155,7 @@ def _rows(jobs: JobTable, kinds: list[tuple[str, ...]], part: slice) -> Iterator
         jobs.work[part].tolist(),
         jobs.deadline_s[part].tolist(),
         jobs.priority[part].tolist(),
-        strict=False,  # the names of unnamed jobs never end
+        strict=False,  # the iterator of empty names is infinite
     )
     for name, arrival_s, user, kind, work, deadline_s, priority in columns:
         due = "" if math.isinf(deadline_s) else deadline_s

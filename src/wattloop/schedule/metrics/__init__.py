@@ -1,4 +1,4 @@
-"""What a simulation achieved, in figures, and how two policies differ."""
+"""Metrics of simulations, power curves, and comparison of policies."""
 
 from wattloop.schedule.metrics.comparison import Difference, compare, spread
 from wattloop.schedule.metrics.metrics import Metrics, metrics_of

@@ -1,4 +1,4 @@
-"""Two policies on the same seeds: the difference, its interval, and whether it is chance."""
+"""Paired comparison of two policies: difference, confidence interval and p-value."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 from wattloop.analyze.intervals import Estimate, estimate
 
 LEAST_PAIRS = 6
-"""With n pairs no p is below 2 / 2^n: with five, not even a sure difference has p < 0.05."""
+"""Fewest pairs for a p-value: with n pairs p is at least 2 / 2^n, above 0.05 for n = 5."""
 EXACT_UP_TO = 14
 DRAWS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """B minus A over paired seeds.
+    """Difference B - A over paired seeds.
 
     Attributes:
-        mean, half_width: of the difference, with the 95% t-interval; None for a single pair.
-        relative, relative_half_width: of the mean of A.
-        p_value: of a sign-flip permutation test, two-sided; None for less than `LEAST_PAIRS`.
-        pairs: how many seeds both have.
+        mean, half_width: mean difference and its 95% t-interval; None for a single pair.
+        relative, relative_half_width: the same as shares of the mean of A.
+        p_value: two-sided sign-flip permutation test; None for less than `LEAST_PAIRS`.
+        pairs: number of common seeds.
     """
 
     mean: float
@@ -38,12 +38,12 @@ class Difference:
 
 
 def spread(values: Sequence[float | None]) -> Estimate | None:
-    """Mean and standard deviation over seeds; seeds without a value are left out."""
+    """Compute mean and standard deviation over seeds; seeds without a value are left out."""
     return estimate([value for value in values if value is not None])
 
 
 def compare(a: Sequence[float | None], b: Sequence[float | None]) -> Difference | None:
-    """How B differs from A, seed by seed; None when no seed has both."""
+    """Compare B with A by seed; None when they have no common seed."""
     pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
     if not pairs:
         return None
@@ -63,9 +63,9 @@ def compare(a: Sequence[float | None], b: Sequence[float | None]) -> Difference 
 
 
 def _p_value(differences: NDArray[np.float64]) -> float:
-    """How often chance alone, flipping the sign of each difference, gives as large a mean.
+    """Return the share of random sign flips with a mean difference at least as large.
 
-    All sign patterns where there are few enough, else a fixed sample of them.
+    Uses all sign patterns if there are few enough, else a fixed sample of them.
     """
     n = len(differences)
     if n <= EXACT_UP_TO:
@@ -73,7 +73,7 @@ def _p_value(differences: NDArray[np.float64]) -> float:
         signs = 1.0 - 2.0 * bits
     else:
         signs = np.random.default_rng(0).choice((-1.0, 1.0), size=(DRAWS, n))
-        signs[0] = 1.0  # the pattern that was seen is one of those possible
+        signs[0] = 1.0  # include the observed pattern
     sums = np.abs(signs @ differences)
     seen = abs(float(differences.sum()))
     return float(np.mean(sums >= seen * (1 - 1e-12)))

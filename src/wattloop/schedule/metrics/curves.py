@@ -15,13 +15,13 @@ Floats = NDArray[np.float64]
 
 
 class PowerCurve(NamedTuple):
-    """The whole cluster's power in bins of equal length.
+    """Power of the whole cluster in bins of equal length.
 
     Attributes:
-        times_s: where each bin begins.
-        mean_w: energy of the bin over its length.
-        max_w: highest power within it: a budget that is broken for a moment shows.
-        budget_w: least budget at its edges.
+        times_s: start of each bin.
+        mean_w: energy of the bin divided by its length.
+        max_w: highest power in the bin, so that short violations of a budget are visible.
+        budget_w: lowest budget at its edges.
     """
 
     times_s: Floats
@@ -31,7 +31,7 @@ class PowerCurve(NamedTuple):
 
 
 def power_curve(result: SimulationResult, bins: int = 500) -> PowerCurve:
-    """Power of a simulation from its start to its end; empty when no time passed."""
+    """Compute power over a simulation; empty when no time passed."""
     none = np.empty(0)
     if result.end_s <= 0 or not len(result.power_times_s):
         return PowerCurve(none, none, none, none)
@@ -51,7 +51,7 @@ def power_curve(result: SimulationResult, bins: int = 500) -> PowerCurve:
 
 
 def _within(inside: NDArray[np.int64], edges_s: Floats, changes_s: Floats) -> list[tuple[int, int]]:
-    """First and last stretch of constant power in each bin; one that begins at its end is not."""
+    """Return the first and last interval of constant power in each bin, excluding its end."""
     found = []
     for number in range(len(edges_s) - 1):
         last = int(inside[number + 1])
@@ -69,12 +69,12 @@ ENDS = {
 
 
 class GpuAllocation(NamedTuple):
-    """One GPU with one job.
+    """Allocation of one GPU to one job.
 
     Attributes:
-        job: its number.
+        job: job number.
         node, gpu: number of the node, and of the GPU within it.
-        begin_s, end_s: when the job had it.
+        begin_s, end_s: time of the allocation.
         end: `finished`, `preempted`, `node died` or `still running`.
     """
 
@@ -87,11 +87,11 @@ class GpuAllocation(NamedTuple):
 
 
 def gpu_allocations(result: SimulationResult, truth: Oracle) -> list[GpuAllocation]:
-    """Replay a simulation's events on the same machines, which choose GPUs by the same rule.
+    """Reconstruct allocations by replaying a simulation's events on the same machines.
 
     Args:
-        result: of the simulation.
-        truth: the oracle it was run with, which says what each option needs.
+        result: result of the simulation.
+        truth: oracle of the simulation, for the shape of each option.
     """
     machines = Machines(result.cluster)
     shapes = [truth.options(kind).shapes() for kind in result.jobs.kinds]

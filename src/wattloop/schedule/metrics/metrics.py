@@ -1,4 +1,4 @@
-"""The metrics of one simulation."""
+"""Metrics of one simulation."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from wattloop.schedule.engine.result import SimulationResult
 
 
 def jain(values: NDArray[np.float64]) -> float | None:
-    """Jain's index: 1 when all are equal, 1/n when one has everything; None for nobody.
+    """Compute Jain's index: 1 for equal values, 1/n for a single nonzero one; None if empty.
 
     J = (sum x)^2 / (n sum x^2)
     """
@@ -34,34 +34,34 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """One policy on one scenario and seed. Energy and power are of the whole cluster.
+    """Metrics of one policy, scenario and seed. Energy and power are of the whole cluster.
 
     Attributes:
-        jobs, jobs_done, jobs_unfinished, jobs_never: that came; finished; ran or waited at the
-            end; could never run.
-        throughput_per_h: jobs done per hour of simulation.
-        makespan_s: from the first arrival to the last end of a job; None when none ended.
-        jct_*_s: job completion time, arrival to end, of jobs that finished; None when none did.
+        jobs, jobs_done, jobs_unfinished, jobs_never: arrived; finished; running or waiting at the
+            end; unable to run.
+        throughput_per_h: finished jobs per hour of simulation.
+        makespan_s: from the first arrival to the last end of a job; None when none finished.
+        jct_*_s: job completion time, arrival to end, of finished jobs; None when none finished.
         age_mean_s: the same with unfinished jobs counted up to the end of the simulation, so that
-            a policy gains nothing by leaving long jobs aside.
+            a policy does not gain by postponing long jobs.
         queue_mean_s, queue_p95_s: arrival to first start, of jobs that started.
-        energy_kwh: all there is; `active`, `idle`, `host` and `network` are its parts.
-        energy_per_job_kwh: all energy over jobs done.
-        idle_share: part of the energy drawn by GPUs with nothing to do.
+        energy_kwh: total energy; `active`, `idle`, `host` and `network` are its parts.
+        energy_per_job_kwh: total energy per finished job.
+        idle_share: share of the energy drawn by idle GPUs.
         edp_kwh_h: energy times mean completion time.
-        wasted_kwh: energy of work that was lost; part of `active_kwh`.
-        miss_rate: share of deadlines missed, of those that fell due or were met; None without.
-        deadlines, misses: how many those were.
+        wasted_kwh: energy of lost work; part of `active_kwh`.
+        miss_rate: share of missed deadlines, of those that were due or met; None without any.
+        deadlines, misses: number of those deadlines, and of missed ones.
         peak_power_w, mean_power_w: of the cluster.
         over_budget_s, over_budget_kwh: time and energy above the budget.
         jain_jct: Jain's index of users' mean completion times.
         jain_share: Jain's index of users' GPU seconds.
-        preemptions, interruptions: by the policy, by nodes that died.
-        utilisation: GPU type -> share of its GPU seconds that had a job, failures left out.
-        carbon_kg, cost: None where nobody said what electricity emits or costs.
-        refusals: impossible actions of the policy.
-        event_hash: of all events; the same when everything happened alike.
-        wall_s: how long the simulation took.
+        preemptions, interruptions: stops by the policy, and by failed nodes.
+        utilisation: GPU type -> share of its GPU seconds with a job, failures left out.
+        carbon_kg, cost: None without a carbon intensity or price of electricity.
+        refusals: number of impossible actions of the policy.
+        event_hash: hash of all events, equal for equal simulations.
+        wall_s: real duration of the simulation.
     """
 
     jobs: int
@@ -109,7 +109,7 @@ class Metrics:
 
 
 def metrics_of(result: SimulationResult) -> Metrics:
-    """All figures of a simulation."""
+    """Compute the metrics of a simulation."""
     jobs = result.jobs
     came = jobs.arrival_s <= result.end_s
     done = result.is_done
@@ -165,7 +165,7 @@ def metrics_of(result: SimulationResult) -> Metrics:
 
 
 def _deadlines(result: SimulationResult, counted: NDArray[np.bool_]) -> tuple[int, int]:
-    """Deadlines that were decided, and those of them that were missed."""
+    """Return the number of decided deadlines, and of missed ones."""
     urgent = result.jobs.urgent & counted
     late = result.finished_s > result.jobs.deadline_s
     overdue = ~result.is_done & (result.jobs.deadline_s <= result.end_s)
@@ -180,7 +180,7 @@ def _makespan_s(result: SimulationResult) -> float | None:
 
 
 def _by_user(user: NDArray[np.int64], values: Floats, *, mean: bool) -> Floats:
-    """Sum or mean of the values of each user that has any."""
+    """Return the sum or mean of the values of each user with any."""
     counts = np.bincount(user)
     sums: Floats = np.bincount(user, weights=values)[counts > 0].astype(float)
     return sums / counts[counts > 0] if mean else sums

@@ -1,1 +1,1 @@
-"""Policies on a real cluster: a driver that tells Slurm what to start (docs/slurm.md, ADR 0043)."""
+"""Slurm driver: run Wattloop's scheduling policies on a real cluster (docs/slurm.md, ADR 0043)."""

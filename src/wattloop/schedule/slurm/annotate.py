@@ -1,4 +1,4 @@
-"""Write the measured energy of finished jobs into AdminComment."""
+"""Measured energy of finished jobs, written into their AdminComment."""
 
 import json
 import math
@@ -18,11 +18,8 @@ from wattloop.schedule.slurm.squeue import SlurmJob, format_notes
 from wattloop.store.database import Store
 from wattloop.store.job_queries import job_with_runs
 
-# Measured energy into AdminComment, once a job's runs of all its nodes are in the store.
-#
-# slurmctld lets nobody change a job that has ended. Where Slurm keeps accounts (slurmdbd), the
-# comment is written there, and `sacct -o JobID,AdminComment` shows it. Where it keeps none, the
-# energy is in the store, on the Jobs page and in `GET /api/v1/jobs/slurm:CLUSTER:JOB`.
+# slurmctld refuses changes of a finished job, so the comment goes into slurmdbd where there is
+# one. Without slurmdbd, the energy is only in the store and on the fleet server.
 
 GIVE_UP_S = 3_600.0
 
@@ -41,11 +38,11 @@ MOST_KEPT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class JobEnergy:
-    """What was measured of a job: joules of everything that was read on its nodes.
+    """Measured energy of a job: the joules of all meters on its nodes.
 
     Attributes:
-        gpu_j: of its GPUs alone; None where that is not told apart.
-        nodes: whose runs are complete.
+        gpu_j: of its GPUs alone; None where it is not measured separately.
+        nodes: nodes whose runs are complete.
     """
 
     energy_j: float
@@ -55,12 +52,12 @@ class JobEnergy:
 
 
 class EnergyAnnotator(BackgroundThread):
-    """Jobs that ended, until their energy is known and written, beside the rounds.
+    """Background thread that writes the energy of finished jobs once it is known.
 
     Args:
         client: Slurm.
-        energy_of: the energy of a job by its number; None while it is not known.
-        log: what was written, and why not.
+        energy_of: returns the energy of a job by its number; None while it is unknown.
+        log: receives what was written and what failed.
     """
 
     def __init__(
@@ -74,7 +71,7 @@ class EnergyAnnotator(BackgroundThread):
         self.may_write = True
 
     def look(self, jobs: Mapping[str, SlurmJob], now_s: float) -> None:
-        """Take note of jobs that ended since the last look."""
+        """Queue the jobs that have finished since the last call."""
         running = {key: job for key, job in jobs.items() if job.has_machines}
         with self._guard:
             for key, job in self._running.items():
@@ -85,7 +82,7 @@ class EnergyAnnotator(BackgroundThread):
         self._running = running
 
     def write(self, now_s: float) -> None:
-        """Write what is known by now of jobs that ended, the first few of them."""
+        """Write the known energy of the first few queued jobs."""
         with self._guard:
             ended = list(self._ended.items())[:MOST_AT_ONCE]
         for key, (job, ended_s) in ended:
@@ -94,7 +91,7 @@ class EnergyAnnotator(BackgroundThread):
             with self._guard:
                 entry = self._ended.pop(key, None)
                 if not is_known and entry is not None and now_s - ended_s <= GIVE_UP_S:
-                    self._ended[key] = entry  # behind the others
+                    self._ended[key] = entry  # retry after the others
             if is_known and found is not None:
                 self._annotate(job, found)
 
@@ -117,7 +114,7 @@ class EnergyAnnotator(BackgroundThread):
                 self._client.update_job(update_words(job.key, {"AdminComment": text}))
             except SlurmAway:
                 raise
-            except SlurmError:  # it has ended: only the accounts can be changed
+            except SlurmError:  # the job has finished: only slurmdbd can be changed
                 self._client.note_in_accounts(job.number or job.key, text)
         except SlurmAway as error:
             self._log.add("warning", f"job {job.key}: energy not written: {error}")
@@ -137,7 +134,7 @@ LARGEST_B = 2_000_000
 
 
 def energy_from_store(store: Store, cluster: str, number: str) -> JobEnergy | None:
-    """What the store has of a job; None while nothing is complete."""
+    """Read the energy of a job from the store; None while no run is complete."""
     try:
         row, runs = job_with_runs(store, f"slurm:{cluster}:{number}")
     except (RunNotFound, StoreError):
@@ -146,7 +143,7 @@ def energy_from_store(store: Store, cluster: str, number: str) -> JobEnergy | No
 
 
 def energy_from_fleet(url: str, token: str, cluster: str, number: str) -> JobEnergy | None:
-    """What the fleet's server has of a job; None while nothing is complete, or it is away."""
+    """Read the energy of a job from the fleet server; None while incomplete or unreachable."""
     place = f"{url.rstrip('/')}/api/v1/jobs/{quote(f'slurm:{cluster}:{number}')}"
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(place, headers=headers)
@@ -172,7 +169,7 @@ def _energy(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> JobEne
 
 
 def _gpu_j(runs: Sequence[Mapping[str, Any]]) -> float | None:
-    """Of all its runs; None unless each of them knows."""
+    """Sum the GPU energy of all runs; None unless every run has it."""
     found = [run.get("gpu_energy_j") for run in runs]
     known = [float(joules) for joules in found if joules is not None]
     return sum(known) if known and len(known) == len(found) else None

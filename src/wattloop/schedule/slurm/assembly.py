@@ -1,4 +1,4 @@
-"""From what an operator says to a site."""
+"""Build the managed cluster from an operator's options."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,22 +21,22 @@ from wattloop.schedule.slurm.scontrol import SlurmClient
 from wattloop.schedule.step_function import StepFunction, StepsError, budget_steps
 
 CAPS = (1.0, 0.9, 0.8, 0.7, 0.6)
-"""Shares of TDP for policies that set caps, where nobody names others."""
+"""Default caps as shares of TDP, for policies that set caps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteRequest:
-    """What an operator says.
+    """Operator's options for a managed cluster.
 
     Attributes:
-        partitions: managed ones; empty is Slurm's only one.
-        cluster: YAML file with watts of GPUs and hosts; None for the hardware table.
-        gpus_only: hosts are not counted.
-        mapping: YAML file that says which jobs train what.
+        partitions: managed partitions; empty selects Slurm's only partition.
+        cluster: YAML file with the power of GPUs and hosts; None uses the hardware table.
+        gpus_only: leave hosts out of the power.
+        mapping: YAML file with rules that map jobs to models.
         oracle: `analytic`, `table`, or the `oracle` section of a scenario.
         budget: `4500 W`; None for no budget.
-        caps: shares of TDP.
-        store: where past runs are; a `Store`, or None.
+        caps: power caps as shares of TDP.
+        store: `Store` with past runs, or None.
     """
 
     partitions: tuple[str, ...] = ()
@@ -50,10 +50,10 @@ class SiteRequest:
 
 
 def site_from(client: SlurmClient, request: SiteRequest, policy: Policy) -> ManagedCluster:
-    """Look at Slurm's nodes and put together what a driver needs.
+    """Query Slurm's nodes and build the managed cluster.
 
     Raises:
-        ConfigError: something that was asked for is wrong.
+        ConfigError: an option is invalid.
         SlurmError: Slurm does not answer.
     """
     return site_of_nodes(client.nodes(), request, policy)
@@ -62,10 +62,10 @@ def site_from(client: SlurmClient, request: SiteRequest, policy: Policy) -> Mana
 def site_of_nodes(
     nodes: Sequence[SlurmNode], request: SiteRequest, policy: Policy
 ) -> ManagedCluster:
-    """What a driver needs, by the nodes that Slurm has now.
+    """Build the managed cluster from Slurm's current nodes.
 
     Raises:
-        ConfigError: something that was asked for is wrong.
+        ConfigError: an option is invalid.
     """
     partitions = request.partitions or _only_partition([p for n in nodes for p in n.partitions])
     described = load_cluster(request.cluster) if request.cluster is not None else None
@@ -75,7 +75,7 @@ def site_of_nodes(
         oracle,
         rules=load_rules(request.mapping) if request.mapping is not None else Rules(),
         history=History(request.store) if request.store is not None else None,
-        wait_s=0.0,  # jobs wait for a new model, rounds do not
+        wait_s=0.0,  # a job waits until its model is predicted, a round does not
     )
     caps = request.caps if policy.sets_caps else (1.0,)
     return ManagedCluster(

@@ -1,4 +1,4 @@
-"""Slurm's own programs, started with bounded time and without a shell."""
+"""Runner for Slurm's command-line programs, with a timeout and without a shell."""
 
 import json
 import os
@@ -22,7 +22,7 @@ AWAY = (
     "Munge",
 )
 LONGEST = 20_000
-"""Of what a program says; one line for each of many jobs fits."""
+"""Longest error text kept of a program's output: one line for each of many jobs fits."""
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
@@ -30,11 +30,12 @@ class SlurmCommands:
     """Runs squeue, sinfo and scontrol.
 
     Args:
-        timeout_s: after which Slurm counts as away.
-        environment: of the commands, such as SLURM_CONF; that of this process unless given.
+        timeout_s: time without an answer after which Slurm counts as unreachable.
+        environment: variables of the commands, such as SLURM_CONF; by default those of this
+            process.
 
     Attributes:
-        calls: how many were made, by program.
+        calls: number of calls, by program.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class SlurmCommands:
     ) -> None:
         self.timeout_s = timeout_s
         given = dict(os.environ if environment is None else environment)
-        # Texts and times in one form, whatever the operator's shell prefers.
+        # Fixed formats of texts and times, independent of the operator's shell.
         unwanted = ("SQUEUE_", "SINFO_", "SCONTROL_", "SLURM_TIME_FORMAT")
         self._environment = {k: v for k, v in given.items() if not k.startswith(unwanted)}
         self._environment |= {"LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"}
@@ -50,11 +51,11 @@ class SlurmCommands:
         self.calls: dict[str, int] = {}
 
     def json(self, *command: str) -> Mapping[str, Any]:
-        """What a program prints, as data.
+        """Run a program and parse its JSON output.
 
         Raises:
             SlurmAway: no answer.
-            SlurmError: it is no JSON.
+            SlurmError: the output is not JSON.
         """
         text = self.text(*command)
         try:
@@ -69,22 +70,23 @@ class SlurmCommands:
         return data
 
     def text(self, *command: str) -> str:
-        """What a program prints, as text."""
+        """Run a program and return its output as text."""
         return self.output(*command).decode("utf-8", "replace")
 
     def output(self, *command: str) -> bytes:
-        """What a program prints.
+        """Run a program and return its output.
 
         Raises:
             SlurmAway: slurmctld does not answer, or not in time.
-            SlurmError: it refuses.
-            ConfigError: there is no such program.
+            SlurmError: Slurm refuses the command.
+            ConfigError: the program is not installed.
         """
         program = shutil.which(command[0], path=self._path)
         if program is None:
             raise ConfigError(f"Slurm: no program {command[0]} in PATH; is this a Slurm machine?")
         self.calls[command[0]] = self.calls.get(command[0], 0) + 1
-        # A list of jobs is long: through a pipe, both would wake each other every few kilobytes.
+        # A file instead of a pipe: with long job lists, a pipe wakes both sides every few
+        # kilobytes.
         with os.fdopen(os.memfd_create("wattloop-slurm"), "rb") as printed:
             try:
                 done = subprocess.run(
@@ -93,7 +95,7 @@ class SlurmCommands:
                     stdin=subprocess.DEVNULL,
                     stdout=printed,
                     stderr=subprocess.PIPE,
-                    start_new_session=True,  # Ctrl-C at the driver does not tear a change in two
+                    start_new_session=True,  # Ctrl-C must not interrupt a change halfway
                     timeout=self.timeout_s,
                     check=False,
                 )

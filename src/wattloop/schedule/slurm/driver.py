@@ -1,4 +1,4 @@
-"""Round after round: look at Slurm, ask the policy, tell Slurm."""
+"""Slurm driver: poll Slurm, reconcile, plan with the policy and execute the plan, each round."""
 
 import math
 import time
@@ -18,18 +18,18 @@ from wattloop.schedule.slurm.view import Snapshot
 
 
 class SlurmDriver:
-    """A policy at work on a real cluster. Whatever ends it, Slurm goes on by itself.
+    """Driver that runs a policy on a Slurm cluster. If it ends, Slurm schedules by itself again.
 
     Args:
         client: Slurm.
-        site: what is ours of it.
-        policy: who decides.
-        state: notes of this driver, held by this process.
-        log: what it does and refuses.
-        settings: times and bounds.
+        site: the managed cluster.
+        policy: the scheduling policy.
+        state: state file of this driver, locked by this process.
+        log: receives actions and refusals.
+        settings: intervals and limits.
         owner: the user who runs it.
-        readings: power that nodes report, by node number.
-        resite: what is ours when nodes have changed; None to go on with those of `site`.
+        readings: measured power of nodes, by node number.
+        resite: rebuilds the managed cluster when nodes have changed; None continues with `site`.
     """
 
     def __init__(
@@ -69,14 +69,16 @@ class SlurmDriver:
         return self._looking.site
 
     def begin(self) -> None:
-        """Close the gate, and take up what was left by the last run of this driver.
+        """Create the reservation and recover the state of this driver's last run.
 
         Raises:
-            SlurmError: Slurm does not let us, or another driver is at work.
+            SlurmError: Slurm refuses, or another driver is running.
         """
         self.gate.ahead_s = self.client.ahead_s()
         if self.gate.ahead_s:
-            self.log.add("warning", f"slurmctld's clock is {self.gate.ahead_s:+.0f} s off ours")
+            self.log.add(
+                "warning", f"slurmctld's clock is {self.gate.ahead_s:+.0f} s off the local clock"
+            )
         others = self.gate.others()
         if others:
             raise SlurmError(
@@ -87,10 +89,10 @@ class SlurmDriver:
         self._gated_s = time.time() + self.gate.ahead_s
 
     def round(self) -> RoundReport:
-        """Look, decide, tell.
+        """Poll, reconcile, plan and execute once.
 
         Raises:
-            SlurmError: Slurm does not answer, or not as it should.
+            SlurmError: Slurm does not answer, or its answer is invalid.
         """
         try:
             return self._round()
@@ -119,7 +121,7 @@ class SlurmDriver:
         return report
 
     def step_back(self) -> None:
-        """Undo everything that has not come to be, and let Slurm go on by itself."""
+        """Restore all released jobs that have not started, and remove the reservation."""
         snapshot = self._looking.jobs(self.gate.name, self.state.opened)
         self._carrying_out.set_free(snapshot.by_key)
         self._carrying_out.close(list(self.state.opened), snapshot.by_key)
@@ -128,7 +130,7 @@ class SlurmDriver:
         self.state.save()
 
     def _look_at_nodes(self) -> None:
-        """Take in nodes that are new, and let go of those that are gone: the gate goes first."""
+        """Add new nodes and drop removed ones. The reservation moves first."""
         found = self._looking.nodes()
         if self._looking.fault:
             self.log.add("warning", self._looking.fault)
@@ -177,7 +179,7 @@ class SlurmDriver:
         return found
 
     def _unknown(self, snapshot: Snapshot, now_s: float) -> dict[str, float]:
-        """Jobs whose model is being predicted; not for longer than that is worth waiting for."""
+        """Return jobs whose model is still being predicted, up to `prediction_s`."""
         first_s = {job.key: self._unknown_s.get(job.key, now_s) for job in snapshot.waiting}
         self._unknown_s = {
             job.key: first_s[job.key]

@@ -1,4 +1,4 @@
-"""The driver's event log, and the report of each round."""
+"""Event log of the driver, and the report of one round."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from wattloop.schedule.slurm.squeue import SlurmJob
 REPEAT_S = 60.0
 
 
-"""The same words about the same job are not written again for so long."""
+"""Time for which the same message about the same job is not repeated."""
 
 
 MOST_REMEMBERED = 10_000
@@ -26,10 +26,10 @@ LONGEST = 500
 
 
 class DriverLog:
-    """Appends to a file; tells the console.
+    """Event log that appends to a file and prints to the console.
 
     Args:
-        path: of the file; None writes none.
+        path: log file; None writes no file.
         tell: the console; called with the kind of event and a line.
         wall_s: the clock.
     """
@@ -55,7 +55,7 @@ class DriverLog:
                 ) from None
 
     def add(self, kind: str, message: str = "", **facts: Any) -> None:
-        """One event; texts of users are cut and made plain."""
+        """Log one event; user-supplied text is shortened and stripped of control characters."""
         plain = _plain(message)
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if kind in ("refused", "warning") and self._is_repeated(kind, plain):
@@ -63,7 +63,7 @@ class DriverLog:
         self._write(kind, plain, facts)
 
     def add_refusal(self, job: SlurmJob, why: str) -> None:
-        """Something that a job's texts say and that is not believed."""
+        """Log a setting in a job's comment or name that is rejected."""
         self.add("refused", f"job {job.key}: {why}", job=job.key, user=job.user)
 
     def _is_repeated(self, kind: str, plain: str) -> bool:
@@ -79,7 +79,7 @@ class DriverLog:
         if self._file >= 0:
             entry = {"at_s": round(self._wall_s(), 3), "event": kind}
             line = json.dumps({**entry, **({"message": plain} if plain else {}), **facts})
-            with suppress(OSError):  # a full disk stops no job
+            with suppress(OSError):  # a full disk must not stop jobs
                 os.write(self._file, line.encode() + b"\n")
         if self._tell is not None:
             said = " ".join(f"{name}={_plain(str(value))}" for name, value in facts.items())
@@ -98,19 +98,19 @@ def _plain(text: str) -> str:
 
 @dataclass(slots=True)
 class RoundReport:
-    """One round.
+    """Report of one round.
 
     Attributes:
         at_s: seconds since 1970.
-        waiting, running, coming: jobs.
+        waiting, running, coming: numbers of jobs.
         free_gpus: as the policy saw them.
-        power_w, budget_w: of the whole cluster, as far as it is counted.
+        power_w, budget_w: of the whole cluster, within the counted scope.
         measured_nodes: nodes whose power is measured; that of others is estimated.
         starts, standby, preempts, recaps: keys of jobs.
-        refusals: what was not carried out.
-        fault: what the policy raised.
-        read_s, view_s, policy_s, carry_s: how long the parts took.
-        calls: of Slurm's programs.
+        refusals: actions that were not executed, and why.
+        fault: exception that the policy raised.
+        read_s, view_s, policy_s, carry_s: duration of polling, the view, the policy and execution.
+        calls: number of calls of Slurm's programs.
     """
 
     at_s: float = 0.0

@@ -1,4 +1,4 @@
-"""Execute a plan through scontrol: release, hold, requeue and cap jobs."""
+"""Plan execution through scontrol: release, restore, requeue and cap jobs."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,10 +26,10 @@ MOST_S = 600.0
 
 
 class BackOff:
-    """Until when each job is not offered to the policy.
+    """Back-off times during which a job is not offered to the policy.
 
     Attributes:
-        until_s: by job.
+        until_s: end of the back-off, by job.
     """
 
     def __init__(self) -> None:
@@ -37,18 +37,18 @@ class BackOff:
         self._times: dict[str, int] = {}
 
     def add(self, key: str, now_s: float) -> float:
-        """Leave a job out; for how long."""
+        """Back off from a job; return the duration in seconds."""
         times = self._times[key] = self._times.get(key, 0) + 1
         wait_s = min(FIRST_S * 2.0 ** (times - 1), MOST_S)
         self.until_s[key] = now_s + wait_s
         return wait_s
 
     def times(self, key: str) -> int:
-        """How often it was left out."""
+        """Return the number of back-offs of a job."""
         return self._times.get(key, 0)
 
     def forget_all_but(self, keys: set[str]) -> None:
-        """Jobs that are gone need no memory."""
+        """Drop jobs that have left the queue."""
         for gone in self.until_s.keys() - keys:
             del self.until_s[gone]
         for gone in self._times.keys() - keys:
@@ -65,17 +65,17 @@ def wanted_start(
     sets_caps: bool,
     may_pin: bool = True,
 ) -> ReleasedJob:
-    """What Slurm is to be told of a start.
+    """Return the release that a planned start needs.
 
-    Nodes are named for jobs that leave the choice open. On standby, Slurm has the choice as long as
-    all GPUs are of one type: whichever becomes free first.
+    Nodes are named for jobs that leave the choice open. On standby, Slurm chooses among GPUs of
+    one type, because it knows first which of them becomes free.
 
     Args:
         live: the view.
-        site: what is ours.
+        site: the managed cluster.
         planned: the start.
-        why: now, or ahead of time.
-        before: what was asked for the same job before.
+        why: start now, or standby.
+        before: earlier release of the same job.
         sets_caps: the policy chooses power limits.
         may_pin: nodes may be named; Slurm did not refuse them before.
     """
@@ -86,7 +86,7 @@ def wanted_start(
     names_own = job.required_nodes and not (before is not None and before.nodes)
     is_free_choice = not (names_own or job.features or job.is_exclusive or not may_pin)
     if len(names) != job.nodes and job.gpus_per_node:
-        is_free_choice = False  # it wants its GPUs on other than the fewest nodes
+        is_free_choice = False  # the job asks for more than the fewest nodes
     one_type = len(view.cluster.types) == 1
     if one_type and (why == "standby" or (before is not None and not before.nodes)):
         is_free_choice = False
@@ -106,7 +106,7 @@ def wanted_start(
 def open_fields(
     wanted: ReleasedJob, job: SlurmJob, gate_name: str, before: ReleasedJob | None
 ) -> dict[str, str]:
-    """What has to change of a job to let it through; empty when all is as wanted."""
+    """Return the fields to change to release a job; empty when nothing has to change."""
     fields: dict[str, str] = {}
     if job.reservation != gate_name:
         fields["ReservationName"] = gate_name
@@ -124,7 +124,7 @@ def open_fields(
 
 
 def undo_fields(wanted: ReleasedJob, job: SlurmJob) -> dict[str, str]:
-    """What has to be put back of a job if nothing comes of it."""
+    """Return the fields to restore if a released job does not start."""
     undo = {}
     if wanted.nodes:
         undo["ReqNodeList"] = job.required_nodes
@@ -145,7 +145,7 @@ Wanted = tuple[ReleasedJob, SlurmJob]
 
 
 def no_longer_wanted(opened: Mapping[str, ReleasedJob], kept: Collection[str]) -> list[str]:
-    """Keys of starts and standbys of earlier rounds that this round's plan does not have."""
+    """Return the keys of earlier releases that this round's plan no longer contains."""
     return [
         key for key, each in opened.items() if each.why in ("standby", "start") and key not in kept
     ]
@@ -157,16 +157,16 @@ def without_power_given_twice(
     opened: Mapping[str, ReleasedJob],
     budget_w: float,
 ) -> list[Wanted]:
-    """What may be opened after an attempt to take `stale` back.
+    """Return the releases that are safe after an attempt to restore `stale`.
 
-    One that is still in the notes began since we looked, with power that the plan gives to
-    others: under a budget they wait for the next round.
+    A stale job that is still in the state file has started since the poll. It uses power that the
+    plan gives to other jobs, so under a budget those wait for the next round.
 
     Args:
-        wanted: of this round's plan.
-        stale: what was to be taken back.
-        opened: the notes after that.
-        budget_w: now; infinite without one.
+        wanted: releases of this round's plan.
+        stale: keys of releases to restore.
+        opened: releases in the state file after the attempt.
+        budget_w: current budget; infinite without one.
     """
     if math.isinf(budget_w) or not any(key in opened for key in stale):
         return list(wanted)
@@ -176,18 +176,20 @@ def without_power_given_twice(
 SOON = "now+3seconds"
 
 
-"""When a stopped job may start again: Slurm would say in two minutes, and in the very second in
-which it revokes the old start on a node it revokes a new one with it."""
+"""Delay after which a requeued job may start again.
+
+Slurm's own delay is two minutes. A start in the second in which Slurm revokes the old start on a
+node would be revoked with it."""
 
 
 class PlanExecutor:
-    """Tells Slurm, and keeps note of what would have to be undone.
+    """Executor of single changes, which records what has to be restored.
 
     Args:
         client: Slurm.
-        state: notes, written before Slurm is told.
-        log: what was done and refused.
-        gate_name: of our reservation.
+        state: state file, written before Slurm is called.
+        log: receives actions and refusals.
+        gate_name: name of the reservation.
     """
 
     def __init__(
@@ -197,10 +199,11 @@ class PlanExecutor:
         self._gate_name = gate_name
 
     def open(self, wanted: Iterable[tuple[ReleasedJob, SlurmJob]]) -> list[str]:
-        """Let jobs through; keys of those that Slurm refuses."""
+        """Release jobs; return the keys of those that Slurm refuses."""
         wanted = list(wanted)
-        # Slurm takes a node list for a running job as a wish to shrink it, and a job may have
-        # begun since we looked: several nodes are taken back (refused if it runs) and named anew.
+        # Slurm reads a node list for a running job as a request to shrink it, and the job may have
+        # started since the poll. So a list of several nodes is cleared first, which Slurm refuses
+        # for a running job, and then set again.
         moved = [
             (each, job)
             for each, job in wanted
@@ -218,10 +221,10 @@ class PlanExecutor:
             fields = open_fields(each, job, self._gate_name, before)
             if fields:
                 changes.setdefault(tuple(fields.items()), []).append((each, job))
-                # What was there before the first of our changes is what counts.
+                # Restore to the values before the driver's first change.
                 undo = {**undo_fields(each, job), **(before.undo if before is not None else {})}
                 self._state.opened[each.key] = replace(each, undo=undo)
-            elif before is not None and before.why != each.why:  # nothing to tell Slurm
+            elif before is not None and before.why != each.why:  # no change in Slurm
                 self._state.opened[each.key] = replace(before, why=each.why, at_s=each.at_s)
         self._state.save()
         refused: list[str] = []
@@ -230,7 +233,7 @@ class PlanExecutor:
             for each, job in pairs:
                 if each.key not in failed:
                     self._log.add(each.why, **_facts(each, job))
-                elif each.key not in known:  # else it began since we looked
+                elif each.key not in known:  # otherwise it has started since the poll
                     said = f"job {each.key}: {failed[each.key]}"
                     self._log.add("refused", said, job=each.key)
                     refused.append(each.key)
@@ -239,28 +242,28 @@ class PlanExecutor:
         return refused
 
     def close(self, keys: Iterable[str], jobs: Mapping[str, SlurmJob]) -> None:
-        """Take back what was asked for jobs that have not started."""
+        """Restore released jobs that have not started."""
         for key in list(keys):
             opened = self._state.opened.get(key)
             job = jobs.get(key)
             if job is not None and job.is_pending:
                 fields = {"ReservationName": "", **(opened.undo if opened is not None else {})}
                 if not job.required_nodes:
-                    # Refused for a job that has begun since we looked, which we want to know.
+                    # Slurm refuses this for a job that has started since the poll.
                     fields.setdefault("ReqNodeList", "")
                 try:
                     self._client.update_job(update_words(key, fields))
                 except SlurmAway:
                     raise
                 except SlurmError as error:
-                    # It began or ended since we looked; the next look tells.
-                    self._log.add("late", f"job {key}: not taken back: {error}", job=key)
+                    # The job started or finished since the poll; the next poll shows which.
+                    self._log.add("late", f"job {key}: not restored: {error}", job=key)
                     continue
             self._state.opened.pop(key, None)
         self._state.save()
 
     def preempt(self, job: SlurmJob) -> bool:
-        """Stop a running job; it waits again. Slurm would keep it waiting for two minutes."""
+        """Requeue a running job. Slurm alone would delay its next start by two minutes."""
         self._state.preempting[job.key] = job.submit_s
         self._state.save()
         try:
@@ -275,11 +278,11 @@ class PlanExecutor:
         return True
 
     def set_free(self, jobs: Mapping[str, SlurmJob]) -> None:
-        """Let preempted jobs start again at once, as soon as they are back in the queue."""
+        """Clear Slurm's start delay of preempted jobs that are back in the queue."""
         for key in list(self._state.preempting):
             job = jobs.get(key)
             if job is not None and not job.is_pending:
-                continue  # it is still being stopped
+                continue  # still stopping
             if job is not None and job.is_pending:
                 opened = self._state.opened.pop(key, None)
                 undo = dict(opened.undo) if opened is not None else {}
@@ -289,26 +292,28 @@ class PlanExecutor:
                 except SlurmAway:
                     raise
                 except SlurmError as error:
-                    self._log.add("refused", f"job {key}: not set free: {error}", job=key)
+                    self._log.add(
+                        "refused", f"job {key}: start delay not cleared: {error}", job=key
+                    )
             del self._state.preempting[key]
             self._state.save()
 
     def nudge(self, waiting: Iterable[SlurmJob]) -> None:
-        """Make Slurm look at its queue now: it does after any change of a job."""
+        """Trigger Slurm's scheduler now, by changing a job."""
         job = next((each for each in waiting if each.key not in self._state.opened), None)
         if job is not None:
-            with suppress(SlurmError):  # it looks by itself, if later
+            with suppress(SlurmError):  # Slurm's scheduler also runs by itself, later
                 self._client.update_job(update_words(job.key, {"ReservationName": ""}))
 
     def recap(self, job: SlurmJob, cap_w: float) -> None:
-        """Write another cap for a running job; its nodes' agents set it."""
+        """Write a new cap for a running job; the agents on its nodes apply it."""
         text = format_notes(job.admin_comment, {"cap_w": round(cap_w, 1)})
         try:
             self._client.update_job(update_words(job.key, {"AdminComment": text}))
         except SlurmAway:
             raise
         except SlurmError as error:
-            self._log.add("refused", f"job {job.key}: no other cap: {error}", job=job.key)
+            self._log.add("refused", f"job {job.key}: cap not changed: {error}", job=job.key)
             return
         self._log.add("recap", job=job.key, cap_w=round(cap_w, 1))
 
@@ -323,16 +328,16 @@ def _facts(each: ReleasedJob, job: SlurmJob) -> dict[str, Any]:
 
 
 class RoundExecutor:
-    """Does what a plan says.
+    """Executor of whole plans.
 
     Args:
-        policy: whose plans they are.
-        state: notes of the driver.
-        log: what is refused.
-        gate: through which jobs are let.
-        carrying_out: who tells Slurm.
+        policy: the scheduling policy.
+        state: state file of the driver.
+        log: receives refusals.
+        gate: reservation that released jobs name.
+        carrying_out: executor of single changes.
         backoff: jobs that Slurm refuses.
-        most_openings: jobs let through in one round.
+        most_openings: most jobs released in one round.
     """
 
     def __init__(
@@ -357,10 +362,10 @@ class RoundExecutor:
         now_s: float,
         report: RoundReport,
     ) -> None:
-        """Tell Slurm; the report says what.
+        """Execute a plan and fill in the report.
 
         Raises:
-            SlurmError: it does not answer.
+            SlurmError: Slurm does not answer.
         """
         live, plan = found.live, found.plan
         for number in plan.preempts:
@@ -384,7 +389,7 @@ class RoundExecutor:
             report.recaps.append(live.jobs[job].key)
 
     def users(self) -> set[str]:
-        """Whoever has a start at hand."""
+        """Return the users of released jobs."""
         return {each.user for each in self._state.opened.values() if each.why != "ran"}
 
     def _open(
@@ -392,7 +397,7 @@ class RoundExecutor:
     ) -> None:
         unknown = self._gate.unknown_users
         for name in unknown & {each.user for each, _ in wanted}:
-            self._log.add("refused", f"user {name}: Slurm lets nobody of that name through")
+            self._log.add("refused", f"user {name}: not admitted to the reservation by Slurm")
         wanted = [pair for pair in wanted if pair[0].user not in unknown][: self._most_openings]
         needed = {each.user for each, _ in wanted}
         if not needed <= self._gate.is_open_for:
@@ -403,7 +408,7 @@ class RoundExecutor:
         report.standby = [each.key for each, _ in wanted if each.why == "standby"]
 
     def _wanted(self, found: Planned, site: ManagedCluster) -> list[tuple[ReleasedJob, SlurmJob]]:
-        """Starts of the plan and those on standby. Who is back from a stop starts next round."""
+        """Return the plan's starts and standbys. A job just requeued starts in the next round."""
         starts: list[tuple[Why, PlannedStart]] = [
             *(("start", each) for each in found.plan.starts),
             *(("standby", each) for each in found.standby),

@@ -1,4 +1,4 @@
-"""The loop around the driver: rounds, waiting for Slurm, and a clean end."""
+"""Main loop of the driver: interval of rounds, waiting for Slurm, and a clean shutdown."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ from wattloop.schedule.slurm.view import Snapshot
 HASTE = 5.0
 
 
-"""Times as often as told, at most."""
+"""Most rounds per configured interval."""
 
 
 LOOK_BACK_S = 5.0
@@ -25,24 +25,26 @@ LOOK_BACK_S = 5.0
 SHARE = 1 / 3
 
 
-"""Of the time that rounds may take while jobs come and go."""
+"""Share of the time that rounds may take while jobs arrive and finish."""
 
 
 IDLE_SHARE = 0.1
 
 
-"""Of the time that rounds may take while nothing waits and GPUs are free."""
+"""Share of the time that rounds may take while no job waits and GPUs are free."""
 
 
 class RoundInterval:
-    """The time from one round to the next.
+    """Adaptive interval between rounds.
 
-    As told while nothing happens. While jobs arrive, begin and end, about as often as they do: a
-    GPU that became free after a job of a second would else wait as long as that job took. With
-    nothing waiting and GPUs free, a round costs little, and whoever submits a job waits for it.
+    The configured interval applies while nothing happens. While jobs arrive, start and finish, the
+    interval follows their rate, because a GPU freed by a one-second job would otherwise idle as
+    long
+    as that job ran. With free GPUs and an empty queue a round is cheap, and a newly submitted job
+    would wait for it.
 
     Args:
-        longest_s: between two rounds, as told.
+        longest_s: configured interval.
     """
 
     def __init__(self, longest_s: float) -> None:
@@ -51,15 +53,15 @@ class RoundInterval:
         self._changes: deque[tuple[float, int]] = deque()
 
     def look(self, jobs: Mapping[str, SlurmJob], now_s: float) -> None:
-        """Take note of what has changed since the last look.
+        """Count the changes since the last call.
 
         Args:
-            jobs: all of them, by key.
-            now_s: on a clock that never goes back.
+            jobs: all jobs, by key.
+            now_s: monotonic time.
         """
         seen = {key: job.has_machines for key, job in jobs.items()}
         if self._seen is not None:
-            # One that arrived, began or is gone.
+            # Jobs that arrived, started or left the queue.
             changed = len(seen.items() ^ self._seen.items())
             changed -= sum(key in seen and seen[key] != had for key, had in self._seen.items())
             self._changes.append((now_s, changed))
@@ -68,11 +70,11 @@ class RoundInterval:
             self._changes.popleft()
 
     def every_s(self, report: RoundReport, took_s: float) -> float:
-        """From the begin of the last round to that of the next.
+        """Return the time from the start of the last round to the start of the next.
 
         Args:
-            report: of the last round.
-            took_s: what it took.
+            report: report of the last round.
+            took_s: duration of the last round.
         """
         changes = sum(count for _, count in self._changes)
         wanted_s = LOOK_BACK_S / changes if changes else self._longest_s
@@ -96,7 +98,7 @@ MOST_REFUSALS = 5
 
 
 class Steering(Protocol):
-    """A driver, or an observer."""
+    """Interface of a driver or an observer."""
 
     policy: Policy
     log: DriverLog
@@ -105,17 +107,17 @@ class Steering(Protocol):
     snapshot: Snapshot
 
     def begin(self) -> None:
-        """Before the first round."""
+        """Prepare the first round."""
 
     def round(self) -> RoundReport:
-        """One round."""
+        """Run one round."""
 
     def step_back(self) -> None:
-        """After the last one."""
+        """Restore Slurm after the last round."""
 
 
 class Ended(WattloopError):
-    """The driver stepped back by itself; the message says why."""
+    """Error raised when the driver stops by itself; the message gives the reason."""
 
 
 def run_loop(
@@ -125,17 +127,17 @@ def run_loop(
     rounds: int | None = None,
     on_round: Callable[[RoundReport], None] = lambda report: None,
 ) -> None:
-    """Rounds until told to stop; then everything that has not come to be is undone.
+    """Run rounds until stopped, then restore all released jobs that have not started.
 
     Args:
-        driver: who does them.
-        stop: set by whoever ends it.
-        rounds: how many; None for as long as it takes.
-        on_round: called after each.
+        driver: driver or observer.
+        stop: event that ends the loop.
+        rounds: number of rounds; None for no limit.
+        on_round: called after each round.
 
     Raises:
         Ended: the policy failed too often.
-        SlurmError: Slurm refuses what the driver needs from the start.
+        SlurmError: Slurm refuses the setup.
     """
     _patiently(driver, stop, driver.begin)
     try:
@@ -150,7 +152,7 @@ def run_loop(
             if driver.faults >= driver.settings.most_faults:
                 raise Ended(
                     f"policy {driver.policy.name} failed {driver.faults} times in a row "
-                    f"({report.fault}); the driver has stepped back and Slurm goes on by itself"
+                    f"({report.fault}); the driver has stopped and Slurm schedules by itself again"
                 )
             pace.look(driver.snapshot.by_key, begun_s)
             took_s = time.monotonic() - begun_s
@@ -164,13 +166,13 @@ def run_loop(
 def _patiently(
     driver: Steering, stop: threading.Event, do: Callable[[], T], refusals: int = 0
 ) -> T | None:
-    """Do it as soon as Slurm answers; None when told to stop before.
+    """Call `do` as soon as Slurm answers; None when stopped before.
 
     Args:
-        driver: whose log it is.
-        stop: set by whoever ends it.
-        do: what is to be done.
-        refusals: how often in a row Slurm may refuse before it is given up.
+        driver: driver whose log is used.
+        stop: event that ends the loop.
+        do: function to call.
+        refusals: consecutive refusals by Slurm after which the error is raised.
     """
     wait_s, is_away, refused = driver.settings.interval_s, False, 0
     while not stop.is_set():
@@ -193,7 +195,7 @@ def _patiently(
 
 
 def _undo(driver: Steering) -> None:
-    """Step back; where Slurm does not answer, the reservation ends by itself all the same."""
+    """Restore Slurm. If Slurm does not answer, the reservation still expires by itself."""
     give_up_s = time.monotonic() + GIVE_UP_UNDOING_S
     while True:
         try:
@@ -203,8 +205,8 @@ def _undo(driver: Steering) -> None:
                 time.sleep(1.0)
                 continue
             lease_s = driver.settings.lease_s
-            said = f"not all was undone: {error}; the reservation ends within {lease_s:g} s"
+            said = f"not all jobs restored: {error}; the reservation expires within {lease_s:g} s"
             driver.log.add("warning", said)
         else:
-            driver.log.add("stopped", "Slurm goes on by itself")
+            driver.log.add("stopped", "Slurm schedules by itself again")
         return

@@ -1,4 +1,4 @@
-"""The managed cluster: what stays the same from round to round."""
+"""Managed cluster of a driver: nodes, partitions, job estimates, oracle and power budget."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -22,17 +22,17 @@ from wattloop.schedule.step_function import StepFunction
 
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
-    """Times and bounds.
+    """Intervals and limits of a driver.
 
     Attributes:
-        interval_s: between two rounds; they follow each other sooner while jobs come and go.
-        lease_s: how long Slurm is kept from starting jobs by itself after the driver died.
-        patience_s: how long a job that was let through may wait before it is taken back.
-        prediction_s: how long a job waits for the first prediction of its model.
-        most_faults: failures of the policy in a row after which the driver steps back.
-        nodes_every_s: how often nodes are asked for.
-        standby: let jobs through ahead of time, for GPUs that may become free between rounds.
-        most_openings: jobs let through in one round; the rest follows in the next.
+        interval_s: between two rounds; shorter while jobs arrive and finish.
+        lease_s: time after a crash of the driver until Slurm starts jobs by itself again.
+        patience_s: most time that a released job may wait before it is restored.
+        prediction_s: most time that a job waits for the first prediction of its model.
+        most_faults: consecutive failures of the policy after which the driver stops.
+        nodes_every_s: interval between queries of the nodes.
+        standby: release jobs in advance, for GPUs that may become free between rounds.
+        most_openings: most jobs released in one round; the rest follows in the next.
     """
 
     interval_s: float = 1.0
@@ -60,23 +60,24 @@ MOST_KEPT = 20_000
 AGAIN = "is being predicted"
 
 
-"""What a describer says of a model that it will know in a moment."""
+"""Message of an estimator whose prediction is not finished."""
 
 
 class Believed:
-    """Descriptions of jobs, kept as long as the job does not change.
+    """Cache of job estimates, valid as long as the job does not change.
 
-    Slurm starts a job as it was submitted: batch and nodes are the job's own. What may be chosen is
-    the GPU type, the power cap where the policy sets caps, and the GPU count of a job on one node
-    whose comment or rule allows several.
+    Slurm starts a job as submitted: batch and node count are fixed. A policy may choose the GPU
+        type,
+    the power cap if it sets caps, and the GPU count of a single-node job whose comment or rule
+    allows several.
 
     Args:
-        describer: who reads texts.
-        cluster: where they run.
-        caps: shares of TDP that may be set on jobs that name none; only for policies that do so.
+        describer: estimator of jobs.
+        cluster: machines of the jobs.
+        caps: shares of TDP for jobs that name none; only for policies that set caps.
 
     Attributes:
-        on_refusal: told once of each thing that a job says and that is not believed.
+        on_refusal: called once for each rejected setting of a job.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Believed:
         self._kept: OrderedDict[tuple[object, ...], JobEstimate] = OrderedDict()
 
     def of(self, job: SlurmJob) -> JobEstimate:
-        """What is believed of a job that waits."""
+        """Return the estimate of a waiting job."""
         key = (
             job.key, job.name, job.user, job.comment, job.gpus, job.gpu_type, job.nodes,
             job.time_limit_s,
@@ -105,7 +106,7 @@ class Believed:
         return found
 
     def is_coming(self, job: SlurmJob) -> bool:
-        """Whether more will be known in a moment: its model is predicted for the first time."""
+        """Return True while the job's model is being predicted for the first time."""
         said = self.of(job)
         if any(AGAIN in refusal for refusal in said.refusals):
             return True
@@ -115,7 +116,7 @@ class Believed:
             return False
 
     def running(self, job: SlurmJob, gpus: int, type_index: int) -> JobKind:
-        """The kind of a job on its machines: it stays on them."""
+        """Return the kind of a running job, limited to its allocation."""
         said = self.of(job).kind
         name = self._cluster.types[type_index].name
         if said is None:
@@ -141,7 +142,7 @@ class Believed:
 
 
 def submitted(job: SlurmJob) -> SubmittedJob:
-    """A job of Slurm's as its user submitted it."""
+    """Convert a Slurm job to the estimator's `SubmittedJob`."""
     return SubmittedJob(
         job_id=job.key,
         name=job.name,
@@ -158,7 +159,7 @@ def submitted(job: SlurmJob) -> SubmittedJob:
 
 
 def _counts(job: SlurmJob, kind: JobKind) -> tuple[int, ...]:
-    """GPU counts it may have: Slurm changes those of one node only, asked for by node."""
+    """Return the GPU counts that Slurm can set: only of single-node jobs with GPUs per node."""
     if job.nodes == 1 and job.gpus_per_node and len(kind.gpus) > 1:
         return kind.gpus
     return (job.gpus,)
@@ -166,15 +167,15 @@ def _counts(job: SlurmJob, kind: JobKind) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ManagedCluster:
-    """A part of a Slurm cluster, and what is known of it.
+    """Part of a Slurm cluster that a driver manages.
 
     Attributes:
-        known: nodes, and the cluster they make.
-        managed: partitions whose jobs are ours to place.
-        shared: other partitions that have some of the nodes; their jobs are let through.
-        believed: what is believed of jobs.
-        oracle: time and power of kinds.
-        budget_w: most the nodes may draw, over seconds since 1970.
+        known: nodes, and the cluster that they form.
+        managed: partitions whose jobs the driver places.
+        shared: other partitions with some of the nodes; their jobs are released as they are.
+        believed: estimates of jobs.
+        oracle: time and power of job kinds.
+        budget_w: power budget of the nodes, over seconds since 1970.
     """
 
     known: KnownNodes
@@ -188,6 +189,6 @@ class ManagedCluster:
 def shared_partitions(
     nodes: Sequence[SlurmNode], known: KnownNodes, managed: Sequence[str]
 ) -> tuple[str, ...]:
-    """Partitions that are not managed and have some of the nodes."""
+    """Return partitions that are not managed and contain some of the nodes."""
     found = {name for node in nodes if node.name in known.numbers for name in node.partitions}
     return tuple(sorted(found - set(managed)))

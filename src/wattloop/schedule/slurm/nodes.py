@@ -1,4 +1,4 @@
-"""Slurm's nodes as a cluster: GPU types by the hardware table, or by the operator's file."""
+"""Slurm's nodes as a cluster, with GPU types from the hardware table or the operator's file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,18 +11,17 @@ from wattloop.schedule.cluster.cluster import Cluster, GpuType, NodeGroup
 from wattloop.schedule.cluster.file import typical_host
 from wattloop.schedule.slurm.squeue import asked_gpus
 
-# Fields of Slurm's JSON as what they should be; whatever is not becomes the default.
-#
-# 22.05 writes one word where later versions write a list.
+# Fields of Slurm's JSON; a field of the wrong type becomes the default. Slurm 22.05 writes one
+# word where later versions write a list.
 
 LONGEST = 10_000
 
 
-"""Of a text."""
+"""Longest text that is read from a field."""
 
 
 def text_of(data: Mapping[str, Any], name: str) -> str:
-    """A text; empty when it is none."""
+    """Return a text field; empty when it is missing or not a text."""
     value = data.get(name)
     if isinstance(value, list) and value and isinstance(value[0], str):
         value = value[0]
@@ -30,7 +29,7 @@ def text_of(data: Mapping[str, Any], name: str) -> str:
 
 
 def words_of(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Several words, whether written as a list or as one."""
+    """Return a field that is a list of words or a single word."""
     value = data.get(name)
     if isinstance(value, str):
         return (value,)
@@ -45,11 +44,11 @@ AWAY = (
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """One node.
+    """Slurm node.
 
     Attributes:
         gpu_type: empty where Slurm's configuration names none.
-        is_up: takes jobs.
+        is_up: the node accepts jobs.
     """
 
     name: str
@@ -60,10 +59,10 @@ class SlurmNode:
 
 
 def nodes_from(data: Mapping[str, Any]) -> list[SlurmNode]:
-    """Every node of `sinfo --json`.
+    """Parse the nodes in the output of `sinfo --json`.
 
     Raises:
-        SlurmError: there is no list of nodes in it.
+        SlurmError: the output has no list of nodes.
     """
     listed = data.get("nodes")
     if not isinstance(listed, list):
@@ -88,8 +87,8 @@ class KnownNodes:
     """Nodes with GPUs that a driver may use.
 
     Attributes:
-        cluster: as policies see it; node numbers count through `names`.
-        names: of every node, by number, as Slurm has them.
+        cluster: cluster that policies see; node numbers are indices of `names`.
+        names: Slurm's node names, by number.
         left_out: nodes of the managed partitions without a known GPU, and why.
     """
 
@@ -109,17 +108,17 @@ def known_nodes(
     described: Cluster | None = None,
     count_hosts: bool = True,
 ) -> KnownNodes:
-    """The nodes of some partitions as a cluster.
+    """Build a cluster from the nodes of some partitions.
 
     Args:
-        nodes: all of Slurm's.
-        partitions: managed ones.
-        described: the operator's file; its types are found by the name Slurm has for them, and its
-            watts of GPUs, hosts and network replace ours.
-        count_hosts: whether a typical host is added where no file says what hosts draw.
+        nodes: all nodes of Slurm.
+        partitions: managed partitions.
+        described: cluster of the operator's file, matched by Slurm's type names; its power and
+            network replace those of the hardware table.
+        count_hosts: add the power of a typical host where no file gives it.
 
     Raises:
-        ConfigError: no such partition, or no node of it has a GPU that is known.
+        ConfigError: a partition is unknown, or none of its nodes has a known GPU.
     """
     there = {name for node in nodes for name in node.partitions}
     for name in partitions:

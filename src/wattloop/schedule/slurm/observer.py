@@ -1,4 +1,4 @@
-"""Observe only: the decisions of a policy next to what Slurm did."""
+"""Read-only observer: a policy's decisions compared with what Slurm did."""
 
 import time
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ MOST_KEPT = 5_000
 
 @dataclass(slots=True)
 class WouldHave:
-    """One job.
+    """Policy's decision for one job, and Slurm's start of it.
 
     Attributes:
-        would_s: when the policy would have started it, seconds since 1970; None for not yet, or
-            when Slurm started it between two looks.
-        nodes, gpus, cap_w: where and how; the cap is None where the policy sets none.
-        time_s, gpu_energy_j: believed of that placement (scope: its GPUs).
-        source: of the belief.
-        began_s: when Slurm started it; None for not yet.
+        would_s: time at which the policy would have started it, seconds since 1970; None before
+                that, or when Slurm started it between two polls.
+        nodes, gpus, cap_w: placement and cap; the cap is None where the policy sets none.
+        time_s, gpu_energy_j: estimate for that placement (scope: its GPUs).
+        source: source of the estimate.
+        began_s: time at which Slurm started it; None before that.
     """
 
     key: str
@@ -48,10 +48,10 @@ class WouldHave:
 
 
 class WouldHaveTable:
-    """Jobs by arrival; the oldest go when there are many.
+    """Table of decisions by arrival; the oldest are dropped when there are many.
 
     Args:
-        site: what is ours.
+        site: the managed cluster.
         sets_caps: the policy chooses power limits.
         since_s: jobs that Slurm started earlier are not listed, seconds since 1970.
     """
@@ -61,7 +61,7 @@ class WouldHaveTable:
         self.rows: dict[str, WouldHave] = {}
 
     def look(self, snapshot: Snapshot) -> None:
-        """Take note of jobs that wait or have begun."""
+        """Record jobs that wait or have started."""
         begun = [job for job in snapshot.running if job.start_s >= self._since_s]
         for job in (*snapshot.waiting, *begun):
             if job.key not in self.rows:
@@ -77,7 +77,7 @@ class WouldHaveTable:
             del self.rows[next(iter(self.rows))]
 
     def add(self, live: LiveView, start: PlannedStart) -> bool:
-        """The policy would start a job now; whether that is news."""
+        """Record that the policy would start a job now; return True the first time."""
         row = self.rows.get(live.jobs[start.job].key)
         if row is None or row.would_s is not None:
             return False
@@ -95,21 +95,22 @@ class WouldHaveTable:
 
 
 class SlurmObserver:
-    """Rounds that change nothing.
+    """Observer that asks a policy each round and changes nothing in Slurm.
 
     Args:
         client: Slurm.
-        site: what is ours of it.
-        policy: who would decide.
-        log: what it would do.
-        settings: times and bounds.
-        gate_name: for the commands that are shown.
-        readings: power that nodes report, by node number.
-        resite: what is ours when nodes have changed; None to go on with those of `site`.
+        site: the managed cluster.
+        policy: the scheduling policy.
+        log: receives the policy's decisions.
+        settings: intervals and limits.
+        gate_name: reservation name in the shown commands.
+        readings: measured power of nodes, by node number.
+        resite: rebuilds the managed cluster when nodes have changed; None continues with
+            `site`.
 
     Attributes:
-        table: what the policy would have done.
-        commands: of the last round, as a driver would run them.
+        table: decisions of the policy.
+        commands: commands that a driver would have run in the last round.
     """
 
     def __init__(
@@ -139,13 +140,13 @@ class SlurmObserver:
         return self._looking.site
 
     def begin(self) -> None:
-        """Nothing has to be set up."""
+        """Do nothing: an observer needs no setup."""
 
     def step_back(self) -> None:
-        """Nothing has to be undone."""
+        """Do nothing: an observer has changed nothing."""
 
     def round(self) -> RoundReport:
-        """Look and decide.
+        """Poll Slurm and ask the policy.
 
         Raises:
             SlurmError: Slurm does not answer.

@@ -1,4 +1,4 @@
-"""Plan one round: ask the policy about a view, and about what may happen before the next round."""
+"""Plan of one round: the policy's actions on a view, and standby starts until the next round."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -18,11 +18,11 @@ from wattloop.schedule.view import RunningJob
 MOST_ASKED = 50
 
 
-"""Times a policy is asked in one round; the next round is a moment away."""
+"""Most calls of a policy in one round; the next round follows soon."""
 
 
 class PlannedStart(NamedTuple):
-    """A job, its option, and where the view would put it."""
+    """Planned start of a job: its option and its placement in the view."""
 
     job: int
     option: int
@@ -31,13 +31,13 @@ class PlannedStart(NamedTuple):
 
 @dataclass(slots=True)
 class RoundPlan:
-    """What a policy wants done in this round.
+    """Actions of a policy in one round.
 
     Attributes:
-        starts, preempts, recaps: in order; numbers are those of the live view.
-        wake_s: when it wants to be asked again at the latest.
-        refusals: actions that cannot be carried out, and why.
-        short_of_power: starts that were put off to keep the budget.
+        starts, preempts, recaps: in order; job numbers are those of the live view.
+        wake_s: latest time of the next call of the policy.
+        refusals: actions that cannot be executed, and why.
+        short_of_power: starts that were postponed to stay within the budget.
     """
 
     starts: list[PlannedStart] = field(default_factory=list)
@@ -49,14 +49,15 @@ class RoundPlan:
 
 
 class Planner:
-    """Applies actions to a live view, so that the policy sees what it has done.
+    """Planner that applies actions to a live view, so that the policy sees their effect.
 
-    A budget is kept whatever the policy: a start that may break it is put off. If that job could
-    run on an idle cluster, those after it are put off as well, or it would wait for ever.
+    The budget holds for every policy: a start that may exceed it is postponed. If that job could
+        run
+    on an idle cluster, the starts after it are postponed as well, or it would wait for ever.
 
     Args:
         live: the view; it is changed.
-        policy: who decides.
+        policy: the scheduling policy.
     """
 
     def __init__(self, live: LiveView, policy: Policy) -> None:
@@ -66,7 +67,7 @@ class Planner:
         self.may_only_start = False
 
     def ask(self, most: int = MOST_ASKED) -> RoundPlan:
-        """Ask until the policy has nothing more to say.
+        """Call the policy until it returns no more actions.
 
         Raises:
             Exception: whatever the policy raises.
@@ -77,9 +78,10 @@ class Planner:
                 break
             actions: object = self._policy.decide(view)
             if not isinstance(actions, Iterable) or isinstance(actions, str | bytes):
-                raise TypeError(f"policy {self._policy.name}: {actions!r:.200} are no actions")
+                raise TypeError(f"policy {self._policy.name}: {actions!r:.200} are not actions")
             self._is_held_back = False
-            # A list first: a policy may make up its mind while we change what it looks at.
+            # Collect all actions first: a generator would otherwise read a view that is being
+            # changed.
             changed = [self._apply(action) for action in list(actions)]
             if not any(changed):
                 break
@@ -100,7 +102,7 @@ class Planner:
         elif isinstance(action, Recap):
             why = self._recap(action)
         else:
-            why = "is no action"
+            why = "is not an action"
         if why:
             if why != PUT_OFF:
                 said = f"{action!r:.200}"
@@ -162,7 +164,7 @@ class Planner:
         if running is None:
             return f"job {self._name(job)} does not run"
         if job in live.untouchable:
-            return f"job {self._name(job)} is not ours to stop, may not be requeued, or begins"
+            return f"job {self._name(job)} is not managed, may not be requeued, or is starting"
         assert isinstance(view.running, dict)
         del view.running[job]
         live.machines.give(running.nodes)
@@ -170,7 +172,7 @@ class Planner:
         view.power_w -= max(running.power_w - idle_w, 0.0)
         view.use.stop(int(view.jobs.user[job]), running.gpus, view.now_s)
         view.queue.add(job, running.work_at_start)
-        if any(start.job == job for start in self.plan.starts):  # nobody was told yet
+        if any(start.job == job for start in self.plan.starts):  # not released yet
             self.plan.starts = [start for start in self.plan.starts if start.job != job]
         else:
             self.plan.preempts.append(job)
@@ -184,17 +186,17 @@ class Planner:
             return "a job and an option are whole numbers"
         running = view.running.get(job)
         if running is None or job in self._live.untouchable:
-            return f"job {self._name(job)} does not run, or is not ours"
+            return f"job {self._name(job)} does not run, or is not managed"
         options = view.queue.options(job)
         if not 0 <= option < len(options) or options.shape(option) != options.shape(running.option):
-            return f"option {option} of job {self._name(job)} is no other cap of its placement"
+            return f"option {option} of job {self._name(job)} is not a cap of its placement"
         if option == running.option:
             return f"job {self._name(job)} has that cap already"
         power_w = float(options.power_w[option])
         view.power_w += power_w - running.power_w
         running.option, running.power_w = option, power_w
         for place, start in enumerate(self.plan.starts):
-            if start.job == job:  # not begun yet: it begins under this cap
+            if start.job == job:  # not started yet: it starts with this cap
                 self.plan.starts[place] = start._replace(option=option)
                 return ""
         self.plan.recaps.append(Recap(job, option))
@@ -208,14 +210,12 @@ class Planner:
 PUT_OFF = "put off"
 
 
-"""Not refused: there is no power for it now."""
+"""Marker of a start that is postponed for lack of power, not refused."""
 
 
-# What would start if jobs ended before the next round: Slurm may start it without waiting for us.
-#
-# A driver looks once a second; Slurm starts a job a few milliseconds after another has ended. So
-# jobs that the policy would start on the GPUs of those that may end any moment are let through
-# ahead of time. Power is counted as if nobody ended: whenever they start, the budget is kept.
+# Standby starts. A driver polls once a second, but Slurm can start a job milliseconds after another
+# has finished. So jobs that the policy would start on GPUs that may become free are released in
+# advance. Their power is added to that of the running jobs, so the budget holds at any start time.
 
 MOST_STANDBY = 64
 
@@ -224,12 +224,12 @@ ASKED = 4
 
 
 def may_end_soon(live: LiveView, guessed: Collection[int], within_s: float) -> list[int]:
-    """Running jobs that are believed to end within a time, are late, or of which nobody knows.
+    """Return running jobs that may end within a time: by their estimate, overdue or unknown.
 
     Args:
         live: the view.
-        guessed: jobs whose time is only their limit.
-        within_s: until the round after the next.
+        guessed: jobs of which only the time limit is known.
+        within_s: time until the round after the next.
     """
     now_s = live.view.now_s
     return [
@@ -242,7 +242,7 @@ def may_end_soon(live: LiveView, guessed: Collection[int], within_s: float) -> l
 
 
 def standby_starts(live: LiveView, policy: Policy, ending: Collection[int]) -> list[PlannedStart]:
-    """Starts on GPUs of jobs that may end; the live view is used up.
+    """Plan starts on the GPUs of jobs that may end; this consumes the live view.
 
     Raises:
         Exception: whatever the policy raises.
@@ -253,7 +253,7 @@ def standby_starts(live: LiveView, policy: Policy, ending: Collection[int]) -> l
     left = {job: running for job, running in view.running.items() if job not in ending}
     for job in ending:
         live.machines.give(view.running[job].nodes)
-    # Nothing is stopped or recapped for what may never come.
+    # Standby never preempts or recaps: the expected end may not happen.
     later = replace(live, view=replace(view, running=left, preemptions=[10**6] * len(live.jobs)))
     planner = Planner(later, policy)
     planner.may_only_start = True
@@ -262,7 +262,7 @@ def standby_starts(live: LiveView, policy: Policy, ending: Collection[int]) -> l
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What to do now, and what to prepare."""
+    """Plan of a round with its standby starts."""
 
     live: LiveView
     plan: RoundPlan
@@ -272,13 +272,13 @@ class Planned:
 def planned(
     live: LiveView, site: ManagedCluster, policy: Policy, within_s: float | None
 ) -> tuple[Planned | None, str]:
-    """The plan of a round, or what is wrong with the policy.
+    """Plan a round; return the plan, or the policy's error.
 
     Args:
-        live: the view; it is used up.
-        site: what is ours.
-        policy: who decides.
-        within_s: jobs that may end within this time are planned for as well; None for none.
+        live: the view; it is consumed.
+        site: the managed cluster.
+        policy: the scheduling policy.
+        within_s: plan standby starts for jobs that may end within this time; None for none.
     """
     try:
         plan = Planner(live, policy).ask()
@@ -291,6 +291,6 @@ def planned(
             }
             ending = may_end_soon(live, guessed, within_s)
             standby = standby_starts(live, policy, ending)
-    except Exception as error:  # noqa: BLE001 - whatever a policy does must not stop the driver
+    except Exception as error:  # noqa: BLE001 - an error of a policy must not stop the driver
         return None, f"{type(error).__name__}: {error}"
     return Planned(live, plan, standby), ""

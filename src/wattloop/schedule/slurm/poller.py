@@ -1,4 +1,4 @@
-"""Looking at Slurm: jobs each round, nodes now and then, and what they mean to a policy."""
+"""Poller of Slurm: jobs in each round, nodes at intervals, and the view for the policy."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,37 +15,37 @@ from wattloop.schedule.slurm.view import LiveView, Snapshot, live_view, snapshot
 Readings = Callable[[KnownNodes], Mapping[int, NodePower]]
 
 
-"""Power that nodes report, by their numbers."""
+"""Function that returns the measured power of nodes, by node number."""
 
 
 Resite = Callable[[Sequence[SlurmNode]], ManagedCluster]
 
 
-"""What is ours, by the nodes that there are now."""
+"""Function that rebuilds the managed cluster from the current nodes."""
 
 
 Shape = tuple[str, str, int, tuple[str, ...]]
 
 
 def no_readings(known: KnownNodes) -> Mapping[int, NodePower]:
-    """Where no node reports its power."""
+    """Return no readings, for clusters without measured power."""
     del known
     return {}
 
 
 class SlurmPoller:
-    """What a round begins with.
+    """Poller at the start of each round.
 
     Args:
         client: Slurm.
-        site: what is ours.
-        readings: power that nodes report, by node number.
-        nodes_every_s: how often nodes are asked for.
-        resite: called when other nodes are there than before; None to go on with the first ones.
+        site: the managed cluster.
+        readings: measured power of nodes, by node number.
+        nodes_every_s: interval between queries of the nodes.
+        resite: called when the nodes have changed; None continues with the first ones.
 
     Attributes:
-        site: what is ours.
-        fault: why nodes that have changed are not taken in; empty when they are.
+        site: the managed cluster.
+        fault: why changed nodes could not be added; empty without a problem.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class SlurmPoller:
         self._is_up: dict[str, bool] = {}
 
     def nodes(self) -> ManagedCluster | None:
-        """Look at the nodes where it is time; what is ours now, if that is something else.
+        """Query the nodes if it is time; return the managed cluster if it has changed.
 
-        It is for the caller to make it so, with `site`.
+        The caller makes the change effective by setting `site`.
 
         Raises:
             SlurmError: Slurm does not answer.
@@ -91,11 +91,11 @@ class SlurmPoller:
         return None if is_same else found
 
     def ask_again(self) -> None:
-        """Nodes have changed, and nothing came of it: look at them in the next round."""
+        """Query the nodes again in the next round, after a change could not be applied."""
         self._shapes, self._nodes_at_s = frozenset(), float("-inf")
 
     def jobs(self, gate_name: str, opened: Mapping[str, ReleasedJob]) -> Snapshot:
-        """The jobs now.
+        """Query the jobs.
 
         Raises:
             SlurmError: Slurm does not answer.
@@ -113,7 +113,7 @@ class SlurmPoller:
         now_s: float,
         report: RoundReport,
     ) -> LiveView:
-        """As a policy sees it; the report has its figures."""
+        """Build the view for the policy and enter its figures into the report."""
         live = live_view(
             snapshot,
             self.site,

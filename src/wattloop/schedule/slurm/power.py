@@ -1,4 +1,4 @@
-"""Power of the cluster now: reported by the nodes, else estimated."""
+"""Current power of the cluster, measured on the nodes where possible and otherwise estimated."""
 
 import json
 import math
@@ -19,21 +19,21 @@ from wattloop.schedule.view import RunningJob
 FRESH_S = 15.0
 
 
-"""Older readings are history."""
+"""Greatest age of a reading that counts as current."""
 
 
 SETTLED_S = 5.0
 
 
-"""A job has reached its power after that; until then a reading may have missed it."""
+"""Time after which a job draws its full power; an earlier reading may not include it."""
 
 
 class NodePower(NamedTuple):
-    """What a node reported.
+    """Measured power of a node.
 
     Attributes:
         watts: of the whole node, or of its GPUs where hosts are not counted.
-        at_s: when it was read, seconds since 1970 by our clock.
+        at_s: time of the reading, seconds since 1970 on the local clock.
     """
 
     watts: float
@@ -45,9 +45,9 @@ class PowerNow:
     """Power of the whole cluster.
 
     Attributes:
-        watts: measured and estimated together.
-        measured_nodes: how many nodes are measured; the rest is estimated.
-        read_w: the readings alone; None unless every node that is up has one.
+        watts: sum of measured and estimated power.
+        measured_nodes: number of measured nodes; the others are estimated.
+        read_w: sum of readings; None unless every node that is up has one.
     """
 
     watts: float
@@ -55,10 +55,10 @@ class PowerNow:
     read_w: float | None = None
 
     def under(self, budget_w: float) -> float:
-        """What a policy is told: nobody is stopped for power that was believed but not read.
+        """Return the power for the policy; an estimate above the readings stops no job.
 
-        A job that has just begun counts at its estimate. Where readings say that the budget is
-        kept all the same, it is taken to be used up, so that nothing starts and nothing stops.
+        A job that has just started counts with its estimate. If the readings alone are within the
+        budget, the power is set to the budget, so that no job starts and none is stopped.
         """
         if self.read_w is None or self.watts <= budget_w:
             return self.watts
@@ -66,10 +66,10 @@ class PowerNow:
 
 
 def power_now(live: LiveView, readings: Mapping[int, NodePower]) -> PowerNow:
-    """Every node by its reading, else by what is believed to run there.
+    """Sum the power of all nodes, by reading or by the estimates of their jobs.
 
-    A reading counts for what ran when it was taken; jobs that began since, and those about to
-    begin, are added at their estimate.
+    A reading covers the jobs that ran when it was taken. Jobs that started later or are about to
+    start are added with their estimate.
 
     Args:
         live: the view.
@@ -100,7 +100,7 @@ def power_now(live: LiveView, readings: Mapping[int, NodePower]) -> PowerNow:
 
 
 def _added_w(live: LiveView, running: RunningJob) -> float:
-    """Above idle, with what its hosts draw more."""
+    """Return the power of a job above idle, with the extra power of its hosts."""
     cluster = live.view.cluster
     gpus_w = running.power_w - running.gpus * cluster.types[running.type_index].idle_w
     hosts_w = sum(
@@ -111,7 +111,7 @@ def _added_w(live: LiveView, running: RunningJob) -> float:
 
 
 def _shares(running: RunningJob) -> list[tuple[int, float]]:
-    """Each node and its share of the job."""
+    """Return each node of a job with its share of the GPUs."""
     gpus = sum(mask.bit_count() for _, mask in running.nodes)
     return [(node, mask.bit_count() / gpus) for node, mask in running.nodes if gpus]
 
@@ -128,17 +128,17 @@ LARGEST_B = 20_000_000
 IMPOSSIBLE = 2.0
 
 
-"""Times the most that a node's parts may draw by the hardware table: nobody's power supply."""
+"""Most plausible reading, as a multiple of the node's maximum by the hardware table."""
 
 
 class FleetPower(BackgroundThread):
-    """Asks `GET /api/v1/nodes` once a second; what it said last is there at any moment.
+    """Background thread that reads `GET /api/v1/nodes` once a second and keeps the last answer.
 
     Args:
-        url: of the server.
-        token: for reading; empty for none.
-        known: our nodes; they have the same names there.
-        log: refusals.
+        url: address of the fleet server.
+        token: token for reading; empty for none.
+        known: managed nodes; the fleet server uses the same names.
+        log: receives refusals.
     """
 
     def __init__(self, url: str, token: str, known: KnownNodes, log: DriverLog) -> None:
@@ -151,11 +151,11 @@ class FleetPower(BackgroundThread):
         self._latest: tuple[KnownNodes, Mapping[int, NodePower]] = (known, {})
 
     def readings(self, known: KnownNodes) -> Mapping[int, NodePower]:
-        """What each node said last, by number; who reads it decides what is too old.
+        """Return the last reading of each node, by number; the caller checks its age.
 
         Args:
-            known: our nodes now. Others than before have other numbers: nothing is known of them
-                until the next answer.
+            known: current managed nodes. After a change of nodes the numbers differ, so there are
+                no readings until the next answer.
         """
         self._known = known
         numbered, latest = self._latest
@@ -184,13 +184,13 @@ class FleetPower(BackgroundThread):
 def readings_from(
     data: Any, known: KnownNodes, now_s: float
 ) -> tuple[dict[int, NodePower], list[str]]:
-    """Readings by node number, and those that cannot be.
+    """Return readings by node number, and messages about implausible ones.
 
-    Where hosts are counted and a node reports GPUs only, its host is added as the cluster has it;
-    where they are not, only GPUs are taken.
+    If hosts are counted and a node reports GPUs only, the host power of the cluster is added. If
+    hosts are not counted, only the power of GPUs is used.
 
     Raises:
-        ValueError: it is no list of nodes.
+        ValueError: the answer is not a list of nodes.
     """
     listed = data.get("nodes") if isinstance(data, Mapping) else None
     if not isinstance(listed, list):
@@ -206,7 +206,7 @@ def readings_from(
         most_w = _most_w(known, node)
         if not 0 <= watts <= IMPOSSIBLE * most_w:
             said = f"node {each['node']}: reports {watts:.4g} W, its parts draw {most_w:.4g} W"
-            refusals.append(f"{said} at most; not believed")
+            refusals.append(f"{said} at most; reading ignored")
             continue
         found[node] = NodePower(watts, now_s - max(age_s, 0.0))
     return found, refusals

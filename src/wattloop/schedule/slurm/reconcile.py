@@ -1,4 +1,4 @@
-"""Reconcile released jobs with Slurm's queue, and log jobs that started without permission."""
+"""Reconciliation of released jobs with Slurm's queue; logs jobs started without a release."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from wattloop.schedule.slurm.view import Snapshot
 
 
 class UsageLedger:
-    """Sees jobs come and go."""
+    """Ledger of the GPU seconds of each user's finished jobs."""
 
     def __init__(self) -> None:
         self._seen: dict[str, SlurmJob] = {}
@@ -20,7 +20,7 @@ class UsageLedger:
     def look(
         self, running: Iterable[SlurmJob], use_gpu_s: dict[str, float], now_s: float
     ) -> list[SlurmJob]:
-        """Add what ended since the last look to `use_gpu_s`, by user; the jobs that are new."""
+        """Add jobs finished since the last call to `use_gpu_s`; return the new jobs."""
         now = {job.key: job for job in running}
         for key, was in self._seen.items():
             if key not in now or now[key].start_s != was.start_s:
@@ -32,14 +32,14 @@ class UsageLedger:
 
 
 class Reconciler:
-    """Takes note, at the begin of each round.
+    """Reconciler of the state file with Slurm's queue, at the start of each round.
 
     Args:
-        state: notes of the driver.
-        log: what is odd.
-        carrying_out: who takes back.
+        state: state file of the driver.
+        log: receives warnings.
+        carrying_out: executor that restores jobs.
         backoff: jobs that Slurm does not start.
-        patience_s: how long a job that was let through may wait.
+        patience_s: most time that a released job may wait.
     """
 
     def __init__(
@@ -55,25 +55,25 @@ class Reconciler:
         self._uses = UsageLedger()
 
     def look(self, snapshot: Snapshot, site: ManagedCluster, gated_s: float, now_s: float) -> None:
-        """One look; strangers and those that are taken back leave the snapshot.
+        """Reconcile once; remove restored jobs and jobs released by others from the snapshot.
 
         Args:
             snapshot: the jobs.
-            site: what is ours.
-            gated_s: since when nobody starts by himself.
+            site: the managed cluster.
+            gated_s: time since which the reservation keeps Slurm from starting jobs by itself.
             now_s: seconds since 1970.
         """
         self._opened(snapshot, now_s)
         if snapshot.strangers:
             for job in snapshot.strangers:
-                said = f"job {job.key} of {job.user}: names our reservation by itself"
+                said = f"job {job.key} of {job.user}: names the reservation without a release"
                 self._log.add("refused", said, job=job.key)
             self._carrying_out.close([job.key for job in snapshot.strangers], snapshot.by_key)
             snapshot.strangers.clear()
         for job in self._uses.look(snapshot.running, self._state.use_gpu_s, now_s):
             is_ours = job.partition in site.managed and job.key not in self._state.opened
             if is_ours and job.start_s > gated_s + 1:
-                said = f"job {job.key}: began by itself"
+                said = f"job {job.key}: started without a release"
                 self._log.add("warning", said, job=job.key, user=job.user)
         waiting = {job.key for job in snapshot.waiting}
         self._backoff.forget_all_but(snapshot.by_key.keys() & waiting)

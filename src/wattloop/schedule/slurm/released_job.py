@@ -1,4 +1,4 @@
-"""What the driver has asked of Slurm and has to undo if nothing comes of it."""
+"""Record of a released job, with the fields to restore if it does not start."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,21 +8,21 @@ Why = Literal["start", "standby", "pass", "ran"]
 
 
 """start: its GPUs are free. standby: they may become free before the next round. pass: a job that
-is not ours to place, let through. ran: it has begun; should it come back to the queue, what we
-changed is undone."""
+the driver does not place. ran: it has started; if it returns to the queue, its changed fields are
+restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedJob:
-    """A waiting job that was let through the gate.
+    """Waiting job that the driver has released to start in its reservation.
 
     Attributes:
-        key: of the job.
-        nodes: it is to run on; empty leaves the choice to Slurm.
-        gpus: that it is to have.
-        cap_w: power limit of each GPU that was written for it; None for none.
-        at_s: when, seconds since 1970.
-        undo: fields of the job as they were before, where they were changed.
+        key: Slurm's key of the job.
+        nodes: requested nodes; empty leaves the choice to Slurm.
+        gpus: requested GPUs.
+        cap_w: power cap of each GPU written for it; None for none.
+        at_s: time of the release, seconds since 1970.
+        undo: previous values of the changed fields.
     """
 
     key: str
@@ -48,14 +48,14 @@ class ReleasedJob:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ReleasedJob":
-        """From what `to_dict` gave.
+        """Build a record from the result of `to_dict`.
 
         Raises:
-            KeyError, TypeError, ValueError: it is something else.
+            KeyError, TypeError, ValueError: the data has another form.
         """
         why = str(data["why"])
         if why not in ("start", "standby", "pass", "ran"):
-            raise ValueError(f"{why!r} is no reason to open")
+            raise ValueError(f"{why!r} is not a reason to release a job")
         return cls(
             key=str(data["key"]),
             user=str(data["user"]),

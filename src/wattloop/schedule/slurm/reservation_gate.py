@@ -1,9 +1,8 @@
-"""The gate: a reservation over the managed nodes that ends by itself unless it is extended.
+"""Reservation of the managed nodes that expires unless the driver extends it.
 
-Jobs start only if they name it, and the driver names it for them. When the driver dies,
-whatever
-kills it, Slurm lets the reservation end after `lease_s`, clears it from jobs that wait with it
-(NO_HOLD_JOBS_AFTER), and goes on by itself: nothing is ever held (ADR 0043).
+Jobs start only if they name the reservation, and the driver sets it for the jobs that it releases.
+If the driver crashes, the reservation expires after `lease_s`, Slurm clears it from waiting jobs
+(NO_HOLD_JOBS_AFTER) and schedules by itself again. No job is ever held (ADR 0043).
 """
 
 import time
@@ -19,19 +18,19 @@ PREFIX = "wattloop_"
 FLAGS = "FLEX,IGNORE_JOBS,NO_HOLD_JOBS_AFTER,OVERLAP"
 
 
-"""FLEX: running jobs outlive it. IGNORE_JOBS: nobody who runs now is in its way."""
+"""FLEX: running jobs may outlive it. IGNORE_JOBS: running jobs do not prevent its creation."""
 
 
 class ReservationGate:
-    """One reservation and its lease.
+    """Reservation with a lease.
 
     Args:
         client: Slurm.
-        name: of the reservation, `wattloop_` and something of this driver's own.
-        nodes: names, as Slurm takes them.
-        owner: a user who may always name it: whoever runs the driver.
-        lease_s: after which it ends unless extended.
-        now_s: a clock that never goes back.
+        name: name of the reservation, `wattloop_` and an identifier of the driver.
+        nodes: node list in Slurm's notation.
+        owner: user who may always name it: the user who runs the driver.
+        lease_s: time after which it expires unless extended.
+        now_s: monotonic clock.
     """
 
     def __init__(
@@ -46,24 +45,25 @@ class ReservationGate:
         self._client, self.name, self.nodes = client, name, nodes
         self._owner, self.lease_s, self._now_s = owner, lease_s, now_s
         self.ahead_s = 0.0
-        """By how much slurmctld's clock is ahead: `now` is that of whoever runs scontrol."""
+        """Lead of slurmctld's clock: scontrol evaluates `now` on the local machine."""
         self.unknown_users: frozenset[str] = frozenset()
         self._users: frozenset[str] = frozenset()
         self._extended_s = float("-inf")
 
     @property
     def is_open_for(self) -> frozenset[str]:
-        """Users whose jobs may start."""
+        """Return the users whose jobs may start."""
         return self._users
 
     def keep(self, users: Iterable[str]) -> bool:
-        """Extend the lease where a third of it is over, or others need to be let in.
+        """Extend the lease when a third of it is over, or admit further users.
 
-        Only users with a start at hand are let in: nobody else gets through by naming the
-        reservation himself.
+        Only users with a released job are admitted. Other users cannot start jobs by naming the
+        reservation.
 
         Returns:
-            Whether it had to be made anew: jobs may have started by themselves meanwhile.
+            True if the reservation had to be created again: jobs may have started without a
+                release.
         """
         wanted = frozenset({*users, self._owner}) - self.unknown_users
         now_s = self._now_s()
@@ -75,20 +75,20 @@ class ReservationGate:
         return made
 
     def move(self, nodes: str) -> None:
-        """Stand over other nodes from now on.
+        """Move the reservation to other nodes.
 
         Raises:
-            SlurmError: Slurm does not let us.
+            SlurmError: Slurm refuses.
         """
         self._client.update_reservation({"ReservationName": self.name, "Nodes": nodes})
         self.nodes = nodes
 
     def doubt(self) -> None:
-        """It may be gone: slurmctld was away, and may have forgotten its last seconds."""
+        """Extend the lease at the next call: slurmctld may have lost the reservation."""
         self._extended_s = float("-inf")
 
     def remove(self) -> None:
-        """Let Slurm go on by itself, now. Running jobs that have it keep it until they end."""
+        """Delete the reservation, so that Slurm schedules by itself. Running jobs continue."""
         self._users, self._extended_s = frozenset(), float("-inf")
         try:
             self._client.delete_reservation(self.name)
@@ -99,7 +99,7 @@ class ReservationGate:
                 self._end()
 
     def others(self) -> list[str]:
-        """Gates of other drivers over any of our nodes that still hold."""
+        """Return valid reservations of other drivers on any of these nodes."""
         mine = set(expanded(self.nodes))
         return [
             each.name
@@ -107,7 +107,7 @@ class ReservationGate:
             if each.name.startswith(PREFIX)
             and each.name != self.name
             and each.is_active
-            # one that running jobs still have is listed beyond its end
+            # a reservation that running jobs use stays listed after its end
             and each.end_s > time.time() + self.ahead_s
             and mine & set(expanded(each.nodes))
         ]
@@ -120,7 +120,7 @@ class ReservationGate:
         }
 
     def _extend(self, fields: dict[str, str]) -> bool:
-        """Whether it had to be made."""
+        """Extend the reservation; return True if it had to be created."""
         try:
             if self._extended_s == float("-inf"):
                 raise SlurmError("perhaps not there")
@@ -137,12 +137,12 @@ class ReservationGate:
             self._client.update_reservation(fields)
         except SlurmAway:
             raise
-        except SlurmError:  # it began in this very second, and cannot end in it
+        except SlurmError:  # it started in this second, and cannot end in the same second
             self._client.update_reservation({**fields, "EndTime": _later(self.ahead_s + 2)})
 
     def _make(self, fields: dict[str, str]) -> bool:
-        """Whether it was not there any more."""
-        # One that has ended stays listed for a while, and its name with it.
+        """Create the reservation; return True if it had disappeared."""
+        # An expired reservation stays listed for a while and blocks its name.
         listed = [each for each in self._client.reservations() if each.name == self.name]
         if not listed:
             begin = {"StartTime": _later(self.ahead_s), "Nodes": self.nodes, "Flags": FLAGS}
@@ -158,7 +158,7 @@ class ReservationGate:
         return not (listed and listed[0].is_active)
 
     def _let_in(self, name: str) -> None:
-        """One user; Slurm refuses all where it does not know one of them."""
+        """Admit one user: Slurm refuses a whole list if it does not know one user of it."""
         if name == self._owner:
             return
         try:

@@ -1,4 +1,4 @@
-"""Calls of scontrol and squeue that the driver makes."""
+"""Slurm client: the calls of scontrol, squeue, sinfo and sacctmgr that the driver makes."""
 
 import re
 import time
@@ -14,11 +14,11 @@ FIELD = re.compile(r"(\w+)=(\S*)")
 
 
 class Reservation(NamedTuple):
-    """One reservation.
+    """Slurm reservation.
 
     Attributes:
         end_s: seconds since 1970.
-        users: who may name it.
+        users: users who may name it.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Reservation(NamedTuple):
 
 
 def reservations_from(text: str) -> list[Reservation]:
-    """Every reservation of the text."""
+    """Parse the output of `scontrol show reservation`."""
     found = []
     for line in text.splitlines():
         fields = dict(FIELD.findall(line))
@@ -54,10 +54,10 @@ REFUSED = re.compile(r"for job (\d+(?:_\d+)?)", re.ASCII)
 
 
 class SlurmClient:
-    """Slurm through its own programs.
+    """Slurm client that calls Slurm's command-line programs.
 
     Args:
-        commands: who starts them.
+        commands: runner of the programs.
     """
 
     def __init__(self, commands: SlurmCommands | None = None) -> None:
@@ -65,27 +65,27 @@ class SlurmClient:
         self._lister = JobLister(self.commands)
 
     def jobs(self) -> list[SlurmJob]:
-        """Every job that waits or has machines."""
+        """Return all jobs that wait or have an allocation."""
         return self._lister.jobs()
 
     def nodes(self) -> list[SlurmNode]:
         return nodes_from(self.commands.json("sinfo", "--all", "--json"))
 
     def ahead_s(self) -> float:
-        """By how much slurmctld's clock is ahead of ours; 0 when it does not say."""
+        """Return the lead of slurmctld's clock over the local one; 0 when it is unknown."""
         asked_s = time.time()
         match = re.search(r"output at .*\((\d+)\)", self.commands.text("sdiag"))
         found_s = 0.0 if match is None else int(match[1]) + 0.5 - asked_s
-        return found_s if abs(found_s) > 2.0 else 0.0  # it shows whole seconds
+        return found_s if abs(found_s) > 2.0 else 0.0  # sdiag shows whole seconds
 
     def cluster_name(self) -> str:
-        """As slurm.conf has it; empty when Slurm does not say."""
+        """Return the cluster name of slurm.conf; empty when it is unknown."""
         text = self.commands.text("scontrol", "show", "config")
         match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
         return "" if match is None else match[1]
 
     def note_in_accounts(self, number: str, text: str) -> None:
-        """Write the AdminComment of a job that has ended into Slurm's accounts (slurmdbd)."""
+        """Write the AdminComment of a finished job into slurmdbd."""
         words = ("where", f"JobID={number}", "set", f"AdminComment={text}")
         self.commands.text("sacctmgr", "--immediate", "modify", "job", *words)
 
@@ -96,20 +96,20 @@ class SlurmClient:
         self.commands.text("scontrol", "create", "reservation", *_words(fields))
 
     def update_reservation(self, fields: Mapping[str, str]) -> None:
-        """Change one; `fields` has its name."""
+        """Change a reservation; `fields` contains its name."""
         self.commands.text("scontrol", "update", *_words(fields))
 
     def delete_reservation(self, name: str) -> None:
-        """Remove one; jobs that name it wait on without it."""
+        """Delete a reservation; waiting jobs that name it continue to wait without it."""
         self.commands.text("scontrol", "delete", f"ReservationName={name}")
 
     def update_job(self, command: Sequence[str]) -> None:
-        """Change a job, as `update_words` says."""
+        """Change a job, with a command of `update_words`."""
         self.commands.text(*command)
 
     def update_jobs(self, keys: Sequence[str], fields: Mapping[str, str]) -> dict[str, str]:
-        """Change several jobs alike, in one call where Slurm allows; why not, of those refused."""
-        # With a node list, scontrol takes several numbers for one that is none.
+        """Apply the same change to several jobs; return the error of each refused job."""
+        # With a node list, scontrol misreads several job numbers as one invalid number.
         if "ReqNodeList" in fields and len(keys) > 1:
             return {k: v for key in keys for k, v in self.update_jobs([key], fields).items()}
         try:
@@ -123,17 +123,17 @@ class SlurmClient:
         return {}
 
     def requeue(self, key: str) -> None:
-        """Stop a job and let it wait again."""
+        """Stop a job and put it back into the queue."""
         self.commands.text("scontrol", "requeue", key)
 
 
 def update_words(key: str, fields: Mapping[str, str]) -> tuple[str, ...]:
-    """The command that changes a job."""
+    """Build the command that changes a job."""
     return ("scontrol", "update", f"JobId={key}", *_words(fields))
 
 
 def _words(fields: Mapping[str, str]) -> list[str]:
-    """`Name=value` each; no value can begin another field, as no shell takes them apart."""
+    """Format fields as `Name=value`. Without a shell, a value cannot start another field."""
     for name, value in fields.items():
         if "\n" in value or "\0" in value:
             raise SlurmError(f"Slurm: {name} would have a line break in it")

@@ -1,4 +1,4 @@
-"""Jobs that wait or run, by one call of squeue, and the notes in their AdminComment."""
+"""Waiting and running jobs, read by one call of squeue, and the notes in their AdminComment."""
 
 import json
 import re
@@ -28,23 +28,23 @@ NOT_YET = (
 )  # fmt: skip
 
 
-"""Reasons of waiting that no machine helps against."""
+"""Reasons of waiting that free nodes do not remove."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """One job, or one task of an array. Texts are the user's own, and may be anything.
+    """Slurm job, or one task of an array. Its texts come from the user and are not trusted.
 
     Attributes:
-        key: what scontrol takes: `17`, or `17_3` for a task.
-        number: of its own, as its nodes know it; that of the array while a task waits.
-        gpus, gpu_type: asked for, all nodes together; the type is empty for any.
-        gpus_per_node: asked for of each node; 0 where they were asked for in another way.
-        nodes: how many it asked for at least.
-        placed: (node name, GPUs there) while it has machines.
-        required_nodes, features: what it demands of its nodes.
+        key: identifier for scontrol: `17`, or `17_3` for a task.
+        number: job number on its nodes; the number of the array while a task waits.
+        gpus, gpu_type: requested, all nodes together; the type is empty for any.
+        gpus_per_node: requested on each node; 0 if requested in another way.
+        nodes: fewest requested nodes.
+        placed: (node name, GPUs there) while it has an allocation.
+        required_nodes, features: constraints on its nodes.
         time_limit_s: None without one.
-        submit_s, start_s: seconds since 1970, whole ones; 0 for not yet.
+        submit_s, start_s: whole seconds since 1970; 0 before the event.
     """
 
     key: str
@@ -81,12 +81,12 @@ class SlurmJob:
 
     @property
     def is_eligible(self) -> bool:
-        """It waits for machines, not for a time, another job or somebody's release."""
+        """Return True if it waits for resources only, not for a time, another job or a hold."""
         return self.is_pending and self.priority != 0 and self.reason not in NOT_YET
 
     @property
     def has_machines(self) -> bool:
-        """It runs, begins or ends on machines."""
+        """Return True while it has an allocation: starting, running or completing."""
         return self.state in HAS_MACHINES
 
 
@@ -98,14 +98,14 @@ ITEM = re.compile(
 
 
 class Gpus(NamedTuple):
-    """How many of which type; the type is empty where none is named."""
+    """Number and type of GPUs; the type is empty where none is named."""
 
     type_name: str
     number: int
 
 
 def asked_gpus(text: str) -> Gpus:
-    """GPUs that a text names, others left out; of several types the first, with all counts."""
+    """Parse the GPUs of a TRES text; for several types, the first type with the total count."""
     type_name, count = "", 0
     for item in _items(text):
         match = ITEM.fullmatch(item)
@@ -116,7 +116,7 @@ def asked_gpus(text: str) -> Gpus:
 
 
 def _items(text: str) -> list[str]:
-    """Split at commas outside of brackets."""
+    """Split a text at commas outside of brackets."""
     items, depth = [""], 0
     for character in text[:10_000]:
         depth += (character == "(") - (character == ")")
@@ -137,10 +137,10 @@ RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
 def expanded(text: str) -> list[str]:
-    """Every name, in order; digits keep their leading zeros.
+    """Expand a node list in Slurm's notation; numbers keep their leading zeros.
 
     Raises:
-        SlurmError: it is no such list, or has more than 100,000 names.
+        SlurmError: it is not a node list, or has more than 100,000 names.
     """
     found: list[str] = []
     for part in PART.findall(text):
@@ -157,7 +157,7 @@ def _expanded_part(part: str, most: int) -> list[str]:
     for piece in part[begin + 1 : end].split(","):
         match = RANGE.fullmatch(piece)
         if match is None:
-            raise SlurmError(f"Slurm: {part[:80]!r} is no list of nodes")
+            raise SlurmError(f"Slurm: {part[:80]!r} is not a list of nodes")
         first, last = match.group(1), match.group(2) or match.group(1)
         if not 0 <= int(last) - int(first) < most:
             raise SlurmError(f"Slurm: {part[:80]!r} names too many nodes, or none")
@@ -175,7 +175,7 @@ LONGEST = 16_000
 
 
 def notes_in(text: str) -> dict[str, Any]:
-    """What we have noted there; empty for nothing."""
+    """Return Wattloop's notes in an AdminComment; empty without notes."""
     begin, end = _ours(text)
     if begin < 0:
         return {}
@@ -184,7 +184,7 @@ def notes_in(text: str) -> dict[str, Any]:
 
 
 def format_notes(text: str, notes: Mapping[str, Any]) -> str:
-    """The text with our notes changed: others' words stay, a note of None goes."""
+    """Return an AdminComment with changed notes; other text stays, a note of None is removed."""
     kept = {**notes_in(text), **notes}
     ours = {name: value for name, value in kept.items() if value is not None}
     said = f"{MARK}{json.dumps(ours, separators=(',', ':'))}" if ours else ""
@@ -195,7 +195,7 @@ def format_notes(text: str, notes: Mapping[str, Any]) -> str:
 
 
 def _ours(text: str) -> tuple[int, int]:
-    """Where our part begins and ends; -1 where there is none."""
+    """Return the start and end of Wattloop's notes; -1 without notes."""
     begin = text.find(MARK + "{")
     if begin < 0:
         return -1, -1
@@ -206,11 +206,9 @@ def _ours(text: str) -> tuple[int, int]:
     return begin, begin + len(MARK) + length
 
 
-# Every job that waits or runs, by one call of squeue.
-#
-# Columns have a fixed width in bytes, and so has a record: a job's name or comment may have line
-# breaks, separators or any other character in it, and still only fills its own column. (`squeue
-# --json` is as safe, but lists every ended job as well and takes ten times as long, ADR 0043.)
+# Columns and records have a fixed width in bytes, so line breaks or separators in a job's name or
+# comment cannot change other columns. `squeue --json` is as safe, but also lists finished jobs and
+# takes ten times as long (ADR 0043).
 
 COLUMNS = {
     "JobArrayID": ("JOBID", 128),
@@ -244,7 +242,7 @@ COLUMNS = {
 }
 
 
-"""What squeue calls a column -> its heading, and its width in bytes."""
+"""Column name of squeue -> its heading and its width in bytes."""
 
 
 OLD_NAMES = {"AdminComment": "admin_comment"}
@@ -271,14 +269,14 @@ KEY = re.compile(r"\d{1,18}(_\d{1,9})?", re.ASCII)
 MOST_TASKS = 200
 
 
-"""Waiting tasks of one array that are looked at; the rest follows as these start."""
+"""Most waiting tasks read of one array; the rest follows as these start."""
 
 
 class JobLister:
-    """Asks squeue, and reads again only what has changed since the last time.
+    """Job list from squeue that parses only records changed since the last call.
 
     Args:
-        commands: who starts it.
+        commands: runner of Slurm's programs.
     """
 
     def __init__(self, commands: SlurmCommands) -> None:
@@ -286,10 +284,10 @@ class JobLister:
         self._read: dict[bytes, list[SlurmJob]] = {}
 
     def jobs(self) -> list[SlurmJob]:
-        """Every job that waits or has machines.
+        """Return all jobs that wait or have an allocation.
 
         Raises:
-            SlurmError: it does not answer, or its columns are others.
+            SlurmError: Slurm does not answer, or squeue has other columns.
         """
         error = SlurmError("Slurm: squeue has other columns than those asked for")
         for names in (OLD_NAMES, {}):
@@ -306,19 +304,19 @@ class JobLister:
 
 
 def read_jobs(text: bytes) -> list[SlurmJob]:
-    """Jobs of what squeue printed, headings included.
+    """Parse the output of squeue, including its headings.
 
     Raises:
-        SlurmError: it is no such list.
+        SlurmError: the output does not have the requested form.
     """
     return [job for each in _records(text) for job in _jobs(_cut(each))]
 
 
 def _records(text: bytes) -> list[bytes]:
-    """One for each job; that they are whole is seen by their number and by the headings."""
+    """Split the output into records; the length and the headings show that it is complete."""
     size = sum(width for _, width in COLUMNS.values()) + 1
     if len(text) < size or len(text) % size:
-        raise SlurmError("Slurm: squeue's list of jobs has not the form that was asked for")
+        raise SlurmError("Slurm: squeue's list of jobs does not have the requested form")
     headings = _cut(text[:size])
     for name, (heading, _) in COLUMNS.items():
         if not headings[name].startswith(heading[:3]):
@@ -382,7 +380,7 @@ def _job(row: Mapping[str, str], key: str) -> SlurmJob:
 
 
 def _placed(text: str, gpus: int) -> tuple[tuple[str, int], ...]:
-    """Nodes with the GPUs of the job on each; which ones of a node is Slurm's own business."""
+    """Return the nodes of a job with its GPUs on each. Slurm chooses the GPUs within a node."""
     try:
         names = expanded(text)
     except SlurmError:
@@ -394,7 +392,7 @@ def _placed(text: str, gpus: int) -> tuple[tuple[str, int], ...]:
 
 
 def _tasks(text: str) -> list[int]:
-    """`1-5:2,9%2` -> 1, 3, 5, 9; the first of them where there are many."""
+    """Expand array tasks: `1-5:2,9%2` -> 1, 3, 5, 9; only the first ones of many."""
     found: list[int] = []
     for piece in text.partition("%")[0].split(","):
         match = TASKS.fullmatch(piece)
@@ -410,7 +408,7 @@ def _whole(text: str) -> int | None:
 
 
 def _limit_s(text: str) -> float | None:
-    """`3-04:05:06`, `05:06`; None for UNLIMITED."""
+    """Parse a time limit such as `3-04:05:06` or `05:06`; None for UNLIMITED."""
     match = LIMIT.fullmatch(text)
     if match is None:
         return None

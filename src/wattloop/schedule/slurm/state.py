@@ -1,4 +1,4 @@
-"""The driver's state file, which survives `kill -9`, and its status file."""
+"""State file of the driver, which survives `kill -9`, and its status file."""
 
 import fcntl
 import json
@@ -17,7 +17,7 @@ VERSION = 1
 
 
 def default_state_path() -> Path:
-    """`/var/lib/wattloop/slurm/state.json` for root, in the user's state folder for others."""
+    """Return `/var/lib/wattloop/slurm/state.json` for root, else a path in the state folder."""
     if os.geteuid() == 0:
         return Path("/var/lib/wattloop/slurm/state.json")
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
@@ -25,16 +25,16 @@ def default_state_path() -> Path:
 
 
 class DriverState:
-    """What was let through and not seen to start yet, and what users have had.
+    """State of a driver: released jobs that have not started, and the usage of users.
 
     Args:
-        path: of the file; made with its folder where there is none.
+        path: state file; created with its folder if missing.
 
     Attributes:
-        gate_name: of this driver's reservation, the same after a restart.
-        opened: jobs let through, by key. Written before Slurm is told.
-        use_gpu_s: GPU seconds that users have had in jobs that ended.
-        preempting: jobs that were told to stop and have not been set free to start again.
+        gate_name: name of this driver's reservation, the same after a restart.
+        opened: released jobs, by key. Written before Slurm is called.
+        use_gpu_s: GPU seconds of each user's finished jobs.
+        preempting: preempted jobs whose start delay has not been cleared yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,10 +48,10 @@ class DriverState:
 
     @classmethod
     def load(cls, path: Path) -> "DriverState":
-        """As it was left; a new one where there is no file.
+        """Load the state; a new one without a file.
 
         Raises:
-            ConfigError: the file is something else; nothing is overwritten.
+            ConfigError: the file is not a state file; it is not overwritten.
         """
         state = cls(path)
         try:
@@ -61,16 +61,17 @@ class DriverState:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
-                f"{path}: no state of a Slurm driver ({type(error).__name__}: {error}); move it "
-                "away, then 'scontrol show reservation' shows whether one of ours is left"
+                f"{path}: not a state file of a Slurm driver ({type(error).__name__}: {error}); "
+                "move it away and delete a left-over reservation wattloop_* ('scontrol show "
+                "reservation')"
             ) from None
         return state
 
     def hold(self) -> None:
-        """Keep other drivers off this file until the process ends.
+        """Lock the file against other drivers until the process ends.
 
         Raises:
-            ConfigError: another one is running, or the folder cannot be used.
+            ConfigError: another driver has locked it, or the folder is not writable.
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -90,13 +91,13 @@ class DriverState:
         self._lock = lock
 
     def let_go(self) -> None:
-        """Others may have the file."""
+        """Unlock the file."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def save(self) -> None:
-        """Write it so that a power cut leaves the old or the new; nothing when nothing changed."""
+        """Write the state atomically, unless it is unchanged."""
         text = json.dumps(self._to_dict())
         if text == self._saved:
             return
@@ -135,7 +136,7 @@ def status_path(state: Path) -> Path:
 
 
 def write_status(path: Path, status: Mapping[str, Any]) -> None:
-    """Whole or not at all; a full disk stops no job."""
+    """Write the status file atomically; a full disk must not stop jobs."""
     beside = path.with_suffix(".new")
     with suppress(OSError):
         beside.write_text(json.dumps(status, default=str), "utf-8")
@@ -143,10 +144,10 @@ def write_status(path: Path, status: Mapping[str, Any]) -> None:
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """As it was last written, with whether its process is alive.
+    """Read the status file and check whether its process is alive.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no valid status file.
     """
     try:
         found = json.loads(path.read_text("utf-8"))
@@ -158,7 +159,7 @@ def read_status(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: not readable ({error})") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"{path}: is no status of a driver")
+        raise ConfigError(f"{path}: not a status file of a driver")
     return {**found, "alive": _is_alive(found.get("pid"))}
 
 
@@ -170,5 +171,5 @@ def _is_alive(pid: Any) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # it is somebody else's
+        return True  # the process belongs to another user
     return True

@@ -1,4 +1,4 @@
-"""Slurm's cluster as the view that policies know from the simulator."""
+"""Slurm's cluster as a view, the same interface that policies use in the simulator."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,16 +26,16 @@ from wattloop.schedule.view import ClusterView, PreemptionLoss, RunningJob, User
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The jobs at one moment.
+    """Jobs at one moment, by their role for the driver.
 
     Attributes:
-        waiting: ours to decide about; those on standby among them.
-        coming: let through to free GPUs, and not running yet.
-        running: on our nodes with GPUs, ours or not.
-        ending: still on our nodes, but done.
-        passing: waiting jobs that the gate keeps from our nodes and that are not ours to place.
-        strangers: waiting jobs that name our gate although nobody let them through.
-        by_key: every job.
+        waiting: jobs that the policy places, including those on standby.
+        coming: released to free GPUs, and not running yet.
+        running: on GPUs of managed nodes, managed or not.
+        ending: completing on managed nodes.
+        passing: waiting jobs that the reservation blocks and that the driver does not place.
+        strangers: waiting jobs that name the reservation although the driver did not release them.
+        by_key: all jobs.
     """
 
     waiting: list[SlurmJob] = field(default_factory=list)
@@ -54,13 +54,13 @@ def snapshot_of(
     gate_name: str,
     opened: Mapping[str, ReleasedJob],
 ) -> Snapshot:
-    """Sort the jobs.
+    """Classify the jobs.
 
     Args:
-        jobs: all that Slurm knows.
-        site: what is ours.
-        gate_name: of our reservation; empty when there is none.
-        opened: jobs that were let through.
+        jobs: all of Slurm's jobs.
+        site: the managed cluster.
+        gate_name: name of the driver's reservation; empty without one.
+        opened: released jobs.
     """
     found, known = Snapshot(), site.known
     for job in jobs:
@@ -87,7 +87,7 @@ def _sort_pending(
         found.strangers.append(job)
         return
     if job.reservation and not names_gate:
-        return  # it has machines of its own
+        return  # it runs on nodes that are not managed
     is_ours = all(name in site.managed for name in partitions) and job.gpus > 0
     if is_ours and was is not None and was.why == "start" and names_gate:
         found.coming.append(job)
@@ -99,10 +99,10 @@ def _sort_pending(
 
 
 class GpuSlots:
-    """Who has how many GPUs where.
+    """Assignment of GPUs to jobs.
 
     Attributes:
-        taken: node -> bit mask of GPUs that are not free.
+        taken: node -> bit mask of allocated GPUs.
     """
 
     def __init__(self, known: KnownNodes) -> None:
@@ -110,7 +110,7 @@ class GpuSlots:
         self.taken: dict[int, int] = {}
 
     def take(self, placed: Iterable[tuple[str, int]]) -> Nodes:
-        """GPUs of a job on its nodes; those of nodes that are not ours are left out."""
+        """Allocate the GPUs of a running job; nodes that are not managed are skipped."""
         found = []
         for name, gpus in placed:
             node = self._known.numbers.get(name)
@@ -119,7 +119,7 @@ class GpuSlots:
         return tuple(found)
 
     def reserve(self, names: Iterable[str], gpus: int) -> Nodes:
-        """GPUs for a job that is about to start: on these nodes, or wherever some are free."""
+        """Allocate GPUs for a released job: on the named nodes, or on any node with free GPUs."""
         found, left = [], gpus
         for name in tuple(names) or self._known.names:
             node = self._known.numbers.get(name)
@@ -129,7 +129,7 @@ class GpuSlots:
         return tuple(found)
 
     def give(self, nodes: Nodes) -> None:
-        """GPUs that are free after all."""
+        """Free the GPUs of an allocation."""
         for node, mask in nodes:
             self.taken[node] &= ~mask
 
@@ -144,18 +144,19 @@ class GpuSlots:
 
 
 def allocation(cluster: Cluster, taken: Mapping[int, int], is_up: Sequence[bool]) -> Machines:
-    """Machines with some GPUs taken and some nodes away.
+    """Build the machines with some GPUs allocated and some nodes down.
 
     Args:
-        cluster: as built.
-        taken: node -> bit mask of GPUs that are not free.
-        is_up: of every node.
+        cluster: the cluster.
+        taken: node -> bit mask of allocated GPUs.
+        is_up: state of every node.
     """
     machines = Machines(cluster)
     for each in machines.nodes_with:
         for nodes in each:
             nodes.clear()
-    for node in reversed(range(len(machines.sizes))):  # the last one in is the first one out
+    # The node that was added last is allocated first, so this prefers low node numbers.
+    for node in reversed(range(len(machines.sizes))):
         machines.free_mask[node] &= ~taken.get(node, 0)
         machines.is_up[node] = is_up[node]
         if is_up[node]:
@@ -171,15 +172,15 @@ def pending_start(
     seats: GpuSlots,
     seated: dict[str, Nodes],
 ) -> tuple[list[SlurmJob], list[SlurmJob]]:
-    """Jobs about to start that have their GPUs, and those whose GPUs another got before them.
+    """Split released jobs into those with free GPUs and those whose GPUs another job has.
 
-    The latter wait again: Slurm would start older jobs on those GPUs for ever.
+    The latter wait again, because Slurm could start older jobs on those GPUs for ever.
 
     Args:
-        jobs: about to start.
-        opened: where each of them was let through to.
-        seats: what is free; changed.
-        seated: gets the nodes of those that have their GPUs.
+        jobs: released jobs that have not started.
+        opened: their releases.
+        seats: free GPUs; changed.
+        seated: receives the nodes of jobs with free GPUs.
     """
     coming: list[SlurmJob] = []
     late: list[SlurmJob] = []
@@ -205,7 +206,7 @@ def running_of(
     known: KnownNodes,
     now_s: float,
 ) -> RunningJob:
-    """A job on its machines, by the option that is most like what it has."""
+    """Convert a running job, with the option closest to its allocation."""
     type_index = known.cluster.node_types[nodes[0][0]] if nodes else int(options.type_index[0])
     gpus = sum(mask.bit_count() for _, mask in nodes) or int(options.gpus[0])
     mine = np.flatnonzero((options.type_index == type_index) & (options.gpus == gpus))
@@ -225,7 +226,7 @@ def running_of(
 
 
 def noted_cap_w(job: SlurmJob) -> float | None:
-    """The power limit that a driver wrote for the job; None for none."""
+    """Return the power cap that a driver wrote for the job; None for none."""
     found = notes_in(job.admin_comment).get("cap_w")
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < 1e5:
         return None
@@ -233,7 +234,7 @@ def noted_cap_w(job: SlurmJob) -> float | None:
 
 
 def loss_of(untouchable: frozenset[int], now_s: float) -> Callable[[RunningJob], PreemptionLoss]:
-    """Slurm's requeue begins a job anew: all that it has done is lost."""
+    """Return the loss of a preemption: a requeued Slurm job loses all its progress."""
 
     def loss(running: RunningJob) -> PreemptionLoss:
         if running.job in untouchable:
@@ -249,29 +250,29 @@ def loss_of(untouchable: frozenset[int], now_s: float) -> Callable[[RunningJob],
 ROUND_S = 2.0
 
 
-"""How long before a budget falls the driver acts: its rounds are a second apart and take time."""
+"""Time before a decrease of the budget at which the driver acts, because rounds take time."""
 
 
 NEVER = 1_000_000
 
 
-"""Preemptions of a job that nobody may stop: more than any policy allows."""
+"""Preemption count of a job that may not be preempted: more than any policy allows."""
 
 
-NOBODY: Mapping[str, float] = MappingProxyType({})
+NO_BACKOFF: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(slots=True)
 class LiveView:
-    """A view, what its numbers mean in Slurm, and the machines behind it.
+    """View of Slurm with the job numbers and machines behind it.
 
     Attributes:
-        view: for the policy. Numbers of jobs hold for this round.
-        jobs: by number.
-        machines: who has what; changed while a round is planned.
-        coming: numbers of jobs that were let through and have not begun.
-        untouchable: numbers of running jobs that are not ours to stop, cannot be requeued, or
-            have not begun.
+        view: view for the policy. Job numbers are valid for this round only.
+        jobs: Slurm jobs, by number.
+        machines: allocations; changed while a round is planned.
+        coming: numbers of released jobs that have not started.
+        untouchable: numbers of running jobs that are not managed, cannot be requeued, or have
+            not started.
     """
 
     view: ClusterView
@@ -282,7 +283,7 @@ class LiveView:
 
 
 class _Rows:
-    """Jobs while they are numbered."""
+    """Table of jobs while the view is built."""
 
     def __init__(self, oracle: FleetOracle) -> None:
         self.oracle = oracle
@@ -306,18 +307,18 @@ def live_view(
     opened: Mapping[str, ReleasedJob],
     use_gpu_s: Mapping[str, float],
     now_s: float,
-    set_aside: Mapping[str, float] = NOBODY,
+    set_aside: Mapping[str, float] = NO_BACKOFF,
 ) -> LiveView:
     """Build the view of one moment.
 
     Args:
         snapshot: the jobs.
-        site: what does not change from round to round.
-        is_up: of every node.
-        opened: what was let through, and to where.
-        use_gpu_s: what users have had in jobs that ended.
+        site: the managed cluster.
+        is_up: state of every node.
+        opened: released jobs.
+        use_gpu_s: GPU seconds of each user's finished jobs.
         now_s: seconds since 1970.
-        set_aside: job -> until when it is not offered, as Slurm would not start it.
+        set_aside: job -> end of its back-off, after Slurm did not start it.
     """
     known, believed, oracle = site.known, site.believed, site.oracle
     seats = GpuSlots(known)
@@ -406,7 +407,7 @@ def live_view(
 def _offered(
     oracle: FleetOracle, kind: JobKind | None, work: float, job: SlurmJob
 ) -> tuple[JobKind, float]:
-    """The kind if the oracle can say something of it now, else its time limit."""
+    """Return the job's kind if the oracle has an estimate now, else a kind by its time limit."""
     if kind is not None:
         try:
             options = oracle.soon(kind)

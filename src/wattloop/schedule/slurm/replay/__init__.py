@@ -1,1 +1,1 @@
-"""A scenario's jobs on a real Slurm with virtual GPUs, beside what the simulator says of them."""
+"""Replay of a scenario on a real Slurm with virtual GPUs, compared with the simulator."""

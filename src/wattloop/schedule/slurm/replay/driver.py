@@ -1,4 +1,4 @@
-"""The driver of `wattloop slurm run`, at work for as long as a replay takes."""
+"""Slurm driver in a background thread during a replay."""
 
 import getpass
 import math
@@ -32,17 +32,17 @@ from wattloop.schedule.step_function import StepFunction
 
 @dataclass
 class Steering:
-    """Makes, for a policy, a driver that steers Slurm while it is open.
+    """Factory of context managers in which a driver runs a policy on Slurm.
 
     Args:
-        plan: the jobs, whose oracle the driver asks, and whose budget it keeps.
-        commands: Slurm.
-        folder: for the driver's notes and log.
-        partition: managed; Slurm's only one unless given.
-        settings: times of the driver.
+        plan: replay plan; the driver uses its oracle and its budget.
+        commands: runner of Slurm's programs.
+        folder: folder of the driver's state file and log.
+        partition: managed partition; by default Slurm's only one.
+        settings: intervals and limits of the driver.
 
     Attributes:
-        rounds: what each round of the driver found and did, by policy.
+        rounds: reports of the driver's rounds, by policy.
     """
 
     plan: ReplayPlan
@@ -53,7 +53,7 @@ class Steering:
     rounds: dict[str, list[RoundReport]] = field(default_factory=dict)
 
     def looks(self, policy: str) -> list[tuple[float, list[int]]]:
-        """When its driver looked, on the clock of `time.monotonic`, and what it started then."""
+        """Return the times of a driver's polls (`time.monotonic`) and the jobs started then."""
         offset_s = time.time() - time.monotonic()
         return [
             (report.at_s - offset_s, [int(key) for key in report.starts if key.isdigit()])
@@ -61,7 +61,7 @@ class Steering:
         ]
 
     def __call__(self, policy: str) -> AbstractContextManager[object]:
-        """A context in which Slurm does what the policy says."""
+        """Return a context in which the policy schedules Slurm's jobs."""
         return self._steering(policy)
 
     @contextmanager
@@ -87,7 +87,7 @@ class Steering:
         def work() -> None:
             try:
                 run_loop(driver, stop, on_round=reports.append)
-            except Exception as error:  # noqa: BLE001 - told by whoever waits for the jobs
+            except Exception as error:  # noqa: BLE001 - reported when the context ends
                 faults.append(error)
 
         thread = threading.Thread(target=work, name=f"driver {name}")
@@ -103,14 +103,14 @@ class Steering:
             raise SlurmError(f"replay: the driver of {name} gave up: {faults[0]}")
 
     def _site(self, client: SlurmClient) -> ManagedCluster:
-        """As an operator would describe it, with the plan's own figures."""
+        """Build the managed cluster with the plan's power figures and oracle."""
         plan = self.plan
         nodes = client.nodes()
         partitions = (self.partition,) if self.partition else _only(nodes)
         known = known_nodes(nodes, partitions, described=plan.cluster)
         oracle = FleetOracle.of(known.cluster, plan.oracle)
         for kind in plan.open.kinds:
-            oracle.options(kind)  # traced now: the first round has no time for it
+            oracle.options(kind)  # trace models now: tracing takes longer than a round
         return ManagedCluster(
             known=known,
             managed=partitions,
@@ -129,7 +129,7 @@ def _only(nodes: Sequence[SlurmNode]) -> tuple[str, ...]:
 
 
 def _constant(budget: StepFunction) -> StepFunction:
-    """The driver's clock is the day's, the plan's begins with its first job."""
+    """Return the budget if it is constant: driver and plan count time from different origins."""
     if len(budget.values) > 1 and not math.isinf(max(budget.values)):
         raise ConfigError("replay: a budget that changes over the day; give one with --budget")
     return budget

@@ -1,8 +1,9 @@
-"""A replayed job: occupies the virtual GPUs that Slurm gave it, for as long as the oracle says.
+"""Replayed job: load the allocated virtual GPUs for the time that the oracle predicts.
 
     python -m wattloop.schedule.slurm.replay.job FOLDER JOB
 
-Standard library and the virtual GPU only: two hundred of these start within minutes on two cores.
+Imports only the standard library and the virtual GPU, because 200 of these processes start within
+minutes on two cores.
 """
 
 import json
@@ -21,7 +22,7 @@ from wattloop.virtual.timeline import this_process
 
 
 def main(folder: Path, job: str) -> int:
-    """Work, and note what was done; exit code 2 when there is nothing to work on."""
+    """Run the job and record what it did; return 2 when it cannot run here."""
     env = os.environ
     try:
         node = env["SLURMD_NODENAME"]
@@ -64,7 +65,7 @@ def _work(gpus: list[VirtualGpu], seconds: float, power_w: float, notes: Path) -
 
 
 def _note(path: Path, gpus: list[VirtualGpu], begin_s: float, end_s: float, share: float) -> None:
-    """One line for each time it ran, at the end of what there is."""
+    """Append one line for this run of the job."""
     line = {
         "slurm_job": int(os.environ.get("SLURM_JOB_ID", "0")),
         "gpus": [gpu.index for gpu in gpus],
@@ -80,7 +81,7 @@ def _note(path: Path, gpus: list[VirtualGpu], begin_s: float, end_s: float, shar
 
 
 def _kept(path: Path) -> float:
-    """The share of its work that a job which was stopped has done."""
+    """Return the share of work that earlier runs of a preempted job completed."""
     try:
         return float(json.loads(path.read_text("utf-8").splitlines()[-1])["done"])
     except (OSError, ValueError, IndexError, KeyError):

@@ -1,7 +1,7 @@
-"""What this Slurm took to start a job, and to give the GPUs of one to the next.
+"""Slurm's latencies: from its decision to the start of a job, and from one job's end to the next.
 
-Slurm's own times are whole seconds; its controller's log has milliseconds. Where the log cannot be
-read, a start is taken in the middle of its second, which is right on average.
+squeue shows whole seconds; the log of slurmctld has milliseconds. Where the log cannot be read, a
+start is assumed in the middle of its second, which is right on average.
 """
 
 import math
@@ -23,19 +23,19 @@ STARTED = re.compile(
 ENDED = re.compile(r"^\[(\S+?)\] _job_complete: ()JobId=(\d+) done")
 MANY = 10
 LONGEST_S = 30.0
-"""A start that took longer was put off, not slow."""
+"""Longest start latency; a longer one means that the start was postponed."""
 PASS_S = 0.05
-"""Starts that are closer than this were decided together."""
+"""Starts closer together than this belong to one scheduling pass."""
 
 
 class Times(NamedTuple):
-    """Slurm's times of jobs, by its numbers, on the clock of `time.monotonic`.
+    """Slurm's times of jobs, by Slurm's job numbers, on the clock of `time.monotonic`.
 
     Attributes:
-        started_s: when it decided to start each, last.
-        ended_s: when it knew that each had ended; empty without its log.
-        source: who says so.
-        backfilled: jobs that its backfill scheduler started; empty without its log.
+        started_s: last decision to start each job.
+        ended_s: time at which slurmctld registered the end; empty without its log.
+        source: source of the times.
+        backfilled: jobs started by the backfill scheduler; empty without the log.
     """
 
     started_s: Mapping[int, float]
@@ -46,14 +46,14 @@ class Times(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Means over the jobs of a run.
+    """Mean latencies over the jobs of a run.
 
     Attributes:
-        start_s: from Slurm's decision to start a job until it worked.
-        end_s: from the end of work on a job's GPUs until Slurm gave them to one that had waited
-            for them, its next look at the queue included; None when no job had.
-        starts, ends: how many of each were seen.
-        source: where Slurm's times come from.
+        start_s: from Slurm's decision to start a job until the job works.
+        end_s: from the end of work on GPUs until Slurm allocates them to a waiting job, including
+            the wait for the next scheduling pass; None when no job waited for GPUs.
+        starts, ends: number of observations of each.
+        source: source of Slurm's times.
     """
 
     start_s: float
@@ -70,14 +70,14 @@ def latency_of(
     *,
     with_backfilled: bool = True,
 ) -> Latency:
-    """Latencies of a run.
+    """Compute the latencies of a run.
 
     Args:
-        ran: what jobs noted.
-        submitted_s: job number -> when it was submitted.
-        times: Slurm's.
-        with_backfilled: jobs that Slurm backfilled count for `end_s`. Not where the simulator knows
-            when Slurm looks for gaps: until then they waited for that.
+        ran: records of the jobs.
+        submitted_s: job number -> time of submission.
+        times: Slurm's times.
+        with_backfilled: count backfilled jobs for `end_s`. Not useful where the simulator models
+            the backfill interval, because these jobs waited for the backfill pass.
     """
     started_s = times.started_s
     starts: list[float] = []
@@ -106,16 +106,16 @@ def latency_of(
 def steered_end_s(
     ran: Sequence[Ran], times: Times, rounds_s: Sequence[tuple[float, Sequence[int]]]
 ) -> float | None:
-    """The latency after a job under a driver that had to wait for power, not for GPUs.
+    """Compute the latency after a job under a driver whose jobs wait for power, not for GPUs.
 
-    Three parts: until Slurm knew that a job had ended, until the driver looked (half the time
-    between two looks), and until Slurm did what the driver said. None when one of them was not
-    seen.
+    It has three parts: until Slurm registers the end of a job, until the driver polls (half the
+    interval between polls), and until Slurm executes the driver's start. None when one of them was
+    not observed.
 
     Args:
-        ran: what jobs noted.
-        times: Slurm's.
-        rounds_s: when the driver looked, and which jobs it started then.
+        ran: records of the jobs.
+        times: Slurm's times.
+        rounds_s: times of the driver's polls, and the jobs started then.
     """
     noticed_s = [times.ended_s[each.slurm_job] - each.end_s for each in ran
                  if each.slurm_job in times.ended_s]  # fmt: skip
@@ -132,8 +132,10 @@ def steered_end_s(
 
 
 def _least_of_each_pass(turns: list[tuple[float, float]]) -> list[float]:
-    """Of jobs that one look at the queue has started, one had waited for the last GPUs to become
-    free; the others had waited for it, or for their turn.
+    """Return the shortest wait of each scheduling pass.
+
+    Of the jobs started in one pass, only one waited for the GPUs that became free last; the others
+    waited longer, for that pass or for their turn.
     """
     found: list[float] = []
     last_s = -math.inf
@@ -147,7 +149,7 @@ def _least_of_each_pass(turns: list[tuple[float, float]]) -> list[float]:
 
 
 def read_times(slurm: Callable[..., str]) -> Times:
-    """When Slurm decided to start each job, and when it knew of its end."""
+    """Read from Slurm when it decided to start each job and when it registered its end."""
     offset_s = time.time() - time.monotonic()
     log = _log_file(slurm)
     if log is not None:
@@ -175,7 +177,7 @@ def read_times(slurm: Callable[..., str]) -> Times:
 
 
 def _log_file(slurm: Callable[..., str]) -> Path | None:
-    """The controller's log, if it is on this machine and we may read it."""
+    """Return the log file of slurmctld, if it is on this machine and readable."""
     for line in slurm("scontrol", "show", "config").splitlines():
         name, _, value = line.partition("=")
         if name.strip() == "SlurmctldLogFile":

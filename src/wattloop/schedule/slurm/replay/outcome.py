@@ -1,4 +1,4 @@
-"""The power and the figures of a replay, real or simulated, and their differences."""
+"""Power samples and figures of a replay, measured or simulated, and their differences."""
 
 import json
 import math
@@ -23,24 +23,24 @@ from wattloop.virtual.meter import VirtualEnergy
 PERIOD_S = 0.1
 
 
-"""The cards' counters change ten times a second."""
+"""Update interval of the GPUs' energy counters: ten times a second."""
 
 
 RAMPS_S = (0.0, 0.001, 0.003, 0.006, 0.012, 0.025)
 
 
-"""After a change cards need some milliseconds; they may cross meanwhile."""
+"""Time that GPUs need to reach their power after a change; their changes may overlap."""
 
 
 class PowerSample(NamedTuple):
-    """Mean power of all GPUs since the sample before."""
+    """Mean power of all GPUs since the previous sample."""
 
     at_s: float
     power_w: float
 
 
 class PowerWatch(BackgroundThread):
-    """Reads the energy counters of every GPU of every node, ten times a second, while open.
+    """Background thread that reads the energy counters of all GPUs ten times a second.
 
     Args:
         cards: the GPUs of each node.
@@ -68,7 +68,7 @@ class PowerWatch(BackgroundThread):
         return samples[-1].power_w if samples else 0.0
 
     def samples(self, begin_s: float = 0.0, end_s: float = float("inf")) -> list[PowerSample]:
-        """Power over time, on the clock of `time.monotonic`."""
+        """Return power over time, on the clock of `time.monotonic`."""
         between = [each for each in tuple(self._readings) if begin_s <= each[0] <= end_s]
         return [
             PowerSample(after_s, (after_j - before_j) / (after_s - before_s))
@@ -84,7 +84,7 @@ class PowerWatch(BackgroundThread):
             self._read()
 
     def _read(self) -> None:
-        # A counter shows its value of the last tenth of a second, on the same ticks everywhere.
+        # A counter shows its value at the last tenth of a second, at the same ticks on all nodes.
         tick_s = int(time.monotonic() / PERIOD_S) * PERIOD_S
         values = [value for meter in self._meters for value in meter.read()]
         if int(time.monotonic() / PERIOD_S) * PERIOD_S != tick_s:
@@ -98,9 +98,9 @@ class PowerWatch(BackgroundThread):
 
 
 def exact_peak_w(cards: Mapping[str, Sequence[VirtualGpu]], begin_s: float, end_s: float) -> float:
-    """Most that all GPUs drew together, looked at after every change of any of them.
+    """Return the peak power of all GPUs together, evaluated after every change.
 
-    Virtual cards know their whole past: nothing between two samples is missed.
+    Virtual GPUs record their whole history, so peaks between two samples are included.
     """
     gpus = [gpu for each in cards.values() for gpu in each]
     times_s = {begin_s, end_s}
@@ -112,14 +112,14 @@ def exact_peak_w(cards: Mapping[str, Sequence[VirtualGpu]], begin_s: float, end_
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One job from its start to its end, or until it was stopped.
+    """One run of a job, until its end or its preemption.
 
     Attributes:
-        job: its number in the plan.
-        slurm_job: its number in Slurm.
+        job: job number in the plan.
+        slurm_job: job number in Slurm.
         gpus: (node, GPU) of all its GPUs.
-        begin_s, end_s: of its work, on the clock of `time.monotonic`.
-        done: share of its work that is done.
+        begin_s, end_s: start and end of its work, on the clock of `time.monotonic`.
+        done: share of its work that is completed.
     """
 
     job: int
@@ -131,8 +131,9 @@ class Ran:
 
 
 def read_notes(folder: Path) -> list[Ran]:
-    """All that has been noted, by begin. A job of several nodes is one, and as long as its
-    longest part.
+    """Read the records of all jobs, ordered by start.
+
+    A job on several nodes is one record, with the duration of its longest part.
     """
     parts: dict[tuple[int, int], list[Ran]] = defaultdict(list)
     for path in (folder / "notes").iterdir():
@@ -157,18 +158,18 @@ def _whole(parts: list[Ran]) -> Ran:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one policy. Times and energy are the scenario's (real ones times the speedup).
+    """Figures of one policy. Times and energy are the scenario's (real ones times the speedup).
 
     Attributes:
-        jobs, done: how many there were, and how many finished.
+        jobs, done: number of jobs, and of finished jobs.
         makespan_s: from the first submission to the last end.
-        throughput_per_h: jobs done per hour of it.
-        jct_mean_s: submission to end.
-        wait_mean_s: submission to first work.
-        gpu_energy_j: of all GPUs in that time, idle ones included; simulated power.
-        peak_w: most that all GPUs drew together: of samples where it was measured.
-        over_budget_s: how long above the budget; None without one.
-        deadlines, misses: jobs that had one, and those that missed it.
+        throughput_per_h: finished jobs per hour of the makespan.
+        jct_mean_s: mean job completion time, from submission to end.
+        wait_mean_s: mean time from submission to the first start.
+        gpu_energy_j: energy of all GPUs over the makespan, idle ones included; simulated power.
+        peak_w: peak power of all GPUs together; measured runs use the samples.
+        over_budget_s: time above the budget; None without one.
+        deadlines, misses: number of jobs with a deadline, and of missed deadlines.
     """
 
     jobs: int
@@ -194,14 +195,14 @@ def real_figures(
     samples: Sequence[PowerSample],
     energy_j: float,
 ) -> Figures:
-    """Of a run on Slurm.
+    """Compute the figures of a run on Slurm.
 
     Args:
         plan: the jobs.
-        ran: what jobs noted.
-        submitted_s: when each was submitted.
-        samples: power over that time.
-        energy_j: of all GPUs from the first submission to the last end.
+        ran: records of the jobs.
+        submitted_s: time of submission of each job.
+        samples: power over the run.
+        energy_j: energy of all GPUs from the first submission to the last end.
     """
     begin_s = min(submitted_s.values())
     ends = {each.job: each.end_s for each in ran if each.done >= 1.0}
@@ -228,7 +229,7 @@ def real_figures(
 
 
 def simulated_figures(plan: ReplayPlan, result: SimulationResult) -> Figures:
-    """Of the simulator, on the same jobs."""
+    """Compute the figures of a simulation of the same jobs."""
     done = result.is_done
     jobs = result.jobs
     due = np.isfinite(jobs.deadline_s)
@@ -249,7 +250,7 @@ def simulated_figures(plan: ReplayPlan, result: SimulationResult) -> Figures:
 
 
 def difference(real: float, simulated: float) -> float:
-    """By what share of the real figure the simulated one is off."""
+    """Return the relative difference of the simulated figure from the real one."""
     if real == simulated:
         return 0.0
     return simulated / real - 1.0 if real else math.inf

@@ -1,4 +1,4 @@
-"""The jobs and nodes of a scenario as a real Slurm gets them, sped up."""
+"""Replay plan: the jobs and nodes of a scenario for a real Slurm, sped up."""
 
 import math
 import re
@@ -34,15 +34,15 @@ class _Node(NamedTuple):
 def matched_nodes(
     cluster: Cluster, slurm: Callable[..., str], partition: str = ""
 ) -> dict[int, str]:
-    """Node number of the cluster -> name of a Slurm node with as many GPUs of that type.
+    """Map each node number of the cluster to a Slurm node with the same GPUs.
 
     Args:
-        cluster: the scenario's.
+        cluster: the scenario's cluster.
         slurm: runs one of Slurm's commands.
-        partition: only its nodes; all unless given.
+        partition: use only the nodes of this partition; by default all nodes.
 
     Raises:
-        ConfigError: Slurm has not enough such nodes; says which it has.
+        ConfigError: Slurm has too few such nodes; the message lists its nodes.
     """
     found = _nodes(slurm, partition)
     left = list(found)
@@ -63,7 +63,7 @@ def matched_nodes(
 
 
 def _nodes(slurm: Callable[..., str], partition: str) -> list[_Node]:
-    """Nodes that are up, by name."""
+    """Return the nodes that are up, by name."""
     only = ("-p", partition) if partition else ()
     found: dict[str, _Node] = {}
     for line in slurm("sinfo", "-h", "-N", *only, "-o", "%N|%G|%t").splitlines():
@@ -86,18 +86,18 @@ LEAST_SPEEDUP, MOST_SPEEDUP = 1.0, 100_000.0
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """A world in which everything takes `1 / speedup` of the time; power is as it was.
+    """Scenario in which all times are divided by the speedup; power is unchanged.
 
     Attributes:
-        scenario: its name.
-        seed: of its jobs.
-        speedup: seconds of the scenario per second.
+        scenario: name of the scenario.
+        seed: seed of its jobs.
+        speedup: seconds of the scenario per real second.
         cluster: the machines.
-        asked: every job as its user asks for it: one GPU count, one batch, any GPU type.
+        asked: jobs as users submit them: one GPU count, one batch, any GPU type.
         open: the same jobs with all GPU counts that they could run on.
-        oracle: where time and power come from, as the scenario says.
-        truth: time and power of both.
-        settings: rules of the simulator, budget included.
+        oracle: settings of the scenario's oracle.
+        truth: oracle of both tables of jobs.
+        settings: settings of the simulator, including the budget.
     """
 
     scenario: str
@@ -111,15 +111,15 @@ class ReplayPlan:
     settings: EngineSettings
 
     def options(self, job: int) -> PlacementOptions:
-        """The placements that one job could take, other GPU counts included."""
+        """Return the possible placements of a job, including other GPU counts."""
         return self.truth.options(self.open.kinds[self.open.kind[job]])
 
     def asked_gpus(self, job: int) -> int:
-        """GPUs that its user asks for."""
+        """Return the number of GPUs that the user asks for."""
         return int(self.asked.kinds[self.asked.kind[job]].gpus[0])
 
     def limit_min(self, job: int) -> int:
-        """The time limit of a careful user, in Slurm's whole minutes."""
+        """Return the time limit that a careful user would set, in whole minutes."""
         slowest_s = float(self.open.work[job] * self.options(job).sample_s.max())
         return max(1, math.ceil((1.3 * slowest_s + 15.0) / 60.0))
 
@@ -127,16 +127,16 @@ class ReplayPlan:
 def plan_of(
     scenario: Scenario, *, seed: int = 0, speedup: float = 10.0, most_jobs: int | None = None
 ) -> ReplayPlan:
-    """A scenario's jobs, sped up.
+    """Build the replay plan of a scenario.
 
     Args:
-        scenario: what to replay.
-        seed: of its jobs.
-        speedup: how many times faster than in the scenario.
-        most_jobs: only the first so many.
+        scenario: scenario to replay.
+        seed: seed of its jobs.
+        speedup: factor by which times are divided.
+        most_jobs: use only this many jobs.
 
     Raises:
-        ConfigError: the speedup is none, or a job of the scenario fits nowhere.
+        ConfigError: the speedup is invalid, or a job of the scenario fits nowhere.
     """
     check_speedup(speedup)
     world = scenario.world(seed)
@@ -174,10 +174,10 @@ def plan_of(
 
 
 def check_speedup(speedup: float) -> None:
-    """Refuse a factor that is none.
+    """Check that the speedup is in the allowed range.
 
     Raises:
-        ConfigError: what is allowed.
+        ConfigError: it is not; the message gives the range.
     """
     if not LEAST_SPEEDUP <= speedup <= MOST_SPEEDUP:
         raise ConfigError(
@@ -198,10 +198,10 @@ def _faster(jobs: JobTable, speedup: float) -> JobTable:
 
 
 def opened(asked: JobTable, jobs: JobTable, widest: int) -> JobTable:
-    """What Slurm lets a driver change: GPU counts within a node.
+    """Return the jobs with all GPU counts within a node, which a Slurm driver can change.
 
-    The batch stays the user's, as only a job's own code could change it; a job of several nodes
-    stays as it was submitted.
+    The batch stays the user's, because only the job's own code could change it. A job on several
+    nodes stays as submitted.
     """
     kinds: dict[JobKind, int] = {}
     found: list[int] = []

@@ -1,4 +1,4 @@
-"""Run a scenario on a real Slurm under several policies, next to the simulator."""
+"""Runner of replays: a scenario on a real Slurm under several policies, and in the simulator."""
 
 import math
 import time
@@ -45,22 +45,22 @@ ASK_SLURM_S = 5.0
 PATIENCE_S = 120.0
 
 
-"""How long nothing may happen while jobs are left."""
+"""Longest time without progress while jobs are left."""
 
 
 @dataclass(frozen=True)
 class RealRun:
-    """A replay that has been carried out.
+    """Result of a replay on Slurm.
 
     Attributes:
-        figures: of the whole.
-        latency: of this Slurm in this run.
-        times: of jobs, by Slurm.
-        ran: what every job did.
+        figures: figures of the whole run.
+        latency: Slurm's latencies in this run.
+        times: Slurm's times of jobs.
+        ran: records of all jobs.
         samples: power of all GPUs.
-        wall_s: how long it took.
-        late_s: by how much submissions were late at most.
-        exact_peak_w: most that all GPUs drew at any moment, between samples too.
+        wall_s: real duration.
+        late_s: greatest delay of a submission.
+        exact_peak_w: peak power of all GPUs, including peaks between samples.
     """
 
     figures: Figures
@@ -84,20 +84,20 @@ def run_real(
     tell: Progress | None = None,
     patience_s: float = PATIENCE_S,
 ) -> RealRun:
-    """Submit the jobs of a plan as they come, and wait until all are done.
+    """Submit the jobs of a plan at their arrival times, and wait until all are done.
 
     Args:
         plan: the jobs.
         slurm: runs one of Slurm's commands and returns what it prints.
-        folder: for plan, notes and virtual GPUs; every node sees it under this path.
-        names: node number of the plan's cluster -> what Slurm calls it.
+        folder: folder of plan, records and virtual GPUs; all nodes share it under this path.
+        names: node number of the plan's cluster -> Slurm's name.
         options: further options of sbatch.
-        described: tell what each job trains in its comment.
-        tell: is told how far it is.
-        patience_s: how long nothing may happen.
+        described: write into each job's comment what it trains.
+        tell: called with the progress.
+        patience_s: longest time without progress.
 
     Raises:
-        WattloopError: jobs failed, or nothing happens any more.
+        WattloopError: jobs failed, or there is no progress.
     """
     write_plan(plan, folder, names)
     cards = cards_of(plan.cluster, folder, names)
@@ -132,7 +132,7 @@ def run_real(
                     f"{jobs} jobs are left; see squeue and the log of slurmctld"
                 )
             time.sleep(LOOK_S)
-        time.sleep(2 * LOOK_S)  # the last of the meters' ticks
+        time.sleep(2 * LOOK_S)  # the last tick of the energy counters
         ran = read_notes(folder)
         times = read_times(slurm)
     end_s = max(each.end_s for each in ran)
@@ -151,7 +151,7 @@ def run_real(
 
 
 def _done(folder: Path) -> int:
-    """Jobs that have noted their end; those of several nodes once."""
+    """Count the jobs that have recorded their end; a job on several nodes counts once."""
     ended = {
         path.name.partition(".")[0]
         for path in (folder / "notes").iterdir()
@@ -161,10 +161,10 @@ def _done(folder: Path) -> int:
 
 
 def _check(slurm: Callable[..., str], number_of: Mapping[int, int]) -> None:
-    """Jobs that failed will never note an end.
+    """Check for failed jobs, which never record an end.
 
     Raises:
-        WattloopError: which, and how to find out why.
+        WattloopError: a job failed; the message names it and where to find the reason.
     """
     failed = [
         number
@@ -181,7 +181,7 @@ def _check(slurm: Callable[..., str], number_of: Mapping[int, int]) -> None:
 OWN = "slurm"
 
 
-"""Slurm's own scheduler, as it is configured."""
+"""Name of the policy that leaves the decisions to Slurm's own scheduler."""
 
 
 COMPARED = ("makespan_s", "gpu_energy_j", "throughput_per_h", "jct_mean_s", "peak_w")
@@ -195,18 +195,18 @@ SAME_POWER = (
 Driving = Callable[[str], AbstractContextManager[object]]
 
 
-"""Something that steers Slurm by the policy of this name, while it is open."""
+"""Function that returns a context in which the named policy schedules Slurm's jobs."""
 
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """One policy, on the real Slurm and in the simulator.
+    """Result of one policy, on the real Slurm and in the simulator.
 
     Attributes:
-        policy: `slurm` with its scheduler, or the name of one of ours.
-        real: what happened.
-        simulated: what the simulator says, told this Slurm's latencies.
-        untold: what it says of a Slurm without any.
+        policy: `slurm` with the name of its scheduler, or a policy of Wattloop.
+        real: result on Slurm.
+        simulated: result of the simulator with Slurm's latencies.
+        untold: result of the simulator without latencies.
     """
 
     policy: str
@@ -215,7 +215,7 @@ class ReplayResult:
     untold: Figures
 
     def differences(self) -> dict[str, float]:
-        """By what share of the real figure the simulated one is off."""
+        """Return the relative differences of the simulated figures from the real ones."""
         real, other = self.real.figures, self.simulated
         return {name: difference(getattr(real, name), getattr(other, name)) for name in COMPARED}
 
@@ -247,21 +247,21 @@ def replay(
     tell: Callable[[str], Progress] | None = None,
     rounds_of: Callable[[str], Sequence[tuple[float, Sequence[int]]]] | None = None,
 ) -> list[ReplayResult]:
-    """Carry a plan out under one policy after the other.
+    """Replay a plan under each of several policies.
 
     Args:
         plan: the jobs.
-        policies: `slurm` for its own scheduler, or names of ours.
+        policies: `slurm` for Slurm's own scheduler, or policies of Wattloop.
         slurm: runs one of Slurm's commands.
-        folder: for plan, notes and virtual GPUs; every node sees it.
-        drive: steers Slurm by a policy of ours; needed for those.
-        partition: to submit to; Slurm's default unless given.
-        tell: makes, for a policy's name, what is told how far it is.
-        rounds_of: when the driver of a policy looked, and which jobs it started then; under a
-            budget, what ends is waited for by whoever needs its power.
+        folder: folder of plan, records and virtual GPUs, shared by all nodes.
+        drive: runs a policy of Wattloop on Slurm; needed for those.
+        partition: partition to submit to; by default Slurm's.
+        tell: returns the progress callback for a policy's name.
+        rounds_of: returns the times of a driver's polls and the jobs started then; under a
+            budget, jobs wait for the power of finished jobs.
 
     Raises:
-        ConfigError: the scenario does not fit this Slurm, or jobs of others are in the way.
+        ConfigError: the scenario does not fit this Slurm, or other jobs run on its nodes.
         WattloopError: jobs failed.
     """
     names = matched_nodes(plan.cluster, slurm, partition)
@@ -304,7 +304,7 @@ def latency_dict(latency: Latency) -> dict[str, Any]:
 
 
 def _check_empty(slurm: Callable[..., str], names: Mapping[int, str]) -> None:
-    """Jobs of others would take GPUs that the simulator thinks are free."""
+    """Check that no other jobs run: the simulator assumes that all GPUs are free."""
     nodes = ",".join(names.values())
     running = slurm("squeue", "-h", "-t", "R,CF,S", "-w", nodes, "-o", "%i").split()
     if running:

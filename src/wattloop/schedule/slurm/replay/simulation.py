@@ -1,4 +1,4 @@
-"""The simulator's answer for the same jobs under the same policy."""
+"""Simulation of a replay: the same jobs under the same policy."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,16 +19,16 @@ from wattloop.schedule.slurm.replay.plan import ReplayPlan
 TIE = 1e-6
 
 
-"""Share by which faster placements are still believed faster: nodes are tried in that order."""
+"""Share by which faster placements stay faster in the estimates, which orders the nodes."""
 
 
 class TimeLimits(Oracle):
-    """Every job takes its time limit, wherever it runs.
+    """Oracle that predicts the time limit of each job for every placement.
 
     Args:
-        truth: time and power as they turn out.
+        truth: oracle of the actual time and power.
         jobs: the jobs.
-        limits_s: of each.
+        limits_s: time limit of each job.
     """
 
     name = "time limits"
@@ -41,7 +41,7 @@ class TimeLimits(Oracle):
         return self._truth.options(kind)
 
     def factors(self, job: int, kind: JobKind) -> Factors | None:
-        """The limit over the true time, for each placement."""
+        """Return the time limit divided by the true time, for each placement."""
         true_s = np.maximum(self._work[job] * self.options(kind).sample_s, 1e-9)
         believed_s = self._limits_s[job] * (1.0 + TIE * true_s)
         return Factors(believed_s / true_s, np.ones(len(true_s)))
@@ -53,17 +53,17 @@ BUILTIN, BACKFILL = "sched/builtin", "sched/backfill"
 USUAL_LOOK_S = 30.0
 
 
-"""Slurm's `bf_interval` where nobody sets it."""
+"""Slurm's default `bf_interval`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnScheduler:
-    """As it is configured.
+    """Configuration of Slurm's own scheduler.
 
     Attributes:
         kind: `SchedulerType` of slurm.conf.
-        look_s: time between two looks for gaps, where it fills gaps; the first jobs of its queue
-            it starts whenever something happens.
+        look_s: interval of backfill passes. Slurm starts the first jobs of its queue after every
+            event.
     """
 
     kind: str
@@ -71,18 +71,18 @@ class OwnScheduler:
 
     @property
     def policy(self) -> str:
-        """Name and parameters of ours."""
+        """Return the name and parameters of the corresponding policy."""
         return "fifo" if self.kind == BUILTIN else f"backfill{{look_s: {self.look_s:g}}}"
 
 
 def own_scheduler(slurm: Callable[..., str]) -> OwnScheduler:
-    """What a Slurm says of itself.
+    """Read the configuration of Slurm's scheduler.
 
     Args:
-        slurm: runs one of its commands.
+        slurm: runs one of Slurm's commands.
 
     Raises:
-        ConfigError: it has a scheduler that the simulator does not know.
+        ConfigError: the simulator does not support the scheduler.
     """
     said = {}
     for line in slurm("scontrol", "show", "config").splitlines():
@@ -91,7 +91,7 @@ def own_scheduler(slurm: Callable[..., str]) -> OwnScheduler:
     kind = said.get("SchedulerType", "")
     if kind not in (BUILTIN, BACKFILL):
         raise ConfigError(
-            f"Slurm: SchedulerType is none that the simulator knows; use {BACKFILL} or {BUILTIN}"
+            f"Slurm: the simulator does not support this SchedulerType; use {BACKFILL} or {BUILTIN}"
         )
     return OwnScheduler(kind, _look_s(said) if kind == BACKFILL else 0.0)
 
@@ -107,13 +107,13 @@ def _look_s(said: dict[str, str]) -> float:
 def simulated(
     plan: ReplayPlan, policy: str | OwnScheduler, latency: Latency | None
 ) -> tuple[Figures, SimulationResult]:
-    """The same jobs in the simulator.
+    """Simulate the jobs of a plan.
 
     Args:
         plan: the jobs.
-        policy: name of one of ours, or Slurm's own scheduler, which gets jobs as their users ask
-            for them, and knows their time limits only.
-        latency: of the real Slurm; None for one that starts and clears away at once.
+        policy: policy of Wattloop, or Slurm's own scheduler, which gets the jobs as submitted and
+            knows only their time limits.
+        latency: latencies of the real Slurm; None for no latency.
     """
     settings = plan.settings
     if latency is not None:

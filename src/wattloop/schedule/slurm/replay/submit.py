@@ -1,4 +1,4 @@
-"""Submit the jobs of a plan through sbatch, with virtual GPUs for their nodes."""
+"""Submission of a plan's jobs through sbatch, and virtual GPUs of the nodes."""
 
 import json
 import math
@@ -17,14 +17,14 @@ from wattloop.virtual.machine import MODEL_VARIABLE, STATE_VARIABLE, shared_mach
 
 
 def write_cards(cluster: Cluster, folder: Path) -> None:
-    """A file per GPU type: idle power and limits as the scenario has them."""
+    """Write a file per GPU type with the scenario's idle power and power limits."""
     (folder / "virtual").mkdir(parents=True, exist_ok=True)
     for each in cluster.types:
         _write(each, _file(folder, each.name))
 
 
 def node_environment(folder: Path, node: str, type_name: str) -> dict[str, str]:
-    """Variables with which any process finds the virtual GPUs of a node: jobs, meters, agents."""
+    """Return the variables with which jobs, meters and agents find a node's virtual GPUs."""
     return {
         STATE_VARIABLE: str(folder / "virtual" / f"{node}.state"),
         MODEL_VARIABLE: str(_file(folder, type_name)),
@@ -34,7 +34,7 @@ def node_environment(folder: Path, node: str, type_name: str) -> dict[str, str]:
 def cards_of(
     cluster: Cluster, folder: Path, names: Mapping[int, str]
 ) -> dict[str, tuple[VirtualGpu, ...]]:
-    """The virtual GPUs of every node, by the name that Slurm has for it."""
+    """Return the virtual GPUs of every node, by Slurm's name of the node."""
     found = {}
     for number, node in names.items():
         group = cluster.node_groups[number]
@@ -49,7 +49,7 @@ def _file(folder: Path, type_name: str) -> Path:
 
 def _write(kind: GpuType, path: Path) -> None:
     # All power above idle is arithmetic at the highest clock, so that any power up to the limit
-    # is a share of the time busy; and it follows at once, as jobs are short.
+    # corresponds to a busy share. It follows without delay because jobs are short.
     write_card(
         path,
         "h200",
@@ -69,12 +69,12 @@ PROGRAM = "wattloop.schedule.slurm.replay.job"
 
 
 def write_plan(plan: ReplayPlan, folder: Path, names: Mapping[int, str]) -> None:
-    """What jobs read when they run: which node has which GPUs, and time and power of each option.
+    """Write the files that jobs read: GPUs of the nodes, and time and power of each option.
 
     Args:
         plan: the jobs.
-        folder: where; all nodes see it.
-        names: node number of the cluster -> what Slurm calls it.
+        folder: folder that all nodes share.
+        names: node number of the cluster -> Slurm's name.
     """
     for name in ("jobs", "notes"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -99,17 +99,17 @@ def write_plan(plan: ReplayPlan, folder: Path, names: Mapping[int, str]) -> None
 def sbatch_command(
     plan: ReplayPlan, job: int, folder: Path, *, extra: Sequence[str] = (), described: bool = False
 ) -> list[str]:
-    """The whole command line.
+    """Build the sbatch command line of a job.
 
     Args:
         plan: the jobs.
-        job: number of one of them.
-        folder: of `write_plan`.
+        job: job number.
+        folder: folder of `write_plan`.
         extra: further options of sbatch, such as a partition.
-        described: say in the job's comment what it trains, for a scheduler that asks an oracle.
+        described: write into the job's comment what it trains, for a scheduler with an oracle.
 
     Raises:
-        ConfigError: the job is wider than whole nodes can hold.
+        ConfigError: the nodes cannot share the job's GPUs evenly.
     """
     gpus = plan.asked_gpus(job)
     widest = max(group.gpus_per_node for group in plan.cluster.groups)
@@ -120,7 +120,7 @@ def sbatch_command(
         )
     program = [sys.executable, "-m", PROGRAM, str(folder), str(job)]
     work = shlex.join([*(("srun", "--ntasks-per-node=1") if nodes > 1 else ("exec",)), *program])
-    # Not by --export: slurmd would start a login shell for every job, a second or more.
+    # Not by --export: slurmd would start a login shell for every job, which takes a second or more.
     keeps = "nothing" if plan.settings.preemption.keeps is Keeps.NOTHING else "work"
     command = [
         "sbatch", "--parsable", "--output=/dev/null", "--error=/dev/null", "--requeue",
@@ -134,7 +134,7 @@ def sbatch_command(
 
 
 def comment_of(plan: ReplayPlan, job: int) -> str:
-    """What the job trains, in the words of docs/slurm.md."""
+    """Return the job's comment, in the format of docs/slurm.md."""
     kind = plan.open.kinds[plan.open.kind[job]]
     fields = [
         f"model={kind.model.removeprefix('hf:')}",
