@@ -63,6 +63,19 @@ def test_work_after_a_process_that_was_not_waited_for_counts(
     assert shares.share("cpu", 3.0, 5.0) == pytest.approx(0.5)
 
 
+def test_a_kernel_that_does_not_list_children_divides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: where the run's processes are unknown its part is missing, and not too small."""
+    monkeypatch.setattr(process_share, "_children_file", lambda pid, task: tmp_path / "absent")
+    shares = ProcessShares(Host(), {"gpu:0": "GPU-1"})
+    shares.look(1.0)
+    shares.look(2.0)
+    assert shares.share("cpu", 1.0, 2.0) is None
+    assert set(shares.reasons) == {"cpu", "gpu:0"}
+    assert "CONFIG_PROC_CHILDREN" in shares.reasons["cpu"]
+
+
 def test_long_runs_keep_a_bounded_number_of_looks() -> None:
     curves = ShareCurves()
     for look in range(40_000):

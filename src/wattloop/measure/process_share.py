@@ -33,6 +33,10 @@ IDLE_WEIGHT = 1e-6
 """An idle interval weighs so little that it decides only where there is nothing else."""
 BUSY_FIELDS = (0, 1, 2, 5, 6)
 """user, nice, system, irq, softirq of /proc/stat; idle, iowait and stolen time are not work."""
+NO_CHILDREN = (
+    "the processes of this run cannot be found: the kernel does not list the children of a process "
+    "(CONFIG_PROC_CHILDREN)"
+)
 HOW = {CPU: "share by CPU time", "gpu": "share by SM utilisation"}
 
 
@@ -195,6 +199,10 @@ class ProcessShares(ShareCurves):
         self._nvml: Any = None
         self._event_s = -EVENT_EVERY_S
         self._cpu_time_s = 0.0
+        self._lists_children = _children_file(os.getpid(), os.getpid()).exists()
+        if not self._lists_children:
+            self.reasons.update(dict.fromkeys((CPU, *gpus), NO_CHILDREN))
+            return
         for name, uuid in gpus.items():
             card = self._card(uuid) if uuid.startswith("GPU-") else None
             if card is None:
@@ -204,6 +212,8 @@ class ProcessShares(ShareCurves):
 
     def look(self, now_s: float, write: Callable[[dict[str, Any]], None] | None = None) -> None:
         """Add what was done since the last look."""
+        if not self._lists_children:
+            return
         pids = _descendants(os.getpid())
         busy_s = self._busy_s()
         if busy_s is None:
@@ -291,11 +301,15 @@ def _descendants(root: int) -> frozenset[int]:
     return frozenset(found)
 
 
+def _children_file(pid: int, task: int | str) -> Path:
+    return Path(f"/proc/{pid}/task/{task}/children")
+
+
 def _children(pid: int) -> list[int]:
     children: list[int] = []
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
-            children += map(int, (task / "children").read_text().split())
+            children += map(int, _children_file(pid, task.name).read_text().split())
     except OSError:  # it has ended meanwhile
         pass
     return children
