@@ -15,7 +15,7 @@ BENCH_OUT := build/bench
 TEST_WORKERS ?= 2
 DEMO_FOLDER ?= build/demo
 
-.PHONY: help setup demo test check format format-check lint types imports lock audit bench clean
+.PHONY: help setup demo test check format format-check lint types ratchet imports lock audit bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | \
@@ -31,11 +31,11 @@ test: $(STAMP)  ## run the tests, with a PostgreSQL server of their own where it
 
 check: format-check lint types imports ratchet test  ## format, lint, types, import rules, ratchet and tests: what CI runs
 
-format: $(STAMP)  ## rewrite the code in the house's format
+format: $(STAMP)  ## rewrite the code in the project's format
 	$(BIN)/ruff format $(FOUND_SOURCES)
 	$(BIN)/ruff check --fix $(FOUND_SOURCES)
 
-format-check: $(STAMP)  ## whether the code is in the house's format
+format-check: $(STAMP)  ## check the format
 	$(BIN)/ruff format --check $(FOUND_SOURCES)
 
 lint: $(STAMP)  ## ruff
@@ -47,7 +47,7 @@ types: $(STAMP)  ## mypy, strict on src
 ratchet: $(STAMP)  ## sizes and names of the tree that may only shrink
 	@$(BIN)/python scripts/ratchet.py
 
-imports: $(STAMP)  ## the layers of the house: imports point down only
+imports: $(STAMP)  ## the layers of packages: imports point down only
 	$(BIN)/lint-imports
 
 lock: $(STAMP)  ## write constraints.txt: the newest versions that fit, resolved with Python 3.11

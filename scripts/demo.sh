@@ -1,6 +1,6 @@
 #!/bin/sh
-# The whole loop on any machine, without a GPU: measure, characterize, tune, predict, simulate,
-# prove. What is simulated or estimated says so. Usage: demo.sh BIN FOLDER
+# The whole loop on any machine, without a GPU: measure, sweep, tune, predict, simulate,
+# prove. Simulated and estimated numbers are marked. Usage: demo.sh BIN FOLDER
 set -eu
 
 bin=$1
@@ -26,7 +26,7 @@ step "sweep: power caps of a virtual GPU (simulated)"
 WATTLOOP_VIRTUAL_GPUS=1 "$bin/wattloop" sweep examples/demo_caps.yaml --new -- \
     "$bin/python" -m wattloop.virtual.train --time-scale 120
 
-step "predict: GPT-2 on three GPUs nobody here has"
+step "predict: GPT-2 on three GPUs that this machine does not have"
 "$bin/wattloop" predict --model hf:gpt2 --batch 8 --seq 512 --precision bf16 \
     --compare a100,h100,h200
 
