@@ -65,7 +65,7 @@ class AuraChronos(Zeus):
         starts = self._started(view, urgent)
         if starts:
             return starts  # asked again with these running
-        plan, hopes, lost = NodePlan(view), list[_Hope](), set[int]()
+        plan, hopes, lost = NodePlan(view), list[Hope](), set[int]()
         for job in urgent[:LOOKS]:
             promised = [each.promise for each in hopes]
             hope = self._hope(view, plan, job, promised)
@@ -133,7 +133,7 @@ class AuraChronos(Zeus):
 
     def _hope(
         self, view: ClusterView, plan: NodePlan, job: int, promised: Sequence[Promise]
-    ) -> "_Hope | None":
+    ) -> "Hope | None":
         """The placement that becomes free first, if it does soon enough."""
         options, estimates, found = view.queue.options(job), view.queue.estimates(job), None
         came_s = float(view.jobs.arrival_s[job])
@@ -145,11 +145,11 @@ class AuraChronos(Zeus):
                 continue
             if found is None or at_s < found.promise.at_s:
                 end_s = at_s + float(estimates.time_s[option])
-                found = _Hope(job, Promise(shape, at_s, end_s), latest_s)
+                found = Hope(job, Promise(shape, at_s, end_s), latest_s)
         return found
 
     def _rescued(
-        self, view: ClusterView, plan: NodePlan, job: int, hopes: Sequence["_Hope"]
+        self, view: ClusterView, plan: NodePlan, job: int, hopes: Sequence["Hope"]
     ) -> list[Action]:
         """Stop those that waste least and start the job; nothing where that does not help.
 
@@ -189,7 +189,7 @@ class AuraChronos(Zeus):
         return end_s + float(again.min()) <= float(view.jobs.deadline_s[running.job])
 
 
-class _Hope(NamedTuple):
+class Hope(NamedTuple):
     """A placement that is believed to become free in time, and when it would be too late."""
 
     job: int
@@ -211,6 +211,11 @@ def options_in_time(
     if not safe.any():
         cost = np.where(np.isfinite(cost), estimates.time_s, np.inf)
         safe = full & (estimates.time_s * _at_best(view) <= left_s) & np.isfinite(cost)
+        # With no time to spare, estimates are no reason for a cap: none makes a job faster.
+        caps_w, shapes = np.where(safe, estimates.options.cap_w, 0.0), view.queue.shape_of(job)
+        highest_w = np.zeros(len(view.queue.shapes))
+        np.maximum.at(highest_w, shapes, caps_w)
+        safe &= caps_w >= highest_w[shapes]
     rows = np.flatnonzero(safe)
     rows = rows[np.argsort(cost[rows], kind="stable")]
     _, first = np.unique(view.queue.shape_of(job)[rows], return_index=True)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,12 +10,13 @@ from numpy.typing import NDArray
 from wattloop.schedule.actions import Action, Preempt, Start, Wake
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.objectives import Estimates, Objective
-from wattloop.schedule.policies.aurachronos import AuraChronos, options_in_time
+from wattloop.schedule.policies.aurachronos import AuraChronos, Hope, options_in_time
 from wattloop.schedule.policies.charon import look_s, stopped_for_budget
+from wattloop.schedule.policies.node_plan import NodePlan
 from wattloop.schedule.policies.packing import share, weight
 from wattloop.schedule.policies.patience import Patience
 from wattloop.schedule.policies.power_budget import Headroom, packed
-from wattloop.schedule.policies.recaps import lowered, recapped
+from wattloop.schedule.policies.recaps import Urgent, lowered, recapped
 from wattloop.schedule.policies.time_value import (
     gpu_worth,
     joule_price,
@@ -22,12 +24,17 @@ from wattloop.schedule.policies.time_value import (
     waiting_level,
 )
 from wattloop.schedule.queue import Columns
-from wattloop.schedule.view import ClusterView
+from wattloop.schedule.view import ClusterView, RunningJob
 
 FAST = 1.0
 """Value of time with which jobs take as long as under policies that do not know of energy."""
 SCARCE = 0.1
 """Value of time, of the usual one, while jobs wait for power: joules are then throughput."""
+URGENT, RELAXED = 4.0, 3.0
+"""Value of time of jobs with less than 3 times their run time to the deadline.
+
+They leave their GPUs soon to the next deadline, and have time to begin again if that comes first.
+"""
 FIT_WEIGHT, LEAST_FIT = 4, 0.5
 """Exponent of a job's cost here over that elsewhere in its score, and the least it is taken for."""
 Floats = NDArray[np.float64]
@@ -42,8 +49,8 @@ class Helios(AuraChronos):
     that keep the power budget even if the estimate is off; caps of running jobs follow the queue,
     the price of electricity and the budget. GPUs go first to jobs that would lose most on those of
     another type; who gains more by them than the wait costs waits for them (see `patience`).
-    Deadlines are kept as in AuraChronos, on the cheapest placement that keeps them. Users that had
-    more than others wait longer.
+    Deadlines are kept as in AuraChronos, on the placement of least cost that keeps them; where they
+    are tight, at a value of time of at least 4. Users that had more than others wait longer.
 
     Args:
         time_value: v, what a job's time is worth: 0 saves most energy, 1 is about as fast as
@@ -75,6 +82,7 @@ class Helios(AuraChronos):
         self.time_value = weight("time_value", time_value)
         self.fairness = weight("fairness", fairness)
         self._worth: tuple[Cluster, tuple[float, ...]] | None = None
+        self._rescue_deadline_s = math.inf
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         """The budget first, then deadlines, then the rest, then caps."""
@@ -102,12 +110,17 @@ class Helios(AuraChronos):
         has_budget = math.isfinite(view.budget_w.at(view.now_s))
         may_raise = not (has_budget and waiting and view.free.total)
         objective = self._objective(view, waiting, value)
-        recaps = recapped(view, objective, headroom, may_raise=may_raise)
+        urgent = Urgent(partial(_runs_tight, view), self._urgent_objective(view))
+        recaps = recapped(view, objective, headroom, urgent=urgent, may_raise=may_raise)
         return [*recaps, *patience.wakes]
 
     def in_time(self, view: ClusterView, job: int, estimates: Estimates) -> list[int]:
-        """Options that keep deadline and budget, best first: the cheapest."""
-        cost = self._objective(view, len(view.queue) - 1).cost(estimates)
+        """Options that keep deadline and budget, least cost for an urgent job first."""
+        if _is_tight(view, job, estimates, view.now_s):
+            objective = self._urgent_objective(view)
+        else:
+            objective = self._objective(view, len(view.queue) - 1)
+        cost = objective.cost(estimates)
         keeps = self._headroom.keeps(job, estimates)
         return options_in_time(view, job, estimates, np.where(keeps, cost, np.inf))
 
@@ -117,6 +130,22 @@ class Helios(AuraChronos):
         share = (had_gpu_s / had_gpu_s.mean()) ** self.fairness
         fit = _fit(view, self._objective(view, len(view.queue) - 1), cost)
         return super().rank(view, waiting, cost * fit**FIT_WEIGHT * share[waiting.user])
+
+    def _rescued(
+        self, view: ClusterView, plan: NodePlan, job: int, hopes: Sequence[Hope]
+    ) -> list[Action]:
+        self._rescue_deadline_s = float(view.jobs.deadline_s[job])
+        return super()._rescued(view, plan, job, hopes)
+
+    def _may_stop_for_now(self, view: ClusterView, end_s: float, running: RunningJob) -> bool:
+        """As AuraChronos, but only for an earlier deadline: two jobs do not stop each other."""
+        if view.jobs.deadline_s[running.job] < self._rescue_deadline_s:
+            return False
+        return super()._may_stop_for_now(view, end_s, running)
+
+    def _urgent_objective(self, view: ClusterView) -> Objective:
+        """The objective of jobs with a tight deadline."""
+        return self._objective(view, len(view.queue) - 1, max(self.time_value, URGENT))
 
     def _objective(
         self, view: ClusterView, waiting: float, value: float | None = None
@@ -133,6 +162,20 @@ class Helios(AuraChronos):
             exact=view.time_error == 0,
             max_delay=None if self.max_delay is None else delay,
         )
+
+
+def _is_tight(view: ClusterView, job: int, estimates: Estimates, since_s: float) -> bool:
+    """Whether a job had, at a time, less than `RELAXED` times its run time to its deadline."""
+    left_s = float(view.jobs.deadline_s[job]) - since_s
+    return left_s < RELAXED * float(estimates.time_s.min())
+
+
+def _runs_tight(view: ClusterView, running: RunningJob) -> bool:
+    """The same of a running job when it was started, if its deadline is still to come."""
+    if not view.now_s <= view.jobs.deadline_s[running.job] < math.inf:
+        return False
+    estimates = view.queue.estimates_for(running.job, running.work_at_start)
+    return _is_tight(view, running.job, estimates, running.started_s)
 
 
 def _fit(view: ClusterView, objective: Objective, here: Floats) -> Floats:

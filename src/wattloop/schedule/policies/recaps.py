@@ -1,5 +1,6 @@
 """Power caps of running jobs: followed to where they cost least, or lowered to save a budget."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -38,19 +39,44 @@ _Known = dict[tuple[int, int], _Caps]
 _known: WeakKeyDictionary[JobQueue, dict[Objective, _Known]] = WeakKeyDictionary()
 
 
+class Urgent(NamedTuple):
+    """Running jobs for which time counts more than for others, and their objective."""
+
+    is_urgent: Callable[[RunningJob], bool]
+    objective: Objective
+
+
 def recapped(
-    view: ClusterView, objective: Objective, headroom: Headroom, *, may_raise: bool = True
+    view: ClusterView,
+    objective: Objective,
+    headroom: Headroom,
+    *,
+    urgent: Urgent | None = None,
+    may_raise: bool = True,
 ) -> list[Action]:
-    """Every running job under the cap of least cost that keeps its deadline and the budget."""
+    """Every running job under the cap of least cost that keeps its deadline and the budget.
+
+    Args:
+        view: the cluster.
+        objective: by what caps are chosen.
+        headroom: power that is left.
+        urgent: jobs whose caps are chosen by another objective; none where not given.
+        may_raise: whether caps may be raised.
+    """
     queue, found = view.queue, list[Action]()
-    known = _known.setdefault(queue, {}).setdefault(objective, {})
+    known_by = _known.setdefault(queue, {})
+    known_usual = known_by.setdefault(objective, {})
     # Jobs of a kind are alike where estimates are exact.
     owner = queue.kind_of if queue.is_exact else range(len(view.jobs))
     for job, running in view.running.items():
         now = running.option
+        by, known = objective, known_usual
+        if urgent is not None and urgent.is_urgent(running):
+            by = urgent.objective
+            known = known_by.setdefault(by, {})
         caps = known.get((owner[job], now))
         if caps is None:
-            caps = known[owner[job], now] = _caps(view, objective, running)
+            caps = known[owner[job], now] = _caps(view, by, running)
         if caps.best == now or running.is_done:
             continue
         option = _best(view, caps, running, headroom, may_raise)
@@ -92,7 +118,9 @@ def _best(
     """The cap of least cost that is not too slow for the deadline nor too much for the budget."""
     now = caps.options.index(running.option)
     deadline_s = float(view.jobs.deadline_s[running.job])
-    left_s = max(running.expected_end_s - view.now_s, 0.0) * (1 + view.time_error)
+    # Time it has had tells nothing: if it takes longer than estimated, all of that is yet to come.
+    end_s = running.expected_end_s
+    left_s = max(end_s + (end_s - running.started_s) * view.time_error - view.now_s, 0.0)
     for place in caps.by_cost:
         if place == now:
             break
