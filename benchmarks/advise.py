@@ -37,7 +37,7 @@ second, as NVML's, in half of them and momentary in the other half. Loads wander
 time to start and to end.
 
 A fault is *named* when the rule of that name is among the advice. Advice is *false* when it is
-given on a healthy run; advice on a faulty run that names anything but its fault is counted beside
+given on a healthy run; advice on a faulty run that names anything but its fault is counted next to
 it. Whether a power limit is too high is decided by the physical model of the card: a cap that saves
 more than {high:.0%} of its energy for at most 5% more time. Limits are fine where no cap saves
 more than {fine:.0%}; runs in between are not made.
@@ -47,7 +47,7 @@ cannot be told from power and are not guessed; small kernels draw so little that
 rest.
 
 Rules and their thresholds were set on seeds 1 to 4 of the same generator (320 runs). Seed {judged}
-is judged here, seeds {more} beside it; no threshold was changed once they had been run. So other
+is judged here, seeds {more} in addition; no threshold was changed once they had been run. So other
 draws are judged, but not other kinds: what the generator does not make is not judged, and virtual
 cards are simpler than real ones.
 """

@@ -210,7 +210,7 @@ def page(
         f"One reading a second of two packages, their memory and eight cards, for {seconds:g} s "
         "each, on whatever else this machine was doing. The energy counter of a stub card takes "
         f"{1_000 * COUNTER_S:g} ms to read, as that of an H200 does: the last "
-        "column is that part alone, which nobody who reads eight counters a second is spared. "
+        "column is that part alone, which every reader of eight counters a second pays. "
         "Measuring each job by itself reads every card once per job; the agent reads each once."
     )
     return Page("agent_cost", "What the node agent costs", bars, [table], text=text)

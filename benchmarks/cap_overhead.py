@@ -42,7 +42,7 @@ medians of the blocks. A block holds every periodic job of the tuner at least on
   beyond what they take without a tuner: the worker, and the sampler of its session. If a training
   had to wait for every instant of it, steps would be longer by this much; one that leaves the
   interpreter lock now and then, as torch does, waits for less.
-- `with_reader`: that, and the process beside the training that reads the sensors. It takes part of
+- `with_reader`: that, and the separate process that reads the sensors. It takes part of
   a core, and never the interpreter lock. A stub call costs little; a real driver's reading is kept
   below {duty:g}% of a core there.
 

@@ -243,7 +243,7 @@ def simpler_table(fits: Mapping[str, Fit]) -> Table:
         "Fans that follow the heat are there because gains that double with the number of GPUs "
         "need something that costs more than in proportion to their power, and the voltage bends "
         "because one GPU gains at all. Both were added to lower the misfit (the sum of (residual / "
-        "tolerance)^2), by somebody who knew table 1: no number of it was fitted, but the form of "
+        "tolerance)^2), by an author who knew table 1: no number of it was fitted, but the form of "
         "the model was not chosen blindly. The simpler nodes show how little hangs on it.",
     )
 

@@ -320,8 +320,8 @@ _LAG = """\
 ## The reference lags behind by a row
 
 In each series the first RAPL value is about 1/31 of the second, as if one second of 31 had been
-counted, and idle power stands beside 12% load: with one thread of the Xeon busy it reads what it
-reads idle, and the first core's 15 W appear beside two. RAPL moved up by a row gives 15 W for the
+counted, and idle power appears next to 12% load: with one thread of the Xeon busy it reads what it
+reads idle, and the first core's 15 W appear next to two. RAPL moved up by a row gives 15 W for the
 first core, 6 to 8 W for each further one, and 1 to 2 W for each second thread, which is how such a
 part behaves. This is a reading of the file, not something its makers say, so both are shown, and
 the bar is the file as it stands.

@@ -215,7 +215,7 @@ class Findings:
             bars,
             [
                 Table("Alternating blocks", header, rows),
-                Table("Beside", ["", "value"], list(self.facts.items())),
+                Table("Further figures", ["", "value"], list(self.facts.items())),
             ],
             text=f"{self.device}, {self.layers} transformer layers in bf16. Nothing is set on the "
             "GPU. Each block is compared with the plain blocks before and after it; the figures "

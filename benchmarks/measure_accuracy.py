@@ -2,7 +2,7 @@
 
 A powercap tree of files and stub GPUs follow power curves whose energy is known exactly: steps,
 ramps, spikes, a 10 Hz square wave, a sine. Counters wrap every few seconds and 3% of all reads
-fail. 1,000 windows of 2 to 12 s begin at random moments, many of them at once. Beside our result
+fail. 1,000 windows of 2 to 12 s begin at random moments, many of them at once. Next to our result
 stand two other ways of computing energy from the same sensors at the same time:
 
 - EA2P's: poll every interval; sum power x nominal interval for GPUs, last minus first reading

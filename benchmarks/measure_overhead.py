@@ -25,7 +25,7 @@ OWN = (OURS, API, THREAD, FULL)
 SLOW_S, FAST_S = 0.1, 0.01
 RATES = (("10hz", SLOW_S), ("100hz", FAST_S))
 BESIDE_NOTE = "the process that reads the sensors, mean"
-TOTAL_NOTE = "the measured process and the one beside it"
+TOTAL_NOTE = "the measured process and its sampler process"
 ONLY_FUNCTIONS = {"perun": "measures whole functions only"}
 """Tools that have no begin and end: they are imported and set up, no more."""
 
@@ -41,7 +41,7 @@ powercap tree of real files, which a process of its own keeps running. {sharing}
   less that of the same program without a tool, from {settle:g} s after the start on. A thread that
   only wakes up, a hundred times a second, is in a table below: less is not possible from a thread
   of Python.
-- `cpu_pct_*` is Wattloop as installed: once a measurement has lasted a second, a process beside the
+- `cpu_pct_*` is Wattloop as installed: once a measurement has lasted a second, a process next to the
   program reads the sensors, and the program collects what it read. That process is not free:
   `beside_*` is its CPU, start and memory (with its share of what it has in common with other
   processes), `total_*` the sum. On a machine with idle cores only `cpu_pct_*` slows the program
@@ -308,7 +308,7 @@ class Benchmark:
             ["tool", "stop [ms]", "exit without stopping [ms]"],
             rows,
             "Time to end a measurement of one second, and time from a program's last line to the "
-            "end of its process when nobody stopped the measurement.",
+            "end of its process when the program did not stop the measurement.",
         )
 
     def _means(self) -> Table:

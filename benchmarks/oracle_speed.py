@@ -29,7 +29,7 @@ KIND = JobKind("hf:microsoft/resnet-50", "tf32", (1, 2, 4, 8), (64, 128, 256), C
 TEXT = """
 `options_200` is one call for a kind whose workloads are in memory: {placements} placements of
 ResNet-50 (2 GPU types, 4 counts, 3 batches, {caps} power limits) predicted by `kernels` at once;
-beside it the same placements asked of the same model one by one. `first` also reads shipped
+next to it the same placements asked of the same model one by one. `first` also reads shipped
 workloads and constants. `start` is a new process, as a campaign starts them, that finds the
 thesis's three kinds in the cache on disk: what the oracle adds, imports included, to a process that
 has loaded its scenario; `process` is all of it. `noise` is what one job's estimates cost.

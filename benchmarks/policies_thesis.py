@@ -51,7 +51,7 @@ def beside_the_thesis(stated: Ours, lower: Ours, imbalanced: Mapping[str, Seeds]
         why = "" if is_same else "the load is what makes users wait (docs/adr/0032)"
         rows.append((f"{policy}, Jain of JCT, imbalanced", said, f"{found:.3f}", "", why))
     header = ("", "thesis", "0.005 jobs/s", "0.003 jobs/s", "why they differ")
-    return Table("Beside the thesis's figures", header, rows)
+    return Table("Next to the thesis's figures", header, rows)
 
 
 def _throughput(seeds: Seeds) -> float:

@@ -38,7 +38,7 @@ reports the error on these same steps. Here the same form ([ADR
 H200, three to five batch sizes each, in three precisions. *In sample* is the thesis's way: every
 step was seen. *Out of sample* is ours: each network is predicted by a fit to the others, so that a
 scalar of an architecture never seen is 1. There is one GPU: the thesis's column for four has
-nothing to stand beside, and the two parameters of the link are not fitted. Power is that of the
+nothing to be compared with, and the two parameters of the link are not fitted. Power is that of the
 GPU by its own counter; the thesis's is of the whole node, of which more is constant.
 
 Errors are means of absolute percentages. Combined is 0.6 time + 0.4 power, the thesis's objective.

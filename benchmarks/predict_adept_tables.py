@@ -71,7 +71,7 @@ def refinement(points: Points, fits: Fits) -> Table:
         rows,
         text="Each stage starts from the one before, so none is worse in sample. In the thesis S3 "
         "is worse than S2, although one parameter more can only help: its search had not "
-        "converged, or its stages were not all fitted anew.",
+        "converged, or its stages were not all fitted again.",
     )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def by_part(points: Points, fits: Fits) -> list[Table]:
                 *rows(["1 GPU"], lambda _: "1 GPU", {"1 GPU": 3.21}),
                 ["4 GPUs", 0, *[""] * 6, 5.07],
             ],
-            text="Nobody measured four H200s.",
+            text="Four H200s were not measured.",
         ),
     ]
 
@@ -180,7 +180,7 @@ def ablation(points: Points, fits: Fits) -> Table:
         ["", "with them %", "without %", "out of sample: with them %", "without %",
          "thesis: with them %", "without %"],
         rows,
-        text="Out of sample ALBERT has no scalars: nobody has seen it. What differs there is what "
+        text="Out of sample ALBERT has no scalars: it was not seen. What differs there is what "
         "they do to the other parameters.",
     )  # fmt: skip
 

@@ -147,7 +147,7 @@ def fresh_table(fresh: Fresh) -> Table:
 FRESH = """
 By constants of the twelve networks and of the collections before, with intervals from their
 residuals. Of this collection's host one number is known, its speed, as `wattloop calibrate host`
-measures it (here, by steps of its other networks); who predicts for a host that nobody has asked
+measures it (here, by steps of its other networks); a prediction for an unmeasured host
 has the errors of the row below the models.
 """.strip().replace("\n", " ")
 

@@ -38,9 +38,9 @@ An error is the difference to the measured value in percent of it, *mean* its ab
 its signed mean: above 0, too much was predicted. A row is host-bound where the predicted dispatch
 time is 70% of the measured step or more. Measured again on another such machine, time differs by
 0.2% where the GPU is the bottleneck and by 12% where the host is, power by 2% and 8%: no predictor
-gets below that. Within these rows, too, the host is no steady clock: rows of one network that wait
+gets below that. Within these rows, too, the host is not a steady clock: rows of one network that wait
 for it make the same calls whatever their batch size, and still differ (`same_calls_mean`, and a
-table below). One who has measured a network's calls at other batch sizes is no closer than
+table below). One who has measured a network's calls at other batch sizes is not closer than
 `kernels` (`host_bound_by_other_rows`); the best time for each network's calls in hindsight still
 leaves `host_bound_in_hindsight`, which no predictor gets below that gives the same calls the same
 time, as long as GPU times are ours.
@@ -48,12 +48,12 @@ time, as long as GPU times are ours.
 Speeds of hosts and prices of calls are found together, and single prices may be further from those
 of microbenchmarks than at first (a standard deviation of 0.5 in logarithms instead of 0.25: of four
 values, 0.5 and 1 were best on the suite's steps, networks left out). The newest collection has the
-dispatch time of every phase beside the step's, which fits use as well: host-bound steps were 13.1%
+dispatch time of every phase in addition to the step's, which fits use as well: host-bound steps were 13.1%
 off before all that, and 11.2% before the newest collection. How sharply a step is the longer of GPU
 and host (12, 6, 4 in the exponent) and how much dispatch times count (0.2, 0.5, 1) was tried on the
 suite after it: means of time of 7.7 to 7.9%, so nothing was changed.
 
-**Networks that nobody had looked at.** What is left out above are constants, not choices: the form
+**Unseen networks.** What is left out above are constants, not choices: the form
 of the model and its priors were settled while these {rows} rows were in view. The last collection
 came after that. Of its {fresh} steps of {fresh_nets} networks that no earlier one has, all were
 predicted by what was known before, once, and nothing was chosen by them: `fresh_time_mean` and the
@@ -179,7 +179,7 @@ def prototype_table(outcomes: Mapping[str, Sequence[Outcome]]) -> Table:
         for name, found in outcomes.items()
     ]
     return Table(
-        "Beside the prototype", ["mean / median error, %", *QUANTITIES], rows,
+        "Compared with the prototype", ["mean / median error, %", *QUANTITIES], rows,
         "The prototype's constants came from other models, too, and from no microbenchmarks.",
     )  # fmt: skip
 

@@ -40,7 +40,7 @@ TEXT = """
 {rows} latencies of transformers on {gpus} GPUs, float32 with eager attention, most of them forward
 only; rows that are flagged or compiled are left out. Measured by the authors of NeuSight (ASPLOS
 2025); their own predictions and those they made with a roofline, Habitat and Li et al. stand
-beside, from their table. NeuSight, Habitat and Li learned from kernels measured on these very GPUs.
+for comparison, from their table. NeuSight, Habitat and Li learned from kernels measured on these very GPUs.
 
 Each GPU is predicted by its data sheet and by constants that never saw it: shares of peaks that
 hold in general (`predict/models/kernels/spec_shares.py`), energies that follow process, clock and
@@ -52,7 +52,7 @@ What follows from a data sheet was decided while looking at these rows, in about
 whose errors with a GPU left out were between 8 and 12%: that fp32 products do better where a
 scheduler has 16 lanes, that energy per FLOP follows process and clock, that a card's idle power
 (published listings of `nvidia-smi`) is not there for work. The exponents and shares are round
-figures that were not searched for. Expect more than this on GPUs that nobody has looked at.
+figures that were not searched for. Expect more than this on unseen GPUs.
 
 The rows were measured in true float32: the authors' program turns TF32 off for convolutions, torch
 leaves it off for products, and the A100's times say the same (15 TFLOP/s where TF32 would allow

@@ -214,7 +214,7 @@ def _page(
         "is in, in the background: until then a placeholder (202) says that the page comes. A time "
         "here is until the page itself is there, asked for again every 50 ms; placeholders are "
         "counted apart. Requests begin 15 s after the start of the server, with an empty cache on "
-        "disk; `after a restart` is a second server over the same cache. Beside another program "
+        "disk; `after a restart` is a second server over the same cache. With another program "
         "on the same two cores the day took 1.05 s to draw."
     )
     return Page(

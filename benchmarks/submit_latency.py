@@ -29,13 +29,13 @@ TEXT = """
 `sbatch` from its start to its end, held jobs, one after the other, on one machine with everything
 else: slurmctld, the service, and sbatch share its cores. `stock` is Slurm without a plugin.
 
-`asked` are jobs with samples that nobody had before: each is a question to the service, by curl
+`asked` are jobs with samples that no job had before: each is a question to the service, by curl
 or, where it is installed, by LuaSocket.
 `known` are jobs that were asked about within a minute: the plugin has the answer. `no GPU` asks
 nothing. When the service hangs, the first job waits for the bound of 0.5 s, and the others of the
 next minute do not.
 
-Processes ran with nice {nice}, beside whatever else the machine did.
+Processes ran with nice {nice}, next to whatever else the machine did.
 """
 
 

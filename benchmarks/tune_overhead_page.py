@@ -21,7 +21,7 @@ no energy), in turns, each in a new process. Imports are not counted, opening an
 is.
 
 - `trial_cpu`: processor time of the whole process less that of the training's own thread, and of
-  processes beside it: strategy, search, store, meters. In per cent of a trial of {trial:g} s; it is
+  processes around it: strategy, search, store, meters. In per cent of a trial of {trial:g} s; it is
   read from the kernel's clocks, so load on the machine hardly blurs it.
 - `trial_wall`: time from the call of `search` to its return, less the time inside epochs: what a
   person waits longer. It contains waiting for the disk and for other programs of the machine.
@@ -143,7 +143,7 @@ def _cost_table(costs: dict[str, list[Cost]]) -> Table:
     ]
     return Table(
         "Around a trial",
-        ["", "waiting, ms", "CPU in the process, ms", "CPU beside, ms", "training, s", "epoch, ms"],
+        ["", "waiting, ms", "CPU in the process, ms", "CPU around, ms", "training, s", "epoch, ms"],
         rows,
     )
 
