@@ -53,7 +53,7 @@ points; another draw of the family moves a share by 2 points. With noise, a diff
 `exhaustive` has a standard error of about 2 points from the draws of noise alone, and of 3 to 4 if
 these curves are taken as a sample of others.
 
-For comparison: `exhaustive` tries every cap once and takes the smallest reading, as the Zeus library
+Baselines: `exhaustive` tries every cap once and takes the smallest reading, as the Zeus library
 does; golden section with at most 5 probes; random and a Gaussian process without physics with 4
 probes; `learned` is our finder with the measured curves of the other GPU, without the workload at
 hand, in place of the physical family. Above 2% noise ours has more

@@ -4,7 +4,7 @@
 real nvidia-ml-py. At a random moment the sweep, its guardian or both are killed with SIGKILL; a
 sweep that has lost its guardian alone is then asked to end (SIGTERM). Then `wattloop restore` runs,
 as a user would run it, and every setting of the machine is compared with what it was before the
-sweep started. Previous values are drawn again for each kill, so that a value that is right by chance
+sweep started. Previous values are drawn for each kill, so that a value that is right by chance
 or left from the kill before does not count. In half of the kills two levers of different kinds are
 set at once. A second program takes hold of levers, sets them and lets go of them as fast as it can,
 so that more kills hit the beginning and the end of a hold. Sweeps and restores are processes of

@@ -41,7 +41,7 @@ powercap tree of real files, which a process of its own keeps running. {sharing}
   less that of the same program without a tool, from {settle:g} s after the start on. A thread that
   only wakes up, a hundred times a second, is in a table below: less is not possible from a thread
   of Python.
-- `cpu_pct_*` is Wattloop as installed: once a measurement has lasted a second, a process next to the
+- `cpu_pct_*` is Wattloop as installed: once a measurement has lasted a second, a sampler of the
   program reads the sensors, and the program collects what it read. That process is not free:
   `beside_*` is its CPU, start and memory (with its share of what it has in common with other
   processes), `total_*` the sum. On a machine with idle cores only `cpu_pct_*` slows the program

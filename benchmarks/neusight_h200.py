@@ -48,7 +48,7 @@ def h200_tables() -> list[Table]:
             "another architecture gets it. Dispatch by the host and the size of energies come from "
             "an H200 all the same, and the shares that no row above tells of (norms in half "
             "precision, products and attention in TF32, odd sizes, pooling) were settled after "
-            "these steps were seen: it is not a blind trial. Where it goes wrong is where libraries "
+            "these steps were seen: it is not a blind trial. It goes wrong where libraries "
             "choose badly on so quick a GPU: convolutions in fp32, batch norm in bf16, products of "
             "odd sizes.",
         )

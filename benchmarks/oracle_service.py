@@ -42,7 +42,7 @@ One question has 1,000 pairs; times are from sending it to having read the whole
 370 kB of JSON with intervals), in one process that serves one client on the same machine.
 
 `same pairs` is what a scheduler asks round after round: models and pairs are known. `new caps` has
-power limits that were not asked for before: models are known, every pair is computed. `first` is the
+power limits not asked for before: models are known, every pair is computed. `first` is the
 first question after the start, which loads libraries, workloads that come with Wattloop and
 constants. A model that is not shipped is traced once ({model}, with torch): until then its pairs
 say that they come later, and the others are answered.
@@ -51,7 +51,7 @@ Processes ran with nice {nice}, next to whatever else the machine did. Where tha
 was slower: ten runs of 2026-11-15 at loads of 4 to 23 had a p95 of the same pairs between 32 and
 1,095 ms, most above 50, and one ended with a connection reset.
 
-For comparison, the earlier way: one `GET /api/v1/predict` for each pair, {gets} of them, times 1,000.
+Before it: one `GET /api/v1/predict` for each pair, {gets} of them, times 1,000.
 """
 
 

@@ -60,7 +60,7 @@ of two published figures, 71 and 110 W) was settled after its lightest runs here
 Errors are |predicted / measured - 1|, mean over rows. A third of the rows cannot be predicted
 better than their noise: workloads that barely use the GPU vary by 5% in time from run to run.
 
-For comparison: `no effect` (time and power stay); `time ~ 1/power` (power is the smaller of the cap and
+Baselines: `no effect` (time and power stay); `time ~ 1/power` (power is the smaller of the cap and
 the uncapped power, time grows as power falls); `linear` (the same power, time grows by as many per
 cent of the uncapped time as power falls).
 """

@@ -38,7 +38,7 @@ An error is the difference to the measured value in percent of it, *mean* its ab
 its signed mean: above 0, too much was predicted. A row is host-bound where the predicted dispatch
 time is 70% of the measured step or more. Measured again on another such machine, time differs by
 0.2% where the GPU is the bottleneck and by 12% where the host is, power by 2% and 8%: no predictor
-gets below that. Within these rows, too, the host is not a steady clock: rows of one network that wait
+gets below that. Within these rows the host is an unsteady clock: rows of one network that wait
 for it make the same calls whatever their batch size, and still differ (`same_calls_mean`, and a
 table below). One who has measured a network's calls at other batch sizes is not closer than
 `kernels` (`host_bound_by_other_rows`); the best time for each network's calls in hindsight still
@@ -48,7 +48,7 @@ time, as long as GPU times are ours.
 Speeds of hosts and prices of calls are found together, and single prices may be further from those
 of microbenchmarks than at first (a standard deviation of 0.5 in logarithms instead of 0.25: of four
 values, 0.5 and 1 were best on the suite's steps, networks left out). The newest collection has the
-dispatch time of every phase in addition to the step's, which fits use as well: host-bound steps were 13.1%
+dispatch time of every phase next to the step's, which fits use as well: host-bound steps were 13.1%
 off before all that, and 11.2% before the newest collection. How sharply a step is the longer of GPU
 and host (12, 6, 4 in the exponent) and how much dispatch times count (0.2, 0.5, 1) was tried on the
 suite after it: means of time of 7.7 to 7.9%, so nothing was changed.

@@ -39,8 +39,8 @@ QUICK = ("bert_large", False, 512, 8)
 TEXT = """
 {rows} latencies of transformers on {gpus} GPUs, float32 with eager attention, most of them forward
 only; rows that are flagged or compiled are left out. Measured by the authors of NeuSight (ASPLOS
-2025); their own predictions and those they made with a roofline, Habitat and Li et al. stand
-for comparison, from their table. NeuSight, Habitat and Li learned from kernels measured on these very GPUs.
+2025); their own predictions and those they made with a roofline, Habitat and Li et al. are
+shown, from their table. NeuSight, Habitat and Li learned from kernels measured on these very GPUs.
 
 Each GPU is predicted by its data sheet and by constants that never saw it: shares of peaks that
 hold in general (`predict/models/kernels/spec_shares.py`), energies that follow process, clock and

@@ -54,7 +54,7 @@ bandwidth and latency on a grid of {grid} pairs, on the other networks (both Res
 The grid ends at 20 us a hop, which no link within a node exceeds; that end was set after a grid up
 to 200 us had given 9.8%.
 
-For comparison: `perfect scaling`; `no communication` (the smaller batch's time alone); `without overlap`
+Baselines: `perfect scaling`; `no communication` (the smaller batch's time alone); `without overlap`
 (equation 4.8 added to the step, link of the data sheet at what NCCL reaches); `thesis`: the same at
 {thesis:.0f} GB/s, which is what its remark on bus bandwidth makes of four A100.
 

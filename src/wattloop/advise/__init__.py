@@ -1,4 +1,4 @@
-"""What a run wasted and what to do about it, each advice with its evidence and its source.
+"""Advice on a run: wasted energy and its remedy, each with evidence and source.
 
 Importing this package loads nothing.
 """

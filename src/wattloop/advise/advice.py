@@ -1,4 +1,4 @@
-"""One advice: what was wasted, what to do, how much it would save, and how we know."""
+"""One advice: the waste, the remedy, the expected saving and its source."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from wattloop.core.units import format_energy, format_mass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Something that a run wasted, and what to do about it.
+    """Energy that a run wasted, and how to save it.
 
     Attributes:
         rule: who says so: `idle-gpu`, `cap-too-high`, ...

@@ -1,4 +1,4 @@
-"""All rules over one run, the best advice first."""
+"""All rules applied to one run, the best advice first."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,20 +41,20 @@ WORTH_SAYING = 0.01
 
 
 def advise(facts: RunFacts) -> list[Advice]:
-    """What the run wasted, by expected saving; empty when there is nothing to say."""
+    """Return advice on a run by expected saving; empty without any."""
     found = [advice for rule in RULES.values() if (advice := rule(facts)) is not None]
     worth = [_marked(one, facts) for one in found if one.saving_share >= WORTH_SAYING]
     return sorted(worth, key=lambda a: (a.rule in BESIDE_THE_RUN, -a.saving_share))
 
 
 def advice_on(store: Store, record: RunRecord, settings: Settings | None = None) -> list[Advice]:
-    """The same for a stored run; empty while it goes on, or when nothing was measured."""
+    """Return advice on a stored run; empty while it runs, or when nothing was measured."""
     facts = read_facts(store, record, settings)
     return [] if facts is None else advise(facts)
 
 
 def _marked(advice: Advice, facts: RunFacts) -> Advice:
-    """Readings that are not measured are named as what they are."""
+    """Mark readings that are not measured."""
     result = facts.record.result
     gpus = () if result is None else result.scope_domains(Scope.GPU)
     kinds = sorted({d.provenance.value for d in gpus} - {Provenance.MEASURED.value})

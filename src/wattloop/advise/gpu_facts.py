@@ -1,4 +1,4 @@
-"""What is known of one GPU during a run: its power, signals, limits, and when it had work."""
+"""Facts about one GPU during a run: power, signals, limits, and idle intervals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

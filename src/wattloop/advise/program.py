@@ -1,4 +1,4 @@
-"""The measured program: its command with a changed argument, and whether it serves requests."""
+"""The measured program: its command with a changed argument, and detection of servers."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""A value over time, as the store keeps it, and what rules ask of it. Standard library only."""
+"""A value over time as the store has it, for the rules. Standard library only."""
 
 import math
 from bisect import bisect_left, bisect_right

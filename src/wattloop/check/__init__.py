@@ -1,1 +1,1 @@
-"""Energy as a test: what an execution used, against a limit or a baseline, noise and all."""
+"""Energy regression tests: an execution against a limit or baseline, with noise."""

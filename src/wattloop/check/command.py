@@ -1,4 +1,4 @@
-"""What a command used, some times over."""
+"""Repeated measurement of a command."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ STDOUT, STDERR = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The executions of a command, and what a reader should know of them.
+    """The executions of a command, and notes for the reader.
 
     `reason` says why there are no joules; empty where there are.
     """
@@ -93,7 +93,7 @@ def _execution(done: CommandRun, counted: dict[Kind, FigureReading]) -> tuple[Ex
 
 
 def _notes(done: CommandRun) -> list[str]:
-    """Warnings of the sensors, and processes that were not waited for."""
+    """Return warnings of the sensors, and processes that were not waited for."""
     notes = list(done.warnings)
     if done.outcome.left_running:
         notes.append("it left processes running, and what they use later is not in the figures")
@@ -116,7 +116,7 @@ def _refuse_failed(done: CommandRun, number: int, of: int) -> None:
 
 @contextmanager
 def printing_aside() -> Iterator[None]:
-    """Whatever is started prints to our standard error."""
+    """Redirect the output of started programs to standard error."""
     sys.stdout.flush()
     kept = os.dup(STDOUT)
     try:

@@ -1,4 +1,4 @@
-"""CPU seconds and instructions: what the kernel counts where no sensor can be read."""
+"""CPU seconds and instructions from the kernel, for machines without sensors."""
 
 import os
 import resource
@@ -28,7 +28,7 @@ not at all, never a part that would have to be scaled."""
 
 
 class ChildCounters:
-    """What the programs used that were started, and have ended, since this was made."""
+    """Use of programs that were started, and have ended, since this was made."""
 
     def __init__(self, event: tuple[int, int] = (HARDWARE, INSTRUCTIONS)) -> None:
         # Off in this process, and on in a child from its exec on.
@@ -43,7 +43,7 @@ class ChildCounters:
 
 
 class OwnCounters:
-    """What this process used since this was made, with threads and ended children."""
+    """Use of this process since this was made, with threads and ended children."""
 
     def __init__(self, event: tuple[int, int] = (HARDWARE, INSTRUCTIONS)) -> None:
         # A counter follows one thread and those it starts later, so each of ours gets one.

@@ -1,4 +1,4 @@
-"""What one execution used, in the kinds of figure that can be judged.
+"""Figures of one execution that can be judged: energy, instructions, CPU time, time.
 
 Joules count only where a sensor read them: an estimate is utilisation x TDP, which is CPU time
 with an error of 50%, so CPU time itself is the better figure.
@@ -18,7 +18,7 @@ SENSED = frozenset({Provenance.MEASURED, Provenance.REPLAYED, Provenance.SIMULAT
 
 
 class Kind(StrEnum):
-    """What is compared."""
+    """The kind of a figure."""
 
     ENERGY = "energy"
     INSTRUCTIONS = "instructions"

@@ -1,4 +1,4 @@
-"""Limits and tolerances as people write them."""
+"""Parsing of limits and tolerances."""
 
 import math
 from typing import NamedTuple
@@ -16,7 +16,7 @@ KINDS = {
 
 
 class Limit(NamedTuple):
-    """What must not be exceeded, in SI units."""
+    """An upper limit, in SI units."""
 
     kind: Kind
     value: float

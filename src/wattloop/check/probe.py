@@ -1,4 +1,4 @@
-"""What a block of this process used."""
+"""Measurement of a block of this process."""
 
 import time
 
@@ -14,7 +14,7 @@ LOOK_EVERY_S = 0.005
 
 
 class Probe:
-    """Measures blocks, one after the other. Nothing is kept in the store.
+    """Measures blocks, one after the other. Nothing is stored.
 
     Args:
         settings: which meters to use.

@@ -357,7 +357,7 @@ class Energy:
 
 
 def energy_of(item: Any) -> Energy:
-    """As the mark, the options and the settings say."""
+    """Return the `Energy` of a test by its mark, the options and the settings."""
     from wattloop.core.config_file import load_settings
 
     config: pytest.Config = item.config
@@ -380,5 +380,5 @@ def _limit(text: str) -> Limit:
 
 
 def _failed(error: WattloopError) -> BaseException:
-    """A message in place of a traceback into us."""
+    """Fail with a message instead of a traceback into Wattloop."""
     return pytest.fail.Exception(f"energy: {error}", pytrace=False)

@@ -1,4 +1,4 @@
-"""Compare figures with a baseline or a limit: beyond the noise of both, and beyond a tolerance."""
+"""Verdicts: figures against a baseline or limit, beyond noise and tolerance."""
 
 import math
 import statistics
@@ -29,7 +29,7 @@ MOST_REPEATS = 1_000
 
 
 class EnergyVerdict(StrEnum):
-    """What became of a figure."""
+    """Result of a comparison."""
 
     REGRESSION = "regression"
     IMPROVED = "improved"

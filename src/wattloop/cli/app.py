@@ -15,7 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Show what can be measured and controlled here.",
     ),
     "watch": ("wattloop.cli.commands.watch", "Show power and energy live."),
-    "advise": ("wattloop.cli.commands.advise", "What a run wasted, and what to do about it."),
+    "advise": ("wattloop.cli.commands.advise", "Show what a run wasted, and how to save it."),
     "report": (
         "wattloop.cli.commands.report",
         "Write a report on a run as one HTML file or a PDF.",
@@ -25,7 +25,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "List, show, compare, export and import measured runs.",
     ),
     "serve": ("wattloop.cli.commands.serve", "Show everything in a browser: the dashboard."),
-    "fleet": ("wattloop.cli.commands.fleet", "Tokens of nodes and readers; drop what is old."),
+    "fleet": (
+        "wattloop.cli.commands.fleet",
+        "Manage tokens of nodes and readers; delete old data.",
+    ),
     "set": (
         "wattloop.cli.commands.set",
         "Set power limits, clocks or a governor while a program runs.",
@@ -34,7 +37,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "wattloop.cli.commands.control_daemon",
         "Let users who are not root set levers, within an operator's rules.",
     ),
-    "restore": ("wattloop.cli.commands.restore", "Put back what a killed program has left set."),
+    "restore": (
+        "wattloop.cli.commands.restore",
+        "Restore levers that a killed program left changed.",
+    ),
     "sweep": (
         "wattloop.cli.commands.sweep.command",
         "Try caps, clocks and GPU counts on a command; find the best.",
@@ -64,18 +70,18 @@ VERBS: dict[str, tuple[str, str]] = {
         "Compare scheduling policies on a simulated GPU cluster; plan what to buy.",
     ),
     "study": ("wattloop.cli.commands.study", "Six steps from a need to a proven saving."),
-    "card": ("wattloop.cli.commands.card", "The energy card of a model: SVG, Markdown and JSON."),
+    "card": ("wattloop.cli.commands.card", "Write a model's energy card: SVG, Markdown and JSON."),
     "check": (
         "wattloop.cli.commands.check",
         "Fail a CI job when a command uses more energy than it did.",
     ),
     "cap": ("wattloop.cli.commands.cap", "Find the best GPU power cap with few probes."),
-    "idle": ("wattloop.cli.commands.idle", "Measure what this machine draws when it does nothing."),
+    "idle": ("wattloop.cli.commands.idle", "Measure the idle power of this machine."),
     "slurm": (
         "wattloop.cli.commands.slurm.command",
         "Let a policy run a Slurm cluster: order, places, caps, a power budget.",
     ),
-    "agent": ("wattloop.cli.commands.agent", "Energy per job on a node of a Slurm cluster."),
+    "agent": ("wattloop.cli.commands.agent", "Measure the energy of jobs on a Slurm node."),
 }
 
 

@@ -1,1 +1,1 @@
-"""Many nodes: what each job used on each of them, and how that gets to one place."""
+"""Many nodes: the agent on each node, delivery of its runs, and the server's tokens."""

@@ -49,7 +49,7 @@ YEAR_S = 366 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class JobComment:
-    """None or empty is what was not stated.
+    """Fields of a job's comment; None or empty means not stated.
 
     Attributes:
         model: as written in the comment, not yet resolved.
@@ -71,7 +71,7 @@ class JobComment:
 
 
 def with_field(stated: JobComment, key: str, text: str | None) -> JobComment:
-    """With one more field, `key=text`, or a flag when `text` is None.
+    """Return the comment with one more field, `key=text`, or a flag when `text` is None.
 
     Raises:
         ValueError: what is wrong with it and what is allowed, in words that quote nothing long.
@@ -94,7 +94,7 @@ def with_field(stated: JobComment, key: str, text: str | None) -> JobComment:
 
 
 def _quoted(text: str) -> str:
-    """Short, and of plain characters: it goes into logs and onto terminals."""
+    """Shorten a text to plain characters for logs and terminals."""
     plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in text[:40])
     return f"'{plain}...'" if len(text) > 40 else f"'{plain}'"
 
@@ -133,7 +133,7 @@ def _wholes(most: int) -> Callable[[str], tuple[int, ...]]:
 
 
 def _share(text: str) -> float:
-    """`0.7` or `70%`."""
+    """Parse `0.7` or `70%`."""
     percent = text.endswith("%")
     value = _number(0, 100)(text[:-1] if percent else text) / (100 if percent else 1)
     if not LEAST_CAP <= value <= 1:
@@ -212,7 +212,7 @@ ALLOWED = re.compile(r"[A-Za-z0-9._/|=,%+-]*", re.ASCII)
 
 
 def read_comment(text: str) -> tuple[JobComment | None, str]:
-    """What a comment states, and why it was refused.
+    """Return the fields of a comment, and why it was refused.
 
     Returns:
         What is stated, None without a valid tag; and the refusal in words, empty without one.

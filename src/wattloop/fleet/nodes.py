@@ -1,4 +1,4 @@
-"""What each node said last, and how its clock differs from ours."""
+"""Table of nodes on the server: last status, clock offset, refusals."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ MOST_NODES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class NodeNow:
-    """A node as it is known now.
+    """Last known state of a node.
 
     Attributes:
         power_w: watts of all its domains; None when it has not said.
@@ -49,7 +49,7 @@ class NodeNow:
 
     @property
     def is_stale(self) -> bool:
-        """Whether it has been silent for too long to say what it draws now."""
+        """Return True when the node has been silent too long to know its power."""
         return self.age_s > STALE_S
 
 
@@ -70,7 +70,7 @@ class _Entry:
 
 
 class NodeTable:
-    """All nodes; safe to use from several threads."""
+    """All nodes; thread-safe."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
@@ -79,7 +79,7 @@ class NodeTable:
     def heard(
         self, node: str, wall_s: float | None, status: NodeStatus | None = None
     ) -> float | None:
-        """A node said something, with its clock at that moment; how far that is ahead of ours."""
+        """Record a message of a node with its clock; return the clock's offset."""
         now_s = time.time()
         with self._guard:
             entry = self._entry(node)
@@ -92,7 +92,7 @@ class NodeTable:
             return entry.clock_offset_s
 
     def refused(self, node: str, reason: str) -> None:
-        """A node was refused something."""
+        """Record a refusal."""
         with self._guard:
             if node in self._entries:  # unknown names are not recorded
                 entry = self._entries[node]
@@ -105,12 +105,12 @@ class NodeTable:
             return [_now(node, entry, now_s) for node, entry in sorted(self._entries.items())]
 
     def names(self) -> frozenset[str]:
-        """All that were ever heard of."""
+        """Return all known names."""
         with self._guard:
             return frozenset(self._entries)
 
     def fresh(self) -> dict[str, tuple[float, dict[str, Any]]]:
-        """What has changed since this was asked last, for the store."""
+        """Return what has changed since the last call, for the store."""
         with self._guard:
             found = {}
             for node, entry in self._entries.items():
@@ -126,14 +126,14 @@ class NodeTable:
             return found
 
     def unkept(self, fresh: Iterable[str]) -> None:
-        """The store did not take them."""
+        """Mark entries as changed again: the store did not take them."""
         with self._guard:
             for node in fresh:
                 if node in self._entries:
                     self._entries[node].is_fresh = True
 
     def recall(self, known: dict[str, tuple[float, dict[str, Any]]]) -> None:
-        """What a server before this one knew."""
+        """Load what an earlier server knew."""
         with self._guard:
             for node, (heard_s, body) in known.items():
                 if node not in self._entries:

@@ -23,7 +23,7 @@ from wattloop.fleet.delivery.client import NODE_NAME
 
 
 class Role(StrEnum):
-    """What a token is for."""
+    """Purpose of a token."""
 
     NODE = "node"
     """Writes runs and status of one node, and reads nothing."""
@@ -40,7 +40,7 @@ class Role(StrEnum):
 
 
 class Caller(NamedTuple):
-    """Who asks."""
+    """The sender of a request."""
 
     name: str
     role: Role
@@ -48,16 +48,16 @@ class Caller(NamedTuple):
 
     @property
     def may_read(self) -> bool:
-        """Whether pages and data are answered."""
+        """Return True when pages and data may be read."""
         return self.role not in (Role.NODE, Role.ANYBODY)
 
     @property
     def may_write_runs(self) -> bool:
-        """Whether pieces of journals are taken."""
+        """Return True when pieces of journals are accepted."""
         return self.role in (Role.NODE, Role.WRITER, Role.ADMIN)
 
     def may_speak_for(self, node: str) -> bool:
-        """Whether the status of a node is taken."""
+        """Return True when the status of a node is accepted."""
         return self.role is Role.ADMIN or (self.role is Role.NODE and self.node == node)
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class Token:
 
 
 class TokenFile:
-    """The tokens that count now: the file is read again when it changes.
+    """The valid tokens: the file is read again when it changes.
 
     A file that others may write, or that is damaged, admits no caller and logs the reason.
     """
@@ -154,7 +154,7 @@ class TokenFile:
 
 
 def list_tokens(path: Path) -> list[Token]:
-    """What the file holds.
+    """Return the tokens of the file.
 
     Raises:
         ConfigError: it is not there, others may write it, or it makes no sense.
@@ -176,7 +176,7 @@ def list_tokens(path: Path) -> list[Token]:
 
 
 def add_token(path: Path, name: str, role: Role, node: str = "") -> str:
-    """A new secret, shown this once; the file keeps its hash.
+    """Create a token and return its secret; the file holds only its hash.
 
     Raises:
         ConfigError: the name is taken, or role and node do not go together.
@@ -226,7 +226,7 @@ def _token(row: Any) -> Token:
 
 
 def _write(path: Path, tokens: list[Token]) -> None:
-    """Whole or not at all, and for its owner only."""
+    """Write the file atomically, for its owner only."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(fresh, flags, 0o600)
@@ -240,7 +240,7 @@ def _write(path: Path, tokens: list[Token]) -> None:
 
 @contextmanager
 def _held(path: Path) -> Iterator[None]:
-    """Two that add a token at a time do so one after the other."""
+    """Lock the file against concurrent changes."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.with_name(f".{path.name}.lock").open("a") as file:

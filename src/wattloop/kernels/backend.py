@@ -1,4 +1,4 @@
-"""What a framework has to offer to run the kernels."""
+"""The contract of a framework that runs the kernels."""
 
 import importlib.util
 from abc import ABC, abstractmethod
@@ -20,11 +20,11 @@ Run = Callable[[], Any]
 
 
 class BackendUnavailable(WattloopError):
-    """A framework is not installed, or has no device here; the message says what adds it."""
+    """A framework is not installed, or has no device here; the message gives the remedy."""
 
 
 class Unsupported(WattloopError):
-    """A framework cannot run this kernel in this format, style or place; the message says why."""
+    """A framework cannot run this kernel in this format, style or place."""
 
 
 class Backend(ABC):

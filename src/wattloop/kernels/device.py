@@ -1,4 +1,4 @@
-"""Where kernels run: the CPU, or one of the GPUs, by the driver's number."""
+"""The device of kernels: the CPU, or one of the GPUs, by the driver's number."""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from wattloop.meters.nvml_library import open_nvml, shut_down
 
 @dataclass(frozen=True)
 class Device:
-    """Where kernels run; `gpu` is the driver's number of the GPU."""
+    """The device of kernels; `gpu` is the driver's number of the GPU."""
 
     kind: str
     gpu: int | None = None

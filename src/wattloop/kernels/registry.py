@@ -1,4 +1,4 @@
-"""Which kernels and frameworks there are."""
+"""Registry of kernels and frameworks."""
 
 import importlib
 

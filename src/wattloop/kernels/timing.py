@@ -1,4 +1,4 @@
-"""How long one run takes: warm-up, batches, the median and its interval.
+"""Timing of kernels: warm-up, batches, the median and its interval.
 
 Runs are started in batches that end with a synchronisation, so that the wait for the device is
 paid once per batch and not per run. The number of batches follows from the time asked for, which
@@ -24,7 +24,7 @@ MAX_RUNS = 100_000
 
 
 class Runnable(Protocol):
-    """What can be timed."""
+    """Protocol of work that can be timed."""
 
     def run(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""`python -m wattloop.kernels.worker`: kernels in a process of their own.
+"""`python -m wattloop.kernels.worker`: the worker process that runs kernels.
 
 Threads, vectorisation and the memory pool of most frameworks are decided when they are imported,
 so each (framework, style, threads) has its process; and energy is measured from

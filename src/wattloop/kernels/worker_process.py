@@ -1,4 +1,4 @@
-"""Start a worker with the environment its framework needs, and hear from it."""
+"""Worker processes of kernels: start with the framework's environment, and messages."""
 
 import json
 import os

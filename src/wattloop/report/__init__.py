@@ -1,1 +1,1 @@
-"""What people are shown: figures, HTML and PDF reports, energy cards."""
+"""Reports and figures: HTML and PDF reports, charts, energy cards."""

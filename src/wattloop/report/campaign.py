@@ -28,7 +28,7 @@ UNSURE = " ?"
 
 @dataclass(frozen=True, slots=True)
 class CampaignColumn:
-    """A figure of the table.
+    """A metric of the table.
 
     Attributes:
         metric: its name in JSON.
@@ -86,7 +86,7 @@ class Cells(NamedTuple):
 
 
 def policy_cells(summary: Summary, title: str = "", *, budget: bool = False) -> Cells:
-    """Mean and deviation of each policy.
+    """Return mean and deviation of each policy.
 
     Args:
         summary: of one variant.
@@ -107,7 +107,7 @@ def policy_cells(summary: Summary, title: str = "", *, budget: bool = False) -> 
 
 
 def difference_cells(summary: Summary, *, budget: bool = False) -> Cells | None:
-    """How each policy differs from the first; None when there is one only."""
+    """Return how each policy differs from the first; None with a single policy."""
     if len(summary.labels) < 2:
         return None
     columns = [c for c in _columns(summary, budget=budget) if c.metric in DIFFERENCES]
@@ -124,7 +124,7 @@ def difference_cells(summary: Summary, *, budget: bool = False) -> Cells | None:
 
 
 def spread_text(found: Estimate | None, column: CampaignColumn) -> str:
-    """`10.9 ± 0.4`; the mean alone where one seed says nothing of the deviation."""
+    """Format `10.9 ± 0.4`; the mean alone with a single seed."""
     if found is None:
         return UNKNOWN
     text = _mean(found.mean, column)
@@ -135,7 +135,7 @@ def spread_text(found: Estimate | None, column: CampaignColumn) -> str:
 
 
 def change_text(found: Difference | None, column: CampaignColumn) -> str:
-    """`-10.5 ± 1.2%`, in points for shares; a question mark where it may be chance."""
+    """Format `-10.5 ± 1.2%`, in points for shares; a question mark if it may be chance."""
     if found is None:
         return UNKNOWN
     if column.is_share or found.relative is None:
@@ -187,7 +187,7 @@ def _mean(mean: float, column: CampaignColumn) -> str:
 
 
 def _decimals(value: float, digits: int) -> int:
-    """How many decimals so many significant digits take: `0.0123`, `1,234`."""
+    """Return the decimals of so many significant digits: `0.0123`, `1,234`."""
     if value == 0 or not math.isfinite(value):
         return 0
     return min(6, max(0, digits - 1 - math.floor(math.log10(abs(value)))))
@@ -203,7 +203,7 @@ SCOPES = {"gpu": "energy of the GPUs", "cluster": "energy of the whole cluster"}
 
 
 def report_of_campaign(store: Store, experiment: Experiment) -> Document:
-    """Everything a campaign found, so far where it is not finished."""
+    """Return the report on a campaign, also of an unfinished one."""
     experiment = with_status_now(store, experiment)
     outcomes = known_outcomes(store, experiment)
     scenario: Mapping[str, Any] = experiment.spec.get("scenario") or {}

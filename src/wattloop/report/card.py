@@ -68,7 +68,7 @@ WHOLE = "with the start of the program"
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """Energy and time of one inference; None with `reason` where they cannot be told.
+    """Energy and time of one inference; None with `reason` where they are unknown.
 
     `node_energy_j` has the rest of the node with it, modelled where it is not measured.
     """
@@ -91,7 +91,7 @@ def measured_inference(
     settings: Settings,
     told: Callable[[str], None] | None = None,
 ) -> Inference:
-    """Run `command`, which does `inferences` inferences, or as many as it is told by `{n}`.
+    """Measure `command`, which does `inferences` inferences or replaces `{n}` by them.
 
     Raises:
         ConfigError: the command cannot be started, or failed.
@@ -168,13 +168,13 @@ def _node_j(run: RunResult) -> float | None:
 
 
 def _random_j(run: RunResult) -> float:
-    """Uncertainty that differs from run to run: of sensors, not of models."""
+    """Return the uncertainty that differs from run to run: of sensors, not of models."""
     sensed = [d for d in run.result.counted if d.provenance.value not in MODELS]
     return math.hypot(*(d.uncertainty_j for d in sensed))
 
 
 def _systematic(run: RunResult) -> float:
-    """Share by which models and estimates are off, the same way in both runs."""
+    """Return the relative error of models and estimates, equal in both runs."""
     energy_j = run.result.energy_j or 0.0
     modelled = [d for d in run.result.counted if d.provenance.value in MODELS]
     off_j = math.hypot(*(d.uncertainty_j for d in modelled))
@@ -219,7 +219,7 @@ def carbon_figures(
     intensity: IntensitySearch,
     renewable_share: float | None,
 ) -> Iterator[CardFigure]:
-    """Training, 1,000 inferences, intensity and renewable share; what is not known says why."""
+    """Return training, 1,000 inferences, intensity and renewable share, or why they are unknown."""
     found = intensity.found
     facility = (record.accounting or {}).get("facility") or {}
     grid_j, how = facility.get("energy_j"), str(facility.get("provenance") or "")
@@ -278,7 +278,7 @@ class CardSection:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Everything that is on a card."""
+    """The content of a card."""
 
     model: str
     run_id: str
@@ -287,7 +287,7 @@ class Card:
     notes: tuple[str, ...]
 
     def figure(self, key: str) -> CardFigure:
-        """The line of this key."""
+        """Return the line of this key."""
         return next(f for section in self.sections for f in section.figures if f.key == key)
 
     def to_dict(self) -> dict[str, Any]:
@@ -315,7 +315,7 @@ def card_of(
     model: str = "",
     renewable_share: float | None = None,
 ) -> Card:
-    """The card of the model that `record` trained.
+    """Return the card of the model that `record` trained.
 
     Args:
         record: the run of the training.
@@ -431,7 +431,7 @@ def _notes(record: RunRecord, inference: Inference | None) -> Iterator[str]:
 
 
 def _guessed(result: WindowResult) -> str:
-    """Which joules are only estimated, and how many they are."""
+    """Return which joules are only estimated, and how many they are."""
     named = [each for each in result.counted if each.provenance is Provenance.ESTIMATED]
     joules = sum(each.energy_j or 0.0 for each in named)
     share = f", {joules / result.energy_j:.0%} of the joules" if result.energy_j else ""

@@ -1,4 +1,4 @@
-"""An energy card as Markdown for Hugging Face, and as one SVG."""
+"""Energy cards as Markdown for Hugging Face, and as SVG."""
 
 import json
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ def card_markdown(card: Card) -> str:
 
 
 def _metadata(card: Card) -> str:
-    """`co2_eq_emissions`, in grams; empty where there are none."""
+    """Return `co2_eq_emissions` in grams; empty where unknown."""
     carbon = card.figure("training_carbon")
     if carbon.value is None:
         return ""
@@ -135,7 +135,7 @@ def _figure(page: "_Page", figure: CardFigure) -> None:
 
 
 def _alternative(card: Card) -> str:
-    """The same for who cannot see it."""
+    """Return the alternative text of the SVG."""
     return "; ".join(
         f"{section.heading}, {figure.label}: {figure.shown}"
         + (f" ({figure.provenance})" if figure.provenance else "")

@@ -1,4 +1,4 @@
-"""A report as parts, whatever it is printed on: a page, a PDF, a view of the dashboard."""
+"""A report as data: sections, paragraphs, tables and charts, for HTML, PDF and dashboard."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A remark set apart: an insight, a warning, an advice.
+    """A highlighted remark: an insight, a warning, an advice.
 
     Attributes:
         text: what it says.
@@ -52,7 +52,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class DocumentBadge:
-    """A mark with its meaning: an efficiency label of a device, say."""
+    """A mark with its meaning, e.g. the efficiency label of a device."""
 
     label: str
     value: str
@@ -88,7 +88,7 @@ class DocumentTable:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A figure: an Altair chart, and in words what it shows for those who cannot see it."""
+    """An Altair chart with an alternative text."""
 
     name: str
     chart: Any
@@ -100,7 +100,7 @@ Block = Paragraph | Note | Facts | Badges | DocumentTable | Chart
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and what is below it."""
+    """A heading and its content."""
 
     heading: str
     blocks: tuple[Block, ...]

@@ -1,4 +1,4 @@
-"""An analysis as parts of a report: its tables, its figures, and why not to believe it easily."""
+"""Analyses as report parts: tables, figures and warnings."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ ROWS_SHOWN = 40
 
 
 def findings_blocks(found: Findings) -> list[Block]:
-    """Tables with their notes, and warnings set apart."""
+    """Return tables with their notes, and warnings set apart."""
     cells = found.cells()
     numbers = frozenset(
         place
@@ -39,7 +39,7 @@ def analysis_section(
     analysis: Callable[[], Findings],
     figures: Callable[[Any], Mapping[str, Any]],
 ) -> Section:
-    """One analysis; where it cannot be made, the reason in its place."""
+    """Return the section of one analysis, or the reason why it cannot be made."""
     try:
         found = analysis()
     except ConfigError as error:

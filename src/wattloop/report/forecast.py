@@ -1,4 +1,4 @@
-"""A prediction as parts of a page."""
+"""Predictions as report parts."""
 
 from wattloop.core.units import (
     format_bytes,
@@ -13,7 +13,7 @@ from wattloop.report.document import Block, DocumentTable, Fact, Facts, Note
 
 
 def forecast_blocks(found: Forecast) -> list[Block]:
-    """The prediction with its interval, its terms and what it rests on."""
+    """Return the prediction with its interval, terms and assumptions."""
     step = found.prediction
     facts = (
         Fact("Step", format_duration(step.step_s), _between(step.step_interval, format_duration)),

@@ -1,4 +1,4 @@
-"""A report as one HTML file that opens anywhere, without a network."""
+"""Reports as one offline HTML file."""
 
 import html
 import re
@@ -25,7 +25,7 @@ LONG = 40
 
 
 def document_html(document: Document) -> str:
-    """The whole page, with style, scripts and data inside.
+    """Render the whole page, with style, scripts and data inside.
 
     Raises:
         ConfigError: the document has charts, and what draws them is not installed.
@@ -64,12 +64,12 @@ def document_html(document: Document) -> str:
 
 
 def block_html(block: Block) -> str:
-    """One part of a page; charts are empty figures that a script fills by their name."""
+    """Render one part of a page; charts are empty figures that a script fills by name."""
     return _BLOCKS[type(block)](block)
 
 
 def style_sheet() -> str:
-    """The style of reports, light or dark as the reader's machine is set."""
+    """Return the style of reports, light or dark as the reader's system is set."""
     from importlib import resources
 
     return resources.files("wattloop.report").joinpath("report.css").read_text("utf-8")

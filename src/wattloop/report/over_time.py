@@ -1,4 +1,4 @@
-"""One policy on one seed of a stored campaign, simulated again to see it over time."""
+"""One policy on one seed of a stored campaign, simulated again for power over time."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ LONGEST_S = 10.0
 
 
 class Shown(NamedTuple):
-    """What is drawn of one simulation.
+    """The curves of one simulation.
 
     Attributes:
         policy, seed: which one.
@@ -42,7 +42,7 @@ class Shown(NamedTuple):
 def over_time(
     spec: Mapping[str, Any], outcome: Mapping[str, Any], given: str, policy: str, seed: int
 ) -> Shown:
-    """Simulate once more.
+    """Simulate one cell of a stored campaign again.
 
     Where the scenario names files, it is shown only if it comes out as it did then: so a stored
     text cannot make a server show what is in a file that its author has not read.
@@ -104,7 +104,7 @@ def _names_files(scenario: Scenario) -> bool:
 
 
 def over_time_blocks(shown: Shown) -> list[Block]:
-    """The same as parts of a page."""
+    """Return the simulation as report parts."""
     blocks: list[Block] = [
         Chart(name, chart, f"{IN_WORDS[name.partition('-')[0]]} under {shown.policy}")
         for name, chart in shown.charts.items()

@@ -1,4 +1,4 @@
-"""A report as a typeset PDF, by Typst: its parts as data, laid out by `report.typ`."""
+"""Reports as PDF, typeset by Typst with the layout `report.typ`."""
 
 import json
 import tempfile
@@ -28,7 +28,7 @@ CHART_PT_PER_PX = 0.72
 
 
 def document_pdf(document: Document) -> bytes:
-    """The whole report.
+    """Render the whole report.
 
     Raises:
         ConfigError: what typesets it, or what draws its charts, is not installed.

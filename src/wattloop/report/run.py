@@ -38,7 +38,7 @@ WINDOWS_SHOWN = 30
 
 
 def sensors(record: RunRecord) -> DocumentTable:
-    """Energy of every domain, how sure it is, and which sensor it comes from."""
+    """Return energy of every domain with uncertainty and sensor."""
     assert record.result is not None
     result = record.result
     rows = []
@@ -71,7 +71,7 @@ def sensors(record: RunRecord) -> DocumentTable:
 
 
 def labels(accounting: Mapping[str, Any]) -> Badges | None:
-    """Efficiency E / (TDP x T) of every device, of CPU, GPU and node, with its label."""
+    """Return efficiency E / (TDP x T) of every device, of CPU, GPU and node, with its label."""
     badges = [
         DocumentBadge(
             label=one["name"],
@@ -86,7 +86,7 @@ def labels(accounting: Mapping[str, Any]) -> Badges | None:
 
 
 def remarks(record: RunRecord) -> list[Note]:
-    """Insights, warnings and notes of a run."""
+    """Return insights, warnings and notes of a run."""
     accounting = record.accounting or {}
     found = [
         Note(one["text"], tone=INSIGHT_TONES.get(str(one["severity"]), "plain"), title="Insight:")
@@ -98,7 +98,7 @@ def remarks(record: RunRecord) -> list[Note]:
 
 
 def grid_facts(accounting: Mapping[str, Any]) -> Facts | None:
-    """From the wall: the node, the room, carbon and cost; each with how it was found."""
+    """Return energy at the wall and of the facility, carbon and cost, with their sources."""
     facts = []
     node = accounting.get("node") or {}
     if node.get("energy_j") is not None:
@@ -132,7 +132,7 @@ def grid_facts(accounting: Mapping[str, Any]) -> Facts | None:
 
 
 def windows_table(windows: Sequence[WindowResult]) -> DocumentTable | None:
-    """The measured regions within a run."""
+    """Return the measured windows of a run."""
     if not windows:
         return None
     from wattloop.core.units import format_duration
@@ -172,7 +172,7 @@ PARTS = {"gpu": "GPUs", "cpu": "CPUs", "dram": "memory", "node": "node"}
 
 
 def report_of_run(store: Store, record: RunRecord, advice: Sequence[Note] = ()) -> Document:
-    """Everything a reader needs to believe the figures of a run, and to act on them.
+    """Return the report on a run: measurements, uncertainty, accounting, advice.
 
     Args:
         store: where its samples are.
@@ -299,7 +299,7 @@ def _assumptions(accounting: Any) -> list[Block]:
 
 
 def _used(record: RunRecord) -> set[tuple[str, str]]:
-    """Meter and domain of every sensor that a figure of the run comes from."""
+    """Return meter and domain of every sensor that contributes to the run."""
     if record.result is None:
         return set()
     chosen = {(domain.name, domain.source) for domain in record.result.domains}
@@ -313,7 +313,7 @@ def _used(record: RunRecord) -> set[tuple[str, str]]:
 
 
 def _how(record: RunRecord) -> list[Block]:
-    """Sensors with their resolution, and where the run was."""
+    """Return sensors with their resolution, and the machine of the run."""
     from wattloop.report.document import DocumentTable
 
     rows, unused = [], []

@@ -30,14 +30,14 @@ from wattloop.version import __version__
 
 
 def is_by_sm2(experiment: Experiment) -> bool:
-    """Whether `sm2` decided in this search."""
+    """Return True for a search by `sm2`."""
     strategy = experiment.spec.get("strategy") or experiment.spec.get("method") or {}
     name = strategy.get("name") if isinstance(strategy, Mapping) else strategy
     return bool(name == "sm2")
 
 
 def sm2_charts(store: Store, experiment: Experiment, summary: SearchSummary) -> dict[str, Any]:
-    """Both figures of a stored search, by name; none where its course cannot be told any more."""
+    """Return both figures of a stored search by name; none without its course."""
     from wattloop.core.config_file import load_settings
     from wattloop.report.figures.sm2 import sm2_figures
     from wattloop.tune.search_setup import strategy_now
@@ -50,7 +50,7 @@ def sm2_charts(store: Store, experiment: Experiment, summary: SearchSummary) -> 
 
 
 def sm2_section(store: Store, experiment: Experiment, summary: SearchSummary) -> Section:
-    """The course of the search first, then the rates that each configuration tried."""
+    """Return the course of the search, then the rates of each configuration."""
     charts = sm2_charts(store, experiment, summary)
     course = charts.pop("course", None)
     drawn = [] if course is None else [Chart("sm2-course", course, COURSE)]
@@ -130,7 +130,7 @@ def _short(summary: SearchSummary) -> list[Block]:
 
 
 def _in_full(final: dict[str, Any], summary: SearchSummary) -> Section:
-    """What `tune final` measured: the winner and the default, from beginning to end."""
+    """Return the results of `tune final`: the winner and the default."""
     runs = {"best": final["winner"]}
     if final["default"] is not None and final["default"] != final["winner"]:
         runs["default"] = final["default"]
@@ -228,7 +228,7 @@ def _analyses(table: AnalyzeTable) -> list[Section]:
 
 
 def _parallel(table: AnalyzeTable) -> Section:
-    """Every configuration as a line across what was chosen and what came out."""
+    """Draw every configuration as a line across parameters and results."""
     from wattloop.report.figures.search import parallel_figure
 
     chart = parallel_figure(table)

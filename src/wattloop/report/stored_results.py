@@ -1,4 +1,4 @@
-"""Sweeps and searches as they stand in the store now."""
+"""Current results of stored sweeps and searches."""
 
 from dataclasses import asdict
 
@@ -18,7 +18,7 @@ from wattloop.tune.results import (
 
 
 def stored_sweep(store: Store, reference: str, scope: str | None = None) -> SweepResult:
-    """What a stored sweep found."""
+    """Return the result of a stored sweep."""
     if scope is not None and scope not in SCOPES:
         raise ConfigError(f"--scope {scope}: unknown; choose one of {', '.join(SCOPES)}")
     experiment = with_status_now(store, find_experiment(store, reference, "sweep"))
@@ -26,12 +26,12 @@ def stored_sweep(store: Store, reference: str, scope: str | None = None) -> Swee
 
 
 def stored_search(store: Store, reference: str) -> Experiment:
-    """A stored search, with its status as it is now."""
+    """Return a stored search with its current status."""
     return with_status_now(store, find_experiment(store, reference, "search"))
 
 
 def looked_at(store: Store, experiment: Experiment) -> tuple[list[CandidateResult], SearchSummary]:
-    """A search's candidates, and its summary with the best as it stands.
+    """Return the candidates of a search, and its summary with the best one.
 
     Also of a search that goes on or was killed. Its trials are read once: there may be many.
     """

@@ -31,7 +31,7 @@ CANDIDATE_COLUMNS = ("candidate", "figure", "goal", "mean", "change", "result")
 
 
 def best_rows(found: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    """The best settings of a characterization; a gain that could be chance is said to be so."""
+    """Return the best settings of a characterization; insignificant gains are marked."""
     return tuple(
         (
             row["metric"],
@@ -60,7 +60,7 @@ def twin_rows(found: Mapping[str, Any], within: str, beyond: str) -> tuple[tuple
 
 
 def candidate_rows(found: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    """Every goal of every candidate that was simulated."""
+    """Return every goal of every simulated candidate."""
     return tuple(
         (name, v["metric"], v["goal"], format_number(v["after"], 5), change_text(v), v["verdict"])
         for name, candidate in found["candidates"].items()
@@ -69,7 +69,7 @@ def candidate_rows(found: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
 
 
 def differed_texts(found: Mapping[str, Any]) -> tuple[str, ...]:
-    """Figures that validation found other than they were predicted."""
+    """Return KPIs whose validation differs from the prediction."""
     return tuple(
         f"{row['metric']} predicted {_five(row['predicted'])}, found {_five(row['found'])}"
         for row in found["differed"]
@@ -95,7 +95,7 @@ TITLES = {
 
 
 def report_of_study(store: Store, experiment: Experiment) -> Document:
-    """All steps; those that were not done yet say so."""
+    """Return the report on all steps; unfinished ones are marked."""
     del store  # the steps carry all that is printed
     steps: Mapping[str, Any] = experiment.facts.get("steps") or {}
     spec = experiment.spec

@@ -19,12 +19,12 @@ from wattloop.store.runs import RunRecord, find_run
 
 
 def advice_notes(store: Store, record: RunRecord, settings: Settings | None = None) -> list[Note]:
-    """What the run wasted and what to do about it; empty when there is nothing to say."""
+    """Return the advice on a run; empty without any."""
     return notes_of(advice_on(store, record, settings))
 
 
 def notes_of(found: Iterable[Advice]) -> list[Note]:
-    """One note each, in the order given."""
+    """Return one note per advice, in the given order."""
     return [
         Note(
             text=f"{advice.text} ({'; '.join(advice.evidence)}.)",
@@ -49,7 +49,7 @@ EXPERIMENTS: dict[str, Callable[[Store, Experiment], Document]] = {
 
 
 def report_of(store: Store, reference: str, settings: Settings | None = None) -> Document:
-    """The report on whatever `reference` names: a run, a sweep, a search, a campaign, a study.
+    """Return the report on a run, sweep, search, campaign or study.
 
     An identifier or its beginning comes first, then the name of an experiment, then the name of a
     run, of which the newest is meant.
@@ -83,7 +83,7 @@ def report_of(store: Store, reference: str, settings: Settings | None = None) ->
 
 
 def _experiment(store: Store, reference: str) -> Experiment:
-    """What has a report is meant before what bears its name; a final is told with its search."""
+    """Return the named experiment that has a report; a final belongs to its search."""
     try:
         return find_experiment(store, reference, *EXPERIMENTS)
     except ExperimentNotFound:

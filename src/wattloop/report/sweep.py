@@ -27,7 +27,7 @@ from wattloop.version import __version__
 
 
 def title_of(result: SweepResult) -> str:
-    """What a table of one sweep is called."""
+    """Return the title of a sweep's table."""
     name = result.experiment.name or result.experiment.experiment_id
     window = result.experiment.spec.get("window")
     part = f", window '{window}'" if window else ""
@@ -35,18 +35,18 @@ def title_of(result: SweepResult) -> str:
 
 
 def kinds_of(results: Sequence[SweepResult]) -> str:
-    """Whose energy, and where it comes from."""
+    """Return scope and provenance of the energy."""
     return ", ".join(dict.fromkeys(f"{r.scope}, {r.provenance}" for r in results))
 
 
 def setting_text(row: dict[str, Any]) -> str:
-    """The setting, marked when it is the default."""
+    """Format a setting, marked when it is the default."""
     marked = row["is_default"] and row["setting"] != "default"
     return f"{row['setting']}{' (default)' if marked else ''}"
 
 
 def runs_text(row: dict[str, Any]) -> str:
-    """Runs that are used, of how many."""
+    """Format used runs of all runs."""
     return f"{row['used']}" + (f" of {row['runs']}" if row["used"] != row["runs"] else "")
 
 
@@ -69,7 +69,7 @@ def with_sd(value: Estimate | None) -> str:
 
 
 def gain_text(gain: Gain | None, sign: int = 1) -> str:
-    """Per cent, with its half-width; `sign` -1 makes a gain of time a loss."""
+    """Format per cent with half-width; `sign` -1 makes a gain of time a loss."""
     if gain is None:
         return "-"
     value = f"{sign * gain.value_pct + 0.0:+.2f}".replace("-0.00", "+0.00")
@@ -79,19 +79,19 @@ def gain_text(gain: Gain | None, sign: int = 1) -> str:
 
 
 def noise_text(gain: Gain, is_default: bool) -> str:
-    """A best that could be chance is said to be so."""
+    """Mark a best value that is not significant."""
     if is_default or gain.half_width_pct is None or gain.beyond_noise:
         return ""
     return " (within noise)"
 
 
 def _number(value: float) -> str:
-    """Four digits, also where the last ones are zeros; joules of large numbers in full."""
+    """Format four digits, trailing zeros included; large joules in full."""
     return f"{value:.0f}" if abs(value) >= 1_000 else f"{value:#.4g}".rstrip(".")
 
 
 def _digits(half_width: float, mean: float) -> str:
-    """As many decimals as the mean shows."""
+    """Format with as many decimals as the mean."""
     shown = _number(mean)
     decimals = len(shown.partition(".")[2])
     return f"{half_width:.{decimals}f}"

@@ -31,7 +31,7 @@ def search_table(
     *,
     looked: "tuple[list[CandidateResult], SearchSummary] | None" = None,
 ) -> RunTable:
-    """Parameters, levers and found rates against energy, time, power and quality.
+    """Return parameters, levers and found rates with energy, time, power and quality.
 
     Args:
         store: where the trials are.
@@ -80,7 +80,7 @@ def search_table(
 def _completed(
     row: dict[str, Any], candidate: "CandidateResult", parameters: list[str], metric: str
 ) -> None:
-    """The metric by epoch, energy and time per epoch, and no gaps among choices.
+    """Add the metric by epoch, energy and time per epoch; fill gaps of choices.
 
     The metric's bare name is that of the best epoch, as everywhere in a search; it is not listed
     among the results, where it would be a second column of the same values.
@@ -110,7 +110,7 @@ def sweep_table(
     parameters: Sequence[str] | None = None,
     results: Sequence[str] | None = None,
 ) -> RunTable:
-    """Levers against time, energy and power; warm-ups and outliers are left out, and counted.
+    """Return levers with time, energy and power, without warm-ups and outliers.
 
     Raises:
         ConfigError: no energy was measured.
@@ -131,7 +131,7 @@ def sweep_table(
 
 
 def _rows(result: SweepResult) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows and the columns in them that were chosen; levers are numbers where they all are."""
+    """Return rows and their chosen columns; levers are numbers where they all are."""
     axes = {
         axis["name"]: f"{axis['name']}_{axis['unit'].lower()}"
         if axis["unit"] not in ("", "name")

@@ -1,6 +1,4 @@
-"""Goals of metrics, whether they are met beyond chance, and the decision tree (thesis, figure
-6.8).
-"""
+"""Goals of KPIs, their significance test, and the decision tree (thesis, figure 6.8)."""
 
 import math
 import re
@@ -23,7 +21,7 @@ CONFIDENCE = "95%"
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a figure must do.
+    """The goal of a KPI.
 
     Attributes:
         text: as written.
@@ -67,7 +65,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class GoalVerdict:
-    """A goal against the figures.
+    """A goal compared with measured values.
 
     Attributes:
         metric, goal: what was asked.

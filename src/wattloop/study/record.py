@@ -1,4 +1,4 @@
-"""What is known of a study, step by step, in the store."""
+"""Stored results of a study, step by step."""
 
 import hashlib
 import time

@@ -1,4 +1,4 @@
-"""`study.yaml`: a need, its figures and goals, and where figures come from."""
+"""`study.yaml`: a need, its KPIs and goals, and their sources."""
 
 from pathlib import Path
 from typing import Literal
@@ -55,7 +55,7 @@ class KpiSpec(_Part):
 
 
 class Source(_Part):
-    """Where figures come from: a simulation, or measured runs by name or tag."""
+    """Source of KPI values: a simulation, or measured runs by name or tag."""
 
     scenario: str | None = None
     policy: str | None = None

@@ -1,4 +1,4 @@
-"""The steps carried out."""
+"""Execution of the six steps of a study."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""A virtual card: its limits, its work, its faults, and exactly the energy it used."""
+"""A virtual card: limits, work, faults, and the exact energy it used."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""What a virtual training job does on each of its cards, and how it shares the work.
+"""A virtual training job: phases on each card, and its scaling over cards.
 
 t_compute(n) = gpu_s / n                data parallel: each card computes its part
 t_comm(n)    = comm_s (n / 2)^growth    exchanging gradients, waiting for the slowest; n > 1

@@ -1,4 +1,4 @@
-"""Runs a virtual training job on cards, in time that may be scaled.
+"""Execution of a virtual training job on cards, in scaled time.
 
 A job scaled by X is the same job with 1/X of its work in each step, on cards whose power and
 temperature follow X times faster. Seen from outside it lasts 1/X of the seconds and uses 1/X of

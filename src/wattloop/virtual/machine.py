@@ -1,4 +1,4 @@
-"""The virtual cards, and the node around them, that all processes of this user see."""
+"""The virtual cards and their node, shared by all processes of a user."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""A program that loads the virtual GPU in real time.
+"""Program that loads the virtual GPU in real time.
 
 wattloop run -- python -m wattloop.virtual.work --seconds 3 --load 0.8
 """

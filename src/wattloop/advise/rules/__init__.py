@@ -1,4 +1,4 @@
-"""One rule per file: facts of a run -> an advice, or None when there is nothing to say.
+"""Advice rules, one per module: facts of a run -> an advice, or None.
 
 A rule names its thresholds with the reason for each. They were set on generated runs other than
 those that the benchmark judges (docs/benchmarks/advise.md).

@@ -1,4 +1,4 @@
-"""A power limit that costs energy and buys hardly any time."""
+"""Rule: a power limit that costs energy and saves hardly any time."""
 
 import math
 import shlex

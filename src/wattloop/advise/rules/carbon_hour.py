@@ -1,4 +1,4 @@
-"""An hour in which the same run would have emitted less."""
+"""Rule: an hour in which the same run would have emitted less."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""Single precision on a GPU whose matrix units are several times faster in half of it."""
+"""Rule: single precision on a GPU whose matrix units are several times faster in half."""
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import KEYS, NAMES, RunFacts

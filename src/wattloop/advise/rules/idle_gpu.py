@@ -1,4 +1,4 @@
-"""A GPU that had nothing to do for most of the run."""
+"""Rule: a GPU that was idle for most of the run."""
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts

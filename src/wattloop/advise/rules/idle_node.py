@@ -1,4 +1,4 @@
-"""A machine that stays on, and idle, after the run."""
+"""Rule: a machine that stays on, and idle, after the run."""
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts

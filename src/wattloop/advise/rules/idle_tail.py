@@ -1,4 +1,4 @@
-"""A run that goes on after its GPUs have finished."""
+"""Rule: a run that continues after its GPUs have finished."""
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts

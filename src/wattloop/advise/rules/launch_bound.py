@@ -1,4 +1,4 @@
-"""A GPU that is never without work and still draws little: kernels too small to fill it."""
+"""Rule: a GPU that is always busy and draws little: kernels too small to fill it."""
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts

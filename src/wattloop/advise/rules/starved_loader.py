@@ -1,4 +1,4 @@
-"""The GPU waits, again and again: its data, or its next kernel, comes too slowly."""
+"""Rule: a GPU that waits repeatedly for its data or its next kernel."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

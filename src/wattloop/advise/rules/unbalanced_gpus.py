@@ -1,4 +1,4 @@
-"""GPUs of one run that work, but unevenly."""
+"""Rule: GPUs of one run that work unevenly."""
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts

@@ -20,12 +20,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
-    help="Tokens of nodes and readers, and what is dropped when it is old.",
+    help="Manage tokens of nodes and readers; delete old data.",
 )
 
 
 tokens = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Who may read and write at a server."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Manage the tokens that may read or write at a server.",
 )
 
 

@@ -44,7 +44,7 @@ def idle(
         str,
         typer.Option("--windows", metavar="SECONDS,...", help="Lengths of the idle windows."),
     ] = ",".join(f"{s:g}" for s in DURATIONS_S),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, but do not keep.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, but do not store.")] = False,
     json_file: JsonFile = None,
     interval: Interval = None,
     devices: Devices = None,

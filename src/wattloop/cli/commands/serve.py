@@ -28,27 +28,30 @@ REMEDY = "pip install 'wattloop[serve]'"
 def serve(  # noqa: PLR0913 - one parameter per option
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any free one.")] = 8765,
     token: Annotated[
         str | None,
         typer.Option(
-            help="Secret for writing, and for readers from elsewhere. Anybody who lists processes "
-            "sees it: use --token-file or WATTLOOP_TOKEN."
+            help="Secret for writing, and for readers on other machines. It is visible in the list of "
+            "processes: prefer --token-file or WATTLOOP_TOKEN."
         ),
     ] = None,
     token_file: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="The same secret in a file of yours alone; - is standard input."
+            metavar="FILE",
+            help="The same secret in a file that only you can read; - is standard input.",
         ),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Machines that /api/v1/predict answers for by itself."),
+        typer.Option(
+            metavar="FILE", help="Cluster whose machines /api/v1/predict uses by default."
+        ),
     ] = None,
     mapping: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Which jobs train what, by their names."),
+        typer.Option(metavar="FILE", help="Rules that map job names to models."),
     ] = None,
     tokens: Annotated[
         str | None,
@@ -62,7 +65,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
         str | None,
         typer.Option(
             metavar="AGES",
-            help="Drop what is older, hourly: samples=30d,levels=1y,runs=forever "
+            help="Delete older data hourly: samples=30d,levels=1y,runs=forever "
             "(WATTLOOP_RETAIN, or retain in wattloop.yaml).",
         ),
     ] = None,

@@ -51,7 +51,7 @@ def set_levers(
         bool,
         typer.Option(
             "--guardian/--no-guardian",
-            help="Whether a small process puts everything back if wattloop is killed.",
+            help="Start a small process that restores everything if wattloop is killed.",
         ),
     ] = True,
     json_file: JsonFile = None,
@@ -59,7 +59,7 @@ def set_levers(
 ) -> None:
     """Set power limits, clocks or a governor while a program runs, then restore them.
 
-    They are put back however the program or wattloop ends. Values are watts, MHz, shares
+    They are restored however the program or wattloop ends. Values are watts, MHz, shares
     such as 70%, names, or default.
     """
     check_target(json_file, "--json")

@@ -161,7 +161,7 @@ def watch(  # noqa: PLR0913 - one parameter per option
         str, typer.Argument(metavar="RUN", help="A run being measured now; else this machine.")
     ] = "",
     *,
-    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Read once and exit.")] = False,
     seconds: Annotated[
         float | None, typer.Option("--seconds", "-s", min=0.1, help="End after so many seconds.")
     ] = None,
@@ -177,7 +177,7 @@ def watch(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Show live power and energy of this machine, or of a run that is being measured.
 
-    On a terminal the view renews itself until ctrl-C; elsewhere one line is printed per look.
+    On a terminal the view is updated until ctrl-C; elsewhere one line is printed per reading.
     """
     check_target(json_file, "--json")
     if seconds is not None and not seconds < float("inf"):

@@ -1,1 +1,1 @@
-"""The process on a node that reads every sensor once and shares the energy among its jobs."""
+"""The node agent: reads every sensor once and attributes the energy to jobs."""

@@ -1,4 +1,4 @@
-"""The agent: reads the node, notices jobs, shares the energy out, writes it down; every second."""
+"""The agent's loop: read sensors, follow jobs, attribute energy, write journals, every second."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = logging.getLogger("wattloop.agent")
 
 
 class Agent:
-    """One node. `start`, then `work` (or `look` again and again), then `stop`."""
+    """The agent of one node. `start`, then `work` (or `look` repeatedly), then `stop`."""
 
     def __init__(self, site: AgentContext) -> None:
         self.site = site
@@ -45,7 +45,7 @@ class Agent:
         self._due_s = self._young_s = 0.0
 
     def start(self) -> None:
-        """Take up what an earlier agent left, or begin."""
+        """Resume from the state of an earlier agent, or begin."""
         self.site.journals.mkdir(parents=True, exist_ok=True)
         self.site.folder.chmod(0o700)
         self.arrivals.prepare()
@@ -63,7 +63,7 @@ class Agent:
         self.step()
 
     def work(self, stop: threading.Event) -> None:
-        """Until told to stop; `start` before and `stop` after."""
+        """Work until stopped; `start` before and `stop` after."""
         while not stop.is_set():
             try:
                 self.look()
@@ -74,7 +74,7 @@ class Agent:
             stop.wait(LOOK_S)
 
     def look(self) -> None:
-        """See whether something is due: an event, a reading, a young job's CPU time."""
+        """Handle what is due: an event, a reading, a young job's CPU time."""
         now_s = self.site.clock.now_s()
         if self.arrivals.changed() or now_s >= self._due_s:
             self.step()
@@ -82,7 +82,7 @@ class Agent:
             self._note_young(self.sharing.read_cpu())
 
     def step(self) -> None:
-        """Read everything, and share out what is known up to a moment ago."""
+        """Read everything, and attribute the energy that is known up to a moment ago."""
         sharing, clock = self.sharing, self.site.clock
         begun_s = clock.now_s()
         self._note_young(sharing.read())
@@ -104,7 +104,7 @@ class Agent:
             self.on_step()
 
     def stop(self) -> None:
-        """Let go of everything; jobs that run on are taken up by the next agent."""
+        """Release everything; the next agent resumes running jobs."""
         self.step()
         self.desk.stop()
         for run in self.book.all():
@@ -112,13 +112,13 @@ class Agent:
         self.sharing.sensors.close()
 
     def fault(self, text: str) -> None:
-        """Say it once in the log, and keep it for the status."""
+        """Log an error once, and keep it for the status."""
         if text not in self.faults:
             _log.warning("%s", text)
             self.faults = [*self.faults[-9:], text]
 
     def _gap(self, time_s: float, domain: str, gap: Gap) -> None:
-        """A sensor failed, or said what cannot be: the operator and its jobs are told."""
+        """Report a sensor that failed or gave an implausible value to the operator and its jobs."""
         self.fault(gap.reason if domain in gap.reason else f"{domain}: {gap.reason}")
         fact = {"type": "gap", "time_s": time_s, "domain": domain, **gap._asdict()}
         for run in self.book.all():
@@ -128,7 +128,7 @@ class Agent:
     # -- jobs ------------------------------------------------------------------------------
 
     def _apply(self, event: JobEvent, time_s: float, said_s: float) -> None:
-        """A job begins or ends at `time_s`; its event said `said_s`. Never raises."""
+        """Begin or end a job at `time_s`; its event was stamped `said_s`. Never raises."""
         try:
             self._begin_or_end(event, time_s, said_s)
         except Exception as error:  # noqa: BLE001 - one odd event must not cost the other jobs
@@ -180,7 +180,7 @@ class Agent:
     # -- writing down ----------------------------------------------------------------------
 
     def _save_state(self) -> bool:
-        """The state must never be behind the journals: without it nothing else is written."""
+        """Save the state before anything else is written: it is never behind the journals."""
         state = to_keep(self.sharing, self.arrivals.handled)
         try:
             save_state(self.site.folder / STATE_FILE, state)
@@ -243,7 +243,7 @@ class Agent:
         self._young_s = self.site.clock.now_s() + YOUNG_LOOK_S if young else float("inf")
 
     def _plan_next(self, begun_s: float) -> None:
-        """The next reading: after an interval, or as soon as an event can be dealt with."""
+        """Plan the next reading: after an interval, or as soon as an event can be handled."""
         ending = any(run.plan.ended_s is not None for run in self.book.runs.values())
         interval_s = self.site.config.interval_s
         if ending or self.arrivals.waiting:

@@ -1,4 +1,4 @@
-"""Where an agent works: its node, folder, settings and clock, as they stay while it lives."""
+"""Constant context of an agent: its node, folder, settings and clock."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from wattloop.hardware.host import Host
 
 @dataclass(frozen=True, slots=True)
 class AgentContext:
-    """One node.
+    """Node, folder, settings and clock of one agent.
 
     Attributes:
         node: its name in Slurm.
@@ -48,7 +48,7 @@ class AgentContext:
         return self.config.store or str(self.folder / "runs.db")
 
     def uptime_s(self) -> float | None:
-        """Time since boot as prologs read it."""
+        """Return the time since boot as prologs read it."""
         text = self.host.read_text("proc", "uptime") or ""
         found = re.match(r"\d+(\.\d+)?", text)
         return float(found.group()) if found else None
@@ -62,7 +62,7 @@ def site_of(
     host: Host | None = None,
     clock: Clock | None = None,
 ) -> AgentContext:
-    """The site of a node; virtual cards are put into the environment, where their meters look."""
+    """Return the context of a node; virtual cards are set in the environment for their meters."""
     host = host or Host.from_environment()
     if config.virtual_state is not None:
         os.environ["WATTLOOP_VIRTUAL_STATE"] = config.virtual_state

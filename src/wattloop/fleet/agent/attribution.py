@@ -31,7 +31,7 @@ SHARED = frozenset({Scope.CPU, Scope.DRAM})
 
 
 class Occupant(NamedTuple):
-    """A job on the node during a stretch.
+    """A job on the node during an interval.
 
     Attributes:
         run: its key in the result.
@@ -64,7 +64,7 @@ class SharedInterval:
 
 @dataclass(frozen=True, slots=True)
 class NodeLayout:
-    """The node's domains, and how many CPUs it has."""
+    """The node's domains, and its number of CPUs."""
 
     domains: Mapping[str, Domain]
     cpus: int
@@ -76,22 +76,22 @@ class NodeLayout:
         object.__setattr__(self, "counted", frozenset(non_overlapping(parts)))
 
     def is_shared(self, name: str) -> bool:
-        """Whether a domain is split by CPUs and CPU time."""
+        """Return True when a domain is split by CPUs and CPU time."""
         return self.domains[name].scope in SHARED or name == "psys"
 
     def is_node(self, name: str) -> bool:
-        """Whether a domain covers the whole node."""
+        """Return True when a domain covers the whole node."""
         return self.domains[name].scope is Scope.NODE and name != "psys"
 
     def of_job(self, gpus: frozenset[str], whole: bool) -> list[str]:
-        """Domains that a job's run has; the others hold nothing of it."""
+        """Return the domains that a job's run has."""
         if whole:
             return list(self.domains)
         return [name for name in self.domains if name in gpus or self.is_shared(name)]
 
 
 class EnergyShare(NamedTuple):
-    """What one run gets of one domain; for shared ones also by each rule alone."""
+    """One run's share of one domain; for shared domains also by each rule alone."""
 
     energy_j: float
     by_cpus_j: float
@@ -104,7 +104,7 @@ def split(
     energy_j: Mapping[str, float],
     idle_w: Mapping[str, float],
 ) -> dict[str, dict[str, EnergyShare]]:
-    """Run -> domain -> its part; the parts of a domain add up to `energy_j` of it.
+    """Return run -> domain -> share; the shares of a domain add up to its `energy_j`.
 
     Args:
         layout: the node's domains.
@@ -135,7 +135,7 @@ def split(
 def _weights(
     layout: NodeLayout, stretch: SharedInterval
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Shares by allocated CPUs and by CPU time; the rest to 1 is unattributed."""
+    """Return shares by allocated CPUs and by CPU time; the rest to 1 is unattributed."""
     jobs = stretch.occupants
     cpus = max(layout.cpus, sum(one.cpus for one in jobs))
     by_cpus = {one.run: one.cpus / cpus for one in jobs}
@@ -172,7 +172,7 @@ def _share(
 def _hand_over(
     parts: dict[str, dict[str, EnergyShare]], name: str, joules: float, jobs: Sequence[Occupant]
 ) -> None:
-    """A device goes to whom it belongs; two jobs on one card (oversubscribed) get half each."""
+    """Give a device's energy to its job; two jobs on one card (oversubscribed) get half each."""
     owners = [one.run for one in jobs if name in one.gpus] or [UNATTRIBUTED]
     for run in owners:
         each_j = joules / len(owners)
@@ -222,20 +222,20 @@ Readable = Callable[[str, float], bool]
 
 @dataclass(slots=True)
 class Account:
-    """Joules of one run by domain, since it began; and what each rule alone would give it."""
+    """Joules of one run by domain since it began, and by each rule alone."""
 
     energy_j: dict[str, float] = field(default_factory=dict)
     by_cpus_j: dict[str, float] = field(default_factory=dict)
     by_time_j: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, part: EnergyShare) -> None:
-        """One more part of a domain."""
+        """Add a share of a domain."""
         self.energy_j[name] = self.energy_j.get(name, 0.0) + part.energy_j
         self.by_cpus_j[name] = self.by_cpus_j.get(name, 0.0) + part.by_cpus_j
         self.by_time_j[name] = self.by_time_j.get(name, 0.0) + part.by_time_j
 
     def doubt_j(self, name: str) -> float:
-        """How far the share may be off because of the rule by which it was split."""
+        """Return the uncertainty of a share due to the rule of attribution."""
         own_j = self.energy_j.get(name, 0.0)
         rules_j = (self.by_cpus_j.get(name, 0.0), self.by_time_j.get(name, 0.0))
         return max(abs(own_j - rule_j) for rule_j in rules_j)
@@ -245,7 +245,7 @@ class Account:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Account:
-        """Inverse of `to_state`."""
+        """Return the account saved by `to_state`."""
         account = cls()
         for name, values in state.items():
             account.add(name, EnergyShare(*(float(v) for v in values)))
@@ -253,7 +253,7 @@ class Account:
 
 
 class EnergyLedger:
-    """Accounts of all runs, `UNATTRIBUTED` among them.
+    """Accounts of all runs, `UNATTRIBUTED` included.
 
     Args:
         layout: the node's domains.
@@ -268,7 +268,7 @@ class EnergyLedger:
         self._stretches: deque[SharedInterval] = deque()
 
     def open(self, run: str, account: Account | None = None) -> Account:
-        """Begin an account, or take up one that was kept."""
+        """Open an account, or resume a saved one."""
         self.accounts[run] = Account() if account is None else account
         return self.accounts[run]
 
@@ -282,11 +282,11 @@ class EnergyLedger:
         return old
 
     def extend(self, stretches: Iterable[SharedInterval]) -> None:
-        """Who was there, up to now."""
+        """Record which jobs were there, up to now."""
         self._stretches.extend(stretches)
 
     def settle(self, take: Take, readable: Readable, idle_w: Mapping[str, float]) -> None:
-        """Share out whatever is known by now.
+        """Attribute all energy that is known by now.
 
         Args:
             take: joules of a domain from where it was shared out up to an instant.
@@ -311,7 +311,7 @@ class EnergyLedger:
         self._forget()
 
     def settled(self, run_domains: Iterable[str], until_s: float) -> bool:
-        """Whether all these domains are shared out up to an instant."""
+        """Return True when these domains are attributed up to an instant."""
         return all(self.done_s.get(name, until_s) >= until_s for name in run_domains)
 
     def _book(self, parts: Mapping[str, Mapping[str, EnergyShare]]) -> None:
@@ -324,7 +324,7 @@ class EnergyLedger:
         self.accounts[UNATTRIBUTED].add(name, EnergyShare(joules, joules, joules))
 
     def _forget(self) -> None:
-        """Drop what every domain is through with, and what is too long ago."""
+        """Drop intervals that every domain has passed, and those too long ago."""
         behind_s = min(self.done_s.values(), default=float("inf"))
         stretches = self._stretches
         while stretches:

@@ -1,4 +1,4 @@
-"""Power caps of jobs: what was chosen for each, set through the control daemon.
+"""Power caps of jobs, set through the control daemon.
 
 The lease on every card is this agent's connection to the daemon: if either dies, the daemon (or
 its guardian) puts every card back. A cap that was lost that way is set again when the daemon is
@@ -26,7 +26,7 @@ _log = logging.getLogger("wattloop.agent")
 
 
 def chosen_cap(facts: JobFacts | None, default_cap: str | None) -> tuple[Cap | None, str]:
-    """The cap of a job's GPUs, and who chose it; None for no cap.
+    """Return the cap of a job's GPUs and its source; None for no cap.
 
     The operator's side decides (AdminComment), then the job's user, then the default. A job whose
     own words imitate the operator's gets the low-power mode: it shall gain nothing by it.
@@ -44,7 +44,7 @@ def chosen_cap(facts: JobFacts | None, default_cap: str | None) -> tuple[Cap | N
 
 
 def as_setting(text: str) -> Cap:
-    """`-10%` as the daemon takes it: `90%`."""
+    """Convert `-10%` to the daemon's form: `90%`."""
     words = text.replace(" ", "")
     if words.startswith("-") and words.endswith("%"):
         return f"{100 - float(words[1:-1]):g}%"
@@ -69,7 +69,7 @@ class Caps:
         """Why caps cannot be set now; empty when they can."""
 
     def start(self) -> None:
-        """Prologs wait for their caps from now on."""
+        """Make prologs wait for their caps from now on."""
         ready = self._folder / "ready"
         ready.mkdir(mode=0o700, exist_ok=True)
         for path in ready.iterdir():
@@ -79,7 +79,7 @@ class Caps:
         fresh.replace(self._folder / "caps")
 
     def begin(self, job: str, uid: int, gpus: Sequence[str], cap: Cap | None) -> dict[str, float]:
-        """Set the caps of a job and let its prolog go on; watts by GPU as they were set."""
+        """Set the caps of a job and release its prolog; return the watts by GPU."""
         try:
             if cap is None or not gpus:
                 self._put_back(job)  # it may have had one: the scheduler took it back
@@ -93,18 +93,18 @@ class Caps:
             self.ready(job)
 
     def ready(self, job: str) -> None:
-        """The job's prolog need not wait any longer."""
+        """Release the job's prolog."""
         with suppress(OSError):
             (self._folder / "ready" / job).touch(mode=0o600)
 
     def end(self, job: str) -> None:
-        """Put the job's cards back to what they were."""
+        """Restore the job's cards."""
         self._put_back(job)
         with suppress(OSError):
             (self._folder / "ready" / job).unlink(missing_ok=True)
 
     def look_after(self) -> None:
-        """Set again what was lost with a daemon that died."""
+        """Set caps again that were lost with a crashed daemon."""
         if self._client is not None and self._client.held:
             try:
                 self._client.hello()  # a connection that is gone is noticed when it is used
@@ -115,7 +115,7 @@ class Caps:
             self._apply(job)
 
     def tell(self, jobs: Sequence[JobGpus]) -> None:
-        """Leave for the daemon whose GPUs are whose."""
+        """Write the owners of GPUs for the daemon."""
         if self._config.job_gpus is not None:
             try:
                 write_job_gpus(Path(self._config.job_gpus), jobs)
@@ -123,7 +123,7 @@ class Caps:
                 self._lost(f"{self._config.job_gpus}: {error.strerror}")
 
     def close(self) -> None:
-        """Everything is put back; prologs wait no longer."""
+        """Restore everything and release prologs."""
         with suppress(OSError):
             (self._folder / "caps").unlink(missing_ok=True)
         if self._client is not None:

@@ -1,4 +1,4 @@
-"""`agent.yaml`: what the agents of a cluster are told; `{node}` in a path is the node's name."""
+"""`agent.yaml`: the agents' configuration; `{node}` in a path is the node's name."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ class _Part(BaseModel):
 
 
 class DeliverConfig(_Part):
-    """Where runs go.
+    """Delivery of runs to the server.
 
     Attributes:
         url: of the fleet's server.
@@ -60,7 +60,7 @@ class ControlConfig(_Part):
 
 
 class AgentConfig(_Part):
-    """One agent.
+    """Configuration of one agent.
 
     Attributes:
         folder: where events, journals and state are; only root may enter.
@@ -102,7 +102,7 @@ class AgentConfig(_Part):
         return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
     def of_node(self, node: str) -> "AgentConfig":
-        """The same with `node` in place of `{node}` everywhere.
+        """Replace `{node}` by the node's name everywhere.
 
         Raises:
             ConfigError: no name of a node.
@@ -117,7 +117,7 @@ class AgentConfig(_Part):
 
 
 def load_agent_config(path: str | None, node: str) -> AgentConfig:
-    """The file's content for one node; the defaults without a file.
+    """Return the file's content for one node; the defaults without a file.
 
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.

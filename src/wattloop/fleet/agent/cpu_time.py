@@ -31,7 +31,7 @@ class _Process(NamedTuple):
 
 
 class ProcessTimes:
-    """Looks through /proc; who a process is gets looked up a few times, not at every look.
+    """CPU time by process from /proc; the owner of a process is examined a few times only.
 
     What ended between two looks is in its parent's time for waited-for children, if that is of
     the job too.
@@ -51,7 +51,7 @@ class ProcessTimes:
         self._looks = 0
 
     def read(self, uids: Mapping[str, int]) -> dict[str, float]:
-        """Seconds of CPU time of each job (number -> its user), as far as processes are there."""
+        """Return CPU seconds of each job (number -> its user), as far as processes are there."""
         found: dict[str, float] = {}
         alive: dict[str, _Process] = {}
         self._looks += 1
@@ -81,7 +81,7 @@ class ProcessTimes:
         return found
 
     def _stat(self, number: str) -> list[str] | None:
-        """Fields of /proc/N/stat after the name, which may hold anything."""
+        """Return the fields of /proc/N/stat after the name, which may contain anything."""
         try:
             text = (self._procfs / number / "stat").read_text("ascii", "replace")
         except OSError:
@@ -113,7 +113,7 @@ BUSY_FIELDS = (0, 1, 2, 5, 6)
 
 
 class JobKey(NamedTuple):
-    """A job whose CPU time is wanted."""
+    """A job whose CPU time is needed."""
 
     run: str
     job: str
@@ -121,14 +121,14 @@ class JobKey(NamedTuple):
 
 
 class CpuTimeCurve:
-    """A quantity that only grows, known at some instants, straight in between."""
+    """A growing quantity, known at some instants and linear in between."""
 
     def __init__(self) -> None:
         self.times_s: list[float] = []
         self.values: list[float] = []
 
     def add(self, time_s: float, value: float) -> None:
-        """One more point; a value that fell (a process left) is taken to have stayed."""
+        """Add a point; a value that fell (a process left) counts as unchanged."""
         if self.times_s and time_s <= self.times_s[-1]:
             return
         self.times_s.append(time_s)
@@ -153,7 +153,7 @@ class CpuTimeCurve:
 
 
 class CpuTimes:
-    """Reads control groups, or processes where there are none.
+    """CPU times from control groups, or from processes without them.
 
     Args:
         host: where /proc is.
@@ -171,12 +171,12 @@ class CpuTimes:
         self.busy = CpuTimeCurve()
 
     def begin(self, run: str, time_s: float, cpu_s: float = 0.0) -> None:
-        """A job is known from `time_s` on, with the CPU time it had then."""
+        """Add a job from `time_s` on, with its CPU time at that moment."""
         curve = self._jobs.setdefault(run, CpuTimeCurve())
         curve.add(time_s, cpu_s)
 
     def read(self, jobs: Iterable[JobKey], now_s: float) -> None:
-        """Look at every job and at the node."""
+        """Read every job and the node."""
         without: list[JobKey] = []
         for key in jobs:
             cpu_s = self._of_cgroup(key)
@@ -194,16 +194,16 @@ class CpuTimes:
             self.busy.add(now_s, busy_s)
 
     def between(self, run: str, begin_s: float, end_s: float) -> float | None:
-        """CPU time of a job; None where nothing of it was ever seen."""
+        """Return CPU time of a job; None if it was never read."""
         curve = self._jobs.get(run)
         return curve.between(begin_s, end_s) if curve and len(curve.times_s) > 1 else None
 
     def busy_between(self, begin_s: float, end_s: float) -> float | None:
-        """CPU time of the whole node; None where it cannot be read."""
+        """Return CPU time of the whole node; None where it cannot be read."""
         return self.busy.between(begin_s, end_s) if len(self.busy.times_s) > 1 else None
 
     def last(self, run: str) -> float:
-        """CPU time of a job at the last look."""
+        """Return CPU time of a job at the last reading."""
         curve = self._jobs.get(run)
         return curve.values[-1] if curve and curve.values else 0.0
 
@@ -242,7 +242,7 @@ class CpuTimes:
 
 
 def cgroup_file(root: Path, node: str, job: str, uid: int) -> Path | None:
-    """Where Slurm's plugins keep the CPU time of a job: version 2, then version 1."""
+    """Return Slurm's file of a job's CPU time: version 2, then version 1."""
     places = (
         *(f"system.slice/{node}_slurmstepd.scope/job_{job}/cpu.stat",),
         *(f"system.slice/slurmstepd.scope/job_{job}/cpu.stat",),

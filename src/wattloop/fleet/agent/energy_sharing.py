@@ -34,7 +34,7 @@ OVER_S = 10.0
 
 
 class IdlePower:
-    """Watts by domain.
+    """Idle power in watts by domain.
 
     Args:
         domains: those that are shared by CPU time.
@@ -64,7 +64,7 @@ class IdlePower:
         self._least_w: dict[str, float] = {}
 
     def saw(self, totals_j: Mapping[str, float], now_s: float) -> None:
-        """Energy of each domain since the beginning, as known now."""
+        """Learn from the energy of each domain since the beginning."""
         if not self._sum_j:
             self._begin_s, self._sum_j = now_s, dict(totals_j)
         length_s = now_s - self._begin_s
@@ -81,14 +81,14 @@ class IdlePower:
         return dict(self._least_w)
 
     def take_up(self, state: Mapping[str, Any]) -> None:
-        """Go on with what was learned before."""
+        """Resume from what was learned before."""
         for name in self._learned:
             if isinstance(state.get(name), int | float):
                 self._least_w[name] = self.watts[name] = float(state[name])
 
 
 def fitted_idle_w(settings: Settings, host: Host) -> dict[str, float]:
-    """Slopes of this machine's idle lines; {} without them."""
+    """Return the slopes of this machine's idle lines; {} without them."""
     try:
         record = load_idle(idle_path(settings.store_location, host.machine_id))
     except WattloopError:
@@ -106,7 +106,7 @@ YOUNG_S = 5.0
 
 
 class EnergySharing:
-    """The node's energy, shared out up to `until_s`."""
+    """Attribution of the node's energy, complete up to `until_s`."""
 
     def __init__(self, site: AgentContext) -> None:
         self.site = site
@@ -122,21 +122,21 @@ class EnergySharing:
         self._total_j: dict[str, float] = {}
 
     def read(self) -> bool:
-        """Read every sensor and every job's CPU time; returns what `read_cpu` does."""
+        """Read every sensor and every job's CPU time; return what `read_cpu` returns."""
         self.sensors.read()
         young = self.read_cpu()
         self.sensors.read_signals()
         return young
 
     def read_cpu(self) -> bool:
-        """Look at CPU times; whether a job is so young that it may be over before the next look."""
+        """Read CPU times; True while a job is so young that it may end before the next reading."""
         now_s = self.site.clock.now_s()
         running = self.book.running()
         self.cpu.read([JobKey(p.run_id, p.job, p.uid) for p in running], now_s)
         return any(now_s - plan.started_s < YOUNG_S for plan in running)
 
     def share_out(self, until_s: float, arrivals: EventQueue, apply: Apply) -> None:
-        """Share out everything up to an instant, with jobs coming and going on the way."""
+        """Attribute everything up to an instant, with jobs starting and ending on the way."""
         stretches = []
         begin_s = self.until_s
         for said_s, event in arrivals.due(until_s):
@@ -155,11 +155,11 @@ class EnergySharing:
         self.idle.saw(self._total_j, until_s)
 
     def account_of(self, run: JobRun) -> Account:
-        """The joules of a run."""
+        """Return the account of a run."""
         return self.ledger.accounts[run.plan.run_id if run.plan.job else UNATTRIBUTED]
 
     def gaps(self, names: list[str], until_s: float) -> dict[str, str]:
-        """Which of these domains are not known up to an instant, and why."""
+        """Return which of these domains are unknown up to an instant, and why."""
         return {
             name: self.sensors.reasons.get(name, "not read")
             for name in names

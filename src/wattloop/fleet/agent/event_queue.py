@@ -32,7 +32,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """A job began or ended on this node.
+    """Start or end of a job on this node.
 
     Attributes:
         name: of its file.
@@ -54,7 +54,7 @@ class JobEvent:
 
 
 def parse_event(name: str, text: str) -> JobEvent | None:
-    """The event in a file of this name; None when it is none of ours."""
+    """Parse the name of an event file; None for other files."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -79,19 +79,19 @@ def parse_event(name: str, text: str) -> JobEvent | None:
 
 
 class EventFolder:
-    """The folder in which events arrive; only root may write into it."""
+    """The folder of event files; only root may write into it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._seen: tuple[int, int] | None = None
 
     def prepare(self) -> None:
-        """Create it, closed to everybody else."""
+        """Create the folder, closed to other users."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(0o700)
 
     def changed(self) -> bool:
-        """Whether something came or went since the last call; a few microseconds."""
+        """Return True when files came or went since the last call; takes microseconds."""
         try:
             found = self.path.stat()
         except OSError:
@@ -101,7 +101,7 @@ class EventFolder:
         return changed
 
     def waiting(self) -> tuple[list[JobEvent], list[str]]:
-        """Events in the order of their times, and names of files that make no sense."""
+        """Return events in the order of their times, and names of invalid files."""
         events: list[JobEvent] = []
         strange: list[str] = []
         for path in self._files():
@@ -118,11 +118,11 @@ class EventFolder:
         return sorted(events, key=lambda e: (e.wall_s, e.kind == "start", e.job)), strange
 
     def remove(self, name: str) -> None:
-        """An event is dealt with."""
+        """Remove the file of a handled event."""
         (self.path / name).unlink(missing_ok=True)
 
     def set_aside(self, name: str) -> None:
-        """Keep a file that makes no sense where a person may look at it."""
+        """Move an invalid file aside for inspection."""
         aside = self.path.parent / "strange"
         aside.mkdir(mode=0o700, exist_ok=True)
         (self.path / name).replace(aside / name)
@@ -135,7 +135,7 @@ class EventFolder:
 
 
 class Instant:
-    """Now, on all the machine's clocks: turns the times of events into ours."""
+    """The present on all clocks of the machine; converts times of events."""
 
     def __init__(self, clock: Clock, uptime_s: float | None) -> None:
         self.now_s = clock.now_s()
@@ -143,7 +143,7 @@ class Instant:
         self._uptime_s = uptime_s
 
     def time_of(self, event: JobEvent) -> float:
-        """When it happened on the machine's monotonic clock; never later than now.
+        """Return the time of the event on the monotonic clock; never later than now.
 
         The uptime says roughly when, whatever became of the time of day; the time of day says it
         to the microsecond where the two agree.
@@ -160,7 +160,7 @@ _log = logging.getLogger("wattloop.agent")
 
 
 class EventQueue:
-    """Files stay until the agent's state knows of them; a file seen twice counts once."""
+    """Events in order; files stay until the saved state covers them, and count once."""
 
     def __init__(self, site: AgentContext, fault: Callable[[str], None]) -> None:
         self._site = site
@@ -174,25 +174,25 @@ class EventQueue:
         self._folder.prepare()
 
     def remember(self, handled: Iterable[str]) -> None:
-        """What an earlier agent dealt with."""
+        """Resume with the events that an earlier agent handled."""
         self._handled = dict.fromkeys(handled)
 
     @property
     def handled(self) -> list[str]:
-        """Names of events that are dealt with, though their files may still be there."""
+        """Return names of handled events whose files may still exist."""
         return list(self._handled)
 
     @property
     def waiting(self) -> bool:
-        """Whether events are known that are not due yet."""
+        """Return True when known events are not due yet."""
         return bool(self._coming)
 
     def changed(self) -> bool:
-        """Whether something came since the last look, and is new."""
+        """Return True when new files came since the last call."""
         return self._folder.changed() and self.fetch()
 
     def fetch(self) -> bool:
-        """New events from the folder; whether there are any."""
+        """Read new events from the folder; True if there are any."""
         found, strange = self._folder.waiting()
         for name in strange:
             self._fault(f"{self._folder.path / name}: makes no sense; set aside")
@@ -207,7 +207,7 @@ class EventQueue:
         return bool(fresh)
 
     def due(self, until_s: float) -> Iterator[tuple[float, JobEvent]]:
-        """Events up to an instant, with their times; each is then dealt with."""
+        """Return events up to an instant with their times, and mark them as handled."""
         while self._coming and self._coming[0][0] <= until_s:
             said_s, event = self._coming.pop(0)
             self._handled[event.name] = None
@@ -218,7 +218,7 @@ class EventQueue:
             yield said_s, event
 
     def clean(self) -> None:
-        """The state knows of what was handed out: its files are of no use any more."""
+        """Remove files of events that the saved state covers."""
         left = []
         for name in self._to_remove:
             try:

@@ -23,7 +23,7 @@ MOST = 1_024
 
 
 def parse_numbers(text: str) -> list[int]:
-    """`0,1`, `0-3` or `0,2-3` as numbers, each once; [] where the text is none of these."""
+    """Parse `0,1`, `0-3` or `0,2-3` into numbers, each once; [] for other texts."""
     found: list[int] = []
     for part in text.replace(" ", "").split(","):
         match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part)
@@ -40,7 +40,7 @@ def parse_numbers(text: str) -> list[int]:
 def gpu_names(
     numbers: Sequence[int], known: Sequence[str], mapping: Mapping[int, int]
 ) -> tuple[list[str], list[int]]:
-    """Domains of these GPUs, and the numbers that no card here has.
+    """Return the domains of these GPUs, and the numbers without a card here.
 
     Args:
         numbers: as Slurm gives them.
@@ -62,7 +62,7 @@ def gpu_names(
 
 
 def minor_numbers(host: Host) -> dict[int, int]:
-    """Minor number -> NVML index of every NVIDIA card; {} without the driver."""
+    """Return minor number -> NVML index of every NVIDIA card; {} without the driver."""
     from wattloop.meters import nvml_library
 
     try:
@@ -110,7 +110,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What Slurm's controller says of a job.
+    """Facts about a job from Slurm's controller.
 
     Attributes:
         facts: for the run's header, by the names that `measure.job` uses.
@@ -140,7 +140,7 @@ _NOTHING = {"", "(null)", "N/A"}
 
 
 def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFacts | None, str]:
-    """What the controller says of a job, or why it says nothing.
+    """Return the controller's facts about a job, or why there are none.
 
     Args:
         job: its number.
@@ -177,21 +177,21 @@ def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFac
 
 
 def jobs_on_node(node: str, folder: str = "") -> set[str] | None:
-    """Jobs that Slurm has on a node now; None where it does not answer."""
+    """Return the jobs that Slurm has on a node now; None when it does not answer."""
     states = "R,S,ST,CG,CF,SO,SI,RS"
     listed, reason = _asked(folder, "squeue", "-h", "-a", "-w", node, "-t", states, "-o", "%A")
     return None if reason else set(listed.split())
 
 
 def cpus_of_node(node: str, folder: str = "") -> int | None:
-    """CPUs that Slurm hands out on a node, which may be fewer than the machine has."""
+    """Return the CPUs that Slurm allocates on a node, which may be fewer than it has."""
     listed, _ = _asked(folder, "sinfo", "-h", "-N", "-n", node, "-o", "%c")
     first = (listed.split() or [""])[0]
     return int(first) if first.isdigit() and int(first) > 0 else None
 
 
 def admin_comment(shown: str, words: Sequence[str]) -> str | None:
-    """AdminComment in what `scontrol show job` prints; None where it cannot be told.
+    """Return AdminComment from `scontrol show job`; None where it is ambiguous.
 
     Args:
         shown: what it prints.
@@ -209,7 +209,7 @@ def admin_comment(shown: str, words: Sequence[str]) -> str | None:
 
 
 def marked(text: str) -> dict[str, Any]:
-    """The object after our mark in AdminComment, wherever in it that is."""
+    """Return the object after our mark in AdminComment."""
     begin = text.find(MARK + "{")
     if begin < 0:
         return {}
@@ -221,7 +221,7 @@ def marked(text: str) -> dict[str, Any]:
 
 
 def wants_low_power(comment: str) -> bool:
-    """Whether a job's comment asks for the low-power mode: `wattloop:low-power`.
+    """Return True when a job's comment asks for low power: `wattloop:low-power`.
 
     By the grammar that the scheduler reads it by, or both would take it for something else.
     """
@@ -230,7 +230,7 @@ def wants_low_power(comment: str) -> bool:
 
 
 def cpus_on_node(counts: str, nodes: str, node: str) -> int | None:
-    """CPUs of a job on one node, from `SLURM_JOB_CPUS_PER_NODE` such as `4(x2),8`.
+    """Return CPUs of a job on one node, from `SLURM_JOB_CPUS_PER_NODE` such as `4(x2),8`.
 
     Args:
         counts: CPUs of the nodes, in their order.
@@ -250,7 +250,7 @@ def cpus_on_node(counts: str, nodes: str, node: str) -> int | None:
 
 
 def facts_of_event(facts: Mapping[str, str], *, cluster: str, node: str) -> dict[str, str]:
-    """What a prolog's event says, by the names that `measure.job` uses."""
+    """Return the facts of a prolog's event, by the names of `measure.job`."""
     named = {
         "scheduler": "slurm",
         "job": facts.get("job", ""),
@@ -287,7 +287,7 @@ def _asked(folder: str, program: str, *words: str) -> tuple[str, str]:
 
 
 def _row(listed: str, job: str) -> dict[str, str] | None:
-    """The job's own row: where it begins is known, and each column's width in bytes."""
+    """Return the job's own row, by its beginning and the byte width of each column."""
     data = listed.encode("utf-8", "surrogateescape")
     begin = re.search(rb"^%s +" % re.escape(job.encode()), data, re.MULTILINE)
     if begin is None:
@@ -300,7 +300,7 @@ def _row(listed: str, job: str) -> dict[str, str] | None:
 
 
 def _expanded(text: str) -> list[str]:
-    """`n[1-2],n5` as names of nodes, in their order."""
+    """Expand `n[1-2],n5` into names of nodes, in order."""
     names: list[str] = []
     for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", text):
         match = re.fullmatch(r"([^\[]*)\[([^\]]*)\]", part)

@@ -1,4 +1,4 @@
-"""One run of one job on this node: its domains and its journal, from prolog to epilog."""
+"""The run of one job on this node: its domains and journal, from prolog to epilog."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Row = tuple[float, Sequence[float]]
 
 
 def chosen_rows(blocks: Sequence[SampleBlock]) -> list[Row]:
-    """Some of a journal's rows: the first, the last, those around a new beginning, every n-th."""
+    """Select rows of a journal: first, last, around a restart, and every n-th."""
     rows: list[Row] = []
     for block in blocks:
         if block.feed == 0:
@@ -62,7 +62,7 @@ EXACT_S = 1e-6
 def share_domain(
     layout: NodeLayout, domain: Domain, *, cpus: int, whole: bool, limit_w: float | None
 ) -> Domain:
-    """A domain of the node as a job has it.
+    """Return a domain of the node as a job has it.
 
     Args:
         layout: the node's.
@@ -85,7 +85,7 @@ def share_domain(
 
 
 def unattributed_domain(layout: NodeLayout, domain: Domain) -> Domain:
-    """A domain of the node as far as no job used it."""
+    """Return a domain of the node for energy that no job used."""
     provenance = domain.provenance
     if layout.is_shared(domain.name) or layout.is_node(domain.name):
         provenance = Provenance.weakest((Provenance.MODELLED, provenance))
@@ -94,7 +94,7 @@ def unattributed_domain(layout: NodeLayout, domain: Domain) -> Domain:
 
 
 def _limits(domain: Domain, limit_w: float | None) -> dict[str, object]:
-    """The limit of now, which may be a cap set for this very job."""
+    """Return the present limit, which may be a cap set for this job."""
     if limit_w is None or domain.tdp_w is None or abs(limit_w - domain.tdp_w) < 0.5:
         return {}
     default_w = max(limit_w, domain.tdp_w)
@@ -116,7 +116,7 @@ def _share(domain: Domain, source: str, **changes: object) -> Domain:
 
 
 class ShareMeter(Meter):
-    """A meter whose readings are computed by the agent and handed to its feed."""
+    """A meter whose readings the agent computes and passes to its feed."""
 
     name: ClassVar[str] = "agent"
 
@@ -130,7 +130,7 @@ class ShareMeter(Meter):
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """Those of the run's GPUs."""
+        """Return the signals of the run's GPUs."""
         return self._signals
 
     def read(self) -> Sequence[Reading]:
@@ -142,7 +142,7 @@ NOTES_LIMIT = 20
 
 @dataclass(slots=True)
 class RunPlan:
-    """Who a run is; what a restarted agent needs to go on with it.
+    """Identity of a run; a restarted agent resumes from it.
 
     Attributes:
         run_id: of the run.
@@ -187,7 +187,7 @@ class RunPlan:
 
 
 class JobRun:
-    """A run being written.
+    """A run that is being written.
 
     Args:
         plan: who it is.
@@ -214,7 +214,7 @@ class JobRun:
         self.path: Path | None = None
 
     def describe(self, domains: Sequence[Domain]) -> None:
-        """What is known of the same domains by now: a cap may have been set since it began."""
+        """Update the domains: a cap may have been set since the run began."""
         self.feed.meter = ShareMeter(domains, {s.name: s.unit for s in self.feed.signals})
         self.feed.domains = self.feed.meter.domains
 
@@ -228,7 +228,7 @@ class JobRun:
         self.path = path
 
     def go_on(self, path: Path, offsets_j: Mapping[str, float]) -> bool:
-        """Take up the journal of an earlier process; False when it is gone or unreadable."""
+        """Resume the journal of an earlier process; False when it is missing or unreadable."""
         writer = JournalWriter.reopened(path)
         journal = None if writer is None else read_journal(path)
         if writer is None or journal is None:
@@ -253,11 +253,11 @@ class JobRun:
         return dict(self._zero_j)
 
     def first_row(self, account: Account) -> None:
-        """The run begins with what it had then: nothing, or what an earlier run of it left."""
+        """Write the first row: nothing, or what an earlier part of the run left."""
         self._take(self.plan.started_s, account, {})
 
     def row(self, time_s: float, account: Account, gaps: Mapping[str, str]) -> None:
-        """What the run has used up to an instant; `gaps` are domains that are not known."""
+        """Write the energy of the run up to an instant; `gaps` are unknown domains."""
         if time_s > self._last_row_s:
             self._take(time_s, account, gaps)
 
@@ -274,15 +274,15 @@ class JobRun:
                 self.feed.arrive_signals(time_s, row)
 
     def has(self, name: str) -> bool:
-        """Whether a domain is among its own."""
+        """Return True for a domain of the run."""
         return name in self._zero_j
 
     def event(self, event: dict[str, Any]) -> None:
-        """Something happened: a cap, a note."""
+        """Record an event: a cap, a note."""
         self._journal.add_event(event)
 
     def flush(self, now_s: float) -> None:
-        """Everything so far goes to the journal; without one, it waits."""
+        """Write everything to the journal; without one, it waits."""
         if self.path is not None:
             self._journal.write([self.feed], now_s, lambda _: True)
             self.feed.thin_before(now_s)
@@ -290,7 +290,7 @@ class JobRun:
     def result(
         self, end_s: float, account: Account, uncertainty_j: Mapping[str, float]
     ) -> WindowResult:
-        """Energy of the run by what its account says."""
+        """Return the energy of the run by its account."""
         modelled = [Missing(n, why) for n, why in self.plan.modelled.items() if self.has(n)]
         found = window_energy(
             domain_sources([self.feed]),
@@ -316,7 +316,7 @@ class JobRun:
         return found._replace(domains=domains, missing=missing)
 
     def end(self, now_s: float, end: dict[str, Any]) -> str | None:
-        """Write the end and let go of the journal; what went wrong, if anything."""
+        """Write the end and release the journal; return the error, if any."""
         self.flush(now_s)
         return self._journal.end(end)
 
@@ -326,7 +326,7 @@ class JobRun:
         self._journal.release()
 
     def abandon(self) -> None:
-        """Drop the journal as it is, in a process that shall not write any more."""
+        """Drop the journal as it is, in a process that must not write any more."""
         self._journal.abandon()
 
     def _take(self, time_s: float, account: Account, gaps: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Jobs whose epilog never ran: a slurmctld that crashed does not have it run any more.
+"""End events of jobs whose epilog never ran, e.g. after a crash of slurmctld.
 
 Such a job would keep its GPUs, their joules and their cap for ever. Slurm is asked now and then
 which jobs it has on this node; for one that it does not name twice, the event is written that
@@ -23,7 +23,7 @@ _log = logging.getLogger("wattloop.agent")
 
 
 class MissingEpilogs:
-    """Looks in a thread of its own.
+    """Thread that compares open runs with Slurm's jobs.
 
     Args:
         events: the folder in which the agent finds events.
@@ -48,7 +48,7 @@ class MissingEpilogs:
         self._stop.set()
 
     def look(self) -> list[str]:
-        """One look; jobs whose end was written."""
+        """Compare once; return jobs whose end was written."""
         running = set(self._running())
         known = jobs_on_node(self._node, self._slurm_bin) if running else set()
         if known is None:  # the controller does not answer
@@ -69,7 +69,7 @@ class MissingEpilogs:
                 _log.exception("looking for lost ends goes on")
 
     def _write_end(self, job: str) -> None:
-        """As the epilog does: whole, under another name first."""
+        """Write an end event like the epilog: atomically, by renaming."""
         host = Host()
         uptime = (host.read_text("proc", "uptime") or "").split(" ")[0]
         name = f"{time.time_ns()}-{job}-end"

@@ -30,12 +30,12 @@ BELIEVED_AFTER = 3
 
 
 def highest_w(domain: Domain) -> float:
-    """No plausible reading lies above this."""
+    """Return the highest plausible reading."""
     return domain.max_power_w or highest_power_w(domain.scope)
 
 
 class PlausibleMeter(Meter):
-    """Another meter, checked: counters neither jump nor are negative, nor is power.
+    """A meter whose implausible readings become gaps: jumps and negative values.
 
     A counter that jumped is shown again from zero, which tracks understand as a new beginning.
     """
@@ -66,7 +66,7 @@ class PlausibleMeter(Meter):
         return self.meter.read_signals()
 
     def read(self) -> Sequence[Reading]:
-        """One value per domain, or a gap."""
+        """Return one value per domain, or a gap."""
         values = list(self.meter.decoded(self.meter.sample()))
         now_s = self._clock.now_s()
         return [
@@ -104,7 +104,7 @@ class PlausibleMeter(Meter):
 
 
 def goes_on(domain: Domain, kept: Mapping[str, Any], raw_j: float, read_s: float) -> bool:
-    """Whether a counter's reading is that of before, gone on."""
+    """Return True when a counter's reading continues the earlier one."""
     if math.isnan(raw_j):
         return False
     gap_s = read_s - kept["read_s"]
@@ -170,7 +170,7 @@ class NodeSensors:
 
     @property
     def domains(self) -> dict[str, Domain]:
-        """What can be read here."""
+        """Return the domains that can be read here."""
         return {name: channel.domain for name, channel in self.channels.items()}
 
     def read(self) -> None:
@@ -188,22 +188,22 @@ class NodeSensors:
         return {signal.name: signal.unit for feed in self.feeds for signal in feed.signals}
 
     def power_w(self) -> dict[str, float]:
-        """Power of every domain now."""
+        """Return the power of every domain now."""
         powers = ((name, channel.power_w()) for name, channel in self.channels.items())
         return {name: power for name, power in powers if power is not None}
 
     def start(self, now_s: float) -> None:
-        """Curves that nothing was handed out of yet begin now."""
+        """Start curves that gave out no energy yet."""
         for name in self.channels:
             self._anchors_s.setdefault(name, now_s)
             self._counted_j.setdefault(name, 0.0)
 
     def handed_out_s(self) -> dict[str, float]:
-        """From when on each domain is known."""
+        """Return the start time of each domain."""
         return dict(self._anchors_s)
 
     def readable(self, name: str, until_s: float) -> bool:
-        """Whether a domain's energy up to an instant is known by now."""
+        """Return True when a domain's energy up to an instant is known."""
         track = self.channels[name].track
         if track.lost is not None:
             return False
@@ -212,7 +212,7 @@ class NodeSensors:
         return not (math.isnan(last_s) or silent)
 
     def take(self, name: str, until_s: float) -> float:
-        """Joules of a domain since the last call; corrections of what was too much come later."""
+        """Return the joules of a domain since the last call; later calls correct excess."""
         span = self._between(name, self._anchors_s[name], until_s)
         if span is None:
             return 0.0
@@ -226,12 +226,12 @@ class NodeSensors:
         return 0.0 if span is None else (1 - span.covered) * (end_s - begin_s)
 
     def unseen_wraps(self, name: str, begin_s: float, end_s: float) -> str | None:
-        """Why a counter does not show the energy of a time on its own; None when it does."""
+        """Return why a counter does not show the energy of an interval; None when it does."""
         track = _counter(self.channels[name])
         return None if track is None else unseen_wraps_reason(track, begin_s, end_s)
 
     def sigma_j(self, name: str, begin_s: float, end_s: float) -> float:
-        """How sure the sensor's energy of a time is, as far as this process has seen it."""
+        """Return the sensor's uncertainty of an interval, as far as this process has read it."""
         span = self._between(name, max(begin_s, self._anchors_s[name]), end_s)
         return 0.0 if span is None else span.sigma_j
 
@@ -243,19 +243,19 @@ class NodeSensors:
         return 0.0 if span is None else span.energy_j * max(share, 1 - share)
 
     def keep_memory_small(self, now_s: float) -> None:
-        """Thin out what is old."""
+        """Downsample old readings."""
         for feed in self.feeds:
             feed.drained()
             feed.thin_before(now_s)
 
     def close(self) -> None:
-        """Let go of the sensors."""
+        """Close the sensors."""
         self._inventory.close()
 
     # -- across restarts -------------------------------------------------------------------
 
     def to_state(self, until_s: float) -> dict[str, Any]:
-        """Where each counter stood when its energy was handed out last."""
+        """Return the counters at the last attribution."""
         kept = {}
         for name, channel in self.channels.items():
             track = _counter(channel)
@@ -274,7 +274,7 @@ class NodeSensors:
         return kept
 
     def take_up(self, state: Mapping[str, Any]) -> list[str]:
-        """Go on where another process stopped; names of domains for which that was possible.
+        """Continue where another process stopped; return the domains that could.
 
         Called after the first reading of all sensors. A counter that fell, or that gained more
         than its device can draw, starts again. One that may have wrapped more than once goes on
@@ -315,7 +315,7 @@ class NodeSensors:
         values: Mapping[int, tuple[float, float]],
         powers_w: Mapping[int, float | None],
     ) -> None:
-        """Tracks that begin with what was read before, then go on with what is read now."""
+        """Return curves that begin with earlier readings."""
         now = [(t.last_read_s, t.last_raw_j) if isinstance(t, CounterCurve) else None
                for t in feed.tracks]  # fmt: skip
         for i, (before_j, raw_j) in values.items():

@@ -1,4 +1,4 @@
-"""The runs that are open on a node: started by a prolog, ended by an epilog, never lost."""
+"""Open runs of a node, from the prolog of a job to its epilog."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNALLOCATED = "unallocated"
 def run_header(
     run: JobRun, *, settings: Settings, host: Host, node: str, cluster: str
 ) -> dict[str, Any]:
-    """Plain data for the first frame of its journal."""
+    """Return plain data for the first frame of a run's journal."""
     plan = run.plan
     return {
         "run_id": plan.run_id,
@@ -57,7 +57,7 @@ def run_header(
 
 
 def run_settings(settings: Settings, share: float) -> Settings:
-    """Settings with which this run's part of the node's other devices is accounted for."""
+    """Return settings for this run's share of the node's other devices."""
     return settings._replace(node_share=share)
 
 
@@ -75,7 +75,7 @@ def _tags(plan: RunPlan, node: str, cluster: str) -> dict[str, str]:
 def job_plan(
     event: JobEvent, site: AgentContext, domains: Sequence[str], *, time_s: float, wall_s: float
 ) -> RunPlan:
-    """A run for the job of a start event.
+    """Return the plan of a run for a start event.
 
     Args:
         event: what the prolog left.
@@ -155,31 +155,31 @@ class OpenRuns:
         return [*self.runs.values(), *([] if self.unattributed is None else [self.unattributed])]
 
     def running(self) -> list[RunPlan]:
-        """Jobs that have not ended."""
+        """Return jobs that have not ended."""
         return [run.plan for run in self.runs.values() if run.plan.ended_s is None]
 
     def of_job(self, job: str) -> JobRun | None:
-        """The run of a job that has not ended."""
+        """Return the run of a job that has not ended."""
         return next((r for r in self.runs.values() if r.plan.job == job and r.plan.ended_s is None),
                     None)  # fmt: skip
 
     def occupant(self, plan: RunPlan, cpu_s: float | None) -> Occupant:
-        """A job as the shares see it."""
+        """Return a job as attribution needs it."""
         return Occupant(plan.run_id, frozenset(plan.gpus), plan.cpus, plan.whole, cpu_s)
 
     # -- beginning -------------------------------------------------------------------------
 
     def plan_of(self, event: JobEvent, time_s: float) -> RunPlan:
-        """A run for the job of a start event."""
+        """Return the plan of a run for a start event."""
         domains, wall_s = list(self._sensors.channels), self._wall_s(time_s)
         return job_plan(event, self._site, domains, time_s=time_s, wall_s=wall_s)
 
     def is_known(self, event: JobEvent, run: JobRun) -> bool:
-        """Whether a start tells of a run that is open already."""
+        """Return True when a start event belongs to an open run."""
         return tells_of(event, run.plan, self._site, list(self._sensors.channels))
 
     def open(self, plan: RunPlan) -> JobRun:
-        """A run for a job."""
+        """Open a run for a job."""
         names = self._layout.of_job(frozenset(plan.gpus), plan.whole)
         run = JobRun(
             plan,
@@ -192,7 +192,7 @@ class OpenRuns:
         return run
 
     def open_unattributed(self, time_s: float, plan: RunPlan | None = None) -> JobRun:
-        """A run for what no job uses."""
+        """Open a run for energy that no job uses."""
         if plan is None:
             wall_s = self._wall_s(time_s)
             plan = RunPlan(new_run_id(wall_s), started_s=time_s, started_wall_s=wall_s, asked=True)
@@ -201,7 +201,7 @@ class OpenRuns:
         return self.unattributed
 
     def answered(self, answer: SlowAnswer) -> None:
-        """What Slurm's controller said of a job, and the cap that it got."""
+        """Apply the controller's answer about a job, and the cap that it got."""
         run = self.runs.get(answer.run_id)
         if run is None:
             return
@@ -227,7 +227,7 @@ class OpenRuns:
             )
 
     def write_headers(self, now_s: float) -> list[str]:
-        """Begin the journals of runs whose facts are known by now; faults, if any."""
+        """Begin the journals of runs whose facts are known; return errors, if any."""
         faults = []
         for run in self.all():
             plan = run.plan
@@ -256,7 +256,7 @@ class OpenRuns:
     def end_of(
         self, run: JobRun, end_s: float, account: Account, status: RunStatus
     ) -> dict[str, Any]:
-        """The last frame of a run's journal."""
+        """Return the last frame of a run's journal."""
         plan = run.plan
         result = run.result(end_s, account, self._doubts(run, end_s, account))
         share = self.share_of_node(plan, end_s)
@@ -276,14 +276,14 @@ class OpenRuns:
         }
 
     def share_of_node(self, plan: RunPlan, end_s: float | None = None) -> float:
-        """The part of board, disks and network card that a run carries: by its CPUs."""
+        """Return a run's share of board, disks and network card: by its CPUs."""
         if not plan.job:
             length_s = 0.0 if end_s is None else end_s - plan.started_s
             return min(1.0, plan.free_s / length_s) if length_s > 0 else 1.0
         return 1.0 if plan.whole else min(1.0, plan.cpus / self._site.cpus)
 
     def status_of(self, plan: RunPlan) -> RunStatus:
-        """How a job ended, by its exit code as Slurm gives it (that of wait)."""
+        """Return the status of a job by its exit code as Slurm gives it (that of wait)."""
         if plan.died:
             return RunStatus.DIED
         if plan.exit_code is None or plan.exit_code == 0:
@@ -308,11 +308,11 @@ class OpenRuns:
         return {n: unit for n, unit in units.items() if plan.whole or n.startswith(heads)}
 
     def _missing(self, plan: RunPlan) -> list[Missing]:
-        """Parts of the node that would be the job's own; cards of others are not missed."""
+        """Return missing domains that would be the job's own; cards of others do not count."""
         return [m for m in self._sensors.missing if plan.whole or not m.name.startswith("gpu:")]
 
     def _doubts(self, run: JobRun, end_s: float, account: Account) -> dict[str, float]:
-        """Half-widths by domain: of the sensor, and of the rule by which a domain was split."""
+        """Return half-widths by domain: of the sensor, and of the rule of attribution."""
         plan = run.plan
         doubts = {}
         for name in (domain.name for domain in run.feed.domains):

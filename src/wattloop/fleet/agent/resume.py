@@ -34,7 +34,7 @@ VERSION = 1
 
 @dataclass(slots=True)
 class OpenRunState:
-    """An open run.
+    """Saved state of an open run.
 
     Attributes:
         plan: who it is.
@@ -53,7 +53,7 @@ class OpenRunState:
 
 @dataclass(slots=True)
 class AgentState:
-    """Everything.
+    """Saved state of an agent.
 
     Attributes:
         boot_id: times are of this boot.
@@ -75,7 +75,7 @@ class AgentState:
 
 
 def save_state(path: Path, state: AgentState) -> None:
-    """Whole or not at all.
+    """Save the state atomically.
 
     Raises:
         OSError: it cannot be written; what was there before stays.
@@ -92,7 +92,7 @@ def save_state(path: Path, state: AgentState) -> None:
 
 
 def load_state(path: Path) -> tuple[AgentState | None, str]:
-    """What the last agent left, or why that cannot be used."""
+    """Load the state of the last agent, or return why it cannot be used."""
     try:
         data = json.loads(path.read_text("utf-8"))
         if data.pop("version") != VERSION:
@@ -128,7 +128,7 @@ _log = logging.getLogger("wattloop.agent")
 
 
 def resumed(sharing: EnergySharing, state: AgentState | None) -> None:
-    """Bring a node's sharing to where the last agent was."""
+    """Restore the attribution of a node to the state of the last agent."""
     site, sensors, book = sharing.site, sharing.sensors, sharing.book
     now_s = site.clock.now_s()
     same_boot = state is not None and state.boot_id == site.host.boot_id and state.until_s <= now_s
@@ -170,7 +170,7 @@ def resumed(sharing: EnergySharing, state: AgentState | None) -> None:
 
 
 def to_keep(sharing: EnergySharing, handled: list[str]) -> AgentState:
-    """What the next agent needs to go on from here."""
+    """Return the state that the next agent resumes from."""
     runs = [
         OpenRunState(
             plan=run.plan,
@@ -210,7 +210,7 @@ def end_as_died(path: Path, why: str) -> bool:
 def _taken_up(
     sharing: EnergySharing, kept: OpenRunState, gap_s: float, until_s: float
 ) -> JobRun | None:
-    """An open run; None for one that ended just before the state was to say so."""
+    """Resume an open run; None for one that ended just before the state was saved."""
     plan, book = kept.plan, sharing.book
     path = sharing.site.journals / f"{plan.run_id}.journal"
     complete = kept.journal and _is_complete(path)
@@ -238,7 +238,7 @@ def _taken_up(
 
 
 def _is_complete(path: Path) -> bool:
-    """Whether a journal has its end, or is gone because it is in a store already."""
+    """Return True when a journal has its end, or is gone because it is stored."""
     try:
         journal = read_journal(path)
     except FileNotFoundError:
@@ -249,7 +249,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def _end_strays(folder: Path, why: str, besides: set[str] | None = None) -> None:
-    """Journals without an end that no open run has."""
+    """Close journals without an end that no open run has."""
     for path in sorted(folder.glob("*.journal")):
         if path.stem not in (besides or ()) and end_as_died(path, why):
             _log.warning("%s: %s; closed as died", path.name, why)

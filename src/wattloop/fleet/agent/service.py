@@ -1,4 +1,4 @@
-"""An agent with everything around it: one per folder, its sender or its own store, its status."""
+"""The agent as a service: lock of its folder, delivery or local store, status file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("wattloop.agent")
 
 
 class Service:
-    """Runs an agent until told to stop."""
+    """An agent that runs until stopped."""
 
     def __init__(self, site: AgentContext) -> None:
         self.site = site
@@ -97,7 +97,7 @@ class Service:
 
 
 def node_status(agent: Agent, faults: list[str]) -> NodeStatus:
-    """What the node says of itself now."""
+    """Return the status of the node now."""
     layout = agent.sharing.layout
     watts = {n: w for n, w in agent.sharing.sensors.power_w().items() if w >= 0}
     whole = {n: w for n, w in watts.items() if layout.is_node(n)}
@@ -121,7 +121,7 @@ def node_status(agent: Agent, faults: list[str]) -> NodeStatus:
 
 
 class LocalStore:
-    """Puts runs that ended into the node's own store, in a thread of its own."""
+    """Thread that imports ended runs into the node's own store."""
 
     def __init__(self, site: AgentContext) -> None:
         self._site = site
@@ -133,11 +133,11 @@ class LocalStore:
         self._thread.start()
 
     def something_ended(self) -> None:
-        """A run has its end."""
+        """Wake the import: a run has ended."""
         self._wake.set()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """End after what is being folded."""
+        """Stop after the current import."""
         self._stopped = True
         self._wake.set()
         self._thread.join(timeout_s)

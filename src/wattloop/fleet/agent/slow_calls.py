@@ -1,4 +1,4 @@
-"""What may take long is done here, in a thread of its own: Slurm's controller and the daemon."""
+"""Slow calls in a thread of their own: Slurm's controller and the control daemon."""
 
 import logging
 import queue
@@ -22,7 +22,7 @@ _log = logging.getLogger("wattloop.agent")
 
 @dataclass(frozen=True, slots=True)
 class SlowAnswer:
-    """What was found and done for a job that began."""
+    """Facts and caps of a job that began."""
 
     run_id: str
     facts: JobFacts | None
@@ -45,7 +45,7 @@ class _End:
 
 
 class SlowCalls:
-    """Asks and sets; answers wait until they are fetched."""
+    """Thread that queries Slurm and sets caps; answers wait until they are fetched."""
 
     def __init__(self, config: AgentConfig, folder: Path) -> None:
         self._config = config
@@ -62,7 +62,7 @@ class SlowCalls:
         self._thread.start()
 
     def job_began(self, run_id: str, job: str, uid: int, gpus: Sequence[str]) -> None:
-        """Find out who it is, and set its cap."""
+        """Query the job's facts and set its cap."""
         self._tasks.put(_Begin(run_id, job, uid, tuple(gpus)))
 
     def job_ended(self, job: str) -> None:
@@ -70,12 +70,12 @@ class SlowCalls:
             self._tasks.put(_End(job))
 
     def jobs_are(self, jobs: list[JobGpus]) -> None:
-        """Whose GPUs are whose, for the control daemon."""
+        """Pass the owners of GPUs to the control daemon."""
         if self._caps is not None:
             self._tasks.put(jobs)
 
     def answers(self) -> list[SlowAnswer]:
-        """What was found since the last call."""
+        """Return the answers since the last call."""
         found = []
         while True:
             try:
@@ -85,11 +85,11 @@ class SlowCalls:
 
     @property
     def fault(self) -> str:
-        """Why caps cannot be set now."""
+        """Return why caps cannot be set now."""
         return "" if self._caps is None else self._caps.fault
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End; what was set is put back."""
+        """Stop and restore all caps."""
         self._tasks.put(None)
         self._thread.join(timeout_s)
 
@@ -142,7 +142,7 @@ class SlowCalls:
             self._running[task.job] = (task, time.monotonic() + every_s)
 
     def _look_again(self) -> None:
-        """Caps of running jobs, where a policy may have changed them."""
+        """Update caps of running jobs that a policy may have changed."""
         for task, due_s in list(self._running.values()):
             if time.monotonic() >= due_s:
                 self._begin(task, again=True)

@@ -1,4 +1,4 @@
-"""Journals on their way to the fleet's store: kept on disk, sent once, in order.
+"""Delivery of journals to the fleet server: stored on disk, sent once, in order.
 
 The files are the only memory: a sender that is killed asks the server how far it is and goes on
 there. A journal is deleted when the server says that its run is in the store, and not before.

@@ -1,4 +1,4 @@
-"""One request with everything a node has to say: its status and pieces of its journals.
+"""The request of a delivery: a node's status and pieces of its journals.
 
 A line of JSON and then the bytes of all pieces, one after the other. Many journals grow at once
 on a node; a request each would cost the server more than the bytes do.
@@ -37,7 +37,7 @@ class Piece(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What the server made of a piece.
+    """The server's answer to a piece.
 
     Attributes:
         offset: where the next one begins.
@@ -57,7 +57,7 @@ class Taken(NamedTuple):
 
 
 def pack_batch(wall_s: float, status: dict[str, Any] | None, pieces: Sequence[Piece]) -> bytes:
-    """The body of a request, with the sender's clock."""
+    """Return the body of a request, with the sender's clock."""
     head = {
         "wall_s": wall_s,
         "status": status,
@@ -98,7 +98,7 @@ def unpack_batch(body: bytes) -> tuple[float | None, Any, list[Piece]]:
 
 
 def clock_of(value: Any) -> float | None:
-    """A sender's time of day; None when it does not say.
+    """Return a sender's wall-clock time; None without one.
 
     Raises:
         ConfigError: the value is not a time.

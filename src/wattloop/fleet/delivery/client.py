@@ -1,4 +1,4 @@
-"""The connection to the fleet server, and its options."""
+"""HTTP client of the fleet server, and its options."""
 
 import http.client
 import json
@@ -20,7 +20,7 @@ NODE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOptions:
-    """From which folder to which server.
+    """Folder, server and limits of a delivery.
 
     Attributes:
         url: of the server: `http://head:8765`, or `https://...` behind a proxy.
@@ -59,7 +59,7 @@ class DeliveryOptions:
             raise ConfigError(f"deliver.limit_b {self.limit_b}: must not be negative")
 
     def secret(self) -> str:
-        """The token as it is now.
+        """Return the present token.
 
         Raises:
             ConfigError: its file cannot be read, or by everybody, who could then write for us.
@@ -99,7 +99,7 @@ class ServerUnavailable(WattloopError):
 
 
 class ServerRefuses(WattloopError):
-    """The server does not want this from us: a wrong token, another node, too old."""
+    """The server refuses the request: wrong token, another node, or too old."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -107,7 +107,7 @@ class ServerRefuses(WattloopError):
 
 
 class DeliveryClient:
-    """Posts to one server over one connection; not for several threads at a time."""
+    """Client of one server over one connection; not thread-safe."""
 
     def __init__(self, options: DeliveryOptions) -> None:
         self._options = options
@@ -119,7 +119,7 @@ class DeliveryClient:
         self._secret = ""
 
     def post(self, path: str, body: bytes) -> Any:
-        """The JSON that the server answers.
+        """Post a body and return the JSON answer.
 
         Raises:
             ServerAway: try again later.
@@ -196,7 +196,7 @@ def _seconds(text: str | None) -> float:
 
 
 def _detail(data: bytes) -> str:
-    """What the server said, in one short line."""
+    """Return the server's message in one short line."""
     text = data[:2_000].decode("utf-8", "replace")
     try:
         said = json.loads(text)

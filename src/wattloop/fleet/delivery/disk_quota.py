@@ -1,4 +1,4 @@
-"""How much may wait on disk, and what goes first when it is more.
+"""Limit of journals on disk, and the order in which they are dropped.
 
 1. journals that the server refused, oldest first;
 2. samples of finished runs, oldest first: header, events and the energy by domain stay;
@@ -34,7 +34,7 @@ NOTE = "its samples were dropped on the node to make room while the server was a
 
 
 class Made(NamedTuple):
-    """What was given up."""
+    """Data that were dropped."""
 
     refused: int = 0
     thinned: int = 0
@@ -42,7 +42,7 @@ class Made(NamedTuple):
 
 
 def make_room(outbox: Outbox, limit_b: int, idle_s: float = 600.0) -> Made:
-    """Give up the least valuable until no more than `limit_b` wait.
+    """Drop the least valuable data until at most `limit_b` wait.
 
     Journals written to within `idle_s` are left alone: an agent may continue them.
     """

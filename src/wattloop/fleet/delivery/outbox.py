@@ -18,7 +18,7 @@ REFUSED = "refused"
 
 
 class Waiting(NamedTuple):
-    """A journal that is not in the store yet."""
+    """A journal that is not stored yet."""
 
     run_id: str
     path: Path
@@ -26,7 +26,7 @@ class Waiting(NamedTuple):
 
     @property
     def is_thinned(self) -> bool:
-        """Whether its samples were dropped to make room."""
+        """Return True when its samples were dropped to free disk space."""
         return self.path.suffix == THINNED
 
     @property
@@ -35,11 +35,11 @@ class Waiting(NamedTuple):
         return self.path.suffix in (DIED, THINNED)
 
     def is_growing(self) -> bool:
-        """Whether its writer still holds it."""
+        """Return True while its writer holds the lock."""
         return not self.is_closed and journal_is_live(self.path)
 
     def idle_s(self) -> float:
-        """How long ago something was written to it."""
+        """Return the seconds since the last write."""
         return time.time() - self.path.stat().st_mtime
 
     def close(self) -> "Waiting":
@@ -52,7 +52,7 @@ class Waiting(NamedTuple):
         return self
 
     def frames(self, offset: int, most_b: int) -> bytes:
-        """The next whole frames; half of one may be cut off by a writer that goes on.
+        """Return the next whole frames; the last one may be incomplete while a writer continues.
 
         An offset within a frame, from a server that was killed while it wrote, is gone on from.
         """
@@ -67,7 +67,7 @@ class Waiting(NamedTuple):
         return data[:end]
 
     def has_tail(self, offset: int, checksum: int) -> bool:
-        """Whether the bytes before an offset are those that the server has there."""
+        """Return True when the bytes before an offset equal the server's."""
         begin = max(0, offset - TAIL_B)
         data = self._read(begin, offset - begin)
         return len(data) == offset - begin and zlib.crc32(data) == checksum
@@ -88,7 +88,7 @@ class Outbox:
         self.folder = folder
 
     def waiting(self) -> list[Waiting]:
-        """Oldest first: identifiers of runs sort by their beginning."""
+        """Return journals, oldest first: run identifiers sort by their beginning."""
         found: dict[str, Waiting] = {}
         for path in sorted(self._files(), key=lambda p: (p.stem, SUFFIXES.index(p.suffix))):
             try:
@@ -101,12 +101,12 @@ class Outbox:
         return list(found.values())
 
     def remove(self, run_id: str) -> None:
-        """It is in the store."""
+        """Remove the journal of a stored run."""
         for suffix in SUFFIXES:
             (self.folder / f"{run_id}{suffix}").unlink(missing_ok=True)
 
     def set_aside(self, waiting: Waiting, reason: str) -> Path:
-        """Keep what the server will never take where a person may look at it."""
+        """Move a journal that the server refuses for good aside, for inspection."""
         aside = self.folder / REFUSED
         aside.mkdir(exist_ok=True)
         target = aside / waiting.path.name
@@ -115,7 +115,7 @@ class Outbox:
         return target
 
     def refused(self) -> list[Path]:
-        """What was set aside, oldest first."""
+        """Return journals that were set aside, oldest first."""
         found = (self.folder / REFUSED).glob("*")
         return sorted((p for p in found if p.is_file()), key=lambda p: p.stat().st_mtime)
 

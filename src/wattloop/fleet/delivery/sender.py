@@ -1,4 +1,4 @@
-"""One round: what is new goes out, what the server has is deleted."""
+"""One round of delivery: send new bytes, delete journals that the server has stored."""
 
 import logging
 import time
@@ -19,7 +19,7 @@ _log = logging.getLogger("wattloop.delivery")
 
 
 class Progress(NamedTuple):
-    """What a round achieved.
+    """Result of a round.
 
     Attributes:
         sent_b: bytes that the server took.
@@ -37,7 +37,7 @@ class Progress(NamedTuple):
 
 
 class Sender:
-    """Sends one folder to one server. Keeps in memory only what the server can be asked again.
+    """Sender of one folder to one server; its memory can be rebuilt from the server.
 
     Args:
         options: from where to where.
@@ -56,7 +56,7 @@ class Sender:
         self._differing: set[str] = set()
 
     def round(self, status: Callable[[], NodeStatus | None] | None = None) -> Progress:
-        """Send what is new, once through the folder or as much as fits a request.
+        """Send new data, once through the folder or as much as fits a request.
 
         Raises:
             ServerAway, ServerRefuses: nothing changed here.
@@ -86,7 +86,7 @@ class Sender:
         self._link.close()
 
     def _pieces(self, waiting: list[Waiting]) -> tuple[list[Piece], bool]:
-        """What this round sends, and whether more is left."""
+        """Return the pieces of this round, and whether more are left."""
         pieces: list[Piece] = []
         room_b, now_s = BATCH_B, time.monotonic()
         for one in waiting:
@@ -157,7 +157,7 @@ class Sender:
 
 
 def _answers(said: Any, pieces: list[Piece]) -> list[Taken]:
-    """The server's answers, one for each piece."""
+    """Return the server's answers, one for each piece."""
     try:
         found = [
             Taken(

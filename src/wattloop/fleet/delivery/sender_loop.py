@@ -1,4 +1,4 @@
-"""Rounds for as long as the node lives, through whatever happens to the server."""
+"""The delivery loop: rounds with backoff while the server is away."""
 
 import fcntl
 import logging
@@ -41,7 +41,7 @@ def deliver(
     stop: threading.Event | None = None,
     report: Callable[[Progress | str], None] | None = None,
 ) -> Progress:
-    """Send until `stop` is set; with `once`, until nothing waits but journals that grow.
+    """Send until `stop` is set; with `once`, until only growing journals wait.
 
     Args:
         options: from where to where.
@@ -93,7 +93,7 @@ def deliver(
 
 
 class Delivery:
-    """The same as a thread of the agent.
+    """The delivery loop as a thread of the agent.
 
     Args:
         options: from where to where.
@@ -111,12 +111,12 @@ class Delivery:
         """What the last round achieved."""
 
     def start(self) -> None:
-        """Begin; never raises later: faults are logged, and `fault` says the last one."""
+        """Start the thread; later errors are logged, and `fault` is the last one."""
         self._thread = threading.Thread(target=self._run, name="wattloop-delivery", daemon=True)
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End after the round that is going on; what was not sent waits on disk."""
+        """Stop after the current round; unsent data wait on disk."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -156,7 +156,7 @@ class _Pace:
         self._more = done.more
 
     def failed(self, error: Exception) -> bool:
-        """Whether it is worth a line: the first of its kind, and one in a hundred later."""
+        """Return True when an error is worth a log line: the first of its kind, then 1 in 100."""
         self._failures += 1
         self._retry_s = getattr(error, "retry_s", 0.0)
         if isinstance(error, ServerRefuses | ConfigError):
@@ -194,7 +194,7 @@ def _say(made: Made, options: DeliveryOptions, report: Callable[[Progress | str]
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One sender per folder: two would be right, but do everything twice."""
+    """Lock the folder: two senders would do everything twice."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder of journals")
     with (folder / LOCK).open("a") as file:

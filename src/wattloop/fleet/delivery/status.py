@@ -1,4 +1,4 @@
-"""What a node says of itself now: power, limits, jobs."""
+"""Status of a node: power, limits, jobs."""
 
 import json
 import math
@@ -17,7 +17,7 @@ LONGEST_TEXT, LONGEST_WORD = 200, 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """A node now.
+    """Status of a node.
 
     Attributes:
         power_w: watts by domain, of domains that do not overlap: they add up to the node.
@@ -42,7 +42,7 @@ class NodeStatus:
 
     @classmethod
     def parse(cls, data: Any) -> "NodeStatus":
-        """A status from what a node sent, which may be anything.
+        """Parse the status that a node sent; the content is not trusted.
 
         Raises:
             ConfigError: it makes no sense; the message names the field.
@@ -65,14 +65,14 @@ class NodeStatus:
 
 
 def write_status(path: Path, status: NodeStatus) -> None:
-    """For a sender in another process: whole or not at all."""
+    """Write the status atomically for a sender in another process."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(json.dumps(status.to_dict()), "utf-8")
     fresh.replace(path)
 
 
 def status_from_file(path: Path) -> NodeStatus | None:
-    """What `write_status` wrote last; None when there is none that can be read."""
+    """Return the status of `write_status`; None when it is missing or unreadable."""
     try:
         return NodeStatus.parse(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, ConfigError):
@@ -121,7 +121,7 @@ def _word(data: Mapping[str, Any], name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """Short, and without what would break a line of a log or a page."""
+    """Shorten a text and remove line breaks."""
     text = str(value)[:LONGEST_TEXT]
     if text.isascii() and text.isprintable():
         return text

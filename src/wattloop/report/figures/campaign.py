@@ -1,6 +1,4 @@
-"""Policies next to each other: throughput and energy, deadlines, fairness, load (thesis 5.3 to
-5.9).
-"""
+"""Figures of campaigns: throughput and energy, deadlines, fairness, load (thesis 5.3 to 5.9)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,7 +25,7 @@ Box = tuple[float, float, float, float]
 def label_places(
     points_px: Sequence[tuple[float, float]], names: Sequence[str], size_px: tuple[float, float]
 ) -> list[tuple[float, float]]:
-    """Left end and middle line of each name: right of its point, or the nearest place that is free.
+    """Return left end and middle line of each label, at the nearest free place to its point.
 
     Args:
         points_px: x and y of each point from the upper left corner.
@@ -92,7 +90,7 @@ DASHES = ([1, 0], [6, 3], [2, 2])
 
 
 def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = None) -> Any:
-    """Throughput against energy, mean and one standard deviation both ways (5.3, 5.4, 5.8).
+    """Draw throughput against energy with one standard deviation (5.3, 5.4, 5.8).
 
     Args:
         rows: of all policies and seeds.
@@ -157,13 +155,13 @@ def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = No
 
 
 def miss_figure(rows: Sequence[Row], said: str) -> Any:
-    """Share of deadlines missed (5.5)."""
+    """Draw the share of missed deadlines (5.5)."""
     data = _means(rows, ("miss_rate",), None)
     return _bars(data, "miss_rate", "Deadlines missed", said, percent=True)
 
 
 def fairness_figure(rows: Sequence[Row], said: str) -> Any:
-    """Jain's index of completion times and of GPU seconds, side by side (5.7)."""
+    """Draw Jain's index of completion times and of GPU seconds (5.7)."""
     import altair as alt
 
     titles = {"jain_jct": "Completion time", "jain_share": "GPU seconds"}
@@ -184,7 +182,7 @@ def fairness_figure(rows: Sequence[Row], said: str) -> Any:
 
 
 def goal_figures(rows: Sequence[Row], said: str) -> dict[str, Any]:
-    """Deadlines and fairness, each where it is known: `misses`, `fairness`."""
+    """Draw deadlines and fairness where they are known: `misses`, `fairness`."""
     charts: dict[str, Any] = {}
     if any(row["miss_rate"] is not None for row in rows):
         charts["misses"] = miss_figure(rows, said)
@@ -194,7 +192,7 @@ def goal_figures(rows: Sequence[Row], said: str) -> dict[str, Any]:
 
 
 def load_figure(rows: Sequence[Row], said: str, *, rate: str = "rate_per_s") -> Any:
-    """Mean completion time against the arrival rate (5.9).
+    """Draw mean completion time against the arrival rate (5.9).
 
     Twice: of the jobs that ended, as in the thesis, and of all, those that are left counted up to
     the end. Under overload a policy that leaves long jobs aside looks good in the first only.
@@ -233,7 +231,7 @@ def _load_panel(data: list[dict[str, Any]], name: str, title: str) -> Any:
 
 
 def _means(rows: Sequence[Row], names: Sequence[str], setting: str | None) -> list[dict[str, Any]]:
-    """One row per policy (and setting): mean, sd and both ends of each figure."""
+    """Return one row per policy (and setting): mean, sd and both ends of each metric."""
     groups: dict[tuple[str, Any], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["policy"], row[setting] if setting else None), []).append(row)
@@ -258,7 +256,7 @@ def _means(rows: Sequence[Row], names: Sequence[str], setting: str | None) -> li
 
 
 def _domain(data: Sequence[Row], name: str) -> list[float]:
-    """From the least to the most, deviations included, with a margin."""
+    """Return the axis range of the values with their deviations and a margin."""
     least = min((row[f"{name}_low"] for row in data), default=0.0)
     most = max((row[f"{name}_high"] for row in data), default=1.0)
     margin = 0.06 * (most - least) or 0.05 * abs(most) or 1.0
@@ -266,7 +264,7 @@ def _domain(data: Sequence[Row], name: str) -> list[float]:
 
 
 def _place_labels(data: Sequence[dict[str, Any]], domains: Mapping[str, list[float]]) -> None:
-    """Give every row `label_x` and `label_y`, in the units of the axes."""
+    """Add `label_x` and `label_y` to every row, in the units of the axes."""
     (left, right), (bottom, top) = domains["energy_kwh"], domains["throughput_per_h"]
     width, height = TRADE_OFF_PX
     across, upwards = (right - left) / width, (top - bottom) / height
@@ -299,7 +297,7 @@ def _bars(
 
 
 def _scale(order: Sequence[str]) -> Any:
-    """Colours in turn; where there are more policies than colours, names and dashes help."""
+    """Return colours in turn; beyond them, labels and dashes tell policies apart."""
     import altair as alt
 
     colours = [PALETTE[number % len(PALETTE)] for number in range(len(order))]

@@ -1,4 +1,4 @@
-"""Rows of a chart, kept out of its definition until it is written.
+"""Rows of a chart, outside its definition until the chart is written.
 
 Altair copies, walks and checks all that a chart holds at every step of making it: thirty
 columns of
@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 
 class RowsName(str):
-    """The name of a data set that knows its rows; equal rows have one name.
+    """The name of a data set that carries its rows; equal rows have one name.
 
     Attributes:
         columns, values: names of columns, and the values of each row in their order.
@@ -40,25 +40,25 @@ class RowsName(str):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The data as Vega-Lite has it; a page needs `text` alone."""
+        """Return the rows as Vega-Lite needs them; a page uses `text` alone."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.values]
 
 
 def rows_data(rows: Sequence[Row]) -> Any:
-    """Data of a chart, in place of `rows_data(rows)` where there may be many rows."""
+    """Return the data of a chart for many rows."""
     import altair as alt
 
     return alt.NamedData(name=RowsName(rows))
 
 
 def spec_of(chart: Any) -> dict[str, Any]:
-    """The whole definition in Vega-Lite's language, rows in their places."""
+    """Return the whole Vega-Lite definition with its rows."""
     spec: dict[str, Any] = _filled(_definition(chart))
     return spec
 
 
 def chart_parts(chart: Any) -> tuple[dict[str, Any], list[RowsName]]:
-    """The definition with `null` in the place of its data sets, and the data sets."""
+    """Return the definition without its data sets, and the data sets."""
     spec = _definition(chart)
     names = list(dict.fromkeys(_names_in(spec)))
     if names:

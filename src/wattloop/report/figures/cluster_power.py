@@ -1,4 +1,4 @@
-"""A cluster over time: its power against the budget (thesis 5.6), and who had which GPU."""
+"""Figures of a cluster over time: power against the budget (thesis 5.6), GPU allocation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ MOST_BARS = 4_000
 def over_time_figures(
     results: Mapping[str, SimulationResult], truth: Oracle, said: str
 ) -> dict[str, Any]:
-    """`power` of all policies, and `gpus-POLICY` of each: who had which GPU."""
+    """Return `power` of all policies, and `gpus-POLICY`: the allocation of each."""
     charts = {"power": power_figure({p: power_curve(r) for p, r in results.items()}, said)}
     for policy, result in results.items():
         name = "".join(each if each.isalnum() else "-" for each in policy).strip("-")
@@ -30,7 +30,7 @@ def over_time_figures(
 
 
 def power_figure(curves: Mapping[str, PowerCurve], said: str) -> Any:
-    """Power of the whole cluster under each policy; dashed: the budget.
+    """Draw the power of the whole cluster under each policy, and the budget dashed.
 
     Few policies share one chart; more would hide each other and get a strip each.
     """
@@ -81,7 +81,7 @@ def _power_chart(curves: Mapping[str, PowerCurve], order: Sequence[str], height:
 
 
 def gantt_figure(result: SimulationResult, truth: Oracle, said: str) -> Any:
-    """A row per GPU, a bar per job on it, coloured by what it trains; black ends lost work.
+    """Draw a row per GPU, a bar per job coloured by its model; black ends mark lost work.
 
     Of a large cluster the first GPUs are drawn, of many jobs the first ones.
     """

@@ -1,4 +1,4 @@
-"""Clusters in the plane and in space of their main components, and in any two columns."""
+"""Figures of clusters: main components in 2-D and 3-D, and any two columns."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ SIZE = 380
 
 
 def cluster_figures(found: Clusters, dimensions: int = 2) -> dict[str, Any]:
-    """Two and three main components, any two columns, silhouettes; the one asked for first."""
+    """Draw two and three main components, any two columns, and silhouettes."""
     rows, sampled = _rows(found)
     data = rows_data(rows)
     said = "; ".join(
@@ -77,7 +77,7 @@ def _plane(found: Clusters, data: Any, said: str) -> Any:
 
 
 def _space(found: Clusters, data: Any, said: str) -> Any:
-    """Turned and tilted by sliders: the projection is computed where the page is looked at."""
+    """Draw a 3-D view that sliders turn; the page computes the projection."""
     import altair as alt
 
     turn = alt.param(
@@ -133,7 +133,7 @@ def _space(found: Clusters, data: Any, said: str) -> Any:
 
 
 def _columns(found: Clusters, data: Any, said: str) -> Any:
-    """Any column against any other, chosen on the page."""
+    """Draw any column against any other, chosen on the page."""
     import altair as alt
 
     table = found.table
@@ -206,7 +206,7 @@ def _colour(found: Clusters) -> Any:
 
 
 def _shape(found: Clusters) -> Any:
-    """More clusters than colours are told apart by their marks, too."""
+    """Return marks that tell clusters apart when there are more of them than colours."""
     import altair as alt
 
     order = _order(found)

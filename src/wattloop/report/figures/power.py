@@ -1,4 +1,4 @@
-"""Power over time, energy by component, and energy over duration."""
+"""Figures of runs: power over time, energy by component, energy over duration."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ MAX_POINTS = 600
 
 
 def power_figure(store: Store, runs: Mapping[str, RunRecord], scope: str, tdp_w: float) -> Any:
-    """Power of one scope of several runs (label -> run) over time, with the TDP as a line.
+    """Draw power of one scope of several runs (label -> run) over time, with the TDP.
 
     Args:
         store: where their samples are.
@@ -70,7 +70,7 @@ def power_figure(store: Store, runs: Mapping[str, RunRecord], scope: str, tdp_w:
 
 
 def _rows(store: Store, run: RunRecord, scope: str) -> list[dict[str, float]]:
-    """The sum of the scope's domains, each held until its next point."""
+    """Return the sum of the scope's domains, each held until its next point."""
     names = [d.name for d in _domains(run, scope)]
     curves = []
     for name in names:
@@ -111,7 +111,7 @@ ROW_PX = 34
 
 
 def components_figure(result: WindowResult) -> Any:
-    """A bar per domain that counts in the total, with its uncertainty; None without any."""
+    """Draw a bar per counted domain with its uncertainty; None without any."""
     import altair as alt
 
     rows: list[dict[str, Any]] = [
@@ -154,7 +154,7 @@ MOST_POINTS = 600
 def slope_figure(
     points: Sequence[tuple[str, float, float]], lines: Sequence[tuple[str, float, float]]
 ) -> Any:
-    """Each run a point, each device a line.
+    """Draw each run as a point and each device as a line.
 
     Args:
         points: device, seconds, joules of every run.

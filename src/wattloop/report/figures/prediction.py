@@ -43,7 +43,7 @@ PANELS = {
 
 
 def forecast_figures(points: Sequence[Point], axes: Sequence[Axis]) -> dict[str, Any]:
-    """Three panels side by side with 90% intervals.
+    """Draw three panels with 90% intervals.
 
     Points that do not fit are hollow, those of uncalibrated GPUs are diamonds.
     """
@@ -165,7 +165,7 @@ class PredictedStep:
 
 
 def predicted_figures(steps: Sequence[PredictedStep], said: str = "") -> dict[str, Any]:
-    """`predicted`: all three side by side."""
+    """Return `predicted`: time, power and energy side by side."""
     import altair as alt
 
     if not steps:

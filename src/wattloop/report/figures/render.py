@@ -1,4 +1,4 @@
-"""Files from definitions: one HTML page that needs no network, and an SVG and a PNG each."""
+"""Rendering of charts: one offline HTML page, and an SVG and a PNG each."""
 
 import errno
 import html
@@ -30,7 +30,7 @@ def needs_libraries() -> None:
 
 
 def writable_folder(folder: Path) -> None:
-    """Make the folder, or raise ConfigError: better before hours of measuring than after."""
+    """Create the folder or raise ConfigError, before hours of measuring."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -89,7 +89,7 @@ def save_one(
 
 
 def image_of(chart: Any, kind: str) -> bytes:
-    """One chart as `.svg` or `.png`."""
+    """Render one chart as `.svg` or `.png`."""
     import vl_convert
 
     spec, version = spec_of(chart), _version()
@@ -99,7 +99,7 @@ def image_of(chart: Any, kind: str) -> bytes:
 
 
 def page_of(charts: Mapping[str, Any], *, title: str, notes: Sequence[str] = ()) -> str:
-    """A whole page with everything it needs inside."""
+    """Return a page that contains everything it needs."""
     figures = "\n".join(
         f'<figure id="chart-{name}"{_wide(chart)}></figure>' for name, chart in charts.items()
     )
@@ -110,7 +110,7 @@ def page_of(charts: Mapping[str, Any], *, title: str, notes: Sequence[str] = ())
 
 
 def drawing_scripts(charts: Mapping[str, Any], renderer: str = "canvas") -> str:
-    """What draws each chart into the element `chart-NAME` of a page, with everything it needs.
+    """Return scripts that draw each chart into the element `chart-NAME` of a page.
 
     Raises:
         ConfigError: a library is missing.
@@ -133,7 +133,7 @@ def drawing_scripts(charts: Mapping[str, Any], renderer: str = "canvas") -> str:
 
 
 def _in_script(text: str) -> str:
-    """A text in the data must not end the script."""
+    """Escape data so that a text cannot end the script."""
     return text.replace("</", "<\\/")
 
 
@@ -144,7 +144,7 @@ def _wide(chart: Any) -> str:
 
 @lru_cache(maxsize=1)
 def vega_bundle() -> str:
-    """The scripts that draw charts, to be put into a page."""
+    """Return the scripts that draw charts, for a page."""
     import vl_convert
 
     bundle = vl_convert.javascript_bundle(
@@ -155,7 +155,7 @@ def vega_bundle() -> str:
 
 
 def _version() -> str:
-    """The version of Vega-Lite that both libraries know."""
+    """Return the version of Vega-Lite that both libraries know."""
     import altair
     import vl_convert
 

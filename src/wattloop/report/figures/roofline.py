@@ -1,4 +1,4 @@
-"""The roofline: what each kernel reaches, under what its device can do.
+"""Roofline figures: the rate of each kernel below the limits of its device.
 
 Both axes are logarithmic: left of the ridge memory is the limit (a line of slope one), right of it
 arithmetic (a flat line). A second figure sets rate against power, as figure 3.6 of the thesis.
@@ -17,7 +17,7 @@ MARGIN = 2.0
 
 
 def roofline_figures(results: Sequence[KernelResult]) -> dict[str, Any]:
-    """A roofline for each device and format that has peaks, and power where it was read."""
+    """Draw a roofline for each device and format with peaks, and power where it was read."""
     peaks, _ = roofline(results)
     charts: dict[str, Any] = {}
     for own in peaks:
@@ -33,7 +33,7 @@ def roofline_figures(results: Sequence[KernelResult]) -> dict[str, Any]:
 
 
 def roofline_figure(results: Sequence[KernelResult], peaks: Peaks) -> Any | None:
-    """None without both peaks, or without a kernel that moves data."""
+    """Draw one roofline; None without both peaks, or without a kernel that moves data."""
     import altair as alt
 
     rows: list[dict[str, Any]] = [
@@ -95,7 +95,7 @@ def roofline_figure(results: Sequence[KernelResult], peaks: Peaks) -> Any | None
 
 
 def power_figure(results: Sequence[KernelResult]) -> Any | None:
-    """GFLOPS against mean power of the scope at work; None where no power was read."""
+    """Draw GFLOPS against mean power of the scope at work; None without power."""
     import altair as alt
 
     rows: list[dict[str, Any]] = [

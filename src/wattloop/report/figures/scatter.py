@@ -1,4 +1,4 @@
-"""What figures of runs share: rows as data with what a reader sees when pointing at one."""
+"""Shared parts of scatter figures: rows, tooltips, scales."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ UNIT_NAMES = {"j": "J", "kj": "kJ", "wh": "Wh", "kwh": "kWh", "w": "W", "kw": "k
 def drawn_rows(
     table: RunTable, always: Sequence[bool] | None = None, most: int = MOST_POINTS
 ) -> tuple[list[int], str]:
-    """Rows to draw, and what to say of it: all, or those in `always` and a sample (fixed seed)."""
+    """Return the rows to draw and a note: all, or those in `always` and a sample (fixed seed)."""
     if len(table) <= most:
         return list(range(len(table))), ""
     kept = np.zeros(len(table), dtype=bool) if always is None else np.array(always)
@@ -25,13 +25,13 @@ def drawn_rows(
 
 
 def with_tooltips(table: RunTable, number: int, columns: Sequence[str]) -> dict[str, Any]:
-    """The values of one row under names that no chart can misread (`a.b`, `x[0]`)."""
+    """Return the values of a row under names that no chart can misread (`a.b`, `x[0]`)."""
     values = {f"t{place}": table.column(name)[number] for place, name in enumerate(columns)}
     return {"run": table.names[number], **values}
 
 
 def tooltips(columns: Sequence[str]) -> list[Any]:
-    """What `with_tooltips` put into a row."""
+    """Return the tooltips of rows made by `with_tooltips`."""
     import altair as alt
 
     own = [alt.Tooltip(field=f"t{n}", type="nominal", title=c) for n, c in enumerate(columns)]
@@ -39,7 +39,7 @@ def tooltips(columns: Sequence[str]) -> list[Any]:
 
 
 def titled(column: str) -> str:
-    """`energy_wh` as `energy (Wh)`."""
+    """Format `energy_wh` as `energy (Wh)`."""
     stem, _, unit = column.rpartition("_")
     if stem and unit_of(column) is not None:
         return f"{stem.replace('_', ' ')} ({UNIT_NAMES.get(unit.lower(), unit)})"
@@ -47,13 +47,13 @@ def titled(column: str) -> str:
 
 
 def spread_over(values: Sequence[float]) -> str:
-    """A logarithmic scale for positive numbers over two decades and more, else a linear one."""
+    """Return a logarithmic scale for positive numbers over two decades, else a linear one."""
     low, high = min(values), max(values)
     return "log" if low > 0 and high / low > 100 else "linear"
 
 
 def fitted(values: Sequence[float]) -> Any:
-    """A scale around the values, with room for a label at its edge."""
+    """Return a scale around the values, with space for a label at its edge."""
     import altair as alt
 
     return alt.Scale(type=spread_over(values), zero=False, nice=False, padding=26)

@@ -34,7 +34,7 @@ CELL_PX = 14
 
 
 def matrix_figures(found: Matrix) -> dict[str, Any]:
-    """A line per run, best on top; a dark field is a level that was on."""
+    """Draw a line per run, best on top; a dark field is a level that was on."""
     import altair as alt
 
     lines = np.array_split(np.arange(len(found.runs)), min(MOST_LINES, len(found.runs)))
@@ -110,7 +110,7 @@ MOST_LINES_parallel = 600
 
 
 def parallel_figure(table: RunTable) -> Any:
-    """Axes are scaled to their range; lines are coloured by the usual target. None with one axis.
+    """Draw parallel coordinates scaled to their range; None with one axis.
 
     Columns that do not vary are left out; of text, levels take equal places.
     """
@@ -174,7 +174,7 @@ def parallel_figure(table: RunTable) -> Any:
 def _places(
     table: RunTable, name: str
 ) -> tuple[list[float | None], list[str], tuple[str, str]] | None:
-    """Where each row is between 0 and 1, its value as text, and the texts of both ends."""
+    """Return each row's position from 0 to 1, its text, and the texts of both ends."""
     if table.is_numeric(name):
         values = table.numbers(name)
         known = values[np.isfinite(values)]
@@ -195,7 +195,7 @@ RING = {"size": 190, "filled": False, "stroke": BEST, "strokeWidth": 1.6}
 
 
 def pareto_figures(found: Front) -> dict[str, Any]:
-    """The first two objectives; with three the third is a colour."""
+    """Draw the first two objectives; a third is the colour."""
     import altair as alt
 
     table, names = found.table, list(found.objectives)
@@ -307,7 +307,7 @@ SHOWN = {"accuracy": "accuracy", "power": "energy_wh", "quotient": "quotient_per
 
 
 def quotient_figures(table: RunTable, found: Quotients) -> dict[str, Any]:
-    """The best runs stand in the upper left corner; the very best has a ring."""
+    """Draw the quotient: the best runs are in the upper left corner, the best is ringed."""
     import altair as alt
 
     known = np.isfinite(found.per_ws)
@@ -351,7 +351,7 @@ def quotient_figures(table: RunTable, found: Quotients) -> dict[str, Any]:
 
 
 def top_figures(found: Findings) -> dict[str, Any]:
-    """Bars of the best runs, a panel per order."""
+    """Draw bars of the best runs, a panel per order."""
     import altair as alt
 
     panels: list[Any] = []

@@ -1,4 +1,4 @@
-"""Figures 1 and 2 of document 003, of any search by `sm2`.
+"""Figures 1 and 2 of document 003 for searches by `sm2`.
 
 Figure 1: the loss over the learning rates of an exploratory epoch, with the window that was chosen.
 Figure 2: performance, energy and learning rate of every configuration, epoch by epoch, exploratory
@@ -35,7 +35,7 @@ class SweptRates:
 
 
 def sm2_figures(strategy: Sm2, *, said: str = "") -> dict[str, Any]:
-    """Figure 1 of each configuration's last exploratory epoch, and figure 2, by name.
+    """Return figure 1 of each configuration's last exploratory epoch, and figure 2, by name.
 
     Args:
         strategy: after or during its search.
@@ -59,7 +59,7 @@ def sm2_figures(strategy: Sm2, *, said: str = "") -> dict[str, Any]:
 
 
 def rate_figure(swept: SweptRates, *, said: str = "") -> Any:
-    """Loss over learning rates; dotted lines are the chosen window. None without finite losses."""
+    """Draw loss over learning rates with the chosen window; None without finite losses."""
     import altair as alt
 
     rows = [{"rate": rate, "loss": loss} for rate, loss in swept.losses if math.isfinite(loss)]
@@ -99,7 +99,7 @@ def rate_figure(swept: SweptRates, *, said: str = "") -> Any:
 
 
 def course_figure(moments: Sequence[Mapping[str, Any]], metric: str, *, said: str = "") -> Any:
-    """Performance, energy and learning rate of each configuration by epoch; None without epochs.
+    """Draw performance, energy and learning rate of each configuration by epoch.
 
     Args:
         moments: rows with `label`, `place`, `exploring`, `quality`, `energy_j` and `rate`.

@@ -19,7 +19,7 @@ FEW = 16
 
 
 def correlation_figures(found: Correlations) -> dict[str, Any]:
-    """Pearson's r of all pairs that were compared."""
+    """Draw Pearson's r of all compared pairs."""
     import altair as alt
 
     rows = []
@@ -69,7 +69,7 @@ ROW_PX = 17
 
 
 def regression_figures(found: Regression) -> dict[str, Any]:
-    """Every level with its 95% interval; those beyond chance are coloured."""
+    """Draw every level with its 95% interval; significant ones are coloured."""
     import altair as alt
 
     rows = [

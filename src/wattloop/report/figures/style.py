@@ -1,4 +1,4 @@
-"""How all figures look: colours that are told apart by everybody, labelled axes, nothing else."""
+"""Style of all figures: colour-blind safe colours, axis titles, subtitles with the source."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ CONFIG: dict[str, Any] = {
 
 
 def lever_title(axis: Mapping[str, Any]) -> str:
-    """`gpu:0/power_limit` as `GPU 0 power limit (W)`."""
+    """Format `gpu:0/power_limit` as `GPU 0 power limit (W)`."""
     device, _, leaf = axis["name"].partition("/")
     family, _, number = device.partition(":")
     words = filter(None, (family.upper(), number.replace(",", ", "), leaf.replace("_", " ")))
@@ -57,12 +57,12 @@ def lever_title(axis: Mapping[str, Any]) -> str:
 
 
 def plain_name(text: str) -> str:
-    """`gpu:0/power_limit` as `gpu-0-power_limit`, for names of files."""
+    """Format `gpu:0/power_limit` as `gpu-0-power_limit`, for names of files."""
     return re.sub(r"[^\w.-]+", "-", text)
 
 
 def lever_x(axis: Mapping[str, Any], *, numeric: bool, field: str = "x") -> Any:
-    """The horizontal axis of one lever: a scale for numbers, places for choices."""
+    """Return the horizontal axis of one lever: a scale for numbers, places for choices."""
     import altair as alt
 
     if numeric:
@@ -74,7 +74,7 @@ def lever_x(axis: Mapping[str, Any], *, numeric: bool, field: str = "x") -> Any:
 
 
 def colour(field: str, order: Sequence[str], *, several: bool = True) -> Any:
-    """One colour per curve, with a legend where there are several."""
+    """Return one colour per curve, with a legend where there are several."""
     import altair as alt
 
     if not several:
@@ -84,7 +84,7 @@ def colour(field: str, order: Sequence[str], *, several: bool = True) -> Any:
 
 
 def said_of(*results: SweepResult) -> str:
-    """Whose energy it is, where it comes from, and which part of the program it is of."""
+    """Return scope and provenance of energy, and the window it covers."""
     kinds = []
     for result in results:
         window = result.experiment.spec.get("window")
@@ -94,7 +94,7 @@ def said_of(*results: SweepResult) -> str:
 
 
 def styled(chart: Any, title: str, subtitle: str, *, hint: str = "") -> Any:
-    """A chart with its title; the subtitle says whose energy it is and where it comes from.
+    """Return a chart with its title; the subtitle gives scope and provenance.
 
     `hint` is what a reader may do in a page: images are drawn without it (`with_hint`).
     """
@@ -110,7 +110,7 @@ def styled(chart: Any, title: str, subtitle: str, *, hint: str = "") -> Any:
 
 
 def with_hint(spec: dict[str, Any]) -> dict[str, Any]:
-    """A definition as a page has it: what a reader may do there stands in its subtitle."""
+    """Add what a reader can do on the page to the subtitle."""
     hint = (spec.get("usermeta") or {}).get(HINT)
     if not hint:
         return spec
@@ -126,7 +126,7 @@ def _config() -> Any:
 
 
 def with_source(chart: Any, source: str) -> Any:
-    """A styled chart with the source in its subtitle, unless it is there already."""
+    """Add the source to the subtitle, unless it is there already."""
     import altair
 
     said = str(chart.title.subtitle)

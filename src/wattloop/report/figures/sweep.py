@@ -32,7 +32,7 @@ from wattloop.sweep.tables import main_scopes, scaling_rows, synthesis_rows
 
 
 def scaling_figures(result: SweepResult) -> dict[str, Any]:
-    """Times and speed-up for the default and the setting with the best gain minus loss."""
+    """Draw times and speed-up for the default and the setting with the best gain minus loss."""
     import altair as alt
 
     rows = scaling_rows(result)
@@ -93,7 +93,7 @@ Value = Callable[[Gain], tuple[float, float | None]]
 
 
 def sweep_figures(result: SweepResult) -> dict[str, Any]:
-    """All figures this sweep has the data for, by name."""
+    """Draw all figures that the sweep has data for, by name."""
     figures: dict[str, Any] = {}
     for axis in result.axes:
         suffix = "" if len(result.axes) == 1 else "-" + plain_name(axis["name"])
@@ -176,7 +176,7 @@ def _curves(
     of: Value = lambda gain: (gain.value_pct, gain.half_width_pct),
     best_is_low: bool = False,
 ) -> Any:
-    """One line per curve over the settings of one lever, with intervals, best points ringed."""
+    """Draw one line per curve over the settings of one lever, with intervals and best points."""
     import altair as alt
 
     rows: list[dict[str, Any]] = []
@@ -229,7 +229,7 @@ def _curves(
 
 
 def _edp(gain: Gain) -> tuple[float, float | None]:
-    """In kJ s, with the interval of its gain."""
+    """Return EDP in kJ s, with the interval of its gain."""
     value = gain.cost / 1_000
     ratio = 1 - gain.value_pct / 100
     if gain.half_width_pct is None or not ratio:
@@ -238,7 +238,7 @@ def _edp(gain: Gain) -> tuple[float, float | None]:
 
 
 def _along(result: SweepResult, group: Group, axis: str) -> list[PointResult]:
-    """Points at which every other lever stands at its default."""
+    """Return points at which every other lever has its default."""
     others = {a["name"]: a["default"] for a in result.axes if a["name"] != axis}
     return [
         p
@@ -266,7 +266,7 @@ def _with_group(said: str, groups: list[Group]) -> str:
 
 
 def technique_figures(results: Sequence[SweepResult]) -> dict[str, Any]:
-    """All that there is data for, by name."""
+    """Draw all figures that the data allow, by name."""
     figures = {"edp-against-time": _edp_against_time(results)}
     figures |= _powers(results)
     figures["synthesis"] = _synthesis(results)

@@ -108,9 +108,7 @@ HostSpeed = Annotated[
 ]
 
 
-EstimatorName = Annotated[
-    str, typer.Option("--estimator", help=f"Who answers: {', '.join(ESTIMATORS)}.")
-]
+EstimatorName = Annotated[str, typer.Option("--estimator", help=f"Model: {', '.join(ESTIMATORS)}.")]
 
 
 Calibration = Annotated[

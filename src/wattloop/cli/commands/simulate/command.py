@@ -257,8 +257,8 @@ def run_command(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Simulate policies on the same seeds, and compare them.
 
-    Every simulation is kept as it ends: the same again goes on where it was stopped, and what is
-    known is not computed twice.
+    Every finished simulation is stored: the same command resumes a stopped campaign, and computes
+    nothing twice.
     """
     from wattloop.cli.commands.simulate.execution import SimulateRequest, execute
     from wattloop.cli.settings import settings_of

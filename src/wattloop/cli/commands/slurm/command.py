@@ -163,7 +163,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     ] = False,
     mapping: Annotated[
         str | None,
-        typer.Option("--mapping", metavar="FILE", help="Which jobs train what, by their names."),
+        typer.Option("--mapping", metavar="FILE", help="Rules that map job names to models."),
     ] = None,
     oracle: Annotated[
         str, typer.Option("--oracle", metavar="KIND", help="'analytic' predicts, 'table' looks up.")

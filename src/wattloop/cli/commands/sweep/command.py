@@ -292,7 +292,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         bool, typer.Option("--new", help="Start a new sweep, even if the same one is unfinished.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Only go on with an unfinished sweep.")
+        bool, typer.Option("--resume", help="Only resume an unfinished sweep.")
     ] = False,
     retry_failed: RetryFailed = False,
     show_output: ShowOutput = False,
@@ -306,7 +306,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Run and measure a command at every setting, and show the best.
 
-    The same specification and command again goes on where it was stopped.
+    The same specification and command resumes a stopped sweep.
     """
     from wattloop.cli.commands.sweep.execution import SweepRequest, execute
     from wattloop.cli.settings import settings_of

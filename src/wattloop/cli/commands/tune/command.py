@@ -212,7 +212,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         bool, typer.Option("--new", help="Start a new search, even if the same one is unfinished.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Only go on with an unfinished search.")
+        bool, typer.Option("--resume", help="Only resume an unfinished search.")
     ] = False,
     json_file: JsonFile = None,
     interval: Interval = None,
@@ -223,8 +223,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Search, and show the best configuration.
 
-    The same specification and command again goes on where it was stopped; what has ended is not
-    paid for twice.
+    The same specification and command resumes a stopped search; finished trials are not repeated.
     """
     from wattloop.cli.commands.tune.execution import TuneRequest, execute
     from wattloop.cli.settings import settings_of

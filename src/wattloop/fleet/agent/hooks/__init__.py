@@ -1,4 +1,4 @@
-"""Slurm's prolog and epilog: shell scripts that tell the agent of a job, and never fail one."""
+"""Slurm's prolog and epilog: shell scripts that report a job to the agent and never fail it."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +13,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def hook_text(name: str, folder: str, wait_s: float = DEFAULT_WAIT_S) -> str:
-    """The script called `prolog` or `epilog` for agents whose folder is `folder`.
+    """Return the script `prolog` or `epilog` for agents whose folder is `folder`.
 
     Args:
         name: one of `HOOKS`.
