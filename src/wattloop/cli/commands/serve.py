@@ -32,7 +32,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
     token: Annotated[
         str | None,
         typer.Option(
-            help="Secret for writing, and for readers on other machines. It is visible in the list of "
+            help="Secret for writing, and for readers on other machines. Visible in the list of "
             "processes: prefer --token-file or WATTLOOP_TOKEN."
         ),
     ] = None,
