@@ -1,4 +1,4 @@
-"""Predict: what a training step will cost in time, power and energy, before it runs."""
+"""Prediction of the time, power and energy of a training step, before it runs."""
 
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """What needs more than a saved workload is loaded when it is first used."""
+    """Import on first use what needs more than a saved workload."""
     import importlib
 
     if name in _HOMES:

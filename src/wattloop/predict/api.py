@@ -1,4 +1,4 @@
-"""`wattloop.predict.predict()`: one prediction from Python."""
+"""Python API of a prediction: `wattloop.predict.predict()`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +38,7 @@ def predict(  # noqa: PLR0913 - most have a default
     node: bool = False,
     settings: Settings | None = None,
 ) -> Forecast:
-    """Time, power, energy and memory of one training step, without running it.
+    """Predict time, power, energy and memory of one training step, without running it.
 
         forecast = predict(model, inputs=images, precision="bf16", gpu="h200")
         print(forecast.prediction.step_s, forecast.prediction.power_w, forecast.fits)
@@ -63,7 +63,7 @@ def predict(  # noqa: PLR0913 - most have a default
         clock_mhz: locked SM clock of each GPU.
         samples_s: the most samples a second that the data loader brings to a GPU.
         network_bytes_s: of a node towards the next, for more GPUs than the 8 of one node.
-        host_speed: how quick the host dispatches, 1 (the default) is the calibrated one's;
+        host_speed: dispatch speed of the host, relative to the calibrated one (1, the default);
             `wattloop calibrate host` measures it.
         head: of a model named `hf:NAME`, such as `masked-lm`.
         estimator: `kernels`, `adept` or `roofline`.

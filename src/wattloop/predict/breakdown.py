@@ -1,4 +1,4 @@
-"""A workload by module, kind or phase: what each part does, and how long it takes on a GPU."""
+"""Breakdown of a workload by module, kind or phase: work of each part, and its time on a GPU."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
 NUMBERED = re.compile(r"(.*?\.)(\d+)((?:\.[^.\d][^.]*)*)")
-"""A path, its last number, and what follows it."""
+"""Path, its last number, and the rest."""
 
 Times = Mapping[int, float]
 """Position of an operation in its workload -> GPU seconds of all its calls in a step."""
@@ -19,14 +19,14 @@ Times = Mapping[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one part of a step does.
+    """Work of one part of a step.
 
     Attributes:
         calls: operator calls.
         flops: floating-point operations.
         bytes_moved: read and written.
         forward_bytes: what its forward operations write, most of which is kept for backward.
-        gpu_s: time on the GPU; None when the model does not say it by operation.
+        gpu_s: time on the GPU; None when the model gives none per operation.
     """
 
     calls: int
@@ -36,7 +36,7 @@ class Part:
     gpu_s: float | None
 
     def does_like(self, other: "Part") -> bool:
-        """Whether both do the same work."""
+        """Return whether both do the same work."""
         ours, theirs = asdict(self), asdict(other)
         return all(ours[name] == theirs[name] for name in ours if name != "gpu_s")
 
@@ -45,7 +45,7 @@ class Part:
 
 
 def operation_times_s(estimator: Model, workload: Workload, placement: Placement) -> Times | None:
-    """Times of the operations, where the estimator knows them one by one."""
+    """Return the times of the operations, where the estimator has them one by one."""
     timed = getattr(estimator, "timed_operations", None)
     if timed is None:
         return None
@@ -54,7 +54,7 @@ def operation_times_s(estimator: Model, workload: Workload, placement: Placement
 
 
 def by_module(workload: Workload, times: Times | None, depth: int = 2) -> dict[str, Part]:
-    """Parts by the first `depth` names of the module's path, those that take longest first."""
+    """Return parts by the first `depth` names of the module's path, slowest first."""
 
     def key(op: Operation) -> str:
         if op.phase is Phase.OPTIMIZER:
@@ -65,12 +65,12 @@ def by_module(workload: Workload, times: Times | None, depth: int = 2) -> dict[s
 
 
 def by_kind(workload: Workload, times: Times | None) -> dict[str, Part]:
-    """Parts by kind of operation, those that take longest first."""
+    """Return parts by kind of operation, slowest first."""
     return _sorted(_parts(workload, times, lambda op: op.kind.value))
 
 
 def by_phase(workload: Workload, times: Times | None) -> dict[str, Part]:
-    """Forward, backward and optimizer, in that order."""
+    """Return forward, backward and optimizer, in that order."""
     parts = _parts(workload, times, lambda op: op.phase.value)
     return {phase.value: parts[phase.value] for phase in Phase if phase.value in parts}
 
@@ -78,7 +78,7 @@ def by_phase(workload: Workload, times: Times | None) -> dict[str, Part]:
 def top_operations_s(
     estimator: Model, workload: Workload, placement: Placement, most: int = 20
 ) -> dict[str, float]:
-    """GPU seconds per step of the operations that take longest, those of like layers together."""
+    """Return GPU seconds per step of the slowest operations, those of equal layers together."""
     times = operation_times_s(estimator, workload, placement) or {}
     sums: dict[str, float] = {}
     for position, seconds in times.items():
@@ -92,7 +92,7 @@ def top_operations_s(
 
 
 def unruled_share(workload: Workload) -> float:
-    """Share of the bytes that operations without a cost rule move."""
+    """Return the share of the bytes that operations without a cost rule move."""
     moved = [(op.bytes_moved * op.count, op.ruled) for op in workload.operations]
     total = sum(size for size, _ in moved)
     return sum(size for size, ruled in moved if not ruled) / total if total else 0.0
@@ -124,7 +124,7 @@ def _part(workload: Workload, times: Times | None, positions: Iterable[int]) -> 
 
 
 def _alike_together(parts: Mapping[str, Part]) -> dict[str, Part]:
-    """`h.0.attn` and those of its neighbours that do the same become `h.0-11.attn`."""
+    """Merge `h.0.attn` and its equal neighbours into `h.0-11.attn`."""
     together: dict[str, Part] = {}
     families: dict[tuple[str, str], dict[int, Part]] = {}
     for name, part in parts.items():
@@ -141,7 +141,7 @@ def _alike_together(parts: Mapping[str, Part]) -> dict[str, Part]:
 
 
 def _runs(members: Mapping[int, Part]) -> list[list[int]]:
-    """Numbers that follow each other and do the same work."""
+    """Yield ranges of consecutive numbers with the same work."""
     runs: list[list[int]] = []
     for number in sorted(members):
         follows = runs and runs[-1][-1] == number - 1

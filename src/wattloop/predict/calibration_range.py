@@ -1,4 +1,4 @@
-"""The range of workloads that a calibration covers, and the distance of a workload from it."""
+"""Range of workloads that a calibration covers, and the distance of a workload from it."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ OTHER_GPU = 2.0
 
 
 NEGLIGIBLE = 0.01
-"""Shares below this are not worth a word to the user."""
+"""Smaller shares are not reported."""
 
 
 _PRODUCTS = frozenset({Kind.GEMM, Kind.CONV, Kind.ATTENTION, Kind.RNN})
@@ -31,20 +31,20 @@ _PRODUCTS = frozenset({Kind.GEMM, Kind.CONV, Kind.ATTENTION, Kind.RNN})
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far outside; `reasons` in words, empty inside."""
+    """Distance outside the range, with `reasons`, empty inside."""
 
     value: float
     reasons: tuple[str, ...] = ()
 
     @property
     def factor(self) -> float:
-        """What intervals are multiplied with."""
+        """Return the factor of the intervals."""
         return 1.0 + self.value
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRange:
-    """What was calibrated.
+    """Range of the calibrated workloads.
 
     Attributes:
         gpu: name in the table of GPUs.
@@ -60,7 +60,7 @@ class CalibrationRange:
 
     @classmethod
     def of(cls, gpu: str, workloads: Iterable[Workload], also: Iterable[Operation] = ()) -> Self:
-        """The scope of calibrated steps, and of operations measured alone."""
+        """Build the range of calibrated steps, and of operations measured alone."""
         steps = list(workloads)
         if not steps:
             raise ConfigError("a calibration's scope needs at least one measured step")
@@ -74,7 +74,7 @@ class CalibrationRange:
         )
 
     def distance(self, workload: Workload, placement: Placement) -> Distance:
-        """How far `workload` on `placement` is from what was calibrated."""
+        """Return the distance of `workload` on `placement` from the range."""
         value = 0.0
         reasons = []
         low, high = self.flops_per_byte
@@ -113,7 +113,7 @@ class CalibrationRange:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, object]) -> Self:
-        """What `to_dict` gave; ConfigError names the field that is not as it should be."""
+        """Inverse of `to_dict`; ConfigError names the invalid field."""
         try:
             ends, classes = raw["flops_per_byte"], raw["classes"]
             if not isinstance(classes, list) or not isinstance(ends, list):
@@ -132,7 +132,7 @@ class CalibrationRange:
 
 
 def class_of(op: Operation) -> str:
-    """Operations whose times are learned together: kind, arithmetic of products, form."""
+    """Return the class of operations with common constants: kind, arithmetic of products, form."""
     name = str(op.kind)
     if op.kind is Kind.CONV and op.dims is not None and op.dims[0] > 1:
         name = "grouped conv"
@@ -156,7 +156,7 @@ def _unruled(workload: Workload) -> float:
 
 
 def _shares(workload: Workload) -> dict[str, float]:
-    """Class -> its share of FLOPs or of bytes, whichever is larger."""
+    """Return each class's share of FLOPs or of bytes, whichever is larger."""
     flops: dict[str, float] = {}
     moved: dict[str, float] = {}
     for op in workload.operations:

@@ -1,6 +1,4 @@
-"""Time and power under a power cap: of a modelled step, and of a whole curve from one measured
-point.
-"""
+"""Time and power under a power cap, for a modelled step or from one measured point."""
 
 from dataclasses import dataclass, fields
 from statistics import NormalDist
@@ -13,8 +11,9 @@ from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
 
 HBM_SHARE = 0.15
-"""Of the factory limit, median of those known: P100 0.13, V100 0.15 and 0.19, A100 0.14 and 0.20,
-H100 0.17, H200 0.11."""
+"""Share of the factory limit, median of known GPUs: P100 0.13, V100 0.15 and 0.19, A100 0.14 and
+0.20, H100 0.17, H200 0.11.
+"""
 
 
 GDDR_SHARE = 0.30
@@ -23,14 +22,14 @@ GDDR_SHARE = 0.30
 
 
 class StaticPower(NamedTuple):
-    """Watts, and where they come from."""
+    """Watts, and their source."""
 
     watts: float
     source: str
 
 
 def static_power(gpu: Gpu) -> StaticPower:
-    """`idle_w` of the table where somebody published it, else a share of the factory limit."""
+    """Return the published `idle_w`, else a share of the factory limit."""
     if gpu.idle_w is not None:
         return StaticPower(gpu.idle_w, gpu.source("idle_w"))
     share = GDDR_SHARE if gpu.memory_type.startswith("gddr") else HBM_SHARE
@@ -52,8 +51,8 @@ def static_power(gpu: Gpu) -> StaticPower:
 # c, m: seconds bound by arithmetic and by memory; h: the host needs at least that long to dispatch
 # them; w: nothing runs. E_c, E_m: dynamic energy of arithmetic and of memory traffic; s, k: static
 # power and power of the clock tree. Voltage is constant below a knee and rises above it (Guerreiro
-# et al., HPCA 2018), relative to that at the highest clock. So arithmetic stretches with the clock
-# and memory does not, and below the knee a lower clock saves no energy per operation any more.
+# et al., HPCA 2018), relative to that at the highest clock. So arithmetic time grows at a lower
+# clock and memory time does not. Below the knee a lower clock saves no energy per operation.
 #
 # All figures may be numpy arrays that broadcast: many placements, or phases of a step, at once.
 
@@ -84,7 +83,7 @@ class VoltageCurve(NamedTuple):
     knee: float
 
     def squared(self, clock: Numbers) -> Array:
-        """V^2 at a relative clock."""
+        """Return V^2 at a relative clock."""
         rise = np.clip((np.asarray(clock) - self.knee) / (1.0 - self.knee), 0.0, None)
         volt: Array = self.floor + (1.0 - self.floor) * rise
         return volt * volt
@@ -96,7 +95,7 @@ DEFAULT_VOLTAGE = VoltageCurve(floor=0.64, knee=0.5)
 
 @dataclass(frozen=True, slots=True)
 class StepProfile:
-    """What one step is made of at the highest clock; every field may be an array.
+    """Components of one step at the highest clock; every field may be an array.
 
     Attributes:
         compute_s, memory_s: seconds of the GPU that follow the clock, and that do not.
@@ -117,13 +116,13 @@ class StepProfile:
     clocked_w: Numbers = 0.0
 
     def seconds(self, clock: Numbers) -> Array:
-        """Time of the step at a relative clock."""
+        """Return the time of the step at a relative clock."""
         busy_s = np.asarray(self.compute_s) / clock + self.memory_s
         time_s: Array = np.maximum(busy_s, self.host_s) + self.waiting_s
         return time_s
 
     def watts(self, clock: Numbers, voltage: VoltageCurve = DEFAULT_VOLTAGE) -> Array:
-        """Mean power of the step at a relative clock."""
+        """Return the mean power of the step at a relative clock."""
         squared = voltage.squared(clock)
         dynamic_j = np.asarray(self.compute_j) * squared + self.memory_j
         time_s = np.maximum(self.seconds(clock), 1e-12)
@@ -132,7 +131,7 @@ class StepProfile:
 
 
 class Settled(NamedTuple):
-    """Where the GPU ends up: clock relative to the highest, time of the step, mean power."""
+    """Operating point: clock relative to the highest, time of the step, mean power."""
 
     clock: Array
     step_s: Array
@@ -147,7 +146,7 @@ def settle(
     lowest_clock: Numbers = LOWEST_CLOCK,
     voltage: VoltageCurve = DEFAULT_VOLTAGE,
 ) -> Settled:
-    """The highest clock, at most `clock`, at which the step's mean power stays within the cap.
+    """Return the highest clock, at most `clock`, at which the step's mean power is within the cap.
 
     At the lowest clock power may still exceed the cap, as it does on real cards. Without a cap the
     clock is the one asked for.
@@ -176,7 +175,7 @@ def settle(
 
 
 def _taken(profile: StepProfile, mask: npt.NDArray[np.bool_], shape: tuple[int, ...]) -> "_Capped":
-    """The elements that the cap concerns: most placements of a sweep are not capped."""
+    """Return the elements that the cap affects: most placements of a sweep are not capped."""
 
     def of(values: Numbers) -> Numbers:
         if np.ndim(values) == 0:
@@ -188,10 +187,10 @@ def _taken(profile: StepProfile, mask: npt.NDArray[np.bool_], shape: tuple[int, 
 
 
 class _Capped(StepProfile):
-    """Elements in a row whose power exceeds the cap."""
+    """Flattened elements whose power exceeds the cap."""
 
     def under(self, cap: Array, low: Array, high: Array, voltage: VoltageCurve) -> Settled:
-        """Clock, time and power of each, a cache's worth at a time."""
+        """Return clock, time and power of each, in chunks that fit the cache."""
         found = [np.empty_like(high) for _ in Settled._fields]
         for begin in range(0, len(high), CHUNK):
             part = slice(begin, begin + CHUNK)
@@ -213,7 +212,7 @@ class _Capped(StepProfile):
 def _crossing(
     profile: StepProfile, cap: Array, low: Array, high: Array, voltage: VoltageCurve
 ) -> Array:
-    """Where power, which grows with the clock, meets the cap: halving, then a straight line."""
+    """Find the clock at which power meets the cap: bisection, then linear interpolation."""
     for _ in range(10):
         middle = 0.5 * (low + high)
         within = profile.watts(middle, voltage) <= cap
@@ -225,7 +224,7 @@ def _crossing(
     return crossing
 
 
-# A whole cap curve from one measured point: time and power without a cap, and the GPU's figures.
+# Cap curve from one measured point: time and power without a cap, and the GPU's figures.
 #
 # What a program's phases are is unknown, so a typical one is assumed and scaled until it draws the
 # power that was measured:
@@ -242,11 +241,11 @@ PHASES = 5
 
 
 MATCHED = 1e-4
-"""How near, as a part, the measured power is met."""
+"""Relative tolerance of the matched power."""
 
 
 class CurveConstants(NamedTuple):
-    """What is assumed of GPUs and programs alike.
+    """Assumptions about GPUs and programs.
 
     Attributes:
         voltage: of the GPU over its clock.
@@ -278,7 +277,7 @@ class CapCurve(NamedTuple):
 
     @property
     def energy_j(self) -> Array:
-        """Energy of the GPU over the step (scope: gpu)."""
+        """Return the energy of the GPU over the step (scope: gpu)."""
         return self.step_s * self.power_w
 
 
@@ -292,20 +291,20 @@ def cap_curve(
     clock: float = 1.0,
     constants: CurveConstants = SHIPPED,
 ) -> CapCurve:
-    """What the measured programs would take and draw under each cap.
+    """Predict time and power of the measured programs under each cap.
 
     Args:
         step_s: measured time of each program, of a step or of anything else.
         power_w: its measured mean power.
         caps_w: power limits to predict.
         gpu: where it was measured.
-        at_cap_w: limit it was measured at; the factory's unless told.
+        at_cap_w: limit it was measured at; the factory's unless given.
         clock: SM clock to lock as well, relative to the highest.
         constants: of the typical program.
 
     Raises:
         ConfigError: a time, a power or a cap is not above 0, there are not as many times as
-            powers, or the clock is no part of the highest.
+            powers, or the clock is not a share of the highest.
     """
     times, powers = (
         np.atleast_1d(np.asarray(step_s, float)),
@@ -330,15 +329,15 @@ def cap_curve(
 
 
 class _Program:
-    """Typical programs that draw the measured powers at one cap; they take 1 s there."""
+    """Typical programs with the measured powers at one cap; they take 1 s there."""
 
     def __init__(
         self, power_w: Array, gpu: Gpu, at_cap_w: float, constants: CurveConstants
     ) -> None:
         self.constants = constants
-        # Cooler cards than ours, and idle ones, draw less than the published static power.
+        # Cooler or idle cards draw less than the published static power.
         self.static_w = np.minimum(static_power(gpu).watts, power_w)
-        # Where more than the cap was drawn, that was what held the card.
+        # Power above the nominal cap was the effective limit of the card.
         at_w = np.maximum(at_cap_w, power_w)
         room_w = np.maximum(at_w - self.static_w, 1.0)
         dynamic_w = np.maximum(power_w - self.static_w, 1e-3)
@@ -349,18 +348,18 @@ class _Program:
         self.demand_w, self.work = self._matched(dynamic_w, at_w, room_w)
 
     def under(self, caps: Array, clock: float) -> tuple[Array, Array]:
-        """Time and mean power under each cap."""
+        """Return time and mean power under each cap."""
         busy_s, dynamic_j = self._run(self.demand_w, caps[None, :], clock)
         busy_s, dynamic_j = busy_s * self.work[:, None], dynamic_j * self.work[:, None]
         waiting = (1.0 - self.busy)[:, None]
-        # A slower GPU hides in some of the waiting; a quicker one, under a higher cap than it was
-        # measured at, waits as long as before.
+        # A slower GPU hides in some of the waiting; a faster one, under a higher cap, waits as long
+        # as before.
         hiding = np.maximum(busy_s + waiting * (1.0 - self.constants.hidden), 1.0)
         seconds = np.minimum(hiding, busy_s + waiting)
         return seconds, self.static_w[:, None] + dynamic_j / seconds
 
     def _run(self, demand_w: Array, caps: Array, clock: float = 1.0) -> tuple[Array, Array]:
-        """Time and dynamic energy of one second of work under caps (programs or 1, caps)."""
+        """Return time and dynamic energy of one second of work under caps (programs or 1, caps)."""
         constants = self.constants
         watts = demand_w[:, None, None] * self.phases / PHASES
         static_w = self.static_w[:, None, None]
@@ -382,7 +381,7 @@ class _Program:
         return settled.step_s.sum(axis=-1), dynamic_j.sum(axis=-1)
 
     def _matched(self, dynamic_w: Array, at_w: Array, room_w: Array) -> tuple[Array, Array]:
-        """Demand of the phases, and how much work, that give the measured power and 1 s.
+        """Return demand of the phases and amount of work that give the measured power and 1 s.
 
         Under a cap that all phases reach, any higher demand gives the same power: the least does.
         """

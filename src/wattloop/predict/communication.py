@@ -1,4 +1,4 @@
-"""Data-parallel training: gradients are averaged over all GPUs in a ring while others are computed.
+"""Communication of data-parallel training: ring all-reduce of gradients, overlapped with backward.
 
     T_comm = 2 (n - 1) L_hop + 2 (n - 1) / n  size(gradients) / B                (equation 4.8)
 
@@ -41,7 +41,7 @@ NETWORK_LATENCY_S = 20e-6
 
 
 class Ring(NamedTuple):
-    """What the slowest hop of a ring of `gpus` can do."""
+    """Bandwidth and latency of the slowest hop of a ring of `gpus`."""
 
     gpus: int
     bytes_s: float
@@ -49,14 +49,14 @@ class Ring(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """One exchange of all gradients: its whole time, and what it adds to the step."""
+    """One exchange of all gradients: its whole time, and the time it adds to the step."""
 
     total_s: Array
     exposed_s: Array
 
 
 def all_reduce_s(size_bytes: Numbers, ring: Ring) -> Array:
-    """Time to average `size_bytes` over the ring (equation 4.8); 0 for one GPU."""
+    """Return the time to average `size_bytes` over the ring (equation 4.8); 0 for one GPU."""
     n = ring.gpus
     if n <= 1:
         return np.zeros(np.shape(size_bytes))
@@ -67,17 +67,17 @@ def all_reduce_s(size_bytes: Numbers, ring: Ring) -> Array:
 
 
 def bus_bytes_s(algorithm: Numbers, gpus: int) -> Numbers:
-    """What one GPU sends per second when `algorithm` bytes of gradients are averaged per second."""
+    """Return bus bandwidth from algorithm bandwidth."""
     return algorithm * (2 * (gpus - 1) / gpus)
 
 
 def algorithm_bytes_s(bus: Numbers, gpus: int) -> Numbers:
-    """Gradient bytes averaged per second over links of `bus` bytes per second."""
+    """Return algorithm bandwidth from bus bandwidth."""
     return bus / (2 * (gpus - 1) / gpus)
 
 
 def ring_of(placement: Placement) -> Ring:
-    """The ring that the GPUs of a placement form.
+    """Return the ring that the GPUs of a placement form.
 
     Raises:
         ConfigError: it spans nodes and no network is given, or a bandwidth is not above 0.
@@ -86,7 +86,7 @@ def ring_of(placement: Placement) -> Ring:
     bytes_s, hop_s = placement.link_bytes_s, placement.link_latency_s
     if bytes_s is None and min(placement.gpus, placement.gpus_per_node) <= gpu.link_gpus:
         bytes_s = LINK_EFFICIENCY * gpu.link_bytes_s / 2
-    elif bytes_s is None:  # a bridge joins two cards; a ring of more has to leave it
+    elif bytes_s is None:  # a bridge joins two cards; a larger ring also uses other links
         bytes_s = PCIE_EFFICIENCY * gpu.pcie_bytes_s
     if not bytes_s > 0:
         raise ConfigError(f"link_bytes_s is {bytes_s:g}; it must be above 0, such as 100e9")
@@ -115,7 +115,7 @@ def exchange(
     overlap: bool = True,
     interference: float = INTERFERENCE,
 ) -> Exchange:
-    """The exchange of gradients that backward brings forth evenly.
+    """Return the exchange of gradients that become ready evenly during backward.
 
     With k buckets of c seconds each, ready every backward_s / k: sending keeps up, and the last
     bucket is left; or it does not, and all of it but the first wait is.
@@ -147,7 +147,7 @@ def exchange_by_schedule(
     bucket_bytes: float = BUCKET_BYTES,
     interference: float = INTERFERENCE,
 ) -> Exchange:
-    """The same when it is known when each gradient is ready.
+    """Return the exchange when the ready time of each gradient is known.
 
     Large layers at a network's end (VGG's) are ready at once and sent behind all the others.
 

@@ -21,11 +21,11 @@ AXES = (*COUNTED, *MEASURED, *NAMED)
 
 
 MOST = 200
-"""More points than anybody reads."""
+"""Largest number of points."""
 
 
 EVEN_STEPS = 8
-"""Of a range of watts or megahertz without a step."""
+"""Steps of a range of watts or megahertz without a step."""
 
 
 HOW = (
@@ -36,17 +36,17 @@ HOW = (
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One thing that varies, with its values in the order given."""
+    """Quantity that varies, with its values in the order given."""
 
     name: str
     values: tuple[int | float | str, ...]
 
 
 def axis_of(text: str) -> Axis:
-    """Read an axis.
+    """Parse an axis.
 
     `LOW..HIGH` doubles for counts and takes even steps for watts and megahertz, `LOW..HIGH:STEP`
-    takes steps of that size; both ends are in it. A list is taken as it stands.
+    takes steps of that size; both ends are in it. A list is used as given.
 
     Raises:
         ConfigError: it cannot be read; the message shows how to write it.
@@ -115,7 +115,7 @@ def _number(name: str, part: str, text: str) -> int | float:
 
 
 class Point(NamedTuple):
-    """One answer of a sweep or comparison, and the setting it is for."""
+    """One prediction of a sweep or comparison, and its setting."""
 
     setting: Mapping[str, Any]
     forecast: Forecast
@@ -126,7 +126,7 @@ class Point(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The setting in words: `gpu=h200 batch=64`."""
+        """Format the setting: `gpu=h200 batch=64`."""
         return " ".join(f"{name}={_plain(value)}" for name, value in self.setting.items())
 
 
@@ -135,11 +135,11 @@ BEST: Mapping[str, Callable[[Forecast], float]] = {
     "most samples per second": lambda f: -f.throughput_samples_s,
     "shortest step": lambda f: f.prediction.step_s,
 }
-"""What people choose by -> what is then smallest."""
+"""Criterion -> quantity to minimize."""
 
 
 def best_points(points: Sequence[Point]) -> dict[str, Point]:
-    """The best of those that fit into memory, by each criterion; none when none fits."""
+    """Return the best of those that fit into memory, by each criterion; none when none fits."""
     fitting = [point for point in points if point.forecast.fits]
     if not fitting:
         return {}
@@ -155,9 +155,9 @@ def best_points(points: Sequence[Point]) -> dict[str, Point]:
 
 
 def unsure_gpus(points: Sequence[Point]) -> list[str]:
-    """Other GPUs that may need less energy per sample than the best one, by their intervals.
+    """Return other GPUs that may need less energy per sample than the best one, by their intervals.
 
-    On one GPU predictions err alike, so that they are compared more surely than each is known.
+    On one GPU predictions have a common error, so their comparison is more certain than each value.
     """
     best = best_points(points).get("least energy per sample")
     ends = None if best is None else _energy_ends(best.forecast)
@@ -172,7 +172,7 @@ def unsure_gpus(points: Sequence[Point]) -> list[str]:
 
 
 def points_data(points: Sequence[Point]) -> dict[str, Any]:
-    """Plain data for JSON: every point with its setting, and the best ones."""
+    """Return plain data for JSON: every point with its setting, and the best ones."""
     return {
         "points": [{"setting": dict(p.setting), **p.forecast.to_dict()} for p in points],
         "best": {why: dict(point.setting) for why, point in best_points(points).items()},

@@ -1,4 +1,4 @@
-"""A prediction with throughput, memory, the node and the whole run."""
+"""Forecast: a prediction with throughput, memory, the node and the whole run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ PROVENANCE = "predicted"
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """One answer.
+    """Prediction for one request.
 
     Attributes:
         workload, placement: what runs, and where.
@@ -28,8 +28,8 @@ class Forecast:
         is_calibrated: False when constants come from the data sheet alone.
         memory: what one GPU needs, and has.
         top_operations_s: GPU seconds of the operations that take longest in a step, by name.
-        notes: what was assumed of model, inputs and loss.
-        warnings: what makes the answer less sure, or the run impossible.
+        notes: assumptions about model, inputs and loss.
+        warnings: reasons for more uncertainty, or why the run is impossible.
         node: the whole node, when it was asked for.
         run: the whole run, when its steps are known.
     """
@@ -48,33 +48,33 @@ class Forecast:
 
     @property
     def samples(self) -> int:
-        """Samples of one optimizer step of all GPUs together."""
+        """Return the samples of one optimizer step of all GPUs together."""
         return self.workload.samples * self.placement.gpus
 
     @property
     def throughput_samples_s(self) -> float:
-        """Samples a second of all GPUs together."""
+        """Return the samples per second of all GPUs together."""
         return self.samples / self.prediction.step_s
 
     @property
     def energy_j_per_sample(self) -> float:
-        """Energy of the GPUs per sample (scope: gpu)."""
+        """Return the energy of the GPUs per sample (scope: gpu)."""
         return self.prediction.energy_j / self.samples
 
     @property
     def fits(self) -> bool:
-        """Whether it fits into the memory of one GPU."""
+        """Return whether it fits into the memory of one GPU."""
         return self.memory.fits
 
     @property
     def all_warnings(self) -> tuple[str, ...]:
-        """The model's, ours, and whether it fits."""
+        """Return the warnings of model, forecast and memory."""
         short = not self.memory.fits or self.memory.tight
         own = (f"memory: {self.memory.words}",) if short else ()
         return tuple(dict.fromkeys((*own, *self.prediction.warnings, *self.warnings)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; docs/predict.md describes it."""
+        """Return plain data for JSON; docs/predict.md describes it."""
         work, place, predicted = self.workload, self.placement, self.prediction
         return {
             "model": work.name,
@@ -165,7 +165,7 @@ def _run(run: RunTotal) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RunLength:
-    """How much is asked for: a step, a run of so many, GPUs alone or their nodes.
+    """Extent of a forecast: a step or a whole run, GPUs alone or their nodes.
 
     Attributes:
         steps: optimizer steps of the run; or
@@ -194,7 +194,7 @@ class RunLength:
                 )
 
     def of(self, forecast: Forecast) -> Forecast:
-        """The forecast with node and run, as far as they are asked for."""
+        """Add node and run to the forecast, where requested."""
         node = None
         if self.node:
             parts = _parts(forecast.placement.gpu, self.settings)
@@ -212,7 +212,7 @@ class RunLength:
 
 
 def _parts(gpu: Gpu, settings: Settings) -> NodeParts:
-    """A usual server of that GPU, with what the settings say of theirs."""
+    """Return a typical server of that GPU, with the values of the settings."""
     parts = replace(
         typical_node(gpu),
         overhead_w=settings.node_overhead_w,

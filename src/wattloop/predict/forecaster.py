@@ -1,4 +1,4 @@
-"""Answer prediction requests: choose the model, make the workload once, ask the model."""
+"""Forecaster: choose the model, trace the workload once, and predict."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ ESTIMATORS = ("kernels", "adept", "roofline")
 
 
 def estimator_for(gpu: Gpu, name: str = "kernels", calibration: str | None = None) -> Model:
-    """The model called `name` for `gpu`.
+    """Return the model called `name` for `gpu`.
 
     Args:
         gpu: what it is to predict for.
@@ -83,18 +83,18 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 TRACED = ("batch", "seq", "image", "precision", "optimizer", "style", "training", "head", "stated")
-"""What a trace depends on, beside the model."""
+"""Fields that a trace depends on, in addition to the model."""
 
 
 SPEC_ONLY = "spec-only"
 
 
 MUCH_UNRULED = 0.05
-"""Share of the bytes beyond which operations without a rule are worth a warning."""
+"""Share of the bytes above which operations without a rule cause a warning."""
 
 
 class Forecaster:
-    """Keeps workloads and estimators, so that a sweep traces no more than it must.
+    """Cache of workloads and estimators, so that a sweep traces each workload once.
 
     Args:
         cache: also keep traces of models named `hf:NAME` in the user's cache folder.
@@ -106,13 +106,13 @@ class Forecaster:
         self._estimators: dict[tuple[Gpu, str, str | None], Model] = {}
 
     def answer(self, question: Question) -> Forecast:
-        """Predict.
+        """Predict a request.
 
         Raises:
             ConfigError: a part of the question is wrong; the message names it and the remedy.
         """
         gpu = _gpu(question.gpu)
-        placement = question.placement(gpu)  # refuses a wrong cap before anything is traced
+        placement = question.placement(gpu)  # refuses a wrong cap before tracing
         estimator = self.estimator(question, gpu)
         workload = self.workload(question)
         prediction = estimator.predict(workload, placement)
@@ -130,7 +130,7 @@ class Forecaster:
         )
 
     def workload(self, question: Question) -> Workload:
-        """The operations of one step, traced or read from a file, once."""
+        """Return the operations of one step, traced or read from a file, once."""
         passes = question.accumulate
         key = (
             question.model if isinstance(question.model, str) else _Held(question.model),
@@ -143,7 +143,7 @@ class Forecaster:
         return found if passes in (None, found.accumulate) else found.accumulating(passes)
 
     def estimator(self, question: Question, gpu: Gpu) -> Model:
-        """The model that answers for this GPU, made once."""
+        """Return the model for this GPU, built once."""
         key = (gpu, question.estimator, question.calibration)
         if key not in self._estimators:
             self._estimators[key] = estimator_for(gpu, question.estimator, question.calibration)
@@ -151,7 +151,7 @@ class Forecaster:
 
 
 class _Held:
-    """A module or workload as a key: itself, whatever it thinks of equality."""
+    """Module or workload as a key, compared by identity."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -177,7 +177,7 @@ def _is_calibrated(question: Question, prediction: Prediction) -> bool:
 
 
 def _host_assumed(question: Question, prediction: Prediction) -> str:
-    """What a step that waits for its host takes of that host; empty where it was told."""
+    """A note about the assumed host of a step that waits for it; empty where it was given."""
     if question.host_speed is not None or not _knows_host(question):
         return ""
     if prediction.regime is not Regime.LAUNCH:

@@ -1,6 +1,4 @@
-"""Intervals of predictions, from the errors of the model on networks that were left out of its
-fit.
-"""
+"""Intervals of predictions, from residuals on networks that were left out of the fit."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,25 +13,24 @@ from wattloop.predict.calibration_range import CalibrationRange, Distance
 from wattloop.predict.prediction import Interval, Placement, Prediction
 from wattloop.predict.workload.workload import Workload
 
-# How wrong a prediction tends to be, by what is known of the step beforehand.
+# Spread of residuals, by traits of the step that are known in advance.
 #
 # Steps that load the GPU with kernels that calibration has measured are predicted best. Less
 # certain are, each by its own trait of a step,
 #
-#     waiting       the GPU's share of waiting for the host, whose speed is no steady clock
+#     waiting       the GPU's share of waiting for the host, whose speed varies
 #     unloaded      1 - power / (0.97 limit): small kernels, launches
-#     convolution   share of the step; which algorithm will cuDNN take?
+#     convolution   share of the step; cuDNN's choice of algorithm is unknown
 #     recurrence    share of the step
 #     far           how far its kernels are from microbenchmarks, in tenths, at most 3
 #
-# The spread of a step is log-linear in them, and sizes of residuals are thought to be
-# exponentially
-# distributed around it (a Laplace distribution of residuals):
+# The spread of a step is log-linear in them, and sizes of residuals are assumed to be
+# exponentially distributed around it (a Laplace distribution of residuals):
 #
 #     spread = exp(base + sum of slope x trait)
 #     minimise sum over steps of log(spread) + size / spread, + PULL x sum of slope^2
 #
-# which is convex. Large sizes are cut, because a spread is about most steps.
+# which is convex. Large sizes are clipped, so that outliers do not dominate the spread.
 
 TRAITS = ("waiting", "unloaded", "convolution", "recurrence", "far")
 
@@ -49,18 +46,18 @@ FULL = 0.97
 
 
 PULL = 0.5
-"""How much slopes are pulled towards 0: what a few steps say is not believed."""
+"""Regularization of the slopes towards 0, against overfitting to a few steps."""
 
 
 CUT = 3.0
-"""Sizes beyond so many medians (and a tenth) count as that."""
+"""Sizes beyond so many medians (and a tenth) are clipped."""
 
 
 FAR_UNIT, FARTHEST = 0.1, 3.0
 
 
 EXACT = 1e-6
-"""No step is thought to be predicted better than this."""
+"""Least spread of a step."""
 
 
 ROUNDS = 50
@@ -70,7 +67,7 @@ Array = NDArray[np.float64]
 
 
 def traits_of(prediction: Prediction, limit_w: float) -> dict[str, float]:
-    """What is known of a step; of what a model does not tell, 0."""
+    """Return the traits of a step; 0 for unknown ones."""
     gpu_s = prediction.step_s if prediction.gpu_s is None else prediction.gpu_s
     found = traits_at(
         np.float64(prediction.power_w / limit_w),
@@ -81,7 +78,7 @@ def traits_of(prediction: Prediction, limit_w: float) -> dict[str, float]:
 
 
 def kinds_of(prediction: Prediction) -> dict[str, float]:
-    """Traits of the GPU's work itself, wherever it runs: shares of its time, and `far`."""
+    """Return the traits of the GPU's work itself: shares of its time, and `far`."""
     busy = {name: s for name, s in prediction.terms_s.items() if "." in name and s > 0}
     total = sum(busy.values())
     shares = {"far": min((prediction.far or 0.0) / FAR_UNIT, FARTHEST)}
@@ -94,7 +91,7 @@ def kinds_of(prediction: Prediction) -> dict[str, float]:
 def traits_at(
     drawn: Array | np.float64, busy: Array | np.float64, kinds: Mapping[str, float]
 ) -> dict[str, Array | np.float64]:
-    """Traits of one workload's step, or of many: on every placement its own.
+    """Return the traits of one workload's step, or of many placements.
 
     Args:
         drawn: power over the limit.
@@ -110,7 +107,7 @@ def traits_at(
 
 
 def spreads_of(traits: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> dict[str, float]:
-    """Base and slopes, from steps' traits and sizes of their residuals."""
+    """Fit base and slopes to steps' traits and sizes of their residuals."""
     values = np.maximum(np.asarray(sizes, dtype=np.float64), EXACT)
     values = np.minimum(values, CUT * np.median(values) + 0.1)
     mean = float(values.mean())
@@ -125,13 +122,13 @@ def spreads_of(traits: Sequence[Mapping[str, float]], sizes: Sequence[float]) ->
 def spread_of(
     spreads: Mapping[str, float], traits: Mapping[str, float | Array | np.float64]
 ) -> Array | np.float64:
-    """Spread of one step, or of many."""
+    """Return the spread of one step, or of many."""
     told = sum(spreads.get(name, 0.0) * value for name, value in traits.items())
     return np.exp(spreads[BASE] + told)
 
 
 def _minimum(columns: Array, sizes: Array) -> Array:
-    """Newton's steps, halved while they do not lead down."""
+    """Minimise by Newton's method with step halving."""
     pull = 2 * PULL * np.diag([0.0, *[1.0] * (columns.shape[1] - 1)])
 
     def loss(at: Array) -> float:
@@ -152,7 +149,7 @@ def _minimum(columns: Array, sizes: Array) -> Array:
     return found
 
 
-# Intervals of predictions, from how wrong the model was on models it had not seen.
+# Intervals of predictions, from residuals on models that were left out of the fit.
 #
 # Conformal: with r the logarithm of measured over predicted on every calibrated step, each
 # predicted by constants that never saw its model, the interval is
@@ -174,7 +171,7 @@ HOST_SHARE = 0.7
 
 
 HELD = 1.02
-"""A GPU holds its power limit so closely: an H200 drew up to 708 W of 700, by its own sensor."""
+"""Overshoot over the power limit: an H200 drew up to 708 W of 700, by its own sensor."""
 
 
 ENOUGH_RESIDUALS = 20
@@ -191,13 +188,13 @@ QUANTITIES = ("time", "power", "energy")
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """How wrong one prediction was, of a model its constants never saw.
+    """Residual of one prediction, for a model left out of the fit.
 
     Attributes:
         group: the model that was left out.
         bottleneck: `gpu` or `host`, as predicted.
         time, power: log(measured / predicted); power None when it was not measured.
-        traits: what was known of the step, as `spreads` names them.
+        traits: of the step, by name.
     """
 
     group: str
@@ -215,14 +212,14 @@ class Residual:
         power_w: float | None,
         placement: Placement | None = None,
     ) -> "Residual":
-        """Of a measured step; without its placement, it is not known how loaded the GPU was."""
+        """Build the residual of a measured step; without placement the GPU load is unknown."""
         power = None if power_w is None else math.log(power_w / prediction.power_w)
         time = math.log(step_s / prediction.step_s)
         traits = traits_of(prediction, _limit_w(placement)) if placement else {}
         return cls(group, bottleneck_of(prediction), time, power, traits)
 
     def value(self, quantity: str) -> float | None:
-        """Residual of `time`, `power` or `energy`."""
+        """Return the residual of `time`, `power` or `energy`."""
         if quantity == "time":
             return self.time
         if self.power is None:
@@ -231,14 +228,14 @@ class Residual:
 
 
 def bottleneck_of(prediction: Prediction) -> str:
-    """`host` when dispatching takes most of the predicted step, else `gpu`."""
+    """Return `host` when dispatching takes most of the predicted step, else `gpu`."""
     host_s = prediction.host_s or 0.0
     return "host" if host_s >= HOST_SHARE * prediction.step_s else "gpu"
 
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """What residuals say of a new prediction.
+    """Intervals of new predictions, from residuals.
 
     Attributes:
         sizes: bottleneck (`gpu`, `host`, `all`) -> quantity -> sizes of residuals, sorted.
@@ -252,7 +249,7 @@ class Intervals:
 
     @classmethod
     def of(cls, residuals: Iterable[Residual], scope: CalibrationRange | None = None) -> Self:
-        """By bottleneck, from the residuals of all models that were left out in turn."""
+        """Build intervals by bottleneck, from the residuals of all models left out in turn."""
         found = list(residuals)
         sizes = {POOLED: _sizes(found)}
         for bottleneck in sorted({r.bottleneck for r in found}):
@@ -265,7 +262,7 @@ class Intervals:
     def by_traits(
         cls, residuals: Iterable[Residual], scope: CalibrationRange | None = None
     ) -> Self:
-        """By what is known of steps; by bottleneck alone with too few models for that.
+        """Build intervals by traits of steps; by bottleneck alone with too few models for that.
 
         The size of each residual is in units of the spread that the other models give it.
         """
@@ -289,7 +286,7 @@ class Intervals:
         placement: Placement,
         confidence: float = CONFIDENCE,
     ) -> Prediction:
-        """`prediction` with intervals, and with the reasons why they are wide."""
+        """Return `prediction` with intervals, and with the reasons why they are wide."""
         distance = self.scope.distance(workload, placement) if self.scope else Distance(0.0)
         key, traits = bottleneck_of(prediction), traits_of(prediction, _limit_w(placement))
 
@@ -315,7 +312,7 @@ class Intervals:
     def half_width(
         self, quantity: str, bottleneck: str, confidence: float = CONFIDENCE
     ) -> float | None:
-        """|log ratio| that is exceeded with 1 - `confidence`; None without residuals.
+        """Return the |log ratio| that is exceeded with 1 - `confidence`; None without residuals.
 
         In units of a step's spread, where there are spreads. With too few residuals for so high a
         confidence, twice the largest one.
@@ -329,7 +326,7 @@ class Intervals:
         return sizes[rank - 1] if rank <= len(sizes) else 2 * sizes[-1]
 
     def to_dict(self) -> dict[str, object]:
-        """As plain values, to be kept with a model's constants."""
+        """Return plain values, to be stored with a model's constants."""
         return {
             "residuals": {
                 key: {name: [round(size, 5) for size in sizes] for name, sizes in found.items()}
@@ -344,7 +341,7 @@ class Intervals:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, object]) -> Self:
-        """What `to_dict` gave; ConfigError names what is not as it should be."""
+        """Inverse of `to_dict`; ConfigError names the invalid field."""
         try:
             found = raw["residuals"]
             if not isinstance(found, Mapping):
@@ -371,7 +368,7 @@ class Intervals:
 def _held(
     interval: Interval | None, prediction: Prediction, placement: Placement
 ) -> Interval | None:
-    """The interval of power, up to what the limit lets through."""
+    """Bound the interval of power by the power limit."""
     if interval is None:
         return None
     most_w = max(most_power_w(placement), prediction.power_w)
@@ -379,7 +376,7 @@ def _held(
 
 
 def most_power_w(placement: Placement) -> float:
-    """What the power limit of one GPU lets through."""
+    """Return the highest power of one GPU under its limit."""
     return HELD * _limit_w(placement)
 
 
@@ -393,7 +390,7 @@ def _sizes(residuals: Sequence[Residual]) -> dict[str, list[float]]:
 
 
 def _scores(known: Sequence[tuple[Residual, float]]) -> list[float]:
-    """Sizes in units of the spread that models other than a residual's own give it."""
+    """Return sizes in units of the spread that the other models give each residual."""
     scores = []
     for group in dict.fromkeys(r.group for r, _ in known):
         others = [(r.traits, size) for r, size in known if r.group != group]

@@ -11,16 +11,17 @@ CONTEXT_BYTES = 0.75e9
 
 
 FRAGMENTATION = 0.05
-"""What torch's allocator reserves beyond what is in use, of the latter."""
+"""Relative overhead of torch's allocator."""
 
 
 RESERVED_SHARE = 0.01
-"""Of the GPU's memory, kept by the driver: torch sees 143156 of an H200's 143771 MiB, 81050 of an
-A100's 81920."""
+"""Share of the GPU's memory that the driver reserves: torch sees 143156 of an H200's 143771 MiB,
+81050 of an A100's 81920.
+"""
 
 
 TIGHT = 0.95
-"""Beyond this share it may fit or not: the estimate is not better than that."""
+"""Above this share it may or may not fit: the limit of the estimate's precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +44,17 @@ class MemoryFit:
 
     @property
     def tight(self) -> bool:
-        """Whether it should, but by less than the estimate is good for."""
+        """Return whether it fits by less than the error of the estimate."""
         return self.fits and self.needed_bytes > TIGHT * self.available_bytes
 
     @property
     def short_bytes(self) -> float:
-        """What is missing; 0 when it fits."""
+        """Return the missing bytes; 0 when it fits."""
         return max(0.0, self.needed_bytes - self.available_bytes)
 
     @property
     def words(self) -> str:
-        """For people: what is needed of what there is, and what would fit."""
+        """Format needed and available memory, and the batch that would fit."""
         need = f"{format_bytes(self.needed_bytes)} of {format_bytes(self.available_bytes)}"
         if self.tight:
             return f"{need}: may not fit, less than {1 - TIGHT:.0%} is left"
@@ -68,11 +69,11 @@ class MemoryFit:
 
 
 def memory_fit(workload: Workload, gpu: Gpu, gpus: int = 1) -> MemoryFit:
-    """Memory that `workload` needs on each of `gpus` GPUs that train together."""
+    """Return the memory that `workload` needs on each of `gpus` GPUs that train together."""
     available = gpu.memory_bytes * (1 - RESERVED_SHARE)
     kept = workload.parameter_bytes + workload.gradient_bytes + workload.optimizer_bytes
     peak = max(workload.peak_bytes, kept)
-    # DistributedDataParallel keeps gradients a second time, in buckets.
+    # DistributedDataParallel holds gradients a second time, in buckets.
     buckets = workload.gradient_bytes if gpus > 1 and workload.training else 0.0
     fixed = CONTEXT_BYTES + buckets
     needed = peak * (1 + FRAGMENTATION) + fixed
@@ -82,7 +83,7 @@ def memory_fit(workload: Workload, gpu: Gpu, gpus: int = 1) -> MemoryFit:
 
 
 def _largest_batch(workload: Workload, grows: float, kept: float, room: float) -> int | None:
-    """Activations, and what else is above the state that is kept, grow with the batch."""
+    """Return the largest batch: activations and temporary memory grow with the batch."""
     if grows <= 0 or workload.batch <= 0:
         return None
     left = room / (1 + FRAGMENTATION) - kept

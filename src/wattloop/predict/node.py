@@ -17,11 +17,11 @@ from wattloop.hardware.host import Host
 from wattloop.predict.prediction import Interval, Prediction
 
 LOADER_CORES = 2.0
-"""Cores per GPU busy with loading data, where nobody says."""
+"""Default number of cores per GPU busy with loading data."""
 
 
 MEMORY_USED = 0.2
-"""Part of the main memory in use during training, where nobody says."""
+"""Default share of the main memory in use during training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class NodeParts:
 
 
 def typical_node(gpu: Gpu) -> NodeParts:
-    """The makers' own servers of a GPU's time; an assumption, and it says so."""
+    """Return the vendor's server of a GPU's generation; a stated assumption."""
     name, cpu, modules = _SERVERS[_AGE.get(gpu.architecture, "hopper")]
     processor = processor_named(cpu)
     if processor is None:
@@ -65,7 +65,7 @@ def typical_node(gpu: Gpu) -> NodeParts:
 
 
 def node_here(host: Host, settings: Settings, gpu: Gpu) -> NodeParts:
-    """This machine, as far as it tells; the settings' modules, overhead and efficiency win.
+    """Return this machine, as far as it can be read; values in the settings override.
 
     What cannot be read is taken from `typical_node`, and the source says so.
     """
@@ -123,7 +123,7 @@ _AGE = {
 }
 
 
-# Power of the whole node while a predicted step runs: what nobody has to measure.
+# Power of the whole node while a predicted step runs:
 #
 #     P_node = (P_gpu n + P_cpu + P_dram + P_other) / eta_psu
 #
@@ -171,9 +171,9 @@ class NodePrediction:
 
 
 def node_prediction(prediction: Prediction, parts: NodeParts) -> NodePrediction:
-    """What the nodes draw that run `prediction`."""
+    """Return the power of the nodes that run `prediction`."""
     nodes = math.ceil(prediction.gpus / parts.gpus)
-    # Of the host: all of it, or the part that goes with the GPUs that are used.
+    # Share of the host: all of it, or in proportion to the used GPUs.
     share = float(nodes) if parts.alone else prediction.gpus / parts.gpus
     gpus_w = prediction.power_w * prediction.gpus
     cpu = _cpu(parts, prediction.gpus / share)
@@ -183,7 +183,7 @@ def node_prediction(prediction: Prediction, parts: NodeParts) -> NodePrediction:
     eta = PSU_EFFICIENCY if parts.psu_efficiency is None else _stated(parts.psu_efficiency)
     drawn_w = known_w + other.value
     power_w = drawn_w / eta.value
-    # Independent unknowns: their squares add.
+    # Independent errors: their squares add.
     assumed_w = math.hypot(
         share * cpu.half_width / eta.value,
         share * dram.half_width / eta.value,
@@ -215,7 +215,7 @@ def node_prediction(prediction: Prediction, parts: NodeParts) -> NodePrediction:
 
 
 def _gpu_range(prediction: Prediction) -> tuple[float, float]:
-    """Watts below and above the prediction that its interval reaches."""
+    """Return watts below and above the prediction within its interval."""
     interval = prediction.power_interval
     if interval is None:
         return 0.0, 0.0
@@ -224,7 +224,7 @@ def _gpu_range(prediction: Prediction) -> tuple[float, float]:
 
 
 def _cpu(parts: NodeParts, gpus: float) -> Fact:
-    """All sockets, with the cores busy that the GPUs of a node keep busy."""
+    """Return the power of all sockets, with the cores that the GPUs of a node keep busy."""
     per_gpu = DISPATCH_CORES + parts.loader_cores
     cores = sum(processor.cores for processor in parts.processors)
     busy = min(1.0, per_gpu * gpus / cores) if cores else 0.0

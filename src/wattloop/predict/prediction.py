@@ -1,4 +1,4 @@
-"""The placement of a workload, and the prediction that a model gives for it."""
+"""Placement of a workload, and the prediction of a model for it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from wattloop.hardware.gpus import Gpu
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """GPUs of one type and how they are set.
+    """GPUs of one type and their settings.
 
     Attributes:
         gpu: what the maker says of the GPU.
@@ -24,7 +24,7 @@ class Placement:
         network_bytes_s: bandwidth of a node towards its neighbour; None when it has one node.
         samples_s: the most samples a second that the data loader delivers per GPU; None is
             enough for any GPU.
-        host_speed: how quick this host dispatches operations, 1 is the calibrated one's.
+        host_speed: dispatch speed of this host; 1 is the calibrated one's.
     """
 
     gpu: Gpu
@@ -40,7 +40,7 @@ class Placement:
 
 
 class Regime(StrEnum):
-    """What the step's time is mostly made of."""
+    """Largest part of the step's time."""
 
     COMPUTE = "compute-bound"
     MEMORY = "memory-bound"
@@ -50,7 +50,7 @@ class Regime(StrEnum):
 
 
 class Interval(NamedTuple):
-    """Where the true value lies with the stated confidence."""
+    """Range of the true value with the stated confidence."""
 
     low: float
     high: float
@@ -93,5 +93,5 @@ class Prediction:
 
     @property
     def energy_j(self) -> float:
-        """Energy of all GPUs over one step (scope: gpu)."""
+        """Return the energy of all GPUs over one step (scope: gpu)."""
         return self.step_s * self.power_w * self.gpus

@@ -1,4 +1,4 @@
-"""A prediction request, and the workload it asks about: loaded, cached or traced."""
+"""Prediction request, and its workload: loaded, cached or traced."""
 
 import json
 from collections.abc import Callable
@@ -21,11 +21,11 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 
 SLOWEST, QUICKEST = 0.05, 20.0
-"""Of hosts: beyond that it is a slip of the pen."""
+"""Range of plausible host speeds; others are typing errors."""
 
 
 FIELDS = {"cap": "cap_w", "clock": "clock_mhz"}
-"""What people vary -> field, where they differ."""
+"""Varied quantity -> field, where they differ."""
 
 
 QUANTITIES = {
@@ -34,12 +34,13 @@ QUANTITIES = {
     "network": "network_bytes_s",
     "host-speed": "host_speed",
 }
-"""What is a number, with or without a fraction -> field."""
+"""Numeric quantity -> field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What trains, and where. None stands for what is usual, or for what a saved workload says.
+    """Workload and placement of a request. None stands for a default, or for the value of a saved
+    workload.
 
     Attributes:
         model: `hf:gpt2`, `torch:package.module:factory`, `file.py:factory`, `FILE.json`, a module
@@ -54,7 +55,7 @@ class Question:
         cap_w, clock_mhz: power limit and locked SM clock of each GPU.
         samples_s: samples a second that the data loader brings to each GPU.
         network_bytes_s: between nodes, where more GPUs train than a node has.
-        host_speed: how quick the host dispatches; 1 is the calibrated one's, which is usual.
+        host_speed: dispatch speed of the host; 1, the default, is the calibrated one's.
         head: of a model of Transformers, such as `causal-lm`.
         stated: inputs as `x=float32[B,3,224,224]`.
         inputs, loss: of a module.
@@ -100,7 +101,7 @@ class Question:
             if value is not None and (not is_number(value) or value < 1 or value % 1):
                 shown = value if is_number(value) else repr(value)
                 raise ConfigError(f"{name} {shown}: must be a whole number of at least 1")
-            if value is not None:  # 8.0 and what numpy counts: neither is a size for torch or JSON
+            if value is not None:  # 8.0 and numpy's integers are not sizes for torch or JSON
                 object.__setattr__(self, name, int(value))
         for name, field in QUANTITIES.items():
             value = getattr(self, field)
@@ -117,12 +118,12 @@ class Question:
             )
 
     def varied(self, name: str, value: Any) -> "Question":
-        """The same with another batch, cap, GPU or whatever `name` says."""
+        """Return the request with another batch, cap, GPU or other field `name`."""
         changes: dict[str, Any] = {FIELDS.get(name, name): value}
         return replace(self, **changes)
 
     def placement(self, gpu: Gpu) -> Placement:
-        """Where it runs, when the GPU allows that.
+        """Return its placement, if the GPU allows it.
 
         Raises:
             ConfigError: a cap or clock that this GPU cannot be set to.
@@ -149,7 +150,7 @@ class Question:
 
 
 def is_number(value: object) -> bool:
-    """Of any library, but not a text that reads like one."""
+    """Return whether it is a number of any library, not a text."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -169,7 +170,7 @@ ASKED = ("model", "batch", "seq", "image", "precision", "optimizer", "style", "h
 
 
 def trace_key(question: Question) -> list[str] | None:
-    """Parts of the key; None for what cannot be told without running code of the user's."""
+    """Return parts of the key; None when they are unknown without running the user's code."""
     model = question.model
     if not isinstance(model, str) or not model.startswith("hf:") or question.stated:
         return None
@@ -181,14 +182,14 @@ def trace_key(question: Question) -> list[str] | None:
     except PackageNotFoundError:  # tracing says how to install it
         return None
     asked = [str(getattr(question, name)) for name in ASKED]
-    # a saved workload is of so many passes; one and several differ in what a pass does
+    # A saved workload has a fixed number of passes; one and several differ in the work of a pass.
     passes = str(question.accumulate or 1)
     facts = json.dumps(entry, sort_keys=True, default=str)
     return ["hf", __version__, *libraries, *_code(), facts, *notes, *asked, passes]
 
 
 def _code() -> list[str]:
-    """Of which day the tracing code is: a clone changes without a new version."""
+    """Return the date of the tracing code: a clone changes without a new version."""
     folders = [Path(__file__).with_name(name) for name in ("workload", "sources")]
     files = sorted(path for folder in folders for path in folder.rglob("*.*") if path.is_file())
     return [
@@ -203,10 +204,10 @@ _one_at_a_time = Lock()
 
 
 def asked_workload(question: Question, *, cache: bool = False) -> Workload:
-    """The operations of one step of what `question` names.
+    """Return the operations of one step of the request's model.
 
     Args:
-        question: what runs; where does not matter here.
+        question: the request; its placement is not used.
         cache: take a trace of `hf:NAME` from the user's cache folder, or keep it there.
 
     Raises:
@@ -282,7 +283,7 @@ def _traced(question: Question) -> Workload:
 
 
 def _as_asked(workload: Workload, question: Question, name: str) -> Workload:
-    """A workload that was traced before cannot be of another batch or precision."""
+    """Check that a saved workload has the requested batch and precision."""
     for field in ("batch", "precision", "optimizer", "style"):
         own = "optimizer_style" if field == "style" else field
         wanted, saved = getattr(question, field), getattr(workload, own)
@@ -300,7 +301,7 @@ def _as_asked(workload: Workload, question: Question, name: str) -> Workload:
     if question.stated or question.inputs is not None:
         raise ConfigError(f"input: {name} is traced already; trace the model itself to change it")
     if question.training != workload.training:
-        # what forward alone would keep cannot be told from what it keeps for backward
+        # Memory of a forward-only pass cannot be derived from a training step.
         was, option = ("training", "with") if workload.training else ("inference", "without")
         raise ConfigError(
             f"inference: {name} was traced for {was}; trace the model itself {option} --inference"

@@ -1,4 +1,4 @@
-"""From one step to a whole run: time, energy, cost and carbon, with their intervals.
+"""Total of a whole run: time, energy, cost and carbon, with their intervals.
 
 Errors of a prediction are the same in every step, so intervals grow as the run does.
 """
@@ -16,11 +16,11 @@ from wattloop.predict.prediction import Interval, Prediction
 from wattloop.predict.request import is_number
 
 MOST = 1e15
-"""Of steps, epochs or samples: what is more is a slip of the keyboard."""
+"""Larger numbers of steps, epochs or samples are typing errors."""
 
 
 class Amount(NamedTuple):
-    """A value, and where the true one lies; None when the model knows no residuals."""
+    """Value with its interval; None when the model has no residuals."""
 
     value: float
     interval: Interval | None = None
@@ -34,7 +34,7 @@ class Amount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunTotal:
-    """What a run of `steps` steps will take.
+    """Total of a run of `steps` steps.
 
     Attributes:
         steps: optimizer steps.
@@ -66,10 +66,10 @@ class RunTotal:
 def check_extent(
     *, steps: int | None = None, epochs: float | None = None, samples: int | None = None
 ) -> None:
-    """Refuse numbers that no run has, before anything is worked out.
+    """Refuse implausible numbers before any work.
 
     Raises:
-        ConfigError: one is no number, not above 0, too large, or has a fraction of a step.
+        ConfigError: one is not a number, not above 0, too large, or has a fraction of a step.
     """
     for name, value in (("steps", steps), ("epochs", epochs), ("samples", samples)):
         if value is None:
@@ -91,7 +91,7 @@ def steps_of(
     samples: int | None = None,
     global_batch: int = 1,
 ) -> int:
-    """Optimizer steps of a run: as given, or of so many epochs over so many samples.
+    """Return the optimizer steps of a run: as given, or of so many epochs over so many samples.
 
     An epoch's last batch counts, however small it is.
 
@@ -123,7 +123,7 @@ def run_total(
     *,
     node: NodePrediction | None = None,
 ) -> RunTotal:
-    """The whole run: of its GPUs, or of its nodes when they were predicted.
+    """Return the total of the run: of its GPUs, or of its nodes when they were predicted.
 
     Args:
         prediction: one step.
@@ -167,7 +167,7 @@ def run_total(
 
 
 def _node_step_j(prediction: Prediction, node: NodePrediction) -> Amount:
-    """Energy of a step at the socket; errors of time and of power are taken as independent."""
+    """Return the energy of a step at the socket; errors of time and of power are independent."""
     low, high, confidence = node.power_interval
     below, above = [1 - low / node.power_w], [high / node.power_w - 1]
     if prediction.step_interval is not None:

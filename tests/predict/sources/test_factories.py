@@ -192,7 +192,7 @@ def test_what_is_no_model_says_what_to_do(models: Path, text: str, said: str) ->
     [
         (("x=float32",), "cannot be read; write it as"),
         (("x=real[3]",), "unknown type real; choose one of float32"),
-        (("x=float32[B,Q]",), "Q is no size"),
+        (("x=float32[B,Q]",), "Q is not a size"),
         (("x=float32[2]", "float32[2]"), "give every input a name, or none"),
         (("x=float32[2]", "x=float32[2]"), "the same name twice"),
     ],

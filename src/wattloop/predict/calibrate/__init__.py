@@ -1,1 +1,1 @@
-"""Measure a GPU's kernels and small models, and fit its constants."""
+"""Calibration: measure a GPU's kernels and small models, and fit its constants."""

@@ -1,4 +1,4 @@
-"""One case of the suite as plain data, its typed parameters, and the order of cases."""
+"""Case of the calibration suite as plain data, its typed parameters, and the order of cases."""
 
 import json
 import random
@@ -11,11 +11,11 @@ SECTIONS = ("host", "kernels", "power", "steps", "waiting", "profile")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A kernel, host call, power run, training step or profile to take.
+    """Kernel, host call, power run, training step or profile to measure.
 
     Attributes:
         section: which part of the suite it belongs to, one of `SECTIONS`.
-        family: who builds it, such as `gemm` or `conv`.
+        family: that builds it, such as `gemm` or `conv`.
         params: plain values that decide what runs; nothing else does.
         key: names the case in files; equal cases have equal keys.
     """
@@ -31,20 +31,20 @@ class Case:
 
 
 def cases_of(section: str, family: str, rows: Iterable[Mapping[str, object]]) -> list[Case]:
-    """Cases without repeats, in a random but repeatable order."""
+    """Return cases without repeats, in a random but repeatable order."""
     unique = {case.key: case for case in (Case(section, family, row) for row in rows)}
     return shuffled(unique.values())
 
 
 def shuffled(cases: Iterable[Case]) -> list[Case]:
-    """The same order for the same cases, always."""
+    """Shuffle with a fixed seed."""
     ordered = sorted(cases, key=lambda case: case.key)
     random.Random(len(ordered)).shuffle(ordered)
     return ordered
 
 
 def interleaved(families: Sequence[Sequence[Case]]) -> Iterator[Case]:
-    """All families advance at the same share of their length; a case of two comes once."""
+    """Interleave families at the same share of their length; a case of two families comes once."""
     ranked = (
         ((position + 0.5) / len(family), number, case)
         for number, family in enumerate(families)
@@ -58,7 +58,7 @@ def interleaved(families: Sequence[Sequence[Case]]) -> Iterator[Case]:
 
 
 class Params:
-    """A typed look at a case's plain values."""
+    """Typed access to a case's plain values."""
 
     def __init__(self, values: Mapping[str, object]) -> None:
         self._values: Mapping[str, Any] = values
@@ -70,7 +70,7 @@ class Params:
         return str(self._values[name] if default is None else self._values.get(name, default))
 
     def flag(self, name: str) -> bool:
-        """True or False; absent is False."""
+        """Return True or False; absent is False."""
         return bool(self._values.get(name, False))
 
     def numbers(self, name: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Run the calibration suite within a budget of time; an interrupted collection loses nothing."""
+"""Collection: run the calibration suite within a time budget, resumable at any case."""
 
 import gc
 import time
@@ -17,7 +17,7 @@ from wattloop.predict.calibrate.timing import Timer, hold
 
 
 class Taken(NamedTuple):
-    """What became of a section's cases."""
+    """Results of a section's cases."""
 
     taken: int
     failed: int
@@ -35,7 +35,7 @@ RECORDS = {"kernels": "kernel", "host": "host", "power": "power", "steps": "step
 
 
 class Collection:
-    """Takes cases one by one and writes what they gave.
+    """Measurement of cases one by one, written as they come.
 
     Args:
         bench, sensor, file: where they run, what reads the energy, where they are written.
@@ -66,7 +66,7 @@ class Collection:
         budget_s: float,
         progress: Progress = lambda *_: None,
     ) -> Taken:
-        """Take the cases that the file lacks until the budget is spent.
+        """Measure the cases that the file lacks until the budget is spent.
 
         Raises:
             WattloopError: a case broke the GPU for this process, so that all others would fail.
@@ -152,7 +152,7 @@ class Collection:
         )
 
     def _recover(self, last_error: str) -> None:
-        """Memory of what failed is given back. A fault of the GPU itself stays in its context."""
+        """Free the memory of a failed case. A fault of the GPU itself stays in its context."""
         gc.collect()
         try:
             self._bench.synchronize()
@@ -165,7 +165,7 @@ class Collection:
             ) from None
 
     def _clean(self, case: Case) -> None:
-        """Graphs of autograd hold large tensors in cycles; a model's memory is given back."""
+        """Free a model's memory: autograd graphs hold large tensors in cycles."""
         if case.section in ("steps", "waiting", "profile"):
             gc.collect()
             self._bench.free()
@@ -180,10 +180,10 @@ def collect(
     budget_s: float,
     progress: Progress = lambda *_: None,
 ) -> Mapping[str, Taken]:
-    """Take what the file lacks of `sections` within `budget_s`; returns what became of each.
+    """Measure what the file lacks of `sections` within `budget_s`; return the results of each.
 
     Raises:
-        ConfigError: the file is of another GPU.
+        ConfigError: the file belongs to another GPU.
     """
     end_s = time.monotonic() + budget_s
     machine = machine_record(bench, sensor)
@@ -194,7 +194,7 @@ def collect(
         )
     file.write(machine)
     tiny = not bench.on_gpu
-    # On the CPU the suite only tries the program: seconds of settling would show nothing.
+    # On the CPU the suite only tests the program: settling would show nothing.
     collection = (
         Collection(bench, sensor, file, hold_s=(0.02, 0.05), step_s=(0.01, 0.02))
         if tiny
@@ -213,7 +213,7 @@ def collect(
 
 
 def possible(wanted: Sequence[Case], precisions: Set[str]) -> list[Case]:
-    """Without the cases in a precision that the GPU lacks."""
+    """Leave out cases in a precision that the GPU lacks."""
 
     def has(case: Case) -> bool:
         named = {case.params.get(name) for name in ("dtype", "to", "precision")} - {None}
@@ -223,10 +223,10 @@ def possible(wanted: Sequence[Case], precisions: Set[str]) -> list[Case]:
 
 
 def chosen_sections(text: str) -> list[str]:
-    """Sections named in a list such as `kernels,power`, in the order of the suite.
+    """Parse a list of sections such as `kernels,power`, in the order of the suite.
 
     Raises:
-        ConfigError: there is no such section.
+        ConfigError: unknown section.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:

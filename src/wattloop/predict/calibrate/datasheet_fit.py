@@ -1,4 +1,4 @@
-"""Fits over several GPUs: data-sheet rules, and predictions with the model of a step left out."""
+"""Fit of data-sheet rules over several GPUs, and predictions with one model left out."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from wattloop.predict.models.model import Model, Point
 from wattloop.predict.prediction import Prediction
 
 ROWS_OF_A_GPU = 1.0
-"""Steps on one GPU err together: however many there are, they count as so many."""
+"""Steps on one GPU have a common error: together they count as this many."""
 
 
 SOFT = 0.1
@@ -30,7 +30,7 @@ ROUNDS = 15
 def fitted_rules(
     points: Sequence[Point], reference: KernelConstants, calibrated: Gpu, start: SpecRules
 ) -> SpecRules:
-    """`start` with what `FITTED` names fitted to the times of `points`."""
+    """Return `start` with the numbers in `FITTED` fitted to the times of `points`."""
     measured = np.log([point.step_s for point in points])
     rows = Counter(point.placement.gpu.name for point in points)
     prepared = [Prepared.of(point.workload) for point in points]
@@ -56,7 +56,7 @@ def fitted_rules(
 def spec_seconds(
     points: Sequence[Point], reference: KernelConstants, calibrated: Gpu, rules: SpecRules
 ) -> Floats:
-    """Predicted step times of `points`, their own measurements unseen."""
+    """Return predicted step times of `points`, without their own measurements."""
     prepared = [Prepared.of(point.workload) for point in points]
     return _seconds(points, prepared, reference, calibrated, rules)
 
@@ -83,14 +83,14 @@ def _seconds(
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A measured step and what was predicted for it."""
+    """Measured step and its prediction."""
 
     point: Point
     prediction: Prediction
 
     @property
     def residual(self) -> Residual:
-        """How wrong the prediction was."""
+        """Return the residual of the prediction."""
         point = self.point
         return Residual.of(
             point.group, self.prediction, point.step_s, point.power_w, point.placement
@@ -103,13 +103,13 @@ def leave_one_out(
     progress: Callable[[str], None] | None = None,
     also: Callable[[str], Sequence[Point]] | None = None,
 ) -> list[Judged]:
-    """Predictions of all `points`, each group by `model` fitted to the other groups.
+    """Predict all `points`, each group by a `model` fitted to the other groups.
 
     Args:
-        model: what is fitted; it is left as it was.
+        model: what is fitted; it is not changed.
         points: measured steps of at least two groups.
         progress: called with the name of a group before it is left out.
-        also: the group left out -> steps of other models that the fit has beside.
+        also: the group left out -> additional steps of other models for the fit.
     """
     groups = list(dict.fromkeys(point.group for point in points))
     if len(groups) < 2:

@@ -1,4 +1,4 @@
-"""The device a suite runs on: its tensors and its precision."""
+"""Device under calibration: its tensors and its precision."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 ALIGNMENT_BYTES = 256
-"""What the caching allocator gives; kernels choose wider loads for it."""
+"""Alignment of the caching allocator; kernels choose wider loads for it."""
 
 
 @dataclass(slots=True)
 class Work:
-    """A kernel ready to be called again and again.
+    """Kernel that can be called repeatedly.
 
     Attributes:
         calls: the same kernel on several sets of inputs, to be taken in turn.
-        less: what the calls do besides; its time is taken off.
-        note: what only the device could tell, such as the algorithm it chose.
+        less: additional work of the calls, whose time is subtracted.
+        note: facts from the device, such as the chosen algorithm.
     """
 
     calls: Sequence[Callable[[], Any]]
@@ -25,14 +25,14 @@ class Work:
 
 
 class Bench:
-    """Hands out random tensors, cut from one large pool, so that making a case costs nothing.
+    """Source of random tensors, cut from one large pool, so that building a case is cheap.
 
-    As a context manager it gives back memory and torch's settings at its end.
+    As a context manager it frees memory and restores torch's settings at its end.
 
     Args:
         device: torch's name of it, such as `cuda:0` or `cpu`.
         pool_bytes: size of the pool of each number format.
-        rotate_bytes: inputs are spread over at least so much, that none waits in the cache.
+        rotate_bytes: inputs are spread over at least so much memory, so that none is cached.
     """
 
     def __init__(self, device: str, pool_bytes: float, rotate_bytes: float) -> None:
@@ -58,12 +58,12 @@ class Bench:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether work runs beside the host, and has to be waited for."""
+        """Return whether work runs asynchronously to the host."""
         return str(self.device.type) != "cpu"
 
     @property
     def precisions(self) -> frozenset[str]:
-        """What the device computes itself; others it would imitate, slowly, or take for fp32."""
+        """Return the precisions in hardware; others are emulated slowly, or replaced by fp32."""
         plain = frozenset({"fp32", "fp16"})
         if not self.on_gpu:
             return plain | {"bf16", "tf32"}
@@ -73,17 +73,17 @@ class Bench:
         return plain | {"bf16", "tf32"} if ampere else plain
 
     def synchronize(self) -> None:
-        """Wait until everything asked for has been done."""
+        """Wait until all queued work is done."""
         if self.on_gpu:
             self.torch.cuda.synchronize(self.device)
 
     def free(self) -> None:
-        """Give back memory that is held for reuse; the pools stay."""
+        """Free memory that is reserved for reuse; the pools stay."""
         if self.on_gpu:
             self.torch.cuda.empty_cache()
 
     def workspace_bytes(self, call: Callable[[], Any]) -> int | None:
-        """Memory that a call takes while it runs beside what it returns; None on the CPU.
+        """Return the temporary memory of a call in addition to its result; None on the CPU.
 
         cuDNN's algorithms differ in it by gigabytes.
         """
@@ -98,7 +98,7 @@ class Bench:
         return peak - held
 
     def close(self) -> None:
-        """Give back the pools too, and leave torch's precision as it was."""
+        """Free the pools too, and restore torch's precision."""
         self._pools.clear()
         self._used.clear()
         backends = self.torch.backends
@@ -106,14 +106,14 @@ class Bench:
         self.free()
 
     def precision(self, dtype: str) -> Any:
-        """Set float32 products to what `dtype` means; returns the type of its operands."""
+        """Set the precision of float32 products for `dtype`; return the type of its operands."""
         torch = self.torch
         torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
         torch.backends.cudnn.allow_tf32 = dtype == "tf32"
         return torch_dtypes(torch)[dtype]
 
     def normal(self, shape: Sequence[int], dtype: Any) -> Any:
-        """Random numbers of mean 0 and variance 1: zeros would run faster and cooler."""
+        """Return random numbers of mean 0 and variance 1: zeros would run faster and cooler."""
         number = math.prod(shape)
         pool = self._pool(dtype)
         if number > pool.numel():
@@ -126,11 +126,11 @@ class Bench:
         return pool[begin : begin + number].view(tuple(shape))
 
     def whole(self, high: int, shape: Sequence[int]) -> Any:
-        """Random whole numbers below `high`."""
+        """Return random integers below `high`."""
         return self.torch.randint(high, tuple(shape), device=self.device)
 
     def sets(self, make: Callable[[], Callable[[], Any]], set_bytes: float, most: int = 48) -> Work:
-        """As many sets of inputs as it takes that none is still cached when its turn comes."""
+        """Return as many sets of inputs as needed to keep each out of the cache."""
         number = min(most, max(1, math.ceil(self.rotate_bytes / max(set_bytes, 1))))
         return Work([make() for _ in range(number)])
 
@@ -143,7 +143,7 @@ class Bench:
 
 
 def torch_dtypes(torch: Any) -> dict[str, Any]:
-    """Names of arithmetic -> type of the operands."""
+    """Map names of arithmetic to the type of the operands."""
     return {
         "fp32": torch.float32,
         "tf32": torch.float32,

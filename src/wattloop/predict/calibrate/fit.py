@@ -1,4 +1,4 @@
-"""`calibrate fit`: from the files of a collection to the constants of a GPU."""
+"""Fit of a GPU's constants to the records of a collection (`calibrate fit`)."""
 
 import math
 import statistics
@@ -45,18 +45,18 @@ KINDS: Mapping[str, str] = {
 
 
 PASSES = 12
-"""Walks of a foreach AdamW over its lists, each of which costs the host every tensor once."""
+"""Passes of a foreach AdamW over its lists; each costs the host time per tensor."""
 
 
 LEAST_S = 5e-7
 
 
 def with_host(values: Values, rows: Sequence[Mapping[str, Any]]) -> Values:
-    """`values` with costs of calls by kind, of a tensor in a list, of a module, of RNN kernels.
+    """Add costs of calls by kind, of a tensor in a list, of a module, of RNN kernels.
 
-    Backward calls are what autograd's engine adds to the functions' own; a record of one function
-    alone pays for starting the engine, so they stay as the defaults have them, scaled like the
-    forward calls.
+    Backward calls are the additional time of autograd's engine. A record of one function alone
+    includes the start of the engine, so backward costs keep their defaults, scaled like the forward
+    calls.
     """
     hosts = [row for row in rows if row["record"] == "host"]
     calls: dict[str, list[float]] = defaultdict(list)
@@ -95,7 +95,7 @@ def _lists(hosts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _recurrent(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Launches of cuDNN's kernels for time steps, from how long asking for a layer took."""
+    """Return the launch cost of cuDNN's time-step kernels, from the dispatch time of a layer."""
     each: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         if row["record"] != "kernel" or row["family"] != "rnn" or not row.get("host_s"):
@@ -103,18 +103,18 @@ def _recurrent(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         for operation in operations_of("rnn", row["params"]):
             for name, number in of_operation(operation).items():
                 if name.startswith("host.launch_s.rnn") and number > 0:
-                    # Asking for a gradient asked for the layer itself before.
+                    # The dispatch of a gradient includes that of the layer itself.
                     twice = 2 if name.endswith("backward") else 1
                     each[name].append(float(row["host_s"]) / number / twice)
     return {name: statistics.median(found) for name, found in each.items()}
 
 
 FEWEST_GROUPS = 3
-"""Fewer models than this say nothing about a model left out."""
+"""Fewer models say nothing about a model left out."""
 
 
 HOST_SPEEDS = tuple(0.5 * 1.05**step for step in range(29))
-"""Half to twice the speed of the host that a model was fitted on."""
+"""Half to twice the speed of the host in the fit."""
 
 
 Progress = Callable[[str], None]
@@ -129,10 +129,10 @@ def points_of(
     progress: Progress = lambda _: None,
     cap_w: float | None = None,
 ) -> list[Point]:
-    """Step records as points: each one's model is built without weights and traced.
+    """Convert step records to points: each model is built without weights and traced.
 
-    `cap_w` is the limit they were taken under; None is the factory's. A step that was taken in
-    several rounds is one point.
+    `cap_w` is the power limit during the measurement; None is the factory's. Several rounds of a
+    step are one point.
     """
     if not rows:
         return []
@@ -162,7 +162,7 @@ def points_of(
 
 
 def once_each(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rounds of one step in one sitting as one record: medians of what was measured."""
+    """Merge rounds of one step in one session into one record with the medians."""
     same: dict[tuple[object, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         same[tuple(row.get(name) for name in (*_STEP, "sitting"))].append(row)
@@ -183,7 +183,7 @@ def _middle(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def fitted_to_steps(constants: KernelConstants, points: Sequence[Point]) -> KernelConstants:
-    """`constants` fitted to all points, with intervals from leaving out each model in turn."""
+    """Fit `constants` to all points, with intervals from leaving out each model in turn."""
     if not points:
         return constants
     start = KernelModel(constants, source="calibrated")
@@ -197,10 +197,10 @@ def fitted_to_steps(constants: KernelConstants, points: Sequence[Point]) -> Kern
 
 
 def at_host_speed(model: KernelModel, points: Sequence[Point]) -> list[Point]:
-    """The points with the speed of the host they were measured on, relative to the model's own.
+    """Estimate the host speed of the points, relative to the model's own.
 
-    The speed under which the model is right about most of them: hosts differ by a third, and
-    only steps that wait for them tell.
+    The speed at which the model fits most of them: hosts differ by a third, and only steps that
+    wait for the host show it.
     """
 
     def moved(speed: float) -> list[Point]:
@@ -216,7 +216,7 @@ def at_host_speed(model: KernelModel, points: Sequence[Point]) -> list[Point]:
 
 
 def left_out_residuals(model: KernelModel, points: Sequence[Point]) -> list[Residual]:
-    """How wrong `model`, fitted to all other groups, is on each group's points."""
+    """Return the residuals of `model` on each group, fitted to all other groups."""
     residuals = []
     for group in sorted({point.group for point in points}):
         fitted = model.fit([point for point in points if point.group != group])
@@ -228,20 +228,19 @@ def left_out_residuals(model: KernelModel, points: Sequence[Point]) -> list[Resi
     return residuals
 
 
-# `calibrate fit`: from the files of a collection to the constants of a GPU.
-#
-# kernel records   constants of each class of operations, and residuals (fit_kernels)
+# Inputs of the fit:
+# kernel records   constants of each class of operations, and residuals (kernel_fit)
 # power records    idle watts, joules of work
-# host records     cost of operator calls, tensors and modules (fit_host)
+# host records     cost of operator calls, tensors and modules (with_host)
 # step records     small models: factors of families, host costs, joules together
 
 NO_GPU = "cpu"
-"""What the machine record of `collect --gpu cpu` has for a GPU."""
+"""GPU name in the machine record of `collect --gpu cpu`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """Constants, and how many records of each kind they rest on.
+    """Constants, and the number of records of each kind behind them.
 
     Attributes:
         constants: for `KernelModel`.
@@ -308,9 +307,9 @@ def fit_files(
 
 
 def _with_sittings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Steps with the sitting they are of, each of which may have had another host.
+    """Mark steps with their session, each of which may have had another host.
 
-    The one with most steps has no name: its host is the one that constants hold for.
+    The one with most steps has no name: the constants refer to its host.
     """
     sitting, taken = 0, []
     for row in rows:
@@ -322,7 +321,7 @@ def _with_sittings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def constants_from(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> FitReport:
-    """Constants of `gpu` from records in memory; steps are fitted by whoever has traced them."""
+    """Fit constants of `gpu` to records in memory; the caller fits traced steps."""
     good = [row for row in rows if not row.get("error")]
     samples = samples_of(row for row in good if row["record"] == "kernel")
     known = sum(1 for row in good if row["record"] == "kernel")
@@ -345,7 +344,7 @@ def constants_from(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> FitReport:
 
 
 def _with_specified_power(constants: KernelConstants, gpu: Gpu) -> KernelConstants:
-    """Watts and joules from the data sheet: those that a fit starts from are another GPU's."""
+    """Take watts and joules from the data sheet: the start values belong to another GPU."""
     specified = spec_constants(gpu, *reference_constants()).values.numbers
     power = {name: value for name, value in specified.items() if name.startswith("power.")}
     made = {**constants.made, "power": "data sheet"}
@@ -357,7 +356,8 @@ def samples_of(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
     for row in rows:
         params = dict(row["params"])
         if row.get("algorithm") == "math":
-            params["algorithm"] = "math"  # of fused kernels, a trace cannot tell whose it will be
+            # in fused kernels a trace cannot tell to which one it belongs
+            params["algorithm"] = "math"
         operations = operations_of(str(row["family"]), params)
         seconds = row.get("seconds")
         if len(operations) != 1 or _outran_the_queue(operations[0], int(row.get("repeats", 1))):
@@ -368,9 +368,9 @@ def samples_of(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
 
 
 def _outran_the_queue(op: Operation, repeats: int) -> bool:
-    """Whether the GPU had to wait: more kernels were asked for than its queue holds.
+    """Return whether the GPU had to wait: more kernels were dispatched than its queue holds.
 
-    Only recurrent layers ask for so many in one call; a gradient is timed with its layer before.
+    Only recurrent layers launch so many in one call; a gradient is timed with its layer.
     """
     launches = of_operation(op).get(f"host.launch_s.rnn.{op.phase}", 0.0)
     calls = 3 if op.phase is Phase.BACKWARD else 1
@@ -396,7 +396,7 @@ _FIELDS = {
     "power": ("family", "params", "power_w", "seconds"),
     "step": ("model", "batch", "precision", "step_s", "avg_power_w"),
 }
-"""Record -> fields it cannot do without."""
+"""Record -> required fields."""
 
 
 def _checked(path: Path) -> list[dict[str, Any]]:
@@ -411,14 +411,14 @@ def _checked(path: Path) -> list[dict[str, Any]]:
         asked = row.get("host_s") if row["record"] == "step" else None
         if asked is not None and not is_dispatch(asked):
             raise ConfigError(
-                f"{path}:{number}: field 'host_s' is no time of each phase: {asked!r}; collect "
-                "again, or take the field out: it may be missing"
+                f"{path}:{number}: field 'host_s' lacks a time for each phase: {asked!r}; "
+                "collect again, or remove the field: it is optional"
             )
     return rows
 
 
 def _with_idle(constants: KernelConstants, rows: Sequence[Mapping[str, Any]]) -> Values:
-    """Idle power as measured, less what is not drawn by work but by readiness for it."""
+    """Return the measured idle power without the static power of a ready GPU."""
     idle = [
         float(row["power_w"])
         for row in rows
@@ -427,19 +427,19 @@ def _with_idle(constants: KernelConstants, rows: Sequence[Mapping[str, Any]]) ->
     if not idle:
         return constants.values
     static_w = constants.values["power.static_w"]
-    # What an idle GPU draws at its working clock is idle and static power together.
+    # An idle GPU at its working clock draws idle and static power together.
     changes = {"power.idle_w": max(sum(idle) / len(idle) - static_w, 0.0)}
     return constants.values.with_changes(changes)
 
 
 def cap_in_force(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> float | None:
-    """The lowest limit that was in force; None where it was the factory's."""
+    """Return the lowest limit that was set; None where it was the factory's."""
     limits = [row.get("power_limit_w") for row in rows if row["record"] == "machine"]
     return min((limit for limit in limits if limit and limit < gpu.tdp_w), default=None)
 
 
 def _draws(rows: Sequence[Mapping[str, Any]], values: Values, gpu: Gpu, cap_w: float) -> list[Draw]:
-    """Held kernels as work over time."""
+    """Return the held kernels as work over time."""
     draws = []
     for row in rows:
         operations = operations_of(str(row["family"]), row["params"])

@@ -10,10 +10,9 @@ from wattloop.predict.calibrate.case import Case, Params
 from wattloop.predict.calibrate.device import Bench
 from wattloop.predict.calibrate.families.optimizer import make_optimizer
 
-# What the host needs for a training step, whatever the GPU needs.
-#
-# A phase is asked for while the GPU has nothing to do, and is over for the host when everything is
-# queued. That holds as long as its kernels fit in the GPU's queue, a thousand or so.
+# Dispatch time of a training step, without the GPU's time. A phase is dispatched while the GPU is
+# idle, and ends for the host when all its kernels are queued. This holds as long as they fit into
+# the GPU's queue of about a thousand.
 
 PHASES = ("forward", "backward", "optimizer")
 
@@ -25,22 +24,22 @@ LONGEST_S = 0.7
 
 
 class Phases(Protocol):
-    """A training step in three parts."""
+    """Training step in three phases."""
 
     def forward(self) -> None:
-        """Zero gradients, and the loss."""
+        """Zero the gradients and compute the loss."""
 
     def backward(self) -> None:
-        """The gradients."""
+        """Compute the gradients."""
 
     def update(self) -> None:
-        """The optimizer's step."""
+        """Run the optimizer's step."""
 
 
 def dispatch_seconds(
     bench: Bench, training: Phases, longest_s: float = LONGEST_S
 ) -> Mapping[str, float] | None:
-    """Phase -> median time until its last kernel is queued; None on the CPU, which runs them."""
+    """Return the median time of each phase until its last kernel is queued; None on the CPU."""
     if not bench.on_gpu:
         return None
     parts = (training.forward, training.backward, training.update)
@@ -57,7 +56,7 @@ def dispatch_seconds(
 
 
 def is_dispatch(found: object) -> bool:
-    """Whether a record's `host_s` is what `dispatch_seconds` writes: a time of every phase."""
+    """Return whether `host_s` of a record has the form of `dispatch_seconds`."""
     return (
         isinstance(found, Mapping)
         and set(found) == set(PHASES)
@@ -77,7 +76,7 @@ FUNCTIONS = ("linear", "add", "relu", "gelu", "view", "transpose", "layer_norm",
 
 
 def host_cases() -> list[Case]:
-    """Operators by mode, module calls, and optimizers by number of tensors."""
+    """Return operators by mode, module calls, and optimizers by number of tensors."""
     rows: list[tuple[str, dict[str, object]]] = [("probe", {})]
     for function in FUNCTIONS:
         rows += [("call", {"function": function, "mode": mode})
@@ -97,7 +96,7 @@ def host_cases() -> list[Case]:
 
 
 def host_seconds(bench: Bench, family: str, params: Mapping[str, object]) -> Mapping[str, object]:
-    """Seconds the host needs for one such call (or the probe's rates)."""
+    """Return the seconds of the host for one such call (or the probe's rates)."""
     p = Params(params)
     if family == "probe":
         return probe(bench)
@@ -110,7 +109,7 @@ def host_seconds(bench: Bench, family: str, params: Mapping[str, object]) -> Map
 
 
 def probe(bench: Bench) -> Mapping[str, object]:
-    """A second's look at how quick this host is: plain Python, dispatch on the CPU, launches."""
+    """Measure the speed of this host within a second: plain Python, CPU dispatch, launches."""
     torch = bench.torch
     small = torch.ones(8)
     remote = torch.ones(8, device=bench.device)
@@ -160,7 +159,7 @@ def _call(bench: Bench, family: str, p: Params) -> tuple[Callable[[], Any], int]
 
 
 def _autocast_s(bench: Bench, function: Callable[[], Any]) -> float:
-    """Inside one autocast region, as a model's forward is; a weight's cast is made once."""
+    """Time the call inside one autocast region, as in a model's forward; a weight is cast once."""
     with bench.torch.autocast(bench.device.type, dtype=bench.torch.bfloat16):
         return _median_s(bench, function, CALLS)
 
@@ -180,7 +179,7 @@ def _stepping(bench: Bench, family: str, p: Params) -> Callable[[], Any]:
 
 
 def _backward_s(bench: Bench, p: Params) -> float:
-    """Time of a backward pass over a chain of the function, per link."""
+    """Time a backward pass over a chain of the function, per link."""
     torch = bench.torch
     mode = p.text("mode")
     links = 50
@@ -203,7 +202,7 @@ def _backward_s(bench: Bench, p: Params) -> float:
 
 
 def _base_backward_s(bench: Bench, outputs: list[Any]) -> float:
-    """The same sum over outputs that need nothing further: what is not the function's."""
+    """Time the backward pass without the function, to subtract it."""
     leaves = [output.detach().requires_grad_() for output in outputs]
     total = sum(leaf.float().sum() for leaf in leaves)
     bench.synchronize()

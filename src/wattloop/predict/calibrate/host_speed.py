@@ -1,9 +1,9 @@
-"""How quick a host dispatches, relative to the one that constants were calibrated on.
+"""Dispatch speed of a host, relative to the host of the calibration.
 
-A few small networks of the suite are asked for, phase by phase, while the GPU has nothing to do.
-What that takes, over what the constants say, is the speed. Microbenchmarks of the host (`probe`)
-do not tell it: over 96 steps that wait for the host, their times follow the steps' by no more than
-a correlation of 0.3.
+A few small networks of the suite are dispatched, phase by phase, while the GPU is idle. The speed
+is the time by the constants over the measured time. Microbenchmarks of the host (`probe`) do not
+show it: over 96 steps that wait for the host, the correlation of their times with the steps' is at
+most 0.3.
 """
 
 import statistics
@@ -22,22 +22,22 @@ NETWORKS = (
     "resnet34@32 64 fp32", "bert_base@128 8 fp32", "mobilenet_v2@32 64 fp32",
     "deit_small@224 8 fp32", "electra_small@128 8 fp32",
 )  # fmt: skip
-"""Model, batch, precision: such that every GPU has, with kernels that fit in its queue."""
+"""Model, batch, precision: supported by every GPU, with kernels that fit in its queue."""
 ROUNDS = 8
 WARM_UP_STEPS = 5
 ROUND_S = 0.3
-"""Of one network in one round."""
+"""Time of one network in one round."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostSpeed:
-    """The speed as networks tell it.
+    """Speed of the host, from several networks.
 
     Attributes:
         speed: 1 is the calibrated host's; 0.8 takes 1.25 times as long.
         low, high: the slowest and the quickest round.
         dispatch_s: network -> seconds that the host needs for a step.
-        expected_s: the same, as the constants say.
+        expected_s: the same, from the constants.
     """
 
     speed: float
@@ -54,7 +54,7 @@ def measured_host_speed(
     networks: Sequence[str] = NETWORKS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> HostSpeed:
-    """Dispatch `networks` on a GPU in rounds, each with all others in between: some ten seconds.
+    """Dispatch `networks` on a GPU in interleaved rounds: about ten seconds.
 
     Raises:
         ConfigError: a library of theirs is missing, or the GPU's memory is too small for them.
@@ -94,7 +94,7 @@ def measured_host_speed(
 
 
 def speed_of(rounds: Sequence[dict[str, float]], expected_s: dict[str, float]) -> HostSpeed:
-    """From seconds of each network in each round."""
+    """Compute the speed from the seconds of each network in each round."""
     speeds = [
         statistics.median(expected_s[network] / seconds for network, seconds in found.items())
         for found in rounds

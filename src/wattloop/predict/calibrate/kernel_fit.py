@@ -1,4 +1,4 @@
-"""Constants of kernels from microbenchmarks: formulas first, then their residuals."""
+"""Fit of kernel constants to microbenchmarks: formulas first, then their residuals."""
 
 import math
 from collections import defaultdict
@@ -31,7 +31,7 @@ REACHES = (0.7, 1.2, 2.0, 3.3, 5.5, 9.0)
 
 
 NOISES = (0.03, 0.08, 0.2, 0.4, 0.8)
-"""Noise of a residual, as a share of how much residuals differ."""
+"""Noise of a residual, as a share of the residuals' spread."""
 
 
 SHAPES = (0.6, 1.7)
@@ -50,9 +50,9 @@ class _Trial(NamedTuple):
 
 
 def fitted_group(places: Floats, residuals: Floats) -> tuple[ResidualGroup | None, Floats]:
-    """The process whose lengths predict left-out samples best, and its errors on them.
+    """Return the process whose lengths predict left-out samples best, and its errors on them.
 
-    No process (None) when it does not predict better than nothing.
+    No process (None) when it does not predict better than the formula alone.
     """
     best, lengths = None, np.ones(places.shape[1])
     for reach in REACHES:
@@ -77,7 +77,7 @@ def fitted_group(places: Floats, residuals: Floats) -> tuple[ResidualGroup | Non
 
 
 def left_out_errors(places: Floats, residuals: Floats, noise: float) -> Floats:
-    """Residual of each sample less what all others say of it (closed form)."""
+    """Return each sample's residual minus its prediction from all others (closed form)."""
     inverse = np.linalg.inv(nearness(places, places) + noise**2 * np.eye(len(places)))
     errors: Floats = (inverse @ residuals) / np.diag(inverse)
     return errors
@@ -86,7 +86,7 @@ def left_out_errors(places: Floats, residuals: Floats, noise: float) -> Floats:
 def _stretched(
     places: Floats, residuals: Floats, best: _Trial, lengths: Floats, feature: int
 ) -> tuple[_Trial, Floats]:
-    """The length of one feature, shorter or longer as long as that helps."""
+    """Adjust the length of one feature as long as that helps."""
     for shape in SHAPES:
         while True:
             tried = lengths.copy()
@@ -101,7 +101,7 @@ def _stretched(
 
 
 def _tried(places: Floats, residuals: Floats) -> _Trial:
-    """The best noise for these places: one decomposition serves them all."""
+    """Return the best noise for these places: one decomposition serves all noises."""
     values, vectors = np.linalg.eigh(nearness(places, places))
     turned, squared = vectors.T @ residuals, vectors**2
     trials = []
@@ -113,7 +113,7 @@ def _tried(places: Floats, residuals: Floats) -> _Trial:
 
 
 def _loss(errors: Floats) -> float:
-    """Between mean and square: large errors count, a few outliers do not rule."""
+    """Return a loss between mean and square, robust against a few outliers."""
     return float(np.mean(np.sqrt(0.05**2 + errors**2)))
 
 
@@ -121,7 +121,7 @@ Params = Mapping[str, object]
 
 
 def operations_of(family: str, params: Params) -> tuple[Operation, ...]:
-    """Operations of one call of the case; none when the family is not known."""
+    """Return the operations of one call of the case; none for an unknown family."""
     make = _FAMILIES.get(family)
     return make(params) if make else ()
 
@@ -199,7 +199,7 @@ def _copy(p: Params) -> tuple[Operation, ...]:
     sizes = p.get("sizes")
     elements = math.prod(sizes) if isinstance(sizes, (list, tuple)) else _int(p, "elements")
     if layout in ("cat", "pad", "slice", "roll", "transpose"):
-        return ()  # traces name them by themselves; whole matrices are hardly ever turned
+        return ()  # traces name them separately; whole matrices are rarely transposed
     return (costs.copy(elements, _dtype(p), str(p["to"]), strided=layout != "same"),)
 
 
@@ -341,15 +341,12 @@ def _dtype(p: Params) -> str:
     return str(p.get("dtype", "fp32"))
 
 
-# Constants of kernels from microbenchmarks: formulas first, then what they leave over.
-#
-# Each class of operations has a few constants of its own (an efficiency, a fixed time, a penalty),
-# found by robust least squares on the logarithm of its times. What remains is kept as a Gaussian
-# process over the place of an operation among its like, as far as leaving samples out shows that
-# it predicts.
+# Each class of operations has a few constants (an efficiency, a fixed time, a penalty), found by
+# robust least squares on the logarithm of its times. The residual is a Gaussian process over the
+# features of an operation, where leaving samples out shows that it predicts.
 
 FEWEST = 4
-"""A class needs so many samples for constants of its own."""
+"""Least number of samples for constants of a class."""
 
 
 OWN: Mapping[str, tuple[str, ...]] = {
@@ -363,7 +360,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
 
 
 BY_FUNCTION = ("elementwise.", "reduction.", "index.", "pool.", "random.")
-"""Kinds whose classes are functions: one that was not measured is like the others together."""
+"""Kinds whose classes are functions: an unmeasured one gets the constants of all others."""
 
 
 STREAM = ("stream.efficiency", "stream.start_s")
@@ -384,16 +381,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class KernelFit:
-    """Constants, and by class the error (in logarithms) of each sample by all others."""
+    """Constants, and by class the leave-one-out error (in logarithms) of each sample."""
 
     constants: KernelConstants
     left_out: Mapping[str, Floats]
 
 
 def fitted_to_samples(constants: KernelConstants, samples: Sequence[Sample], gpu: Gpu) -> KernelFit:
-    """`constants` with every measured class's own, and the residuals of all."""
+    """Fit the constants of every measured class, and the residuals of all."""
     cold = [sample for sample in samples if not sample.resident]
-    # Inputs of samples are rotated so that L2 holds none of them, unless they are `resident`.
+    # Inputs of samples rotate so that L2 holds none of them, unless they are `resident`.
     values = _with_minimum(constants.values.with_changes({"stream.l2_use": 0.0}), cold)
     classes: dict[str, list[Sample]] = defaultdict(list)
     for sample in cold:
@@ -424,7 +421,7 @@ def fitted_to_samples(constants: KernelConstants, samples: Sequence[Sample], gpu
 def _with_cache(
     values: Values, residuals: Residuals, samples: Sequence[Sample], gpu: Gpu
 ) -> Values:
-    """How much quicker L2 is and how much of it counts, from samples whose data were in it."""
+    """Fit speed and usable share of L2, from samples whose data were in it."""
     resident = [sample for sample in samples if sample.resident]
     if len(resident) < FEWEST:
         return values
@@ -445,7 +442,7 @@ def _with_cache(
 
 
 def _left_over(values: Values, members: Sequence[Sample], gpu: Gpu) -> tuple[Floats, Floats]:
-    """Places of the samples, and the logarithm of measured over calculated time."""
+    """Return features of the samples, and the logarithm of measured over calculated time."""
     table = table_of(members)
     measured = np.array([sample.seconds for sample in members])
     residuals: Floats = np.log(measured / calculated_times(table, values, gpu).seconds)
@@ -453,7 +450,7 @@ def _left_over(values: Values, members: Sequence[Sample], gpu: Gpu) -> tuple[Flo
 
 
 def _with_minimum(values: Values, samples: Sequence[Sample]) -> Values:
-    """The time of a kernel that has nothing to do: the quickest tenth of the single ones."""
+    """Set the time of an empty kernel: the fastest tenth of the single ones."""
     single = [sample.seconds for sample in samples if sample.operation.kernels == 1]
     if len(single) < FEWEST:
         return values
@@ -462,7 +459,7 @@ def _with_minimum(values: Values, samples: Sequence[Sample]) -> Values:
 
 
 def _with_best_split(values: Values, name: str, members: Sequence[Sample], gpu: Gpu) -> Values:
-    """The class's constants, with or without kernels that cut the sum over K into parts."""
+    """Fit the class's constants, with or without kernels that split the sum over K."""
     whole = values.with_changes({f"product.splits.{name}": 1.0})
     trials = [values, whole] if name.startswith(("gemm", "conv", "grouped")) else [values]
     found = [_with_class(trial, name, members, gpu) for trial in trials]
@@ -471,7 +468,7 @@ def _with_best_split(values: Values, name: str, members: Sequence[Sample], gpu: 
 
 
 def _with_class(values: Values, name: str, members: Sequence[Sample], gpu: Gpu) -> Values:
-    """`values` with the constants of one class fitted to its samples."""
+    """Fit the constants of one class to its samples."""
     family, _, rest = name.partition(".")
     own = OWN.get(family, STREAM)
     scope = rest if family in ("depthwise", "attention", "rnn") else name
@@ -489,10 +486,10 @@ def _with_class(values: Values, name: str, members: Sequence[Sample], gpu: Gpu) 
 
 
 def table_of(samples: Sequence[Sample]) -> OperationTable:
-    """A row for each sample: repeated ones are not merged."""
+    """Return a row for each sample: repeated ones are not merged."""
     return OperationTable.of([sample.operation for sample in samples], merge=False)
 
 
 def _unit(constant: str) -> float:
-    """What is small for a constant, so that its logarithm exists when its default is zero."""
+    """Return a small unit for a constant, so that its logarithm exists when its default is zero."""
     return 1e-4 if constant.endswith("_s") else 1.0

@@ -1,4 +1,4 @@
-"""The machine under calibration: its description, and whether its GPU is idle."""
+"""Machine under calibration: its description, and a check that its GPU is idle."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ L2_TIMES = 3.0
 
 
 def open_device(device: str) -> Bench:
-    """A bench on `cuda:N` (ROCm calls its devices so as well), or on `cpu` to try the program.
+    """Open `cuda:N` (the name on ROCm, too), or `cpu` to test the program.
 
     Raises:
         ConfigError: torch is missing, or sees no such GPU.
@@ -60,7 +60,7 @@ def open_device(device: str) -> Bench:
 
 
 def open_sensor(bench: Bench) -> Sensor:
-    """The readings of the bench's GPU."""
+    """Open the sensor of the device's GPU."""
     if not bench.on_gpu:
         return Sensor("on the CPU nothing is metered")
     index = bench.device.index or 0
@@ -78,7 +78,7 @@ def _amd_sensor(index: int) -> Sensor:
 
 
 def machine_record(bench: Bench, sensor: Sensor) -> Mapping[str, object]:
-    """GPU, driver, versions, and how quick the host is: a calibration holds for these."""
+    """Return GPU, driver, versions and host speed, for which a calibration is valid."""
     torch = bench.torch
     record: dict[str, Any] = {
         "record": "machine",
@@ -125,22 +125,22 @@ def _cpu_name() -> str | None:
 
 
 FREE_SHARE = 0.5
-"""Of the memory. Pools and the larger cases take a third; a desktop holds less than the rest."""
+"""Required share of free memory. Pools and the larger cases take a third."""
 
 
 BUSY_SHARE = 0.2
-"""A desktop draws its windows with less."""
+"""Utilisation of a desktop is below this."""
 
 
 LOOKS = 4
 
 
 PAUSE_S = 0.2
-"""The driver's utilisation is of the past sixth of a second to second."""
+"""The driver's utilisation covers the past sixth of a second to second."""
 
 
 def check_at_rest(bench: Bench, sensor: Sensor) -> None:
-    """Refuse a GPU that others use; nothing has been put on it by then but a context.
+    """Refuse a GPU that other processes use.
 
     Raises:
         ConfigError: its memory is short, it is at work, or it cannot be used at all.
@@ -149,7 +149,7 @@ def check_at_rest(bench: Bench, sensor: Sensor) -> None:
         return
     try:
         free_bytes, total_bytes = bench.torch.cuda.mem_get_info(bench.device)
-    except RuntimeError as error:  # reserved for one process, or not a byte left for a context
+    except RuntimeError as error:  # reserved for one process, or without memory for a context
         reason = str(error).splitlines()[0]
         raise ConfigError(
             f"--gpu {bench.device.index}: cannot be used ({reason}); see what runs on it with "
@@ -169,9 +169,9 @@ def check_at_rest(bench: Bench, sensor: Sensor) -> None:
 
 
 def refusal(free_bytes: float, total_bytes: float, busy_shares: list[float | None]) -> str:
-    """Why not to measure; empty when nothing is in the way.
+    """Return why not to measure; empty when there is no obstacle.
 
-    Busy is who is so at every look: starting a program is a moment's work for a GPU as well.
+    A GPU is busy when every sample shows it: a program's start keeps it busy for a moment.
     """
     if free_bytes < FREE_SHARE * total_bytes:
         return (

@@ -1,4 +1,4 @@
-"""The file a collection writes: JSON lines, appended as they come, so that nothing is lost."""
+"""File of a collection: JSON lines; a kill loses at most one case."""
 
 import gzip
 import json
@@ -11,15 +11,15 @@ from wattloop.core.errors import ConfigError
 
 
 class SampleFile:
-    """Appends records, each whole and at once.
+    """Appender of records, each written atomically.
 
     Args:
-        path: created, or gone on with.
-        resume: keep what is there; without it an existing file is refused.
+        path: created, or continued.
+        resume: keep existing records; without it an existing file is refused.
 
     Attributes:
-        done: keys of the cases that need not be taken again.
-        gpu: the GPU it is of; None while it is empty.
+        done: keys of finished cases.
+        gpu: GPU of its records; None while it is empty.
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:
@@ -42,7 +42,7 @@ class SampleFile:
             raise ConfigError(f"{path}: {error.strerror}; name another file with -o") from None
 
     def _go_on(self) -> None:
-        for row in records(self.path):  # refuses what is no calibration before a byte is changed
+        for row in records(self.path):  # refuses another file before a byte is changed
             if row["record"] == "machine":
                 self.gpu = str(row.get("gpu"))
             elif "case" in row and not _may_work_now(row):
@@ -50,7 +50,7 @@ class SampleFile:
         _drop_torn_line(self.path)
 
     def write(self, record: Mapping[str, object]) -> None:
-        """One line, on disk when this returns."""
+        """Write one line, on disk when this returns."""
         self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
         self._file.flush()
 
@@ -59,10 +59,10 @@ class SampleFile:
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
-    """All records of a file, compressed or not; a line cut off at the end is left out.
+    """Return all records of a file, compressed or not; an incomplete last line is left out.
 
     Raises:
-        ConfigError: a line in between is no record.
+        ConfigError: a line in between is not a record.
     """
     text = _text(path)
     lines = text.splitlines()
@@ -73,7 +73,7 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
             if number == len(lines) and _is_torn(text):
                 return
             raise ConfigError(
-                f"{path}:{number}: not a JSON record; this is no file of 'wattloop calibrate "
+                f"{path}:{number}: not a JSON record; this is not a file of 'wattloop calibrate "
                 "collect', or it is damaged: collect again"
             ) from None
         if not isinstance(record, dict) or "record" not in record:
@@ -93,19 +93,19 @@ def _text(path: Path) -> str:
 
 
 def _may_work_now(row: Mapping[str, Any]) -> bool:
-    """A package that was missing may have been installed since."""
+    """Return whether a failed case may work now: a missing package may have been installed."""
     return str(row.get("error")).startswith(("ModuleNotFoundError", "ImportError"))
 
 
 def _is_torn(text: str) -> bool:
-    """Whether it ends within a line that began as a record: what a kill leaves."""
+    """Return whether it ends within a record, which a kill leaves."""
     begin = '{"record":'
     last = text[text.rfind("\n") + 1 :]
     return bool(last) and begin.startswith(last[: len(begin)])
 
 
 def _drop_torn_line(path: Path) -> None:
-    """A killed collection may leave half a line."""
+    """Remove the incomplete last line of a killed collection."""
     data = path.read_bytes()
     if data and not data.endswith(b"\n"):
         path.write_bytes(data[: data.rfind(b"\n") + 1])

@@ -1,4 +1,4 @@
-"""Energy, power and clock of the GPU under calibration. Nothing is ever set."""
+"""Sensor of energy, power and clock of the GPU under calibration. Read only."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 class Sensor:
-    """Readings of one GPU; what cannot be read is None, and `reason` says why.
+    """Readings of one GPU; missing ones are None, with a `reason`.
 
     This one reads nothing: for work that no sensor covers.
     """
@@ -34,7 +34,7 @@ class Sensor:
         self.reason = reason
 
     def energy_j(self) -> float | None:
-        """The energy counter; reading it may take milliseconds."""
+        """Return the energy counter; reading it may take milliseconds."""
         return None
 
     def power_w(self) -> float | None:
@@ -50,7 +50,7 @@ class Sensor:
         return None
 
     def busy_share(self) -> float | None:
-        """Part of the past moment in which anything ran on the GPU, whosever it was."""
+        """Return the recent utilisation of the GPU by any process."""
         return None
 
     def driver(self) -> str | None:
@@ -64,7 +64,7 @@ class NvmlSensor(Sensor):
     """NVML's readings of an NVIDIA GPU.
 
     Args:
-        index: of the GPU; taken where there is no identifier.
+        index: of the GPU; used without an identifier.
         uuid: torch's identifier of the GPU, since NVML counts GPUs that torch may not see.
     """
 
@@ -85,11 +85,11 @@ class NvmlSensor(Sensor):
             self.reason = "; ".join(filter(None, nvml_library.explain(error)))
 
     def energy_j(self) -> float | None:
-        """The energy counter; a call takes 4 ms on an H200, its value changes every 100 ms."""
+        """Return the counter; a call takes 4 ms on an H200, its value changes every 100 ms."""
         return self._read(lambda nvml, h: nvml.nvmlDeviceGetTotalEnergyConsumption(h) / 1e3)
 
     def power_w(self) -> float | None:
-        """Power, a mean of the past second on recent GPUs."""
+        """Return the power, a mean of the past second on recent GPUs."""
         return self._read(lambda nvml, h: nvml.nvmlDeviceGetPowerUsage(h) / 1e3)
 
     def clock_mhz(self) -> float | None:
@@ -119,7 +119,7 @@ class NvmlSensor(Sensor):
             self._nvml = self._handle = None
 
     def _readable(self, index: int, uuid: str) -> Any:
-        """The GPU, if its power can be read and is its own; else None, and a reason."""
+        """Return the GPU, if its power can be read and is its own; else None, and a reason."""
         nvml = self._nvml
         handle = self._found(index, uuid)
         if handle is None:
@@ -136,7 +136,7 @@ class NvmlSensor(Sensor):
         return handle
 
     def _found(self, index: int, uuid: str) -> Any:
-        """By identifier; by number only where that cannot be another GPU's."""
+        """Find it by identifier; by number only where that cannot be another GPU."""
         nvml = self._nvml
         alone = nvml.nvmlDeviceGetCount() == 1
         if uuid:
@@ -159,7 +159,7 @@ class NvmlSensor(Sensor):
 
 
 class MeterSensor(Sensor):
-    """A GPU that one of Wattloop's meters reads, such as an AMD card.
+    """Sensor of a GPU that one of Wattloop's meters reads, such as an AMD card.
 
     Args:
         meters: those that `detect` of a meter's module gave.
@@ -192,11 +192,11 @@ class MeterSensor(Sensor):
         return self._read(DomainKind.GAUGE)
 
     def clock_mhz(self) -> float | None:
-        """Clock of the compute units."""
+        """Return the clock of the compute units."""
         return self._signal("sm_clock")
 
     def temp_c(self) -> float | None:
-        """Temperature of the hottest place."""
+        """Return the temperature of the hottest sensor."""
         return self._signal("temperature")
 
     def limit_w(self) -> float | None:
@@ -228,19 +228,19 @@ PAUSE_S = 2e-3
 
 
 LONG_PAUSE_S = 0.02
-"""Between samples of a sensor without a counter, whose changes need not be caught."""
+"""Period of samples of a sensor without a counter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What the GPU drew over a stretch of time; None where it cannot be read.
+    """Energy readings of the GPU over a window; None where it cannot be read.
 
     Attributes:
         power_w: the energy counter's difference between two of its changes; the mean of the power
             readings for a GPU without a counter.
         polled_w: mean of the power readings.
         clock_mhz, temp_c: mean clock, temperature at the end.
-        window_s: the stretch the power covers.
+        window_s: duration that the power covers.
     """
 
     power_w: float | None
@@ -258,7 +258,7 @@ class _Sample(NamedTuple):
 
 
 class Watch(BackgroundThread):
-    """Samples while its block runs: `with Watch(sensor) as watch: ...`."""
+    """Sampler while its block runs: `with Watch(sensor) as watch: ...`."""
 
     def __init__(self, sensor: Sensor) -> None:
         super().__init__("wattloop-watch")
@@ -266,10 +266,10 @@ class Watch(BackgroundThread):
         self._samples: list[_Sample] = []
 
     def drawn(self, begin_s: float, end_s: float) -> Drawn:
-        """What was drawn between two times of `time.perf_counter`.
+        """Return the readings between two times of `time.perf_counter`.
 
-        The counter's value stands still for 100 ms at a time: power is taken from its first change
-        inside the window to its last, so that neither edge is a stale value.
+        The counter changes every 100 ms: power is taken from its first change inside the window to
+        its last, so that neither edge is a stale value.
         """
         inside = [sample for sample in self._samples if begin_s <= sample.time_s <= end_s]
         polled_w = _mean([sample.power_w for sample in inside])

@@ -15,7 +15,7 @@ from wattloop.predict.workload.workload import Workload
 
 
 def subject_workload(name: str, batch: int, precision: str) -> Workload:
-    """One training step of it, as `steps` trains it; needs torch."""
+    """Trace one training step of a subject, as `steps` trains it; needs torch."""
     import torch
 
     from wattloop.predict import trace
@@ -32,18 +32,18 @@ def subject_workload(name: str, batch: int, precision: str) -> Workload:
 
 
 PARTS = 4
-"""In how many parts of its window the host's pace is noted."""
+"""Parts of its window in which the host's pace is recorded."""
 
 
 PROFILED_STEPS = 3
 
 
 LONGEST_NAME = 120
-"""Names of kernels are C++ templates written out."""
+"""Limit of kernel names, which are expanded C++ templates."""
 
 
 class Training:
-    """One model in training, as a plain loop would have it."""
+    """One model in training, in a plain loop."""
 
     def __init__(self, bench: Bench, params: Mapping[str, object]) -> None:
         p = Params(params)
@@ -66,7 +66,7 @@ class Training:
         self.update()
 
     def forward(self) -> None:
-        """Zero gradients, and the loss."""
+        """Zero the gradients and compute the loss."""
         torch = self._bench.torch
         self._optimizer.zero_grad(set_to_none=True)
         region: Any = contextlib.nullcontext()
@@ -76,7 +76,7 @@ class Training:
             self._loss = self._model(*self._inputs)
 
     def backward(self) -> None:
-        """The gradients; the graph is gone after it, as in a plain loop."""
+        """Compute the gradients; the graph is freed, as in a plain loop."""
         self._loss.backward()
 
     def update(self) -> None:
@@ -91,7 +91,7 @@ def measure_step(
     warm_up_s: float = 1.1,
     window_s: float = 2.0,
 ) -> Mapping[str, object]:
-    """The columns of `h200_train_steps.jsonl`, and the host's own time and pace beside.
+    """Return the columns of `h200_train_steps.jsonl`, with the host's own time and pace.
 
     Time is by the wall clock, power by the counter.
     """
@@ -138,7 +138,7 @@ def measure_step(
 
 
 def _warm_up(bench: Bench, step: Callable[[], None], seconds: float) -> float:
-    """Time of one step, roughly."""
+    """Return the approximate time of one step."""
     step()
     bench.synchronize()
     begin = time.perf_counter()
@@ -153,7 +153,7 @@ def _warm_up(bench: Bench, step: Callable[[], None], seconds: float) -> float:
 
 
 def profile_step(bench: Bench, params: Mapping[str, object]) -> Mapping[str, object]:
-    """GPU time by operation (name, shapes, calls, us) and by kernel, for one step."""
+    """Return GPU time by operation (name, shapes, calls, us) and by kernel, for one step."""
     from torch.profiler import ProfilerActivity, profile
 
     training = Training(bench, params)
@@ -176,7 +176,7 @@ def profile_step(bench: Bench, params: Mapping[str, object]) -> Mapping[str, obj
         if str(event.device_type).endswith("CPU"):
             shapes = str([shape for shape in event.input_shapes if shape])
             operations.append([event.key, shapes, calls, round(device_us, 2)])
-        elif not event.key.startswith("Optimizer."):  # a bracket around kernels, not one
+        elif not event.key.startswith("Optimizer."):  # a range around kernels, not a kernel
             kernels.append([event.key[:LONGEST_NAME], calls, round(device_us, 2)])
     return {
         "operations": sorted(operations, key=lambda row: -row[-1]),

@@ -37,7 +37,7 @@ BUILDERS: Mapping[str, Callable[[Bench, Params], Work]] = {
 
 
 def build(family: str, params: Mapping[str, object], bench: Bench) -> Work:
-    """The calls of a case."""
+    """Build the calls of a case."""
     return BUILDERS[family](bench, Params(params))
 
 
@@ -99,16 +99,15 @@ STEPS = (
 
 
 PROFILES = (0, 1, 3, 4, 6, 7, 9, 10, 12, 14, 15, 17, 20, 24)
-"""Which of the steps are also profiled, operation by operation."""
+"""Indices of the steps that are also profiled, operation by operation."""
 
 
 def step_cases() -> list[Case]:
-    """In the order of the list."""
     return [_case("steps", row) for row in STEPS]
 
 
 def profile_cases() -> list[Case]:
-    """A dozen and two, of all kinds."""
+    """Return fourteen cases of all kinds."""
     return [_case("profile", STEPS[number]) for number in PROFILES]
 
 
@@ -117,11 +116,9 @@ def _case(section: str, row: str) -> Case:
     return Case(section, "step", {"model": name, "batch": int(batch), "precision": precision})
 
 
-# Training steps of small batches, which wait for the host, in rounds.
-#
-# The host is no steady clock. Each step is taken once in every round, with all others in between,
-# so that what differs between rounds is the host's own, and what is left after them is the
-# step's.
+# Training steps of small batches, which wait for the host, in rounds. The speed of a host varies
+# over time. Each step is measured once in every round, interleaved with all others, so that
+# differences between rounds are the host's noise.
 WAITING = (
     "resnet34@32 64 bf16", "bert_base@128 8 tf32", "bilstm_tagger@80 16 bf16",
     "llama_300m@512 1 bf16", "deit_small@224 8 tf32", "t5_small@256 4 bf16", "gru@100 16 tf32",
@@ -165,7 +162,7 @@ def power_cases() -> list[Case]:
 def _strided(
     rows: list[tuple[str, dict[str, object]]],
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """Every seventh first, so that a short run sees all kinds."""
+    """Order by every seventh, so that a short run includes all kinds."""
     for start in (0, 3, 6, 2, 5, 1, 4):
         yield from rows[start::7]
 
@@ -254,7 +251,7 @@ def _sequences() -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def _duty() -> Iterator[tuple[str, dict[str, object]]]:
-    """Shares of the time that the GPU works; the rest it waits for the host."""
+    """Return shares of the time in which the GPU works; otherwise it waits for the host."""
     product = {"dtype": "bf16", "b": 1, "m": 4096, "n": 4096, "k": 4096, "layout": "nn",
                "bias": False}  # fmt: skip
     add = {"dtype": "fp32", "elements": 2**25, "resident": False, "function": "add"}
@@ -300,7 +297,7 @@ KERNELS: tuple[tuple[str, dict[str, object]], ...] = (
 
 
 def tiny_cases(section: str) -> list[Case]:
-    """A section in seconds on any machine."""
+    """Return a section that takes seconds on any machine."""
     if section == "kernels":
         return [Case("kernels", family, params) for family, params in KERNELS]
     if section == "host":
@@ -319,11 +316,11 @@ def tiny_cases(section: str) -> list[Case]:
 
 SHARES = {"kernels": 0.42, "host": 0.04, "power": 0.18, "steps": 0.25, "waiting": 0.07,
           "profile": 0.04}  # fmt: skip
-"""Parts of the time that the sections get."""
+"""Shares of the time per section."""
 
 
 def cases(section: str, *, tiny: bool = False) -> Sequence[Case]:
-    """The section's cases in the order they are taken; a `tiny` suite only tries the program."""
+    """Return the section's cases in order; a `tiny` suite only tests the program."""
     if tiny:
         return tiny_cases(section)
     if section == "kernels":

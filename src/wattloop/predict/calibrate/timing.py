@@ -1,4 +1,4 @@
-"""Time of a kernel without waits for the host, and its sustained power, clock and rate."""
+"""Timing of a kernel without waits for the host, and its sustained power, clock and rate."""
 
 import statistics
 import time
@@ -11,18 +11,18 @@ from wattloop.predict.calibrate.device import Bench
 from wattloop.predict.calibrate.sensor import Sensor, Watch
 
 SLEEP_CYCLES_S = 1.9e9
-"""Cycles of the GPU's sleep kernel in a second; a little off does no harm."""
+"""Approximate cycles per second of the GPU's sleep kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One kernel's time.
+    """Time of one kernel.
 
     Attributes:
         seconds: of one call, the median of `rounds`.
         spread: (largest - smallest) / median of the rounds.
         repeats: calls in each round.
-        host_s: time the host needed to ask for one call.
+        host_s: dispatch time of one call.
     """
 
     seconds: float
@@ -33,10 +33,10 @@ class Timed:
 
 
 class Timer:
-    """Times calls with the device's own events.
+    """Timer with the device's own events.
 
-    The GPU is put to sleep while the host queues the calls: they then run back to back, however
-    small they are, as they do in a training step that is bound by the GPU.
+    The GPU sleeps while the host queues the calls: they then run back to back, however small they
+    are, as in a training step that is bound by the GPU.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Timer:
 
     def time(self, calls: Sequence[Callable[[], Any]]) -> Timed:
         """Warm up, choose the number of repeats, and take the median of the rounds."""
-        # Every set once: results are kept until their turn comes again, and the memory for them
-        # must not be asked for while the clock runs.
+        # Call every set once: results are kept until their turn comes again, and their memory must
+        # not be allocated during the measurement.
         kept: list[Any] = [call() for call in calls]
         for number in range(2):
             kept[number % len(calls)] = calls[number % len(calls)]()
@@ -70,7 +70,7 @@ class Timer:
         rough_s = max((time.perf_counter() - begin) / 2, 1e-7)
         repeats = min(self._most, max(1, round(self._round_s / rough_s)))
         if rough_s < 5e-5:
-            repeats = self._most  # launching it took longer than running it
+            repeats = self._most  # the launch took longer than the kernel
         rounds = 2 if rough_s > 10 * self._round_s else self._rounds
         times = [self._round(calls, kept, repeats, host_s) for _ in range(rounds)]
         median = statistics.median(times)
@@ -111,9 +111,9 @@ def hold(
     settle_s: float = 0.7,
     window_s: float = 1.5,
 ) -> Mapping[str, object]:
-    """Run `calls` in turn for `settle_s` + `window_s`, and say what the second part drew.
+    """Run `calls` in turn for `settle_s` + `window_s`, and return the readings of the second part.
 
-    No calls at all is the idle GPU. With a `duty` below 1 the GPU waits in between.
+    Without calls the GPU is idle. With a `duty` below 1 the GPU waits in between.
     """
     seconds = Timer(bench, rounds=1).time(calls).seconds if calls else None
     with Watch(sensor) as watch:
@@ -145,7 +145,9 @@ def _run(
     duty: float,
     until_s: float,
 ) -> list[tuple[float, int]]:
-    """When so many calls were done; a few chunks are queued ahead so that the GPU never waits."""
+    """Return the time after so many calls; a few chunks are queued ahead so that the GPU never
+    waits.
+    """
     if seconds is None:
         time.sleep(max(0.0, until_s - time.perf_counter()))
         return []
@@ -178,7 +180,6 @@ def _event(bench: Bench) -> Any:
 
 
 class _Done:
-    """On the CPU a call has ended when it returns."""
+    """Event on the CPU, where a call has ended when it returns."""
 
-    def synchronize(self) -> None:
-        """Nothing to wait for."""
+    def synchronize(self) -> None: ...

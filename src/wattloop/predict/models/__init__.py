@@ -1,1 +1,1 @@
-"""Models of time and power: `roofline`, `adept` and `kernels`, one interface."""
+"""Models of time and power with one interface: `roofline`, `adept` and `kernels`."""

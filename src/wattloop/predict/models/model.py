@@ -1,4 +1,4 @@
-"""The contract of all models of time and power."""
+"""Interface of all models of time and power."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from wattloop.predict.workload.operation import Kind
 from wattloop.predict.workload.workload import Workload
 
 MATRIX_KINDS = frozenset({Kind.GEMM, Kind.CONV, Kind.ATTENTION, Kind.RNN})
-"""Products, which matrix units take where they know the arithmetic."""
+"""Products, which run on matrix units where these support the arithmetic."""
 
 
 def peak_flops_s(gpu: Gpu, kind: Kind, dtype: str) -> float:
-    """FLOP/s of the unit that runs an operation of this kind in this arithmetic.
+    """Return the FLOP/s of the unit that runs an operation of this kind in this arithmetic.
 
     A GPU whose matrix units lack the arithmetic (tf32 before Ampere, bf16 before Ampere) runs the
     product on its ordinary units; ordinary units that lack it compute in fp32.
@@ -27,15 +27,15 @@ def peak_flops_s(gpu: Gpu, kind: Kind, dtype: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measured training step, to fit a model to or to judge it by.
+    """Measured training step, to fit a model to or to evaluate it.
 
     Attributes:
         workload, placement: what ran, and where.
         step_s, power_w: measured time of a step and mean power of one GPU; power may be unknown.
         group: the model it belongs to, without size and batch; leave-one-model-out leaves out a
             group.
-        host: the sitting it was measured in. Points of the nameless one are at the speed that
-            their placement says; how quick others were, a fit finds from their points.
+        host: session of the measurement. Points of the unnamed one have the speed of their
+            placement; a fit estimates the speed of the others.
         host_s: phase -> time the host needed to ask for it, where that was measured.
     """
 
@@ -49,26 +49,26 @@ class Point:
 
 
 class Model(ABC):
-    """Time and power of a workload on a placement."""
+    """Model of time and power of a workload on a placement."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def fit(self, points: Sequence[Point]) -> Self:
-        """A model with constants fitted to `points`; this one is left as it was."""
+        """Return a model with constants fitted to `points`; this one is not changed."""
 
     @abstractmethod
     def predict(self, workload: Workload, placement: Placement) -> Prediction:
-        """Time, power and what they are made of."""
+        """Predict time, power and their terms."""
 
     def placed(self, point: Point) -> Placement:
-        """Where `point` was measured, as far as this model knows its host."""
+        """Return the placement of `point`, as far as this model knows its host."""
         return point.placement
 
     @abstractmethod
     def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
-        """The numbers behind a prediction, by name with unit, in the order people read them."""
+        """Return the numbers behind a prediction, by name with unit, in reading order."""
 
     @abstractmethod
     def constants(self) -> Mapping[str, object]:
-        """What `fit` found, as plain values for a file."""
+        """Return the fitted constants as plain values for a file."""

@@ -1,4 +1,4 @@
-"""The roofline baseline: each operation takes the longer of its FLOP time and its byte time."""
+"""Roofline baseline: each operation takes the longer of its FLOP time and its byte time."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ SHARES = (1e-3, 1.0)
 
 
 class Intensities:
-    """Operations of one step, sorted by the share ratio at which bytes stop to bind them.
+    """Operations of one step, sorted by the share ratio at which bytes stop to be the bound.
 
     With c and m the shares of peak and bandwidth, an operation of f and b seconds at the peaks
     takes max(f / c, b / m): FLOPs bind it where b / f <= m / c. Sums over the sorted operations
@@ -46,12 +46,12 @@ class Intensities:
         self.memory_s = float(b.sum())
 
     def halves(self, compute_share: float, memory_share: float) -> tuple[float, float]:
-        """Seconds of the operations bound by FLOPs, and of those bound by bytes."""
+        """Return seconds of the operations bound by FLOPs, and of those bound by bytes."""
         compute, memory = self._halves(np.float64(compute_share), np.float64(memory_share))
         return float(compute), float(memory)
 
     def times(self, compute_share: Array, memory_share: Array) -> Array:
-        """Seconds of the step for arrays of shares."""
+        """Return the seconds of the step for arrays of shares."""
         compute, memory = self._halves(compute_share, memory_share)
         return compute + memory
 
@@ -68,10 +68,10 @@ class Intensities:
 def fit_shares(
     steps: Sequence[Intensities], precisions: Sequence[str], step_s: Sequence[float]
 ) -> tuple[dict[str, float], float]:
-    """Shares of the peak by precision and of the bandwidth with the least mean relative error.
+    """Fit shares of the peak by precision and of the bandwidth to the least mean relative error.
 
-    Given the share of bandwidth, precisions do not meet, so each has a search of its own over a
-    grid that closes in on the best point.
+    For a given share of bandwidth the precisions are independent, so each has its own search on a
+    grid that narrows around the best point.
     """
     kinds = sorted(set(precisions))
     rows = {
@@ -100,7 +100,9 @@ def fit_shares(
 def fit_powers(
     halves: Sequence[tuple[float, float]], power_shares: Sequence[float | None]
 ) -> tuple[float, float]:
-    """Two wattages, as shares of the limit, whose time-weighted mean is nearest relatively."""
+    """Fit two wattages, as shares of the limit, whose time-weighted mean has the least relative
+    error.
+    """
     known = [
         (compute / (compute + memory), share)
         for (compute, memory), share in zip(halves, power_shares, strict=True)
@@ -130,14 +132,14 @@ def _error(rows: Sequence[tuple[Intensities, float]], compute: Array, memory: Ar
 
 
 def _closer(span: tuple[float, float], at: float) -> tuple[float, float]:
-    """A third of the span around the best point, on a logarithmic scale and within SHARES."""
+    """A third of the range around the best point, on a logarithmic scale and within SHARES."""
     half = (span[1] / span[0]) ** (1 / 6)
     return max(at / half, SHARES[0]), min(at * half, SHARES[1])
 
 
 @dataclass(frozen=True, slots=True)
 class RooflineConstants:
-    """How much of the published figures is reached.
+    """Shares of the published figures that are reached.
 
     Attributes:
         compute_share: precision of the workload -> share of the peak FLOP/s.
@@ -155,8 +157,8 @@ class RooflineConstants:
 class Roofline(Model):
     """step = sum of max(FLOPs / (share x peak), bytes / (share x bandwidth)) over operations.
 
-    Power is the mean of two wattages over the time bound by either. Nothing else is known to it:
-    no launches, no shapes, no clocks.
+    Power is the mean of two wattages over the time bound by either. The model has no launches,
+    shapes or clocks.
     """
 
     name: ClassVar[str] = "roofline"
@@ -166,7 +168,7 @@ class Roofline(Model):
 
     @classmethod
     def from_constants(cls, constants: Mapping[str, object]) -> Self:
-        """A model from what `constants()` gave."""
+        """Build a model from the data of `constants()`."""
         try:
             found = RooflineConstants(**constants)  # type: ignore[arg-type] # checked by the next lines
             shares = {str(key): float(share) for key, share in dict(found.compute_share).items()}
@@ -183,12 +185,14 @@ class Roofline(Model):
 
     @classmethod
     def of_peaks(cls) -> Self:
-        """The textbook's: peaks are reached, at the factory's power limit. Optimistic always."""
+        """Return the textbook roofline: full peaks, at the factory's power limit. Always
+        optimistic.
+        """
         shares = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), 1.0)
         return cls(RooflineConstants(shares, 1.0, 1.0, 1.0))
 
     def fit(self, points: Sequence[Point]) -> Self:
-        """Shares with the least mean relative error of time, then of power."""
+        """Fit shares with the least mean relative error of time, then of power."""
         if not points:
             raise ConfigError("roofline: no points to fit to")
         steps = [_intensities(point.workload, point.placement) for point in points]
@@ -203,7 +207,7 @@ class Roofline(Model):
         return type(self)(RooflineConstants(compute, memory, *fit_powers(halves, powers)))
 
     def predict(self, workload: Workload, placement: Placement) -> Prediction:
-        """Time and power of one step; caps, clocks and other GPUs are not known to it."""
+        """Predict time and power of one step; caps, clocks and other GPUs are ignored."""
         compute_s, memory_s, warnings = self._halves(workload, placement)
         known = self._known()
         step_s = compute_s + memory_s
@@ -222,7 +226,7 @@ class Roofline(Model):
         )
 
     def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
-        """FLOPs, bytes, and the time bound by either."""
+        """Return FLOPs, bytes, and the time bound by either."""
         step = _intensities(workload, placement)
         compute_s, memory_s, _ = self._halves(workload, placement)
         return {
@@ -273,7 +277,7 @@ class Roofline(Model):
 
 
 def _intensities(workload: Workload, placement: Placement) -> Intensities:
-    """Seconds at the peaks of each operation of the step."""
+    """Return the seconds at the peaks of each operation of the step."""
     compute, memory = [], []
     for op in workload.operations:
         times = op.count * (1 if op.phase is Phase.OPTIMIZER else workload.accumulate)

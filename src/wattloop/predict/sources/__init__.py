@@ -1,4 +1,4 @@
-"""How a model named on a command line becomes a module with inputs and a loss."""
+"""Sources of models: resolve a name on a command line to a module with inputs and a loss."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ _WHERE = {"find_source": "model_name", "Sizes": "source", "Source": "source"}
 
 
 def __getattr__(name: str) -> object:
-    """Loaded when it is first used: modules need torch, and a saved workload does not."""
+    """Import on first use: modules need torch, and a saved workload does not."""
     import importlib
 
     if name in _WHERE:

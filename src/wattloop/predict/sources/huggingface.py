@@ -1,4 +1,4 @@
-"""`hf:NAME`: a Transformers model built from its configuration, without downloads."""
+"""Source `hf:NAME`: a Transformers model built from its configuration, without downloads."""
 
 import json
 import re
@@ -26,7 +26,7 @@ DATA_FILE = Path(__file__).with_name("architectures.yaml")
 
 
 def architecture(name: str) -> dict[str, Any] | None:
-    """Keys of the configuration, `model_type` among them; None when the name is not known.
+    """Return the keys of the configuration, `model_type` among them; None for an unknown name.
 
     The organisation (`openai-community/gpt2`), case, `-hf` and underscores do not matter.
     """
@@ -35,17 +35,17 @@ def architecture(name: str) -> dict[str, Any] | None:
 
 
 def architecture_names() -> tuple[str, ...]:
-    """Every name of the table, without other spellings."""
+    """Return every name of the table, without other spellings."""
     return tuple(_table())
 
 
 def canonical_name(name: str) -> str | None:
-    """What the table calls it, for any spelling of it that the table knows."""
+    """Return the table's name for any spelling that the table has."""
     return _by_key().get(_key(name))
 
 
 def unknown(name: str) -> ConfigError:
-    """The error for a name that nobody knows, with what it may have meant."""
+    """Return the error for an unknown name, with similar names."""
     near = get_close_matches(_key(name), list(_by_key()), n=5, cutoff=0.5)
     meant = list(dict.fromkeys(_by_key()[key] for key in near))
     hint = f"did you mean {', '.join(f'hf:{m}' for m in meant)}? " if meant else ""
@@ -57,7 +57,7 @@ def unknown(name: str) -> ConfigError:
 
 
 def _whole(name: str) -> dict[str, Any]:
-    """An entry with what it takes from the one it is like."""
+    """Return an entry merged with the one it refers to."""
     entry = dict(_table()[name])
     base = entry.pop("like", None)
     entry.pop("names", None)
@@ -110,7 +110,7 @@ class ModelInputs(NamedTuple):
 
 
 def usual_head(transformers: Any, config: Any) -> str:
-    """The head its architecture is named after, else the usual one for its kind."""
+    """Return the head its architecture is named after, else the usual one for its kind."""
     for name in config.architectures or ():
         for head, maker in HEADS.items():
             if head != "none" and name.endswith(maker.removeprefix("AutoModel")):
@@ -123,14 +123,14 @@ def usual_head(transformers: Any, config: Any) -> str:
         return "image-classification"
     if has("seq2seq-lm"):
         return "seq2seq-lm"
-    # what can fill in masked words is an encoder, and an encoder is fine-tuned to classify
+    # a model with a masked-LM head is an encoder, and encoders are fine-tuned to classify
     if has("causal-lm") and not has("masked-lm"):
         return "causal-lm"
     return next((h for h in ("sequence-classification", "causal-lm") if has(h)), "none")
 
 
 def inputs_of(name: str, config: Any, head: str, sizes: Sizes, *, training: bool) -> ModelInputs:
-    """What one pass takes; labels only where it trains."""
+    """Return the inputs of one pass; labels only for training."""
     batch = sizes.batch or DEFAULT_BATCH
     notes = () if sizes.batch else (f"batch: {batch}, as none was stated",)
     if head == "image-classification" or not hasattr(config, "vocab_size"):
@@ -210,7 +210,7 @@ def _tokens(
 
 
 def _positions(config: Any) -> tuple[int | None, bool]:
-    """The most tokens, and whether more cannot be used at all (a table of positions)."""
+    """Return the most tokens, and whether that is a hard limit (a table of positions)."""
     limit = getattr(config, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit < 1:
         return None, False
@@ -228,12 +228,13 @@ CLASSES = 1_000
 def huggingface_source(
     name: str, sizes: Sizes, *, head: str | None = None, training: bool = True
 ) -> Source:
-    """The model of the table, of a `config.json`, of a folder with one, or of the local cache.
+    """Return the model of the table, of a `config.json`, of a folder with one, or of the local
+    cache.
 
     Raises:
         ConfigError: no such configuration, a head it does not have, or sizes that do not fit.
     """
-    entry, notes = configuration_named(name)  # a wrong name is told before anything is loaded
+    entry, notes = configuration_named(name)  # report a wrong name before importing torch
     transformers = needs_transformers(f"model hf:{name}")
     config = _config(transformers, name, entry)
     head = head or usual_head(transformers, config)
@@ -249,7 +250,9 @@ def huggingface_source(
 
 
 def configuration_named(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Keys of the configuration, and a note where it is from; needs neither torch nor network."""
+    """Return the keys of the configuration, and a note about its origin; needs neither torch nor
+    network.
+    """
     entry = architecture(name)
     if entry is not None:
         return entry, ()
@@ -268,12 +271,12 @@ def configuration_named(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _cached(name: str) -> Path | None:
-    """Where an earlier download of somebody's left the configuration."""
+    """Return the configuration of an earlier download."""
     try:
         from huggingface_hub import try_to_load_from_cache
 
         found = try_to_load_from_cache(name, "config.json")
-    except (ImportError, ValueError):  # the library says ValueError for what is no name of a model
+    except (ImportError, ValueError):  # the library raises ValueError for an invalid name
         return None
     return Path(found) if isinstance(found, str) else None
 
@@ -304,7 +307,7 @@ def _config(transformers: Any, name: str, entry: Mapping[str, Any]) -> Any:
         config = kinds[kind](**given)
     except Exception as error:  # noqa: BLE001 - each class refuses in its own way
         raise ConfigError(f"model hf:{name}: its configuration is refused: {error}") from None
-    # keys and values of past tokens are kept for generation, not for training
+    # keys and values of past tokens serve generation, not training
     config.use_cache = False
     if config.architectures is None:
         config.architectures = []
@@ -312,7 +315,7 @@ def _config(transformers: Any, name: str, entry: Mapping[str, Any]) -> Any:
 
 
 def _without_looking_at_values(module: Any) -> None:
-    """Leave out a warning that reads the tokens, of which there are none here."""
+    """Suppress a warning that reads the tokens, which have no values here."""
     name = "warn_if_padding_and_no_attention_mask"
     for part in module.modules():
         if hasattr(part, name):

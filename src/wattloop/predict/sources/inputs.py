@@ -1,6 +1,4 @@
-"""Inputs of a model: stated by the user (`x=float32[B,3,224,224]`) or inferred from its first
-layers.
-"""
+"""Inputs of a model: stated by the user (`x=float32[B,3,224,224]`) or inferred from its layers."""
 
 import inspect
 import re
@@ -27,7 +25,7 @@ EXAMPLE = "write it as x=float32[B,3,224,224]; B, S and I are batch, seq and ima
 
 
 def stated_inputs(texts: tuple[str, ...], sizes: Sizes) -> Inputs:
-    """Tensors of the shapes that were written; by name when they have names.
+    """Return tensors of the stated shapes; by name when they have names.
 
     Raises:
         ConfigError: one cannot be read, or some have names and some have none.
@@ -65,7 +63,7 @@ def _dimension(part: str, text: str, sizes: Sizes) -> int:
     if part.upper() in letters:
         return letters[part.upper()]
     if not part.isdecimal() or int(part) < 1:
-        raise ConfigError(f"input {text}: {part or 'nothing'} is no size; {EXAMPLE}")
+        raise ConfigError(f"input {text}: {part or 'nothing'} is not a size; {EXAMPLE}")
     return int(part)
 
 
@@ -77,11 +75,11 @@ class _Guess(NamedTuple):
     is_index: bool
     why: str
     uses: str
-    """Which size it has taken: `seq`, `image` or neither."""
+    """Size that it uses: `seq`, `image` or neither."""
 
 
 def guessed_inputs(name: str, module: Any, sizes: Sizes, *, training: bool) -> ModelInputs:
-    """One tensor for one parameter of forward, shaped for the first layer that decides.
+    """Return one tensor for one parameter of forward, shaped for the first decisive layer.
 
     Raises:
         ConfigError: forward takes several things, or no layer says what it takes.
@@ -108,7 +106,7 @@ def guessed_inputs(name: str, module: Any, sizes: Sizes, *, training: bool) -> M
 
 
 def _of_transformers(name: str, module: Any, sizes: Sizes, *, training: bool) -> ModelInputs:
-    """A model of Transformers that somebody else has built."""
+    """Return the inputs of a Transformers module that the user has built."""
     kind = type(module).__name__
     if kind.endswith("LMHeadModel"):
         head = "causal-lm"
@@ -120,7 +118,7 @@ def _of_transformers(name: str, module: Any, sizes: Sizes, *, training: bool) ->
 
 
 def _parameter(name: str, module: Any) -> str:
-    """The only parameter of forward that needs a value."""
+    """Return the only parameter of forward that needs a value."""
     parameters = inspect.signature(module.forward).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = [p.name for p in positional if p.default is p.empty]

@@ -1,4 +1,4 @@
-"""What a training would minimise, from what the module puts out."""
+"""Loss of a training, inferred from the output of the module."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ STATE_IT = "return (module, inputs, loss) from the factory, where loss takes the
 
 
 class GuessedLoss:
-    """Takes an output, gives a number; `note` says afterwards what it took it for."""
+    """Function from output to loss; `note` then describes the choice."""
 
     def __init__(self, name: str, inputs: Any = ()) -> None:
         self._name = name
@@ -17,7 +17,7 @@ class GuessedLoss:
         self.note = ""
 
     def __call__(self, output: Any) -> Any:
-        """The loss of an output against targets nobody knows, which cost nothing to make."""
+        """Return the loss against unknown targets, which cost nothing to make."""
         own = _own_loss(output)
         if own is not None:
             self.note = "loss: the module's own"
@@ -65,7 +65,7 @@ class GuessedLoss:
 
 
 def guessed_loss(name: str, inputs: Any = ()) -> GuessedLoss:
-    """Its own loss where it has one, cross entropy of scores, else mean squared error."""
+    """Return the module's own loss, cross entropy of scores, or mean squared error."""
     return GuessedLoss(name, inputs)
 
 
@@ -76,7 +76,7 @@ def _own_loss(output: Any) -> Any:
 
 
 def _scores(output: Any) -> Any:
-    """The tensor that targets are compared with."""
+    """Return the tensor that is compared with the targets."""
     import torch
 
     if isinstance(output, torch.Tensor):

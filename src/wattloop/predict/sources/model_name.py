@@ -1,6 +1,4 @@
-"""Resolve a model name: `hf:gpt2`, `torch:package.module:factory`, `file.py:factory` or a saved
-workload.
-"""
+"""Resolution of a model name: `hf:gpt2`, `torch:MODULE:FACTORY`, `FILE:FACTORY`, saved workload."""
 
 from pathlib import Path
 
@@ -23,7 +21,7 @@ def find_source(
     stated: tuple[str, ...] = (),
     training: bool = True,
 ) -> Source:
-    """The module that `text` names, with inputs of the sizes asked for.
+    """Return the module that `text` names, with inputs of the requested sizes.
 
     Args:
         text: `hf:NAME`, `torch:package.module:factory` or `file.py:factory`.
@@ -56,7 +54,7 @@ def find_source(
 
 
 def is_saved_workload(text: str) -> bool:
-    """Whether `text` names a file that `--save-workload` has written."""
+    """Return whether `text` names a file that `--save-workload` has written."""
     return not text.startswith(("hf:", "torch:")) and text.endswith((".json", ".json.gz"))
 
 

@@ -1,4 +1,4 @@
-"""The contract of a model source, and the optional libraries that sources need."""
+"""Interface of a model source, and the optional libraries that sources need."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ from wattloop.core.errors import ConfigError
 
 
 def needs_torch(what: str, extra: str = "torch") -> ModuleType:
-    """The module `torch`; `what` says in the error what cannot be done without it."""
+    """Import torch; `what` names the feature in the error."""
     try:
         import torch
     except ImportError:
@@ -24,7 +24,7 @@ def needs_torch(what: str, extra: str = "torch") -> ModuleType:
 
 
 def needs_transformers(what: str) -> ModuleType:
-    """The module `transformers`, which needs torch as well."""
+    """Import transformers, which needs torch as well."""
     needs_torch(what, "hf")
     try:
         import transformers
@@ -37,7 +37,7 @@ def needs_transformers(what: str) -> ModuleType:
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Without their advice to people who train, and tracebacks of errors that we explain."""
+    """Silence advice about training, and tracebacks of errors that we translate."""
     fake_tensors = logging.getLogger("torch._subclasses.fake_tensor")
     disabled, fake_tensors.disabled = fake_tensors.disabled, True
     transformers = sys.modules.get("transformers")
@@ -61,7 +61,7 @@ Inputs = tuple[Any, ...] | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large one pass is; None takes what is usual for the model, and a note says what.
+    """Size of one pass; None takes the model's usual size, with a note.
 
     Attributes:
         batch: samples of one pass on one GPU.
@@ -80,14 +80,14 @@ class Sizes:
                 raise ConfigError(f"{name} {value}: must be a whole number of at least 1")
 
     def named(self) -> dict[str, int]:
-        """What was stated, by name."""
+        """Return the stated sizes, by name."""
         every = {"batch": self.batch, "seq": self.seq, "image": self.image}
         return {name: value for name, value in every.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A module ready to be traced.
+    """Module ready to be traced.
 
     Attributes:
         name: what it is called in results, as it was asked for.

@@ -1,4 +1,4 @@
-"""A function of the user's that makes a model: `torch:package.module:name`, `file.py:name`."""
+"""Source of a user's function that makes a model: `torch:package.module:name`, `file.py:name`."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ def module_source(
     stated: tuple[str, ...] = (),
     training: bool = True,
 ) -> Source:
-    """A module with what is known of its inputs and its loss; the rest is guessed, and said."""
+    """Return a module with its known inputs and loss; the rest is inferred, with a note."""
     torch = needs_torch(f"model {name}")
     if not isinstance(module, torch.nn.Module):
         kind = type(module).__name__
@@ -100,7 +100,7 @@ def _called(factory: Any, sizes: Sizes, text: str) -> Any:
         with torch.device("meta"), OneDevice("meta"):
             return factory(**arguments)
     except (Exception, SystemExit):  # noqa: BLE001 - the user's code may raise anything
-        # some factories look at values while they build, which tensors without any do not have
+        # some factories read values while they build, which meta tensors do not have
         try:
             with OneDevice("cpu"):
                 return factory(**arguments)
@@ -145,7 +145,7 @@ def _as_inputs(name: str, inputs: Any) -> Inputs:
 
 
 def _batch(inputs: Inputs) -> int:
-    """The first dimension of the first tensor."""
+    """Return the first dimension of the first tensor."""
     values = inputs.values() if isinstance(inputs, Mapping) else inputs
     for value in values:
         if getattr(value, "ndim", 0):

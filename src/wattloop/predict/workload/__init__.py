@@ -1,4 +1,4 @@
-"""What one training step does: operations with their FLOPs, bytes and shapes."""
+"""Workload of one training step: operations with their FLOPs, bytes and shapes."""
 
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload

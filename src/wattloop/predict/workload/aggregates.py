@@ -1,4 +1,4 @@
-"""Totals of a workload, as the thesis counts them (4.3.4)."""
+"""Totals of a workload, as defined in the thesis (4.3.4)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -9,7 +9,7 @@ from wattloop.predict.workload.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What one phase does in one pass (the optimizer: in one step).
+    """Totals of one phase in one pass (the optimizer: in one step).
 
     Attributes:
         gemm_flops: F_GEMM-TC, of matrix products, attention and recurrent layers.
@@ -43,7 +43,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Aggregates:
-    """The whole of a step.
+    """Totals of a whole step.
 
     Attributes:
         phases: phase -> its totals, of one pass and of the optimizer.
@@ -66,7 +66,7 @@ class Aggregates:
 
 
 def aggregates(workload: Workload) -> Aggregates:
-    """Totals by phase, mean dims and what is not known of a workload."""
+    """Return totals by phase, mean dims and the share without a cost rule."""
     phases = {phase: _totals(_of_phase(workload, phase)) for phase in Phase}
     one_pass = phases[Phase.FORWARD] + phases[Phase.BACKWARD]
     step = one_pass * workload.accumulate + phases[Phase.OPTIMIZER]
@@ -107,7 +107,7 @@ def _totals(operations: Iterable[Operation]) -> Totals:
 
 
 def _elements(op: Operation) -> float:
-    """By the detail of its kind."""
+    """Return the elements, from the detail of its kind."""
     if "elements" in op.detail:
         return float(str(op.detail["elements"]))
     if "rows" in op.detail and "columns" in op.detail:
@@ -123,7 +123,7 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def _mean_dims(operations: list[Operation]) -> tuple[float, ...] | None:
-    """Equation 4.6: sum of F_i D_i over sum of F_i."""
+    """Return equation 4.6: sum of F_i D_i over sum of F_i."""
     known = [(op.flops * op.count, op.dims) for op in operations if op.dims is not None]
     whole = sum(flops for flops, _ in known)
     if not whole:

@@ -1,8 +1,8 @@
-"""Traces that were made before, in the user's cache folder.
+"""Cache of traces in the user's cache folder.
 
-A trace is kept under a key of everything that determines it: the configuration or the structure
-and source of the model, shapes, precision, optimizer, rules of the user, and the versions of
-torch and Wattloop. What has no readable source is not kept.
+The key of a trace covers everything that determines it: the configuration or the structure and
+source of the model, shapes, precision, optimizer, rules of the user, and the versions of torch and
+Wattloop. A model without readable source is not cached.
 """
 
 import hashlib
@@ -16,21 +16,22 @@ from wattloop.predict.workload.files import VERSION, load_workload, save_workloa
 from wattloop.predict.workload.workload import Workload
 
 _MOST = 500
-"""Traces that are kept; the longest unused go first."""
+"""Largest number of traces; the least recently used are removed."""
 
 
 COUNTED_BY = "2"
-"""Raised when the rules of counting change, so that older traces are made anew: 2 has cuDNN's
-workspaces in the memory of convolutions."""
+"""Version of the counting rules; a new one invalidates older traces: 2 has cuDNN's workspaces in
+the memory of convolutions.
+"""
 
 
 def kept_or_made(
     parts: list[str] | None, make: Callable[[], Workload], folder: Path | None = None
 ) -> Workload:
-    """The workload kept under the key made of `parts`, else a new one, which is kept.
+    """Return the cached workload for the key `parts`, else make and cache one.
 
-    None for parts: it cannot be told what determines it, so it is made. A file that is broken is
-    replaced; a folder that cannot be written is left.
+    Without parts the key is unknown, so the workload is made. A broken file is replaced; a folder
+    that cannot be written is ignored.
     """
     if parts is None:
         return make()
@@ -56,7 +57,7 @@ def kept_or_made(
 
 
 def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/wattloop/workloads`, by default in `~/.cache`."""
+    """Return `$XDG_CACHE_HOME/wattloop/workloads`, by default in `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "wattloop" / "workloads"
 

@@ -1,7 +1,7 @@
-"""Workloads as files: JSON, compressed where the name ends in `.gz`.
+"""Files of workloads: JSON, compressed where the name ends in `.gz`.
 
-A file says which version of the format it has. What is not as it should be is told by the name
-of the field; a file from a newer version is refused, not guessed at.
+A file states the version of its format. Errors name the invalid field; a file of a newer version is
+refused.
 """
 
 import gzip
@@ -21,17 +21,17 @@ _FORMAT = "wattloop-workload"
 
 
 def save_workload(workload: Workload, path: str | Path) -> None:
-    """Write a workload; a file of that name is replaced whole or not at all."""
+    """Write a workload atomically."""
     path = Path(path)
     text = json.dumps(workload_values(workload), separators=(",", ":")).encode()
     if path.suffix == ".gz":
         text = gzip.compress(text, mtime=0)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(text)
-        beside.replace(path)
+        temporary.write_bytes(text)
+        temporary.replace(path)
     except OSError as problem:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise ConfigError(f"workload {path}: cannot be written: {problem.strerror}") from None
 
 
@@ -39,7 +39,7 @@ def load_workload(path: str | Path) -> Workload:
     """Read a workload.
 
     Raises:
-        ConfigError: the file is missing, is no workload, is broken (names the field), or comes
+        ConfigError: the file is missing, is not a workload, is broken (names the field), or comes
             from a newer Wattloop.
     """
     path = Path(path)
@@ -58,7 +58,7 @@ def load_workload(path: str | Path) -> Workload:
 
 
 def workload_values(workload: Workload) -> dict[str, object]:
-    """A workload as plain values, for JSON."""
+    """Return a workload as plain values, for JSON."""
     values: dict[str, object] = {"format": _FORMAT, "version": VERSION}
     for each in fields(Workload):
         values[each.name] = getattr(workload, each.name)
@@ -67,7 +67,7 @@ def workload_values(workload: Workload) -> dict[str, object]:
 
 
 def workload_from(values: object) -> Workload:
-    """The workload that `workload_values` gave; an error names the field that is wrong."""
+    """Inverse of `workload_values`; an error names the invalid field."""
     if not isinstance(values, dict) or values.get("format") != _FORMAT:
         raise ConfigError(f"field 'format' is not '{_FORMAT}'; give a file of a saved workload")
     version = values.get("version")
@@ -94,7 +94,7 @@ def workload_from(values: object) -> Workload:
 
 
 def _operation_values(operation: Operation) -> dict[str, object]:
-    """Only what differs from the defaults."""
+    """Return only what differs from the defaults."""
     values = {name: getattr(operation, name) for name in _OPERATION_FIELDS}
     return {
         name: dict(value) if name == "detail" else value

@@ -1,4 +1,4 @@
-"""One operation of a training step, as the GPU sees it.
+"""Operation of a training step on the GPU: kind, shapes, FLOPs and bytes.
 
 `dims` and `detail` hold what decides which kernel runs; their keys are fixed per kind, because
 cost rules write them, microbenchmarks are described by them and models read them:
@@ -39,7 +39,7 @@ DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
 
 class Phase(StrEnum):
-    """The part of the training step."""
+    """Part of the training step."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -47,7 +47,7 @@ class Phase(StrEnum):
 
 
 class Kind(StrEnum):
-    """Operations of one kind are timed by one part of a model."""
+    """Kind of operation; each is timed by one part of a model."""
 
     GEMM = "gemm"
     CONV = "conv"
@@ -70,7 +70,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What one call of an operation does; `count` of them are alike.
+    """Work of one call of an operation; `count` calls are equal.
 
     Attributes:
         op: name of the operation, such as `aten.addmm`.
@@ -111,5 +111,5 @@ class Operation:
 
     @property
     def bytes_moved(self) -> float:
-        """Bytes read and written by one call."""
+        """Return the bytes read and written by one call."""
         return self.bytes_read + self.bytes_written

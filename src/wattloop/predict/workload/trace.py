@@ -1,4 +1,4 @@
-"""A torch model -> the operations of one training step, traced without running it."""
+"""Trace of a torch model: the operations of one training step, without running it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ def trace(  # noqa: PLR0913 - most have a default
     name: str = "",
     cache: bool = False,
 ) -> Workload:
-    """Operations, memory and parameters of one step of `model` on `inputs`.
+    """Trace operations, memory and parameters of one step of `model` on `inputs`.
 
     Nothing is executed and no weights are allocated.
 

@@ -1,4 +1,4 @@
-"""The operations of one training step and the totals of the step."""
+"""Workload: the operations of one training step and its totals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,7 +50,7 @@ class Workload:
     origin: Mapping[str, object] = field(default_factory=dict)
 
     def accumulating(self, passes: int) -> "Workload":
-        """The same step made of so many passes before the optimizer.
+        """Return the same step with so many passes before the optimizer.
 
         Sums of gradients are adjusted where the tracer left the sizes of parameters in `origin`;
         memory stays that of the step that was traced.
@@ -63,18 +63,19 @@ class Workload:
 
     @property
     def samples(self) -> int:
-        """Samples that one optimizer step on one GPU uses."""
+        """Return the samples that one optimizer step on one GPU uses."""
         return self.batch * self.accumulate
 
 
 ACCUMULATE = "aten.accumulate_grad_"
-"""Name of the operation: each pass after the first adds its gradients to those there are."""
+"""Name of the operation by which each pass after the first adds its gradients."""
 
 
 def accumulation(
     sizes: Mapping[str, Sequence[Sequence[int]]], passes: int
 ) -> tuple[Operation, ...]:
-    """Additions of a whole step; of each dtype, elements of parameters and how many have so many.
+    """Return the additions of a whole step, from the sizes of parameters per dtype and their
+    counts.
 
     They belong to the backward passes but the first; written with what is done once per step,
     they come out right whatever the number of passes.

@@ -1,4 +1,4 @@
-"""Convolutions as networks use them: each direction, large batches, layers that fill the GPU."""
+"""Convolution cases: each direction, large batches, and layers that fill the GPU."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from wattloop.predict.calibrate.device import Bench, Work
 
 
 def build_conv(bench: Bench, p: Params) -> Work:
-    """Forward, gradient of the input or gradient of the weight."""
+    """Build the forward pass, gradient of the input or gradient of the weight."""
     torch = bench.torch
     dtype = bench.precision(p.text("dtype"))
     dims = 1 if p.flag("line") else 2
@@ -129,7 +129,7 @@ LINES = ((64, 64, 3, 1, 1024), (128, 128, 5, 1, 512), (256, 256, 3, 2, 1024), (8
 
 
 def conv_cases() -> list[Case]:
-    """Dense, patch, depthwise, grouped, transposed and one-dimensional ones."""
+    """Return dense, patch, depthwise, grouped, transposed and one-dimensional cases."""
     rows = [
         {**row, "dtype": dtype, "direction": direction}
         for dtype in ("fp32", "tf32", "bf16")
@@ -182,7 +182,9 @@ def _channels_last(pick: random.Random) -> Iterator[dict[str, object]]:
 
 
 def conv_row(n: int, c_in: int, c_out: int, k: int, s: int, side: int) -> dict[str, object]:
-    """A dense convolution of an image, padded to keep its size unless it is cut into patches."""
+    """Return a dense convolution of an image, padded to keep its size unless it is cut into
+    patches.
+    """
     return {
         "n": n,
         "c_in": c_in,
@@ -199,7 +201,7 @@ def conv_row(n: int, c_in: int, c_out: int, k: int, s: int, side: int) -> dict[s
 
 
 def fits(row: dict[str, object], dtype: str) -> bool:
-    """Whether it is quick and small enough to be measured."""
+    """Return whether it is quick and small enough to be measured."""
     names = ("n", "c_in", "c_out", "k", "stride", "side", "groups")
     n, c_in, c_out, k, stride, side, groups = (int(str(row[name])) for name in names)
     power = 1 if row["line"] else 2
@@ -210,10 +212,8 @@ def fits(row: dict[str, object], dtype: str) -> bool:
     return bool(flops / FLOPS_S[dtype] <= SLOWEST_S and elements <= LARGEST_ELEMENTS)
 
 
-# Convolutions in large batches: of pictures that fill the GPU, and of tiny ones.
-#
-# Networks made for 224 pixels are fed with 32 as well: their last layers then see pictures of one
-# to four pixels, thousands at a time, for which cuDNN picks kernels of another kind.
+# Networks made for 224 pixels are also used with 32. Their last layers then process thousands of
+# pictures of one to four pixels, for which cuDNN picks other kernels.
 
 Row = dict[str, object]
 
@@ -231,7 +231,7 @@ POWERS_OF_TWO = (64, 128, 256, 512, 1024, 2048)
 
 
 def batch_families() -> list[list[Case]]:
-    """One list of cases per kind of batch."""
+    """Return one list of cases per kind of batch."""
     return [
         cases_of("kernels", "conv", _all_ways("tiny pictures", 130, _tiny)),
         cases_of("kernels", "conv", _all_ways("full batches", 90, _filling)),
@@ -252,7 +252,7 @@ def _all_ways(name: str, number: int, draw: Callable[[random.Random], Row]) -> I
 
 
 def _tiny(pick: random.Random) -> Row:
-    """Blocks of residual networks near their end, and the first layer of any."""
+    """Return blocks of residual networks near their end, and the first layer of any."""
     n = pick.choice(TINY_BATCHES)
     if pick.random() < 0.08:
         kernel = pick.choice((3, 5, 7))
@@ -268,7 +268,7 @@ def _tiny(pick: random.Random) -> Row:
 
 
 def _filling(pick: random.Random) -> Row:
-    """Wide where the picture is small, as networks are."""
+    """Return layers that are wide where the picture is small, as in networks."""
     side = pick.choice((7, 14, 28, 28, 56, 56, 112, 112, 224))
     n = pick.choice((32, 64, 128, 256))
     widths = [c for c in WIDTHS if 16 * 112 // side // 2 <= c <= max(64, 128 * 112 // side // 2)]
@@ -280,7 +280,7 @@ def _filling(pick: random.Random) -> Row:
 
 
 def _thumbnail(pick: random.Random) -> Row:
-    """The same as networks for 224 pixels make of 32: sides and widths are powers of two."""
+    """Layers of 224-pixel networks with 32 pixels: sides and widths are powers of two."""
     n = pick.choice((256, 512, 1024, 2048, 4096))
     side = pick.choice((1, 1, 2, 2, 4, 4, 8))
     width = pick.choice([c for c in POWERS_OF_TWO if c <= 2048 // side or c == 64])
@@ -292,7 +292,7 @@ def _thumbnail(pick: random.Random) -> Row:
 
 
 def _power_of_two(pick: random.Random) -> Row:
-    """Larger pictures whose sides are powers of two."""
+    """Return larger pictures whose sides are powers of two."""
     side = pick.choice((16, 32, 64, 128, 256))
     widths = [c for c in WIDTHS if 1024 // side <= c <= max(64, 16384 // side)]
     c_in = pick.choice(widths)
@@ -302,7 +302,7 @@ def _power_of_two(pick: random.Random) -> Row:
 
 
 def _in_groups(pick: random.Random) -> Row:
-    """A channel each mostly, else a few; tiny pictures among them."""
+    """Return grouped cases: mostly one channel each, else a few; tiny pictures among them."""
     side = pick.choice((1, 2, 4, 7, 8, 14, 16, 28, 56))
     n = pick.choice((8, 32, 64, 128) if side > 16 else (64, 256, 512, 2048, 4096))
     stride = 1 if side == 1 else pick.choice((1, 1, 2))
@@ -316,7 +316,7 @@ def _in_groups(pick: random.Random) -> Row:
 
 
 def _channels_last_batches(pick: random.Random) -> Row:
-    """As networks have them that mix layers of channels with convolutions: depthwise mostly."""
+    """Return channels-last cases, mostly depthwise, as in networks that mix both layer kinds."""
     side = pick.choice((7, 14, 28, 56))
     width = pick.choice(
         [c for c in (64, 96, 128, 192, 256, 384, 512, 768, 1024) if c * side < 12e3]
@@ -331,8 +331,7 @@ def _channels_last_batches(pick: random.Random) -> Row:
     return {**row, "channels_last": True}
 
 
-# What networks for pictures are made of, to be held for seconds: layers that fill the GPU, and
-# some that leave most of it idle.
+# Layers of image networks for power runs of seconds: some fill the GPU, some leave most of it idle.
 
 LayerRow = tuple[str, dict[str, object]]
 
@@ -353,7 +352,7 @@ SMALL_layers = (4, 256, 256, 3, 14)
 
 
 def picture_layers() -> Iterator[LayerRow]:
-    """Convolutions, norms, activations, pooling and a change of layout."""
+    """Return convolutions, norms, activations, pooling and a change of layout."""
     for dtype in ("bf16", "tf32", "fp32"):
         for shape, directions in LAYERS:
             for direction in directions:

@@ -1,6 +1,4 @@
-"""Operations bound by memory: norms, softmax, losses, elementwise, copies, reductions, lookups,
-pooling.
-"""
+"""Memory-bound cases: norms, softmax, losses, elementwise, copies, reductions, lookups, pooling."""
 
 import math
 import random
@@ -18,9 +16,9 @@ def directed(
     inputs: Callable[[], Sequence[Any]],
     set_bytes: float,
 ) -> Work:
-    """The function on fresh inputs, or its gradient with a graph that is kept.
+    """Return the function on fresh inputs, or its gradient with a retained graph.
 
-    All floating-point inputs get a gradient but those with an attribute `constant`.
+    All floating-point inputs get a gradient except those with an attribute `constant`.
     """
     torch = bench.torch
 
@@ -44,14 +42,14 @@ def _forward(torch: Any, function: Callable[..., Any], values: Sequence[Any]) ->
 
 
 def _leaf(value: Any) -> Any:
-    """A leaf that wants a gradient, unless the tensor holds whole numbers or is marked constant."""
+    """Return a leaf that requires a gradient, unless it holds integers or is marked constant."""
     if not value.dtype.is_floating_point or getattr(value, "constant", False):
         return value
     return value.detach().requires_grad_()
 
 
 def norm(bench: Bench, p: Params) -> Work:
-    """Batch, layer, group or RMS norm in training; weights of a batch norm stay float32."""
+    """Build a batch, layer, group or RMS norm in training; weights of a batch norm stay float32."""
     functional = bench.torch.nn.functional
     dtype = bench.precision(p.text("dtype"))
     kind = p.text("norm")
@@ -85,7 +83,7 @@ def norm(bench: Bench, p: Params) -> Work:
 
 
 def softmax(bench: Bench, p: Params) -> Work:
-    """Softmax or log-softmax over the last dimension."""
+    """Build a softmax or log-softmax over the last dimension."""
     dtype = bench.precision(p.text("dtype"))
     shape = (p.number("rows"), p.number("columns"))
     functional = bench.torch.nn.functional
@@ -101,7 +99,7 @@ def softmax(bench: Bench, p: Params) -> Work:
 
 
 def loss(bench: Bench, p: Params) -> Work:
-    """Cross entropy (log-softmax and the loss), the loss alone, or the mean squared error."""
+    """Build cross entropy (log-softmax and the loss), the loss alone, or the mean squared error."""
     torch = bench.torch
     dtype = bench.precision(p.text("dtype"))
     rows, columns, kind = p.number("rows"), p.number("columns"), p.text("loss")
@@ -129,7 +127,7 @@ DROP = 0.1
 
 
 def build_elementwise(bench: Bench, p: Params) -> Work:
-    """One function; `resident` keeps to one set of inputs, which then stays in the cache."""
+    """Build one function; `resident` keeps to one set of inputs, which then stays in the cache."""
     dtype = bench.precision(p.text("dtype"))
     elements, columns = p.number("elements"), p.number("columns", 0)
     shape = (elements // columns, columns) if columns else (elements,)
@@ -202,7 +200,7 @@ def _of_two(bench: Bench, function: str, x: Any, y: Any) -> Callable[[], Any]:
 
 
 def build_copy(bench: Bench, p: Params) -> Work:
-    """`layout` says what the copy changes."""
+    """Build a copy; `layout` names the change."""
     torch = bench.torch
     dtype, to = bench.precision(p.text("dtype")), torch_dtypes(torch)[p.text("to")]
     layout = p.text("layout")
@@ -243,7 +241,7 @@ def _laid(torch: Any, layout: str, x: Any) -> Callable[[], Any]:
 
 
 def reduction(bench: Bench, p: Params) -> Work:
-    """A sum, mean, largest value or norm over rows, columns, channels or everything."""
+    """Build a sum, mean, maximum or norm over rows, columns, channels or everything."""
     torch = bench.torch
     dtype = bench.precision(p.text("dtype"))
     rows, columns, over = p.number("rows"), p.number("columns"), p.text("over")
@@ -268,7 +266,7 @@ def reduction(bench: Bench, p: Params) -> Work:
 
 
 def embedding(bench: Bench, p: Params) -> Work:
-    """A lookup; its gradient is a whole table, zeroed first."""
+    """Build a lookup; its gradient is a whole table, zeroed first."""
     torch = bench.torch
     rows, columns, table_rows = (p.number(name) for name in ("rows", "columns", "table_rows"))
 
@@ -286,7 +284,7 @@ def embedding(bench: Bench, p: Params) -> Work:
 
 
 def pool(bench: Bench, p: Params) -> Work:
-    """Largest or mean value of a window."""
+    """Build maximum or mean pooling."""
     functional = bench.torch.nn.functional
     dtype = bench.precision(p.text("dtype"))
     window, stride, kind = p.number("window"), p.number("stride"), p.text("pool")
@@ -307,7 +305,7 @@ def pool(bench: Bench, p: Params) -> Work:
 
 
 def index(bench: Bench, p: Params) -> Work:
-    """Rows picked by number, values masked."""
+    """Build gathers of rows and masked values."""
     torch = bench.torch
     dtype = bench.precision(p.text("dtype"))
     rows, columns, function = p.number("rows"), p.number("columns"), p.text("function")
@@ -344,14 +342,14 @@ BINARY = ("add", "mul", "sub", "div")
 COPIED: tuple[tuple[str, str], ...] = (
     ("fp32", "bf16"), ("bf16", "fp32"), ("fp32", "fp32"), ("bf16", "bf16"),
 )  # fmt: skip
-"""From which number format to which."""
+"""Source and target number formats."""
 
 
 GRADIENTS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "hardswish", "relu6")
 
 
 def memory_families() -> list[list[Case]]:
-    """One list of cases per family."""
+    """Return one list of cases per family."""
     return [
         cases_of("kernels", "elementwise", _elementwise()),
         cases_of("kernels", "copy", _copies()),

@@ -1,4 +1,4 @@
-"""Optimizer steps and the list operations inside them."""
+"""Optimizer cases: whole steps, and the list operations inside them."""
 
 import math
 import random
@@ -10,7 +10,7 @@ from wattloop.predict.calibrate.device import Bench, Work
 
 
 def build_optimizer(bench: Bench, p: Params) -> Work:
-    """A step over `tensors` parameters of equal size, or one list operation over them."""
+    """Build a step over `tensors` parameters of equal size, or one list operation over them."""
     if p.text("function", ""):
         return _function(bench, p)
     torch = bench.torch
@@ -23,7 +23,7 @@ def build_optimizer(bench: Bench, p: Params) -> Work:
 
 
 def make_optimizer(torch: Any, name: str, style: str, parameters: Any) -> Any:
-    """An optimizer as its users write it; `style` is `loop`, `foreach` or `fused`."""
+    """Return an optimizer; `style` is `loop`, `foreach` or `fused`."""
     manner: dict[str, Any] = (
         {"fused": True} if style == "fused" else {"foreach": style == "foreach"}
     )
@@ -73,7 +73,7 @@ MOST_ELEMENTS = 4e8
 
 
 def optimizer_cases() -> list[Case]:
-    """Whole steps by style, and single list operations."""
+    """Return whole steps by style, and single list operations."""
     return cases_of("kernels", "optimizer", [*_steps(), *_functions(), *_large_models()])
 
 
@@ -102,7 +102,7 @@ def _functions() -> Iterator[dict[str, object]]:
 
 
 def _large_models() -> Iterator[dict[str, object]]:
-    """Lists of half a billion and of a billion elements."""
+    """Return lists of half a billion and of a billion elements."""
     for function in FUNCTIONS:
         for tensors, each in ((150, 2**22), (200, 5_500_000)):
             yield {"function": function, "tensors": tensors, "elements": tensors * each}

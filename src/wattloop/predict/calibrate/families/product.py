@@ -1,4 +1,4 @@
-"""Matrix products: the shapes of linear layers, vocabularies and attention, and random ones."""
+"""Matrix-product cases: shapes of linear layers, vocabularies and attention, and random ones."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from wattloop.predict.calibrate.device import Bench, Work
 
 
 def build_gemm(bench: Bench, p: Params) -> Work:
-    """`t` in the layout is an operand that is stored the other way round."""
+    """Build a product; `t` in the layout is a transposed operand."""
     dtype = bench.precision(p.text("dtype"))
     b, m, n, k = (p.number(name) for name in "bmnk")
     torch = bench.torch
@@ -32,7 +32,7 @@ def build_gemm(bench: Bench, p: Params) -> Work:
 
 
 SLOWEST_S = 0.025
-"""No product that would take longer is asked for."""
+"""Slower products are left out."""
 
 
 FLOPS_S = {"fp32": 45e12, "tf32": 350e12, "bf16": 650e12, "fp16": 650e12}
@@ -68,7 +68,7 @@ ODD = (1, 3, 7, 10, 27, 33, 49, 77, 100, 127, 147, 197, 257, 300, 333, 577, 783,
 
 
 def gemm_cases() -> list[Case]:
-    """Products of two matrices by precision, layout and bias."""
+    """Return products of two matrices by precision, layout and bias."""
     rows: list[dict[str, object]] = []
     for dtype in ("fp32", "tf32", "bf16", "fp16"):
         kept = _random(dtype, 60 if dtype == "fp16" else 230)
@@ -79,7 +79,7 @@ def gemm_cases() -> list[Case]:
 
 
 def batched_cases() -> list[Case]:
-    """Products of many small matrices, as attention without a fused kernel makes them."""
+    """Return products of many small matrices, as in attention without a fused kernel."""
     rows: list[dict[str, object]] = []
     for dtype in ("fp32", "tf32", "bf16"):
         pick = random.Random(f"bmm {dtype}")
@@ -100,7 +100,7 @@ def batched_cases() -> list[Case]:
 
 
 def _layers(dtype: str) -> Iterator[dict[str, object]]:
-    """Forward, data gradient and weight gradient of linear layers, and of output vocabularies."""
+    """Forward, data gradient and weight gradient of linear layers and output vocabularies."""
     pick = random.Random(f"layers {dtype}")
     shapes = [(t, *w) for t in TOKENS for w in pick.sample(WIDTHS, 9)]
     shapes += [(t, w, v) for v in VOCABULARY for t, w in _heads(pick)]
@@ -137,7 +137,7 @@ def gemm_row(
 
 
 def gemm_fits(row: dict[str, object]) -> bool:
-    """Whether it is quick and small enough to be measured."""
+    """Return whether it is quick and small enough to be measured."""
     b, m, n, k = (int(str(row[name])) for name in "bmnk")
     seconds = 2.0 * b * m * n * k / FLOPS_S[str(row["dtype"])]
     return (

@@ -1,4 +1,4 @@
-"""Fused attention and cuDNN's recurrent layers."""
+"""Sequence cases: fused attention and cuDNN's recurrent layers."""
 
 import random
 import warnings
@@ -47,7 +47,7 @@ def attention(bench: Bench, p: Params) -> Work:
 
 
 def rnn(bench: Bench, p: Params) -> Work:
-    """A stack of recurrent layers; its backward is forward and backward less the forward."""
+    """Build recurrent layers; the backward time is forward and backward minus forward."""
     torch = bench.torch
     dtype = bench.precision(p.text("dtype"))
     cell = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[p.text("cell")]
@@ -64,7 +64,7 @@ def rnn(bench: Bench, p: Params) -> Work:
 
     def forward() -> Any:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # weights of another type are not one block: as in use
+            warnings.simplefilter("ignore")  # as in use: weights of another type are not one block
             with torch.enable_grad():
                 return layer(sequence)[0]
 
@@ -88,7 +88,7 @@ MOST_CELLS = 6e11
 
 
 def attention_cases() -> list[Case]:
-    """Forward and backward by precision, head size, length, causal, masked."""
+    """Return forward and backward by precision, head size, length, causal, masked."""
     rows: list[dict[str, object]] = []
     for dtype in ("fp32", "tf32", "bf16", "fp16"):
         pick = random.Random(f"attention {dtype}")
@@ -112,7 +112,7 @@ def attention_cases() -> list[Case]:
 
 
 def rnn_cases() -> list[Case]:
-    """LSTM and GRU by layers, sizes, batch and length."""
+    """Return LSTM and GRU by layers, sizes, batch and length."""
     rows: list[dict[str, object]] = []
     for dtype in ("fp32", "tf32", "bf16"):
         pick = random.Random(f"rnn {dtype}")

@@ -1,4 +1,4 @@
-"""Shapes as networks have them, drawn at random: the suite is densest where training happens."""
+"""Random cases with typical shapes: the suite is densest where training happens."""
 
 import random
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ WIDTHS = (128, 192, 256, 320, 384, 480, 512, 640, 768, 896, 1024, 1152, 1280, 15
 
 
 def typical_families() -> list[list[Case]]:
-    """One list of cases per family."""
+    """Return one list of cases per family."""
     return [
         cases_of("kernels", "conv", _convolutions()),
         cases_of("kernels", "conv", _groups()),
@@ -36,7 +36,7 @@ def typical_families() -> list[list[Case]]:
 
 
 def _convolutions() -> Iterator[Row]:
-    """Wide where the image is small, as networks are; 1x1 and 3x3 mostly."""
+    """Return layers that are wide where the image is small, as in networks; 1x1 and 3x3 mostly."""
     for dtype in ("fp32", "tf32", "bf16"):
         pick = random.Random(f"typical conv {dtype}")
         for _ in range(170):
@@ -68,7 +68,7 @@ def _groups() -> Iterator[Row]:
 
 
 def _linear() -> Iterator[Row]:
-    """Forward, data and weight gradient of linear layers."""
+    """Return forward, data and weight gradient of linear layers."""
     for dtype in ("fp32", "tf32", "bf16"):
         pick = random.Random(f"typical linear {dtype}")
         for _ in range(110):
@@ -113,7 +113,7 @@ def _recurrent() -> Iterator[Row]:
 
 
 def _reductions() -> Iterator[Row]:
-    """Gradients of biases: sums over rows."""
+    """Return gradients of biases: sums over rows."""
     for dtype in ("fp32", "bf16"):
         pick = random.Random(f"typical reduction {dtype}")
         for _ in range(50):

@@ -1,4 +1,4 @@
-"""Small models of many kinds, built by name without weights of anybody.
+"""Zoo of small models of many kinds, built by name with random weights.
 
 `subject(name)` needs torch, and transformers for the models marked so; nothing else. The names are
 not those of the benchmark's twelve models.

@@ -1,6 +1,4 @@
-"""Convolutional networks of the suite, built without weights: classic, dense, grouped and
-depthwise.
-"""
+"""Convolutional networks of the zoo: classic, dense, grouped and depthwise."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +8,7 @@ from torch import nn
 
 
 class ConvNorm(nn.Sequential):
-    """Convolution, batch norm and, unless told otherwise, an activation."""
+    """Convolution, batch norm and, by default, an activation."""
 
     def __init__(
         self,
@@ -31,7 +29,7 @@ class ConvNorm(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """A body whose input is added to its result, by way of `skip` where the sizes differ."""
+    """Body whose input is added to its result, through `skip` where the sizes differ."""
 
     def __init__(
         self, body: nn.Module, skip: nn.Module | None = None, after: nn.Module | None = None
@@ -47,7 +45,7 @@ class Residual(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Channels scaled by what their means say."""
+    """Channels scaled by a function of their means."""
 
     def __init__(self, channels: int, squeezed: int, activation: Callable[[], nn.Module]) -> None:
         super().__init__()
@@ -64,7 +62,7 @@ class SqueezeExcite(nn.Module):
 
 
 def classifier(channels: int, classes: int = 1000, drop: float = 0.0) -> list[nn.Module]:
-    """Mean over the image and a linear layer."""
+    """Return a mean over the image and a linear layer."""
     layers: list[nn.Module] = [nn.AdaptiveAvgPool2d(1), nn.Flatten(1)]
     if drop:
         layers.append(nn.Dropout(drop))
@@ -72,7 +70,7 @@ def classifier(channels: int, classes: int = 1000, drop: float = 0.0) -> list[nn
 
 
 class Shuffle(nn.Module):
-    """Channels of two groups taken in turn."""
+    """Channel shuffle of two groups."""
 
     def forward(self, x: Any) -> Any:
         n, c, h, w = x.shape
@@ -80,19 +78,17 @@ class Shuffle(nn.Module):
 
 
 def cut(x: Any) -> tuple[Any, Any]:
-    """Both halves of the channels."""
+    """Return both halves of the channels."""
     first, second = torch.chunk(x, 2, dim=1)
     return first, second
 
 
-# Networks without residuals or in older forms: AlexNet, SqueezeNet, GoogLeNet, Darknet and so on.
-#
-# They make small pictures of many kinds: few large layers, branches that are joined, separable
+# Networks without residuals or in older forms: few large layers, concatenated branches, separable
 # convolutions, norms before activations.
 
 
 class Branches(nn.Module):
-    """The results of several bodies, joined by channels."""
+    """Results of several bodies, concatenated by channels."""
 
     def __init__(self, *bodies: nn.Module) -> None:
         super().__init__()
@@ -139,7 +135,7 @@ _INCEPTIONS = (
     (528, 256, 160, 320, 32, 128, 128), None, (832, 256, 160, 320, 32, 128, 128),
     (832, 384, 192, 384, 48, 128, 128),
 )  # fmt: skip
-"""Channels that enter, and of each branch; None halves the picture."""
+"""Input channels, and channels of each branch; None halves the picture."""
 
 
 def googlenet() -> nn.Module:
@@ -319,7 +315,7 @@ def densenet121() -> nn.Module:
 
 
 class _Level(nn.Module):
-    """One level of a U: down, what lies below, up again, joined with what was kept."""
+    """One level of a U-Net: down, lower levels, up again, concatenated with the skip connection."""
 
     def __init__(self, channels: int, below: nn.Module) -> None:
         super().__init__()

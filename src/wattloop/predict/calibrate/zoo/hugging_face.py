@@ -1,4 +1,6 @@
-"""Transformers from their public configurations, with random weights and SDPA attention."""
+"""Transformers of the zoo, from their public configurations, with random weights and SDPA
+attention.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,7 +9,7 @@ from torch import nn
 
 
 class HuggingFace(nn.Module):
-    """A transformers model whose call gives its own loss.
+    """Transformers model that returns its own loss.
 
     Args:
         net: a model that takes labels.
@@ -24,7 +26,7 @@ class HuggingFace(nn.Module):
 
 
 class Configured(NamedTuple):
-    """A model of transformers.
+    """Configuration of a Transformers model.
 
     Attributes:
         config, network: names of its classes.
@@ -41,7 +43,7 @@ class Configured(NamedTuple):
 
     @property
     def first(self) -> str:
-        """Name of the first input."""
+        """Return the name of the first input."""
         if self.network.startswith("Whisper"):
             return "input_features"
         return "input_ids" if self.words else "pixel_values"
@@ -109,11 +111,11 @@ CONFIGURED: dict[str, Configured] = {
          "max_position_embeddings": 4096}, 32000,
     ),
 }  # fmt: skip
-"""Short name -> what it is."""
+"""Short name -> configuration."""
 
 
 def build_hf(name: str) -> nn.Module:
-    """The model of a short name."""
+    """Build the model of a short name."""
     import transformers
 
     chosen = CONFIGURED[name]

@@ -1,4 +1,4 @@
-"""Recurrent networks, a mixer, and networks over tables."""
+"""Recurrent networks, an MLP mixer, and networks over tables of the zoo."""
 
 from itertools import pairwise
 from typing import Any
@@ -10,7 +10,7 @@ from wattloop.predict.calibrate.zoo.convnets import Residual
 
 
 class RecurrentLanguageModel(nn.Module):
-    """Embedding, LSTM and a vocabulary, as the word-language-model example of PyTorch has them."""
+    """Embedding, LSTM and a vocabulary, as in PyTorch's word-language-model example."""
 
     def __init__(self, words: int, width: int, layers: int) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class RecurrentLanguageModel(nn.Module):
         self.decoder = nn.Linear(width, words)
 
     def forward(self, x: Any) -> Any:
-        """Scores of the next word."""
+        """Return the scores of the next word."""
         y, _ = self.recurrent(self.drop(self.embedding(x)))
         return self.decoder(self.drop(y))
 
@@ -49,7 +49,7 @@ class Tagger(nn.Module):
         self.head = nn.Linear(2 * hidden, tags)
 
     def forward(self, x: Any) -> Any:
-        """Scores of every word's tags."""
+        """Return the scores of every word's tags."""
         y, _ = self.recurrent(self.drop(self.embedding(x)))
         return self.head(self.drop(y))
 
@@ -132,7 +132,7 @@ class Recommender(nn.Module):
         self.numbers = numbers
 
     def forward(self, x: Any) -> Any:
-        """Scores of a click; `x` has numbers first, then places in the tables."""
+        """Return the scores of a click; `x` has numbers first, then indices into the tables."""
         dense = self.below(x[:, : self.numbers])
         places = x[:, self.numbers :].long()
         parts = [table(places[:, number]) for number, table in enumerate(self.tables)]

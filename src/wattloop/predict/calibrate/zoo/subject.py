@@ -1,4 +1,4 @@
-"""A model with its inputs and its loss, ready to train or to trace."""
+"""Subject of a step: a model with its inputs and its loss, ready to train or to trace."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Inputs = Callable[[int, Any], tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is trained.
+    """Model to train.
 
     Attributes:
         name: `model@size`; the size is the sequence length or the image's side.
@@ -31,12 +31,12 @@ class Subject:
 
     @property
     def optimizer(self) -> str:
-        """By the rule of the project's first measurements."""
+        """Return the optimizer by the rule of the project's first measurements."""
         return "sgd" if self.name.startswith(("resnet", "vgg")) else "adamw"
 
 
 class _WithLoss(nn.Module):
-    """Cross entropy of a network's scores; positions of sequences and images count each."""
+    """Cross entropy of a network's scores; each position of a sequence or image counts."""
 
     def __init__(self, net: nn.Module, *, classes_last: bool = False) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def _maps(side: int, classes: int) -> Inputs:
 
 
 def _words(length: int, words: int, labels: int = 0) -> Inputs:
-    """Token numbers; the labels are tokens again, or one class per text."""
+    """Return token numbers; the labels are tokens again, or one class per text."""
 
     def make(batch: int, device: Any) -> tuple[Any, ...]:
         x = torch.randint(words, (batch, length), device=device)
@@ -87,7 +87,7 @@ def _tagged(length: int, words: int, tags: int) -> Inputs:
 
 
 def _sounds(length: int, words: int, bands: int = 80, frames: int = 3000) -> Inputs:
-    """Half a minute of sound, and the words that are heard."""
+    """Return half a minute of sound, and its transcript."""
 
     def make(batch: int, device: Any) -> tuple[Any, ...]:
         x = torch.randn((batch, bands, frames), device=device)
@@ -97,7 +97,7 @@ def _sounds(length: int, words: int, bands: int = 80, frames: int = 3000) -> Inp
 
 
 def _columns(numbers: int, places: int, rows: int, classes: int = 2) -> Inputs:
-    """A table's numbers, then places in other tables, as numbers too."""
+    """Return a table's numbers, then indices into other tables, as numbers too."""
 
     def make(batch: int, device: Any) -> tuple[Any, ...]:
         x = torch.randn((batch, numbers), device=device)
@@ -167,11 +167,11 @@ _OTHERS: dict[str, Callable[[int], tuple[nn.Module, Inputs]]] = {
     ),
 }  # fmt: skip
 NAMES = (*_CONVNETS, *CONFIGURED, *_OTHERS)
-"""Models the zoo knows, without their size."""
+"""Models of the zoo, without their size."""
 
 
 def subject(name: str) -> Subject:
-    """The model of a name such as `mobilenet_v2@224`, on torch's default device.
+    """Build the model of a name such as `mobilenet_v2@224`, on torch's default device.
 
     Raises:
         KeyError: the zoo has no such model.

@@ -1,4 +1,4 @@
-"""Equations 4.16 to 4.18: the parameters with the least 0.6 MAPE_time + 0.4 MAPE_power."""
+"""Fit of ADEPT (equations 4.16 to 4.18): least 0.6 MAPE_time + 0.4 MAPE_power."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ TIME_WEIGHT, POWER_WEIGHT = 0.6, 0.4
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How differential evolution searches; strategy and rates are the thesis's.
+    """Settings of the differential evolution; strategy and rates are the thesis's.
 
     Attributes:
         iterations: at most so many generations (the thesis: 50,000).
@@ -61,7 +61,7 @@ class Objective:
         ]
 
     def __call__(self, scaled: Array) -> Array:
-        """0.6 MAPE_time + 0.4 MAPE_power of every column."""
+        """Return 0.6 MAPE_time + 0.4 MAPE_power of every column."""
         columns = scaled.reshape(len(self.free), -1)
         values = self._values(columns)
         parameters = {**self._rest, **dict(zip(self.free, values[:, :, None], strict=True))}
@@ -73,15 +73,15 @@ class Objective:
         return np.asarray(100 * (TIME_WEIGHT * time + POWER_WEIGHT * power))
 
     def scaled(self, parameters: Mapping[str, float]) -> Array:
-        """One candidate, as the search sees it, within the bounds."""
+        """Return one candidate in scaled form, within the bounds."""
         values = np.array([parameters[name] for name in self.free], float)
         values = np.where(self._log, np.log(np.maximum(values, 1e-300)), values)
         return np.asarray(np.clip(values, *np.array(self.bounds).T))
 
     def parameters(self, scaled: Array) -> dict[str, float]:
-        """All parameters of one candidate."""
+        """Return all parameters of one candidate."""
         found = dict(zip(self.free, self._values(scaled[:, None])[:, 0].tolist(), strict=True))
-        # The exponential of a bound's logarithm may lie beside the bound.
+        # The exponential of a bound's logarithm may lie slightly outside the bound.
         limits = {name: (PARAMETERS[name].low, PARAMETERS[name].high) for name in self.free}
         kept = {name: min(max(found[name], low), high) for name, (low, high) in limits.items()}
         return {**self._rest, **kept}
@@ -93,7 +93,7 @@ class Objective:
 
 
 def free_parameters(features: Features, scalars: Sequence[str]) -> list[str]:
-    """What these rows can tell: global parameters, and such scalars as have rows to hold for.
+    """Return the free parameters for these rows: global ones, and scalars with rows that use them.
 
     What no row depends on keeps its start, which is 1 for a scalar: that of an architecture never
     seen is 1.
@@ -119,7 +119,7 @@ def free_parameters(features: Features, scalars: Sequence[str]) -> list[str]:
 def calibrate(
     objective: Objective, search: Search, start: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """All parameters: differential evolution, then L-BFGS-B from its best candidate.
+    """Fit all parameters: differential evolution, then L-BFGS-B from its best candidate.
 
     Args:
         objective: of the points, over the free parameters.

@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from wattloop.predict.models.adept.features import Features
 
-# How efficiency grows with size: five functions of a dimension over its reference.
-#
-# All are increasing and at most 1. The sigmoid of equation 4.12 starts at one half, because sizes
-# are positive; the others start at 0.
+# Saturation: five functions of a dimension over its reference. All are increasing and at most 1.
+# The sigmoid of equation 4.12 starts at one half, because sizes are positive; the others start at
+# 0.
 
 Array = NDArray[np.float64]
 
@@ -46,8 +45,6 @@ SATURATIONS: Mapping[str, Callable[[Array], Array]] = {
 """Name -> S_sat."""
 
 
-# Equations 4.7 to 4.15, for every row and every candidate of parameters at once.
-#
 # A parameter is a number or a column (candidates x 1); features are rows. Results are rows, or
 # candidates x rows.
 
@@ -56,7 +53,7 @@ Parameters = Mapping[str, float | Array]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The terms of equation 4.7 in seconds, and of 4.15 in watts."""
+    """Terms of equation 4.7 in seconds, and of 4.15 in watts."""
 
     gemm_s: Array
     conv_s: Array
@@ -73,7 +70,7 @@ class Step:
 
 
 def step_of(features: Features, parameters: Parameters, saturation: str = "sigmoid") -> Step:
-    """T_step and mean power with what they are made of."""
+    """Return T_step and mean power with their terms."""
     f, p = features, parameters
     gemm_s, conv_s, alu_s = _operation_times(f, p, saturation)
     # T_comp,FB: the sum over classes of operations
@@ -120,7 +117,7 @@ def _operation_times(f: Features, p: Parameters, saturation: str) -> tuple[Array
         whole: Array = np.ones(1)
         for dimension, reference in pairs:
             whole = whole * saturated(np.asarray(dimension / p[reference]))
-        # Where there is no such operation its dimensions are 0, and so is what is divided.
+        # Without such an operation its dimensions are 0, and so is the numerator.
         return np.maximum(whole, 1e-12)
 
     gemm = product((f.tiles_m, "r_gemm_m"), (f.tiles_n, "r_gemm_n"), (f.tiles_k, "r_gemm_k"))
@@ -137,16 +134,16 @@ def _operation_times(f: Features, p: Parameters, saturation: str) -> tuple[Array
 
 
 def _where(applies: Array, scalar: float | Array) -> Array:
-    """The scalar on the rows it is meant for, 1 on others."""
+    """Return the scalar on its rows, 1 on others."""
     return np.asarray(1.0 + applies * (scalar - 1.0))
 
 
 def _ratio(compute_s: Array, memory_s: Array) -> Array:
-    """U of a phase that computes: time of computing over that of memory traffic, at most 1."""
+    """Return U of a computing phase: time of computing over that of memory traffic, at most 1."""
     return np.asarray(compute_s / np.maximum(np.maximum(compute_s, memory_s), 1e-30))
 
 
 def _phase_w(f: Features, p: Parameters, use: float | Array) -> Array:
-    """(4.14) P_c = P_static + U_c (P_TDP - P_static) C_P."""
+    """Return (4.14) P_c = P_static + U_c (P_TDP - P_static) C_P."""
     static_w = p["static_share"] * f.limit_w
     return np.asarray(static_w + use * (f.limit_w - static_w) * p["power_scale"])

@@ -1,6 +1,4 @@
-"""Features that ADEPT reads from a workload on a GPU (thesis 4.3.4): one number per row and
-feature.
-"""
+"""Features of a workload on a GPU for ADEPT (thesis 4.3.4): one number per row and feature."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +27,7 @@ CHANNEL_BLOCK = 8
 def weighted_means(
     operations: Sequence[Operation], sizes: Callable[[Operation], Sequence[float]], many: int
 ) -> tuple[float, ...]:
-    """Equation 4.6: means over operations weighted by FLOPs; 0 where there is none."""
+    """Return equation 4.6: means over operations weighted by FLOPs; 0 without operations."""
     totals = [0.0] * many
     flops = 0.0
     for op in operations:
@@ -41,7 +39,7 @@ def weighted_means(
 
 
 def gemm_tiles(op: Operation) -> tuple[float, float, float]:
-    """M, N, K in ideal tiles."""
+    """Return M, N, K in ideal tiles."""
     tile_m, tile_n, tile_k = TILES.get(op.dtype, TF32_TILE)
     m, n, k = _gemm_dims(op)
     return m / tile_m, n / tile_n, k / tile_k
@@ -50,13 +48,13 @@ def gemm_tiles(op: Operation) -> tuple[float, float, float]:
 def conv_sizes(op: Operation) -> tuple[float, float]:
     """Channels of a group (mean of input and output) in blocks; pixels of one output image."""
     groups, positions, c_out, c_in = op.dims or (1, 1, 1, 1)
-    # A rule of a user's own may leave the detail out: its dims tell nearly as much.
+    # A user's rule may omit the detail; its dims are a close substitute.
     channels = (_number(op, "c_in", c_in * groups) + _number(op, "c_out", c_out * groups)) / 2
     return channels / groups / CHANNEL_BLOCK, positions / _number(op, "n")
 
 
 def elements(op: Operation) -> float:
-    """Elements that an operation without products processes: what it writes."""
+    """Return the elements that an operation without products processes: those it writes."""
     given = op.detail.get("elements")
     if isinstance(given, int | float):
         return float(given)
@@ -87,7 +85,7 @@ ADAMW_FLOPS = 18
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Rows of what the equations need; every field is an array with one entry per row.
+    """Features of all rows; every field is an array with one entry per row.
 
     Attributes:
         gemm_s, conv_s, alu_s: FLOPs of one pass over the peak of their unit.
@@ -129,7 +127,7 @@ class Features:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Workload, Placement]]) -> "Features":
-        """The features of these workloads on these placements."""
+        """Return the features of these workloads on these placements."""
         found = [_row(workload, placement) for workload, placement in rows]
         return cls(*(np.array([row[f.name] for row in found], float) for f in fields(cls)))
 
@@ -138,7 +136,7 @@ class Features:
 
 
 def optimizer_bytes(parameters: float, optimizer: str, precision: str) -> tuple[float, float]:
-    """Equations 4.4 and 4.5: bytes that an optimizer step reads and writes."""
+    """Return equations 4.4 and 4.5: bytes that an optimizer step reads and writes."""
     rule = OPTIMIZERS.get(optimizer, OPTIMIZERS["adamw"])
     gradient = DTYPE_BYTES["bf16"] if precision in ("bf16", "fp16") else DTYPE_BYTES["fp32"]
     weights = DTYPE_BYTES["fp32"] * (1 + rule.states)
@@ -146,7 +144,7 @@ def optimizer_bytes(parameters: float, optimizer: str, precision: str) -> tuple[
 
 
 def optimizer_flops(parameters: float, optimizer: str) -> float:
-    """18 N_p for AdamW, and for optimizers without a rule."""
+    """Return 18 N_p for AdamW, and for optimizers without a rule."""
     rule = OPTIMIZERS.get(optimizer)
     if rule is None or optimizer == "adamw":
         return parameters * ADAMW_FLOPS

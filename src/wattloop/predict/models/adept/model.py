@@ -1,4 +1,4 @@
-"""ADEPT behind the interface of all models."""
+"""ADEPT with the interface of all models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -18,13 +18,13 @@ TERMS = ("pass", "optimizer", "communication", "launch", "fixed")
 
 
 class Adept(Model):
-    """The thesis's form: whole-step sums and mean dimensions, 28 fitted parameters.
+    """Model of the thesis: whole-step sums and mean dimensions, 28 fitted parameters.
 
     Args:
         parameters: name -> value; None before `fit`.
         saturation: one of `SATURATIONS`.
         scalars: which of the scalars for ALBERT and BF16 `fit` may move; the others stay 1.
-        search: how long `fit` searches, and from which seed.
+        search: settings of `fit`.
     """
 
     name: ClassVar[str] = "adept"
@@ -48,7 +48,7 @@ class Adept(Model):
 
     @classmethod
     def from_constants(cls, constants: Mapping[str, object]) -> Self:
-        """A model from what `constants()` gave."""
+        """Build a model from the data of `constants()`."""
         given = constants.get("parameters")
         if not isinstance(given, Mapping):
             raise ConfigError("constants of adept: no mapping `parameters`; fit them again")
@@ -69,11 +69,11 @@ class Adept(Model):
 
     @classmethod
     def for_gpu(cls, gpu: Gpu) -> Self:
-        """The model as shipped for this GPU; an error names those it is shipped for."""
+        """Return the shipped model of this GPU; an error names the available GPUs."""
         return cls.from_constants(shipped_constants(gpu))
 
     def fit(self, points: Sequence[Point]) -> Self:
-        """Parameters by differential evolution; those of this model, if any, start among them."""
+        """Fit the parameters by differential evolution, starting from those of this model."""
         if not points:
             raise ConfigError("adept: no points to fit to")
         features = Features.of((point.workload, point.placement) for point in points)
@@ -87,7 +87,7 @@ class Adept(Model):
         return self._with(calibrate(objective, self._search, self._parameters))
 
     def predict(self, workload: Workload, placement: Placement) -> Prediction:
-        """Time, power, and the terms of equation 4.7."""
+        """Predict time, power, and the terms of equation 4.7."""
         step = self._step(workload, placement)
         terms = {term: float(getattr(step, f"{term}_s")[0]) for term in TERMS}
         warnings = tuple(
@@ -113,7 +113,7 @@ class Adept(Model):
         )
 
     def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
-        """Dimensions and working set, then every term."""
+        """Return dimensions and working set, then every term."""
         features = Features.of([(workload, placement)])
         step = self._step(workload, placement)
         shown = ("tiles_m", "tiles_n", "tiles_k", "conv_channels", "conv_pixels", "working_set")
@@ -123,7 +123,7 @@ class Adept(Model):
         }
 
     def constants(self) -> Mapping[str, object]:
-        """The parameters and the saturation they were fitted with."""
+        """Return the parameters and their saturation function."""
         return {"parameters": dict(self.parameters), "saturation": self._saturation}
 
     @property
@@ -145,7 +145,7 @@ class Adept(Model):
 
 
 def _regime(step: Step) -> Regime:
-    """The largest term; the pass is what bounds it."""
+    """Return the regime: the largest term; for the pass, its bottleneck."""
     overhead_s = float(step.launch_s[0] + step.fixed_s[0])
     computing = bool(step.compute_s[0] >= step.memory_s[0])
     largest = max(

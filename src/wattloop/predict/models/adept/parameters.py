@@ -1,6 +1,4 @@
-"""The parameters theta_H, their bounds, the stages of table 4.2 in which they are free, and the
-shipped values.
-"""
+"""Parameters theta_H of ADEPT: bounds, stages of table 4.2, and shipped values."""
 
 import json
 from collections.abc import Mapping
@@ -10,10 +8,8 @@ from pathlib import Path
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
 
-# The parameters theta_H, what bounds them, and in which stages of table 4.2 they are free.
-#
 # The thesis states the bounds of beta ([0, 1]) and of the GEMM's time factor (1e-4 to 50); the
-# others are ours. A span of more than two decades is searched on a logarithmic scale.
+# others are ours. A range of more than two decades is searched on a logarithmic scale.
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +18,7 @@ class Parameter:
 
     Attributes:
         low, high: bounds.
-        start: what it is when it is not free, or when no point tells.
+        start: value when it is not free, or when no point depends on it.
         meaning: in words, with its unit.
     """
 
@@ -33,7 +29,7 @@ class Parameter:
 
     @property
     def logarithmic(self) -> bool:
-        """Whether its logarithm is searched."""
+        """Return whether its logarithm is searched."""
         return self.low > 0 and self.high / self.low > 100
 
 
@@ -84,17 +80,17 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     "S6": ALBERT + BF16[:2],
     "S7": ALBERT + BF16,
 }
-"""Stage of table 4.2 -> scalars that are free beside the global parameters."""
+"""Stage of table 4.2 -> scalars that are free in addition to the global parameters."""
 
 
 FOLDER = Path(__file__).parent / "constants"
 
 
 def shipped_constants(gpu: Gpu) -> Mapping[str, object]:
-    """What `Adept.constants()` gave for that GPU.
+    """Return the shipped constants of that GPU.
 
     Raises:
-        ConfigError: nobody fitted it; names the GPUs that have a file.
+        ConfigError: no constants for it; names the GPUs that have a file.
     """
     path = FOLDER / f"{gpu.name}.json"
     if not path.is_file():
@@ -108,7 +104,7 @@ def shipped_constants(gpu: Gpu) -> Mapping[str, object]:
 
 
 def save_shipped(gpu: Gpu, constants: Mapping[str, object], fitted_to: str) -> Path:
-    """Write the file of a GPU, with what its constants were fitted to."""
+    """Write the file of a GPU, with the data of its fit."""
     path = FOLDER / f"{gpu.name}.json"
     content = {"model": "adept", "gpu": gpu.name, "fitted_to": fitted_to, "constants": constants}
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

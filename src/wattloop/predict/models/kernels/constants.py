@@ -29,7 +29,7 @@ class Values:
         return self.numbers[name]
 
     def look(self, name: str, scope: str = "") -> float:
-        """The finest constant called `name` for this `scope`."""
+        """Return the most specific constant called `name` for this `scope`."""
         asked = f"{name}.{scope}" if scope else name
         while asked:
             value = self.numbers.get(asked)
@@ -39,27 +39,26 @@ class Values:
         raise KeyError(f"{name}.{scope}")
 
     def column(self, name: str, scopes: Iterable[str]) -> Floats:
-        """`look` for many scopes at once; each distinct one is looked up once."""
+        """Return `look` for many scopes at once; each distinct one is looked up once."""
         scopes = list(scopes)
         found = {scope: self.look(name, scope) for scope in set(scopes)}
         return np.array([found[scope] for scope in scopes], dtype=np.float64)
 
     def with_changes(self, changes: Mapping[str, float]) -> "Values":
-        """These constants with some of them replaced or added."""
+        """Return these constants with some of them replaced or added."""
         return Values({**self.numbers, **changes})
 
 
-# Constants of the kernels model before any calibration.
-#
-# Times are in seconds, energies in joules; everything else is a fraction of what the data sheet
-# promises, so that one set serves every GPU as a first guess. `calibrate fit` replaces them.
+# Default constants, before any calibration. Times are in seconds, energies in joules; everything
+# else is a share of the data sheet's figures, so that one set serves every GPU as a first estimate.
+# `calibrate fit` replaces them.
 
 DEFAULTS: dict[str, float] = {
-    # A kernel that has nothing to do still takes this long on the GPU.
+    # GPU time of an empty kernel.
     "kernel.minimum_s": 1.8e-6,
     # Logarithm of a factor on the time of a class, as training steps ask for it.
     "scale": 0.0,
-    # Products: share of the peak that a tile reaches, and what a tile costs besides its loop.
+    # Products: share of the peak within a tile, and the overhead of a tile.
     "product.efficiency": 0.72,
     "product.efficiency.gemm.fp32": 0.80,
     "product.efficiency.conv": 0.55,
@@ -73,7 +72,7 @@ DEFAULTS: dict[str, float] = {
     "product.l2_share": 2.5,  # bytes a second from L2 into the tiles, against the memory's
     "product.misaligned": 2.2,  # slower when rows do not start at 16 bytes
     "product.misaligned.gemm.fp32": 1.05,
-    "product.layout_passes": 1.0,  # cuDNN turns NCHW operands around before and after
+    "product.layout_passes": 1.0,  # cuDNN converts NCHW operands before and after
     "product.layout_passes.conv.forward.fp32": 0.0,
     "product.layout_passes.conv.data.fp32": 0.0,
     "product.layout_passes.conv.weight.fp32": 0.0,
@@ -81,7 +80,7 @@ DEFAULTS: dict[str, float] = {
     "depthwise.efficiency": 0.25,
     "depthwise.efficiency.weight": 0.08,
     "depthwise.start_s": 1.0e-6,
-    # Attention: share of the peak of the units that do it.
+    # Attention: share of the peak of its units.
     "attention.efficiency": 0.45,
     "attention.efficiency.flash.backward": 0.35,
     "attention.efficiency.efficient": 0.30,
@@ -106,8 +105,9 @@ DEFAULTS: dict[str, float] = {
     "stream.efficiency.foreach": 0.80,
     "stream.start_s": 1.0e-7,  # beyond the minimum of its kernels
     "stream.l2_speed": 2.0,  # times the memory's bandwidth when all of it stays in L2
-    "stream.l2_share": 0.5,  # of the L2 that an operation can count on
-    "stream.l2_use": 0.5,  # of what could be in L2 that is: some tensors were written long ago
+    "stream.l2_share": 0.5,  # usable share of L2 for an operation
+    # hit rate of data that could be in L2: some tensors were written long ago
+    "stream.l2_use": 0.5,
     # Host: seconds of one dispatched operation by phase and kind, of a launch beyond the first of
     # a call, of a tensor in a list, of a module call, and of a phase.
     "host.call_s": 8.0e-6,
@@ -151,23 +151,22 @@ DEFAULTS: dict[str, float] = {
 }
 
 
-# What microbenchmarks say beyond the formulas.
+# Residuals of microbenchmarks against the formulas.
 #
 # For each group of operations, the logarithm of measured over calculated time is a Gaussian
-# process over the place of the operation (`features`): near a microbenchmark its residual holds,
-# far from all of them the formula alone does.
-#
+# process over the place of the operation (`features`): near a microbenchmark its residual applies,
+# far from all of them the formula alone. #
 #     r(x) = sum_i a_i k(|x - x_i| / l),   k(d) = (1 + d) exp(-d),   a = (K + s^2 I)^-1 r
 #
-# The kernel is a rough one (Matern 3/2): libraries change their minds between two sizes.
+# The kernel is a rough one (Matern 3/2): libraries switch kernels between two sizes.
 
 MOST = 3.0
-"""No correction is larger than e to this power, whatever the measurements say."""
+"""Limit of a correction: e to this power."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResidualGroup:
-    """Measured places of one group, their weights and how far each one's word reaches.
+    """Measured features of one group, their weights and length scales.
 
     `reach` has one length per feature, in doublings.
     """
@@ -177,17 +176,19 @@ class ResidualGroup:
     reach: Floats
 
     def correction(self, places: Floats) -> Floats:
-        """Logarithm of the factor at each of the `places`."""
+        """Return the logarithm of the factor at each of the `places`."""
         return self.told(places)[0]
 
     def told(self, places: Floats) -> tuple[Floats, Floats]:
-        """The correction, and how far the nearest measurement is: 0 right there, 1 out of reach."""
+        """Return the correction, and the distance to the nearest measurement: 0 at one, 1 out of
+        reach.
+        """
         near = nearness(places / self.reach, self.places / self.reach)
         return np.clip(near @ self.weights, -MOST, MOST), 1 - near.max(axis=1)
 
 
 def nearness(first: Floats, second: Floats) -> Floats:
-    """1 for the same place, falling to 0 with distance; one line per place of `first`."""
+    """Return 1 for the same place, falling to 0 with distance; one row per place of `first`."""
     squared = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)[None, :]
     squared -= 2 * first @ second.T
     distance = np.sqrt(3 * np.maximum(squared, 0.0))
@@ -202,11 +203,11 @@ class Residuals:
         self.groups = dict(groups or {})
 
     def factors(self, table: OperationTable) -> Floats:
-        """What to multiply the calculated time of each row with."""
+        """Return the factor for the calculated time of each row."""
         return self.told(table)[0]
 
     def told(self, table: OperationTable) -> tuple[Floats, Floats]:
-        """The factors, and how far each row is from the nearest measurement: 0 to 1."""
+        """Return the factors, and each row's distance from the nearest measurement: 0 to 1."""
         factors, far = np.ones(len(table)), np.ones(len(table))
         members: dict[str, list[int]] = {}
         for index, name in enumerate(table.classes):
@@ -231,16 +232,16 @@ REMEDY = "make it again with 'wattloop calibrate fit'"
 
 @dataclass(frozen=True, slots=True)
 class KernelConstants:
-    """Constants of one GPU and where they come from.
+    """Constants of one GPU and their origin.
 
     Attributes:
         gpu: short name of the GPU they hold for; empty for the data-sheet guess.
         values: the numbers.
-        residuals: what microbenchmarks say beyond the formulas.
+        residuals: of microbenchmarks against the formulas.
         intervals: relative residuals of models that the constants had not seen, for intervals.
-        made: what they were fitted to, when, with which versions.
-        before: what numbers were (None: absent) before training steps moved them; a fit starts
-            from there, so that a model fitted to other steps has seen none of the former ones.
+        made: data, date and versions of the fit.
+        before: values (None: absent) before the fit to training steps; another fit starts from
+            them, so that it does not depend on the former steps.
     """
 
     gpu: str = ""
@@ -251,7 +252,7 @@ class KernelConstants:
     before: Mapping[str, float | None] = field(default_factory=dict)
 
     def unfitted(self) -> "KernelConstants":
-        """The constants as microbenchmarks gave them, without what training steps added."""
+        """Return the constants from microbenchmarks alone, without the fit to training steps."""
         numbers: dict[str, float] = dict(self.values.numbers)
         for name, value in self.before.items():
             if value is None:
@@ -261,7 +262,7 @@ class KernelConstants:
         return replace(self, values=Values(numbers), before={}, intervals={})
 
     def fitted(self, values: Values) -> "KernelConstants":
-        """These constants with `values` that a fit to training steps found."""
+        """Return these constants with `values` from a fit to training steps."""
         old = self.values.numbers
         before = {
             name: old.get(name) for name, value in values.numbers.items() if old.get(name) != value
@@ -269,7 +270,7 @@ class KernelConstants:
         return replace(self, values=values, before=before)
 
     def with_values(self, changes: Mapping[str, float]) -> "KernelConstants":
-        """These constants with some numbers replaced."""
+        """Return these constants with some numbers replaced."""
         return replace(self, values=self.values.with_changes(changes))
 
     def to_plain(self) -> dict[str, Any]:
@@ -295,16 +296,16 @@ class KernelConstants:
         }
 
     def save(self, path: Path) -> None:
-        """Writes the file, packed when its name ends in `.gz`."""
+        """Write the file, compressed when its name ends in `.gz`."""
         text = json.dumps(self.to_plain(), separators=(",", ":"))
         data = text.encode("utf-8")
         path.parent.mkdir(parents=True, exist_ok=True)
-        # mtime 0: the same constants are the same bytes
+        # mtime 0: equal constants give equal bytes
         path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
     @classmethod
     def load(cls, path: Path) -> "KernelConstants":
-        """Reads a file that `save` wrote.
+        """Read a file that `save` wrote.
 
         Raises:
             ConfigError: the file and the field that is wrong, and how to make it again.
@@ -320,7 +321,7 @@ class KernelConstants:
 
     @classmethod
     def from_plain(cls, plain: Any, where: str) -> "KernelConstants":
-        """Constants from a file's content; `where` names it in errors."""
+        """Build constants from a file's content; `where` names it in errors."""
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
             raise _fault(where, "format", f"is not '{FORMAT}'")
         if plain.get("version") != VERSION:
@@ -334,11 +335,11 @@ class KernelConstants:
             raise _fault(where, "values", "is missing")
         for name, value in numbers.items():
             if not _finite(value):
-                raise _fault(where, f"values.{name}", f"is no number: {value!r}")
+                raise _fault(where, f"values.{name}", f"is not a number: {value!r}")
         known = _by_phase(numbers)
         residuals = plain.get("residuals", {})
         if not isinstance(residuals, dict):
-            raise _fault(where, "residuals", "is no mapping")
+            raise _fault(where, "residuals", "is not a mapping")
         groups = {name: _group(where, name, group) for name, group in residuals.items()}
         return cls(
             gpu=plain["gpu"],
@@ -351,7 +352,9 @@ class KernelConstants:
 
 
 def _by_phase(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Older files have the fixed time of a whole step, `host.step_s`: a third is each phase's."""
+    """Convert older files: they have the fixed time of a whole step, `host.step_s`, a third per
+    phase.
+    """
     found = dict(numbers)
     whole_s = found.pop("host.step_s", None)
     thirds = {} if whole_s is None else {f"host.step_s.{phase}": whole_s / 3 for phase in Phase}
@@ -361,7 +364,7 @@ def _by_phase(numbers: Mapping[str, Any]) -> dict[str, Any]:
 def _group(where: str, name: str, group: Any) -> ResidualGroup:
     field_name = f"residuals.{name}"
     if not isinstance(group, dict):
-        raise _fault(where, field_name, "is no mapping")
+        raise _fault(where, field_name, "is not a mapping")
     try:
         places = np.array(group["places"], dtype=np.float64)
         weights = np.array(group["weights"], dtype=np.float64)
@@ -379,7 +382,7 @@ def _group(where: str, name: str, group: Any) -> ResidualGroup:
 def _mapping(where: str, plain: dict[str, Any], name: str) -> dict[str, Any]:
     value = plain.get(name, {})
     if not isinstance(value, dict):
-        raise _fault(where, name, "is no mapping")
+        raise _fault(where, name, "is not a mapping")
     return value
 
 
@@ -387,7 +390,7 @@ def _before(where: str, plain: dict[str, Any]) -> dict[str, float | None]:
     before = _mapping(where, plain, "before")
     for name, value in before.items():
         if value is not None and not _finite(value):
-            raise _fault(where, f"before.{name}", f"is no number: {value!r}")
+            raise _fault(where, f"before.{name}", f"is not a number: {value!r}")
     return before
 
 

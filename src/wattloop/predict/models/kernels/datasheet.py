@@ -19,13 +19,14 @@ FITTED: Mapping[str, float] = {
     "streams": 0.08,
     "joules": 0.20,
 }
-"""What measured steps of other GPUs may change, with its standard deviation in logarithms. The
-rest is physics that so few GPUs cannot tell apart."""
+"""Numbers that a fit to measured steps of other GPUs may change, with their standard deviation in
+logarithms. The rest is physics that few GPUs cannot determine.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SpecRules:
-    """What is known beyond general shares (`spec_shares`) and data sheets.
+    """Rules in addition to general shares (`spec_shares`) and data sheets.
 
     Attributes:
         products: factor on the share of the peak that products reach.
@@ -35,10 +36,10 @@ class SpecRules:
         streams: factor on the share of the memory's bandwidth.
         joules: factor on the energy of a FLOP beyond what process and clock say.
         process_exponent: of the feature size, in energy per FLOP.
-        clock_exponent: of the boost clock, in energy per FLOP: it takes voltage to be quick.
+        clock_exponent: of the boost clock, in energy per FLOP: a high clock needs voltage.
         gddr_joules: energy of a byte of GDDR against one of HBM, most of which is spent on chip.
         intervals: residuals of GPUs that were left out, for intervals.
-        made: what the numbers were fitted to.
+        made: data of the fit.
     """
 
     products: float = 1.0
@@ -52,11 +53,11 @@ class SpecRules:
     made: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def changed(self, **numbers: float) -> "SpecRules":
-        """These rules with other numbers."""
+        """Return these rules with other numbers."""
         return replace(self, **numbers)  # type: ignore[arg-type]  # every number is a float
 
     def save(self, path: Path) -> None:
-        """Writes the file that `load` reads."""
+        """Write the file that `load` reads."""
         import yaml
 
         plain = {
@@ -67,7 +68,7 @@ class SpecRules:
 
     @classmethod
     def load(cls, path: Path) -> "SpecRules":
-        """Reads the file that `save` wrote."""
+        """Read the file that `save` wrote."""
         import yaml
 
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -76,18 +77,15 @@ class SpecRules:
 
 @lru_cache(maxsize=1)
 def shipped_rules() -> SpecRules:
-    """The rules that come with the package, fitted to every GPU of public measurements."""
+    """Return the rules of the package, fitted to every GPU of public measurements."""
     return SpecRules.load(SHIPPED)
 
 
-# What large operations reach of a data sheet's figures, and what they draw, on any GPU.
-#
-# A calibration's own numbers do not serve other architectures: they describe what its libraries
-# pick on a GPU of its size (an H200 convolves at half of its fp32 peak, a V100 at three
-# quarters). These are round figures of libraries in general, for operations that fill the GPU;
-# names are those of
-# `defaults`, finer names win. Watts and joules are those of a GPU like the H200 (4 nm, 1980 MHz,
-# 700 W), rounded from its power with products, convolutions and streams running.
+# Shares of a data sheet's figures that large operations reach on any GPU, and their power. A
+# calibration's own numbers do not transfer: they describe the libraries' choices on a GPU of its
+# size (an H200 convolves at half of its fp32 peak, a V100 at three quarters). These are round
+# figures for operations that fill the GPU. Watts and joules are those of a GPU like the H200 (4 nm,
+# 1980 MHz, 700 W).
 
 SHARES: Mapping[str, float] = {
     # Products: share of the peak inside of a tile's loop, and what a tile costs besides.
@@ -116,7 +114,7 @@ SHARES: Mapping[str, float] = {
     "attention.efficiency.efficient.backward": 0.20,
     "attention.efficiency.efficient.forward.fp32": 0.50,
     "attention.efficiency.efficient.backward.fp32": 0.40,
-    "attention.efficiency.efficient.forward.tf32": 0.08,  # on the ordinary units all the same
+    "attention.efficiency.efficient.forward.tf32": 0.08,  # on the ordinary units, too
     "attention.efficiency.efficient.backward.tf32": 0.06,
     "rnn.efficiency": 0.35,
     # Shares of the memory's bandwidth.
@@ -150,12 +148,11 @@ SHARES: Mapping[str, float] = {
 }
 
 
-# Constants of a GPU that nobody calibrated, by its data sheet.
+# Constants of an uncalibrated GPU, from its data sheet.
 #
-# A GPU of the calibrated one's architecture gets its constants. Any other gets shares of peaks
-# and of bandwidth that hold in general (`spec_shares`) and the calibrated one's host. Watts
-# follow the size of a GPU, joules its process, clock and memory:
-#
+# A GPU of the calibrated architecture gets those constants. Any other gets general shares of peaks
+# and of bandwidth, and the calibrated host. Watts follow the size of a GPU, joules its process,
+# clock and memory: #
 #     joules per FLOP = known x (nm / nm_known)^p x (boost / boost_known)^c
 
 PROCESS_NM = {
@@ -170,11 +167,11 @@ PROCESS_NM = {
     "cdna2": 6.0,
     "cdna3": 5.0,
 }
-"""Feature size by the name that the foundry gives it (the makers' white papers)."""
+"""Feature size by the foundry's name (the makers' white papers)."""
 
 
 GA102_NM = 8.0
-"""Ampere with GDDR memory is made by Samsung, not TSMC."""
+"""Feature size of Ampere with GDDR memory, made by Samsung, not TSMC."""
 
 
 ADA_QUICKER = 1.4
@@ -198,13 +195,13 @@ HIGHEST_SHARE = 0.97
 
 
 LEAST_ROOM = 0.1
-"""Of the power limit, for memory traffic, however much a card is said to draw when idle."""
+"""Least share of the power limit for memory traffic, whatever the idle power."""
 
 
 def spec_constants(
     gpu: Gpu, reference: KernelConstants, calibrated: Gpu, rules: SpecRules | None = None
 ) -> KernelConstants:
-    """Constants for `gpu`, where `reference` are those of the `calibrated` one."""
+    """Return constants for `gpu`, where `reference` are those of the `calibrated` one."""
     rules = shipped_rules() if rules is None else rules
     intervals = _intervals(reference, gpu, rules)
     made = {"calibrated": calibrated.name, **rules.made}
@@ -229,15 +226,15 @@ def spec_constants(
 
 
 def _general(values: Values) -> Values:
-    """What holds for any GPU, with what was measured of a host."""
+    """Return the general constants, with the measured host."""
     host = {name: value for name, value in values.numbers.items() if name.startswith("host.")}
-    # A finer name among the defaults would win over what is said here of its kind.
+    # A more specific default would override the general value of its kind.
     rest = {n: v for n, v in DEFAULTS.items() if not any(n.startswith(f"{k}.") for k in SHARES)}
     return Values({**rest, **SHARES, **host})
 
 
 def _intervals(reference: KernelConstants, gpu: Gpu, rules: SpecRules) -> dict[str, Any]:
-    """Residuals of GPUs that were left out; what operations are known, the reference says."""
+    """Return residuals of GPUs that were left out; the reference defines the known operations."""
     if not rules.intervals:
         return {}
     scope = reference.intervals.get("scope")
@@ -245,7 +242,7 @@ def _intervals(reference: KernelConstants, gpu: Gpu, rules: SpecRules) -> dict[s
 
 
 def _shares(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[str, float]:
-    """Shares of peaks and of bandwidth."""
+    """Return shares of peaks and of bandwidth."""
     spare = _issue(gpu, rules) / _issue(calibrated, rules)
     cache = _l2_ratio(gpu) / _l2_ratio(calibrated)
     changes = {}
@@ -262,7 +259,7 @@ def _shares(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict
 
 
 def _clocked(values: Values, gpu: Gpu, calibrated: Gpu) -> dict[str, float]:
-    """What takes a number of cycles."""
+    """Return constants that are a number of cycles."""
     slower = calibrated.boost_clock_mhz / gpu.boost_clock_mhz
     return {
         name: value * slower for name, value in values.numbers.items() if name.startswith(CLOCKED_S)
@@ -283,7 +280,7 @@ def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[
         if name.startswith("power.joule_per_flop"):
             changes[name] = value * joules
         elif name.startswith("power.busy_w"):
-            # Clocks and schedulers of busy multiprocessors, so many of them at such a clock.
+            # Clocks and schedulers of busy multiprocessors, by their number and clock.
             changes[name] = value * units * joules
     for dtype in ("tf32", "bf16", "fp16"):
         if dtype not in gpu.matrix_flops:  # the ordinary units do it
@@ -291,8 +288,8 @@ def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[
             ordinary = changes["power.joule_per_flop.fp32"] / max(quicker, 1.0)
             changes[f"power.joule_per_flop.{dtype}"] = ordinary
     byte_j = values["power.joule_per_byte"]
-    # A card is made to use its memory in full: streaming takes no more of the power limit than it
-    # takes of the calibrated GPU's.
+    # A card can use its full memory bandwidth: streaming takes no larger share of the power limit
+    # than on the calibrated GPU.
     share = (_fixed_w(values) + byte_j * calibrated.memory_bytes_s) / calibrated.tdp_w
     room_w = max(share * gpu.tdp_w - _fixed_w(Values(changes)), LEAST_ROOM * gpu.tdp_w)
     byte_j *= _memory(gpu, rules) / _memory(calibrated, rules)
@@ -301,7 +298,7 @@ def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[
 
 
 def _fixed_w(values: Values) -> float:
-    """What a busy GPU draws whatever it does."""
+    """Return the constant power of a busy GPU."""
     busy_w = values.look("power.busy_w", "stream")
     return values["power.idle_w"] + values["power.static_w"] + busy_w
 
@@ -319,31 +316,31 @@ def _issue(gpu: Gpu, rules: SpecRules) -> float:
 
 
 def _lanes(gpu: Gpu) -> float:
-    """Lanes of the whole GPU, of which a multiprocessor has 64 or a multiple."""
+    """Return lanes of the whole GPU; a multiprocessor has 64 or a multiple."""
     if gpu.vendor == "amd":  # CDNA 3 counts two instructions at once
         return gpu.sms * 64
     return gpu.sms * 64 * max(round(_fp32_per_cycle(gpu) / 64), 1)
 
 
 def _fp32_per_cycle(gpu: Gpu) -> float:
-    """Multiply-adds of a multiprocessor in one cycle."""
+    """Return multiply-adds of a multiprocessor in one cycle."""
     return gpu.vector_flops.get("fp32", 0.0) / (2 * gpu.sms * gpu.boost_clock_mhz * 1e6)
 
 
 def _l2_ratio(gpu: Gpu) -> float:
-    """L2 serves each multiprocessor so many bytes a cycle: against the memory's bandwidth."""
+    """Return the bandwidth of L2 (bytes per cycle and multiprocessor) over that of memory."""
     return gpu.sms * gpu.boost_clock_mhz * 1e6 / gpu.memory_bytes_s
 
 
 def _process_nm(gpu: Gpu) -> float:
     if gpu.architecture == "ampere" and gpu.memory_type.startswith("gddr"):
         return GA102_NM
-    # Of an architecture that nobody has heard of yet, the newest is assumed.
+    # For an unknown architecture, the newest is assumed.
     return PROCESS_NM.get(gpu.architecture, min(PROCESS_NM.values()))
 
 
 def _voltage_mhz(gpu: Gpu) -> float:
-    """The boost clock as far as it asks for voltage."""
+    """Return the boost clock, corrected for voltage."""
     return gpu.boost_clock_mhz / (ADA_QUICKER if gpu.architecture == "ada" else 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Fit the kernels model to measured training steps: time, power and the host."""
+"""Fit of the kernels model to measured training steps: time, power and the host."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ def minimise(
     soft: float = 0.1,
     rounds: int = 60,
 ) -> Floats:
-    """Parameters that make `residuals` small, pulled towards `start` as strongly as `prior` says.
+    """Minimise `residuals` with a prior of width `prior` around `start`.
 
     Levenberg-Marquardt on the soft-L1 loss, 2 s^2 (sqrt(1 + (r/s)^2) - 1): residuals beyond
     `soft` count linearly. `prior` is the standard deviation, in units of the parameters, that a
@@ -73,21 +73,21 @@ def minimise(
     return x
 
 
-# Watts and joules of work from anything whose mean power was measured.
+# Watts and joules of work from any measured mean power.
 #
 #     power = idle + static + sum over kinds of work (joules of one x how much) / time
 #
 # Solved in logarithms, so that constants stay positive and a 100 W row counts like a 700 W one.
 
 PRIOR = 0.5
-"""Standard deviation, in logarithms, of a constant around what it was."""
+"""Standard deviation, in logarithms, of a constant around its start."""
 
 
 SOFT = 0.05
 
 
 AT_CAP = 0.96
-"""Above this share of the cap, more may have been asked for than was drawn."""
+"""Above this share of the cap, the demand may exceed the measured power."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Draw:
 
     Attributes:
         work: how much of each kind (`work.WORK`).
-        seconds: in how long a time.
+        seconds: duration.
         power_w: mean power.
         clock_share: clock over the highest.
         cap_w: power limit.
@@ -110,7 +110,7 @@ class Draw:
 
 
 def with_power(values: Values, draws: Sequence[Draw]) -> Values:
-    """`values` with static power and joules of work fitted to `draws`."""
+    """Fit static power and joules of work to `draws`."""
     if not draws:
         return values
     work = np.array([[draw.work.get(name, 0.0) for name in WORK] for draw in draws])
@@ -131,7 +131,7 @@ def with_power(values: Values, draws: Sequence[Draw]) -> Values:
     def residuals(x: Floats) -> Floats:
         watts = np.exp(x)
         power_w = values["power.idle_w"] + watts[0] + rates @ watts[1:]
-        # A cap hides how much more was asked for: there only too little is an error.
+        # A cap hides the excess demand: there only too low a prediction is an error.
         hidden = (measured_w > AT_CAP * cap_w) & (power_w > measured_w)
         off = np.log(power_w / measured_w)
         return np.asarray(np.where(hidden, 0.1 * off, off), dtype=np.float64)
@@ -142,34 +142,32 @@ def with_power(values: Values, draws: Sequence[Draw]) -> Values:
     )
 
 
-# The host's part of a fit: prices of calls, and how quick the host of each sitting was.
-#
-# Prices are factors on what they were: some shared by a phase, then each its own. A step says
-# only how long all of them take together, and only where the GPU waits; where a phase's own
-# dispatch time was measured (`Point.host_s`), it says so for every step.
+# Host part of a fit: cost of calls, and the host speed of each session. Costs are factors on their
+# start values: one per phase, then one per cost. A step shows only their sum, and only where the
+# GPU waits; a measured dispatch time of a phase (`Point.host_s`) shows it for every step.
 
 PRIOR_ONE = 0.5
-"""Standard deviation, in logarithms, of a single price beside the others of its phase."""
+"""Standard deviation, in logarithms, of a single cost relative to the others of its phase."""
 
 
 PRIOR_SHARED = 0.6
-"""How far all prices of a phase may be off together: hosts differ."""
+"""Standard deviation of the common factor of a phase: hosts differ."""
 
 
 PRIOR_SPEED = 0.3
-"""Of another sitting's speed."""
+"""Standard deviation of another session's speed."""
 
 
 PHASES = tuple(Phase)
 
 
 QUEUE = 1000
-"""Kernels that can wait on the GPU: for more of them, the host may have waited too."""
+"""Kernels that the GPU can queue: for more, the host may have waited too."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFit:
-    """What is known of the host before the fit, and how often each price is paid.
+    """Known host costs before the fit, and how often each is paid.
 
     Attributes:
         names, prices: of the costs.
@@ -194,14 +192,14 @@ class HostFit:
 
     @classmethod
     def of(cls, points: Sequence[tuple[Point, Prepared]], values: Values) -> "HostFit":
-        """For `points`, with the prices of `values`."""
+        """Build it for `points`, with the costs of `values`."""
         steps = [p.counts.of_step(p.workload.accumulate) for _, p in points]
-        # Costs that no point has are of the same host: they move with their phase.
+        # Costs without a point belong to the same host: they scale with their phase.
         known = {name for name in values.numbers if name.startswith("host.") and phase_of(name)}
         names = sorted(known | {name for step in steps for name in step})
         counts = np.array([[step.get(name, 0.0) for name in names] for step in steps])
         phases = np.array([[float(phase_of(name) is phase) for phase in PHASES] for name in names])
-        # A phase without calls costs nothing, whatever was measured: no price can say it.
+        # A phase without calls costs nothing: no cost can explain its measured time.
         has_phase = counts @ phases > 0
         hosts = sorted({point.host for point, _ in points} - {""})
         measured = [
@@ -226,7 +224,7 @@ class HostFit:
 
     @property
     def prior(self) -> Floats:
-        """Of the unknowns: logarithms of factors shared by phases, of each price, of speeds."""
+        """Prior of the unknowns: logarithms of phase factors, of each cost, of speeds."""
         return np.concatenate(
             [
                 np.full(len(PHASES), PRIOR_SHARED),
@@ -240,17 +238,17 @@ class HostFit:
         return np.asarray(self.prices * np.exp(self.phases @ shared + own), dtype=np.float64)
 
     def speeds(self, x: Floats) -> Floats:
-        """Speed of each point's host."""
+        """Return the speed of each point's host."""
         found = np.append(x[len(x) - len(self.hosts) :], 0.0)
         return np.asarray(self.speed * np.exp(found[self.sitting]), dtype=np.float64)
 
     def seconds(self, x: Floats) -> Floats:
-        """Host time of each point, phase by phase."""
+        """Return the host time of each point, phase by phase."""
         each = (self.counts * self.priced(x)) @ self.phases
         return np.asarray(each / self.speeds(x)[:, None], dtype=np.float64)
 
     def asked_residuals(self, seconds: Floats) -> Floats:
-        """Logarithms of what `seconds` says over dispatch times that were measured."""
+        """Return logarithms of `seconds` over measured dispatch times."""
         if not self.asked:
             return np.zeros(0)
         rows, columns = zip(*self.asked, strict=True)
@@ -261,15 +259,13 @@ class HostFit:
 
 
 def _kernels(workload: Workload, phase: Phase) -> int:
-    """How many a phase launches; those of a pass as often as there are passes."""
+    """Return the kernels of a phase; those of a pass as often as there are passes."""
     passes = 1 if phase is Phase.OPTIMIZER else workload.accumulate
     return passes * sum(op.kernels * op.count for op in workload.operations if op.phase is phase)
 
 
-# Fit to measured training steps: what microbenchmarks cannot say, or did not.
-#
-# Time: a factor per family and precision (pulled towards 1), and the host's costs. Power: watts
-# and joules of work. Both in logarithms with a robust loss, in turns, because power decides the
+# Time: a factor per family and precision (with a prior at 1), and the host's costs. Power: watts
+# and joules of work. Both in logarithms with a robust loss, alternating, because power decides the
 # clock and time decides the power.
 
 TURNS = 2
@@ -283,11 +279,13 @@ PRIOR_CALIBRATED = 0.12
 
 
 PRIOR_TINY = 1.0
-"""Of windows over tiny pictures in fp32: cuDNN's choices for them are like none measured."""
+"""Prior of windows over tiny pictures in fp32: cuDNN's choices for them differ from all measured
+ones.
+"""
 
 
 ASKED_WEIGHT = 0.5
-"""How much a measured dispatch time counts, of which a step has three."""
+"""Weight of a measured dispatch time, of which a step has three."""
 
 
 def fitted_to_points(
@@ -295,7 +293,7 @@ def fitted_to_points(
     points: Sequence[Point],
     prepare: Callable[[Workload], Prepared] = Prepared.of,
 ) -> KernelConstants:
-    """`constants` with factors, host costs and power fitted to `points`."""
+    """Fit factors, host costs and power to `points`."""
     rows = [(point, prepare(point.workload)) for point in points]
     start = constants = constants.unfitted()
     calibrated = bool(constants.made.get("microbenchmarks"))
@@ -312,7 +310,7 @@ _Row = tuple[Point, Prepared]
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Points with the seconds of each family apart, so that factors can be tried quickly."""
+    """Points with the seconds of each family separately, for fast evaluation."""
 
     profiles: list[StepProfile]
     names: list[str]
@@ -349,7 +347,7 @@ class _Rows:
 def _with_time(
     constants: KernelConstants, points: Sequence[_Row], *, calibrated: bool
 ) -> tuple[KernelConstants, list[_Row]]:
-    """Constants, and the points at the speeds of their hosts."""
+    """Return constants, and the points at the speeds of their hosts."""
     rows = _Rows.of(constants, points)
     values = constants.values
     known = np.array([values.look("scale", name) for name in rows.names])
@@ -380,7 +378,7 @@ def _with_time(
 
 
 def _draws(constants: KernelConstants, points: Sequence[_Row]) -> list[Draw]:
-    """The points whose power is known, with the clock that the constants give them."""
+    """Return the points whose power is known, with the clock that the constants give them."""
     draws = []
     for point, prepared in points:
         if point.power_w is None:

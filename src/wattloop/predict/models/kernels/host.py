@@ -1,7 +1,7 @@
-"""Time the host needs to dispatch a step.
+"""Dispatch time of a step on the host.
 
     host = sum over phase and kind of calls x cost + further kernels x launch
-           + tensors of lists x cost + module calls x cost + a fixed time of each phase
+         + tensors of lists x cost + module calls x cost + a fixed time of each phase
 
 Costs are looked up by phase and kind, so that a convolution may cost more than an addition.
 """
@@ -20,13 +20,13 @@ _UNNAMED = {"host.module_s": Phase.FORWARD, "host.tensor_s": Phase.OPTIMIZER}
 
 @dataclass(frozen=True, slots=True)
 class HostCounts:
-    """What the host has to do: name of a cost -> how often, in one pass and once per step."""
+    """Work of the host: name of a cost -> how often, in one pass and once per step."""
 
     one_pass: Mapping[str, float]
     once: Mapping[str, float]
 
     def of_step(self, passes: int) -> dict[str, float]:
-        """Both together for a step of so many passes."""
+        """Return both together for a step of so many passes."""
         names = dict.fromkeys([*self.one_pass, *self.once])
         return {
             name: passes * self.one_pass.get(name, 0.0) + self.once.get(name, 0.0) for name in names
@@ -34,7 +34,7 @@ class HostCounts:
 
 
 def host_counts(workload: Workload) -> HostCounts:
-    """Calls, launches and module calls of `workload`."""
+    """Count calls, launches and module calls of `workload`."""
     one_pass: dict[str, float] = {"host.module_s": float(workload.modules)}
     once: dict[str, float] = {}
     for op in workload.operations:
@@ -46,23 +46,23 @@ def host_counts(workload: Workload) -> HostCounts:
 
 
 def phase_of(name: str) -> Phase | None:
-    """The phase that a cost belongs to; None where it is of no single one."""
+    """Return the phase of a cost; None where it belongs to several."""
     named = (phase for phase in Phase if phase in name.split("."))
     return _UNNAMED.get(name) or next(named, None)
 
 
 def host_seconds(counts: HostCounts, values: Values) -> tuple[float, float]:
-    """Seconds of one pass, and of what is done once per step."""
+    """Return the seconds of one pass, and of the work once per step."""
     return _priced(counts.one_pass, values), _priced(counts.once, values)
 
 
 def _priced(counts: Mapping[str, float], values: Values) -> float:
-    """Each at the finest price known: `host.call_s.forward.conv`, else `host.call_s.forward`."""
+    """Sum at the most specific cost: `host.call_s.forward.conv`, else `host.call_s.forward`."""
     return sum(number * values.look(name) for name, number in counts.items())
 
 
 def of_operation(op: Operation) -> dict[str, float]:
-    """Costs that one call of an operation brings, by name."""
+    """Return the costs of one call of an operation, by name."""
     counts: dict[str, float] = {}
     if op.calls:
         counts[f"host.call_s.{op.phase}.{op.kind}"] = float(op.calls)

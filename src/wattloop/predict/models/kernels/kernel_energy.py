@@ -1,4 +1,4 @@
-"""Work and occupancy of operations, by which energy is charged."""
+"""Work and occupancy of operations, from which energy is computed."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,18 +10,15 @@ from wattloop.predict.models.kernels.operation_table import Floats, OperationTab
 from wattloop.predict.workload.costs.compute import GATES
 from wattloop.predict.workload.operation import Kind, Operation
 
-# How much of the GPU an operation keeps busy while it runs.
-#
-# A product has as many tiles as its result asks for, times the parts its sum is cut into; the
-# last wave of them may be short. torch's batch norms give each channel to one multiprocessor.
-# What moves bytes otherwise fills the GPU, unless it is so small that it takes no longer than an
-# empty kernel.
+# Occupancy. A product has as many tiles as its result needs, times the splits of its sum; the last
+# wave may be incomplete. torch's batch norms give each channel to one multiprocessor. Other
+# memory-bound operations fill the GPU, unless they take no longer than an empty kernel.
 
 LEAST = 0.02
 
 
 def occupancy_of(table: OperationTable, gpu: Gpu) -> Floats:
-    """Share of the multiprocessors that each row keeps busy, the mean over its waves."""
+    """Return the share of busy multiprocessors of each row, the mean over its waves."""
     shares = np.ones(len(table))
     products = np.flatnonzero(
         [name.split(".")[0] in ("gemm", "conv", "grouped") for name in table.classes]
@@ -44,7 +41,7 @@ def occupancy_of(table: OperationTable, gpu: Gpu) -> Floats:
 
 
 def _time_step(op: Operation, direction: str) -> tuple[float, float, float, float]:
-    """(B, M, N, K) of the product that a recurrent layer makes in each time step."""
+    """Return (B, M, N, K) of the product that a recurrent layer computes in each time step."""
     hidden = size_of(op.detail, "hidden")
     wide = GATES.get(str(op.detail.get("cell", "lstm")), 4) * hidden
     n, k = (hidden, wide) if direction == "backward" else (wide, hidden)
@@ -81,17 +78,17 @@ WORK = (
 
 
 LEAST_BUSY = 0.1
-"""Part of a small kernel's time in which the GPU is more than waiting."""
+"""Least active share of a small kernel's time."""
 
 
 _PRODUCTS = (Kind.GEMM, Kind.CONV, Kind.ATTENTION, Kind.RNN)
 
 
 def work_of(table: OperationTable, total_s: Floats, values: Values, gpu: Gpu) -> Floats:
-    """FLOPs by unit, bytes from memory and busy seconds; a line each, a column per operation.
+    """Return FLOPs by unit, bytes from memory and busy seconds; a row each, a column per operation.
 
-    Busy is what a kernel takes beyond the time of an empty one, which draws next to nothing, as
-    far as it fills the GPU.
+    Busy is the time of a kernel beyond that of an empty one, which draws little power, times its
+    occupancy.
     """
     families = np.array([name.partition(".")[0] for name in table.classes], dtype=np.str_)
     product = np.isin(table.kinds, [str(kind) for kind in _PRODUCTS]) & (families != "depthwise")
@@ -108,7 +105,7 @@ def work_of(table: OperationTable, total_s: Floats, values: Values, gpu: Gpu) ->
 
 
 def _part(name: str) -> str:
-    """Which busy watts a class of operations draws."""
+    """Return the name of the busy power of a class of operations."""
     family, _, rest = name.partition(".")
     if family in ("gemm", "conv", "attention"):
         return "product"
@@ -122,6 +119,6 @@ def _part(name: str) -> str:
 
 
 def _cached(table: OperationTable, values: Values, gpu: Gpu) -> NDArray[np.float64]:
-    """Share of each row's bytes that L2 has."""
+    """Return the share of each row's bytes that L2 has."""
     room = 2 * gpu.l2_bytes * values["stream.l2_share"]
     return values["stream.l2_use"] * np.clip(1 - table.bytes_moved / room, 0.0, 1.0)

@@ -32,7 +32,7 @@ _OTHERS = ("gemm", "conv", "grouped", "attention", "rnn", "depthwise")
 def stream_times(
     table: OperationTable, values: Values, gpu: Gpu
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Rows of memory-bound operations and the seconds of one call of each."""
+    """Return rows of memory-bound operations and the seconds of one call of each."""
     rows = np.array(
         [i for i, name in enumerate(table.classes) if name.split(".")[0] not in _OTHERS],
         dtype=np.intp,
@@ -43,7 +43,7 @@ def stream_times(
 
 
 def bandwidth_seconds(moved: Floats, values: Values, gpu: Gpu, names: Sequence[str]) -> Floats:
-    """Seconds to move so many bytes, with what L2 keeps of them."""
+    """Return the seconds to move so many bytes, with L2 hits."""
     speed = gpu.memory_bytes_s * values.column("stream.efficiency", names)
     room = gpu.l2_bytes * values["stream.l2_share"]
     hit = values["stream.l2_use"] * np.clip(1 - moved / (2 * room), 0.0, 1.0)
@@ -54,39 +54,39 @@ def bandwidth_seconds(moved: Floats, values: Values, gpu: Gpu, names: Sequence[s
 #
 #     time = waves x (K-loop of one tile + prologue and epilogue),  waves = ceil(tiles / SMs)
 #
-# The library picks a tile shape (and a split of K when there are too few tiles); we take the
-# quickest of a few, which is what its heuristics aim at.
+# The library picks a tile shape (and a split of K when there are too few tiles); the model takes
+# the fastest of a few, which the library's heuristics aim at.
 
 TILES = np.array(
     [(256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64),
      (32, 64), (64, 32), (32, 32)],
     dtype=np.float64,
 )  # fmt: skip
-"""Rows and columns of the result that one multiprocessor makes at a time."""
+"""Rows and columns of the result that one multiprocessor computes at a time."""
 
 
 SPLITS = np.array([1, 2, 4, 8, 16, 32], dtype=np.float64)
-"""Into how many parts the K-loop may be cut, each by another multiprocessor."""
+"""Splits of the K-loop, each for another multiprocessor."""
 
 
 SMALLEST_K = 64.0
-"""A K-loop is not cut into parts shorter than this."""
+"""The K-loop is not split into shorter parts."""
 
 
 SMALLEST_FILLING, SMALLEST_FILLING_K = 64.0, 256.0
-"""Libraries do not take smaller tiles or shorter sums only to keep more multiprocessors busy."""
+"""Libraries do not use smaller tiles or shorter sums only to keep more multiprocessors busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProductUnits:
-    """What a product runs on, one value per row.
+    """Units that a product runs on, one value per row.
 
     Attributes:
         flops_s: peak times efficiency of the whole GPU.
         l2_bytes_s: L2 to the multiprocessors, all together.
         memory_bytes_s: achieved bandwidth of memory.
         tile_s: prologue and epilogue of a tile.
-        splits: into how many parts K may be cut at most.
+        splits: largest split of K.
         sms: multiprocessors.
     """
 
@@ -123,7 +123,7 @@ def product_seconds(dims: Floats, element_bytes: Floats, units: ProductUnits) ->
 
 
 def filled_share(dims: Floats, sms: int) -> Floats:
-    """Largest share of the multiprocessors that a tile and a split keep busy, for (B, M, N, K)."""
+    """Return the largest share of busy multiprocessors over tiles and splits, for (B, M, N, K)."""
     b, m, n, k = (dims[:, i, None, None] for i in range(4))
     large = TILES[TILES.min(axis=1) >= SMALLEST_FILLING]
     split = SPLITS[None, None, :]
@@ -141,7 +141,7 @@ SUM_BYTES = 4.0
 def product_times(
     table: OperationTable, values: Values, gpu: Gpu
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Rows of products and dense convolutions, and the seconds of one call of each."""
+    """Return rows of products and dense convolutions, and the seconds of one call of each."""
     rows = np.array(
         [i for i, name in enumerate(table.classes) if name.split(".")[0] in _FAMILIES],
         dtype=np.intp,
@@ -162,7 +162,7 @@ def product_times(
     )
     size = table.element_bytes[rows]
     seconds = product_seconds(dims, size, units)
-    # The penalty is for the worst case, rows that start at any element; half of it for every other.
+    # The penalty is for the worst case, rows at any element; half of it for every second element.
     short = np.array([halvings_short(table.operations[i]) for i in rows]) / 3
     seconds *= np.where(convs, 1.0, values.column("product.misaligned", names) ** short)
     moved = bandwidth_seconds(table.bytes_moved[rows], values, gpu, ["product"] * len(rows))
@@ -174,7 +174,7 @@ def product_times(
     if apart.any():
         sums = np.prod([table.detail(rows, key) for key in ("n", "c_in", "c_out")], axis=0)
         twice = bandwidth_seconds(2 * SUM_BYTES * sums, values, gpu, ["product"] * len(rows))
-        seconds += np.where(apart, twice, 0.0)  # written, then read to be added
+        seconds += np.where(apart, twice, 0.0)  # written, then read for the sum
     return rows, seconds
 
 
@@ -182,7 +182,7 @@ _FAMILIES = ("gemm", "conv", "grouped")
 
 
 def conv_dims(dims: Floats, directions: NDArray[np.str_]) -> Floats:
-    """(B, M, N, K) of the product that a pass of a convolution really is.
+    """Return (B, M, N, K) of the product that a pass of a convolution computes.
 
     `dims` are those of forward: (groups, pixels, C_out, C_in k_h k_w). The gradient of the input
     sums over C_out and the window, the gradient of the weight over the pixels.
@@ -195,7 +195,7 @@ def conv_dims(dims: Floats, directions: NDArray[np.str_]) -> Floats:
 
 
 def peak_flops(gpu: Gpu, dtypes: NDArray[np.str_]) -> Floats:
-    """Peak of the units that a product of each dtype runs on."""
+    """Return the peak of the units that a product of each dtype runs on."""
     peaks = {dtype: _peak(gpu, dtype) for dtype in set(dtypes.tolist())}
     return np.array([peaks[dtype] for dtype in dtypes.tolist()], dtype=np.float64)
 
@@ -215,7 +215,7 @@ BLOCK = 128.0
 def attention_times(
     table: OperationTable, values: Values, gpu: Gpu
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Rows of attention and the seconds of one call of each."""
+    """Return rows of attention and the seconds of one call of each."""
     rows = table.rows_of(Kind.ATTENTION)
     if not len(rows):
         return rows, np.zeros(0)
@@ -225,7 +225,7 @@ def attention_times(
     length = np.where(backward, keys, queries)
     blocks = table.detail(rows, "batch") * table.detail(rows, "heads") * np.ceil(length / BLOCK)
     waves = np.ceil(blocks / gpu.sms)
-    # A block padded to full size does the work of a full one.
+    # A padded block costs as much as a full one.
     full = table.flops[rows] * (np.ceil(length / BLOCK) * BLOCK / length)
     units = np.array([unit_of(table.operations[i]) for i in rows], dtype=np.str_)
     speed = peak_flops(gpu, units) * values.column("attention.efficiency", names)
@@ -248,7 +248,7 @@ def attention_times(
 def recurrent_times(
     table: OperationTable, values: Values, gpu: Gpu
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Rows of recurrent layers and the seconds of one call of each."""
+    """Return rows of recurrent layers and the seconds of one call of each."""
     rows = table.rows_of(Kind.RNN)
     if not len(rows):
         return rows, np.zeros(0)
@@ -261,7 +261,7 @@ def recurrent_times(
     cells = [str(table.operations[i].detail.get("cell", "lstm")) for i in rows]
     wide = np.array([GATES.get(cell, 4) for cell in cells]) * hidden
     backward = table.directions[rows] == "backward"
-    # Forward: state times weights; backward: gradient of the gates times weights turned around.
+    # Forward: state times weights; backward: gradient of the gates times transposed weights.
     n, k = np.where(backward, hidden, wide), np.where(backward, wide, hidden)
     dims = np.stack([np.ones(len(rows)), batch, n, k], axis=1)
     units = ProductUnits(
@@ -283,7 +283,7 @@ def recurrent_times(
 def depthwise_times(
     table: OperationTable, values: Values, gpu: Gpu
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Rows of depthwise convolutions and the seconds of one call of each."""
+    """Return rows of depthwise convolutions and the seconds of one call of each."""
     rows = np.array(
         [i for i, name in enumerate(table.classes) if name.startswith("depthwise.")], dtype=np.intp
     )
@@ -294,8 +294,8 @@ def depthwise_times(
 
 
 TINY_SIDE = 4.0
-"""Results of a convolution narrower than this, of this many pictures or more, are not like those
-measured."""
+"""Convolution results narrower than this, of this many pictures or more, differ from measured ones.
+"""
 
 
 MANY_PICTURES = 256
@@ -303,12 +303,12 @@ MANY_PICTURES = 256
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of one call of each row.
+    """Times of one call of each row.
 
     Attributes:
         seconds: GPU time.
         compute: where it is not memory that bounds it.
-        far: how far the nearest microbenchmark is: 0 right there, 1 out of reach.
+        far: distance to the nearest microbenchmark: 0 at one, 1 out of reach.
     """
 
     seconds: Floats
@@ -317,7 +317,7 @@ class Times:
 
 
 def operation_times(table: OperationTable, values: Values, residuals: Residuals, gpu: Gpu) -> Times:
-    """Calculated times, corrected by what microbenchmarks of this GPU said of such operations."""
+    """Return calculated times, corrected by the residuals of this GPU's microbenchmarks."""
     times = calculated_times(table, values, gpu)
     factors, far = residuals.told(table)
     scale = np.exp(values.column("scale", scale_scopes(table)))
@@ -326,7 +326,7 @@ def operation_times(table: OperationTable, values: Values, residuals: Residuals,
 
 
 def calculated_times(table: OperationTable, values: Values, gpu: Gpu) -> Times:
-    """Times by formula alone; each further kernel of a call takes at least the minimum."""
+    """Return times by formula alone; each further kernel of a call takes at least the minimum."""
     seconds = np.zeros(len(table))
     compute = np.zeros(len(table), dtype=np.bool_)
     for part in (product_times, attention_times, recurrent_times, depthwise_times):
@@ -343,7 +343,7 @@ def calculated_times(table: OperationTable, values: Values, gpu: Gpu) -> Times:
 
 
 def scale_scopes(table: OperationTable) -> list[str]:
-    """Family and precision of each row, which training steps may give a factor: `conv.bf16`."""
+    """Return family and precision of each row, for factors from training steps: `conv.bf16`."""
     return [
         f"{'tiny' if is_tiny(op) else name.split('.')[0]}.{op.dtype}"
         for name, op in zip(table.classes, table.operations, strict=True)
@@ -351,7 +351,7 @@ def scale_scopes(table: OperationTable) -> list[str]:
 
 
 def is_tiny(op: Operation) -> bool:
-    """Windows over many pictures hardly larger than them: cuDNN's kernels are made for others."""
+    """Return whether windows over many pictures are hardly smaller than these."""
     if op.kind is not Kind.CONV or size_of(op.detail, "k_h") <= 1:
         return False
     if size_of(op.detail, "n") < MANY_PICTURES:

@@ -1,4 +1,4 @@
-"""Find the constants of a GPU: the user's calibration, the shipped one, or its data sheet."""
+"""Lookup of the constants of a GPU: the user's calibration, the shipped one, or its data sheet."""
 
 import os
 from pathlib import Path
@@ -13,14 +13,14 @@ SHIPPED = Path(__file__).parents[2] / "calibrate" / "constants"
 
 
 REFERENCE = "h200"
-"""The GPU whose constants serve where a GPU has none of its own."""
+"""GPU whose constants are used for GPUs without their own."""
 
 
 def constants_for(gpu: Gpu) -> tuple[KernelConstants, str]:
-    """Constants for `gpu` and where they are from: `calibrated`, `shipped` or `spec-only`.
+    """Return constants for `gpu` and their origin: `calibrated`, `shipped` or `spec-only`.
 
     Raises:
-        ConfigError: the user's file is not readable, or holds for another GPU.
+        ConfigError: the user's file is not readable, or belongs to another GPU.
     """
     own = user_constants_path(gpu.name)
     if own.exists() and is_trusted(own):
@@ -39,13 +39,13 @@ def constants_for(gpu: Gpu) -> tuple[KernelConstants, str]:
 
 
 def reference_constants() -> tuple[KernelConstants, Gpu]:
-    """What constants without a calibration are carried over from, and its GPU."""
+    """Return the reference constants for uncalibrated GPUs, and their GPU."""
     shipped = SHIPPED / f"{REFERENCE}.json.gz"
     constants = KernelConstants.load(shipped) if shipped.exists() else KernelConstants()
     return constants, gpu_named(REFERENCE)
 
 
 def user_constants_path(gpu_name: str) -> Path:
-    """Where `calibrate fit` keeps a user's constants of a GPU."""
+    """Return the path of a user's constants of a GPU, written by `calibrate fit`."""
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(base) / "wattloop" / "calibration" / f"{gpu_name}.json.gz"

@@ -47,12 +47,14 @@ class KernelModel(Model):
 
     @classmethod
     def for_gpu(cls, gpu: Gpu) -> Self:
-        """The model with the best constants for `gpu`: the user's, ours, or its data sheet's."""
+        """Return the model with the best constants for `gpu`: the user's, the shipped, or the data
+        sheet's.
+        """
         constants, source = constants_for(gpu)
         return cls(constants, source=source)
 
     def fit(self, points: Sequence[Point]) -> Self:
-        """Factors, host costs and joules fitted to measured steps; kernels stay as calibrated."""
+        """Fit factors, host costs and joules to measured steps; kernels stay as calibrated."""
         from wattloop.predict.models.kernels.fit import fitted_to_points
 
         constants = fitted_to_points(self._constants, points, self._prepare)
@@ -61,7 +63,7 @@ class KernelModel(Model):
         return model
 
     def predict(self, workload: Workload, placement: Placement) -> Prediction:
-        """Time, power, clock and regime, with the seconds of each phase and kind."""
+        """Predict time, power, clock and regime, with the seconds of each phase and kind."""
         profile = self.profile(workload, placement.gpu)
         steps = all_pairs([profile], [placement])
         result = step_results(steps, self._constants.values)
@@ -90,14 +92,14 @@ class KernelModel(Model):
         )
 
     def placed(self, point: Point) -> Placement:
-        """At the speed that its host had, where the fit saw others of its points."""
+        """Placement at its host's speed, where the fit has other points of its session."""
         speed = self._constants.made.get("hosts", {}).get(point.host)
         return point.placement if speed is None else replace(point.placement, host_speed=speed)
 
     def predict_many(
         self, workloads: Sequence[Workload], placements: Sequence[Placement]
     ) -> StepResults:
-        """Every workload on every placement at once: arrays of shape (workloads, placements).
+        """Predict every workload on every placement: arrays of shape (workloads, placements).
 
         All placements have the same GPU type, whose constants these are.
         """
@@ -112,7 +114,7 @@ class KernelModel(Model):
         )
 
     def profile(self, workload: Workload, gpu: Gpu) -> StepProfile:
-        """The sums over operations, made once per workload and GPU."""
+        """Return the sums over operations, computed once per workload and GPU."""
         key = (id(workload), gpu)
         known = self._profiles.get(key)
         if known is None or known[0] is not workload:
@@ -122,14 +124,14 @@ class KernelModel(Model):
         return known[1]
 
     def _prepare(self, workload: Workload) -> Prepared:
-        """What does not depend on constants, made once; models fitted from this one share it."""
+        """Return what does not depend on constants, once; models fitted from this one share it."""
         known = self._prepared.get(id(workload))
         if known is None or known.workload is not workload:
             known = self._prepared[id(workload)] = Prepared.of(workload)
         return known
 
     def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
-        """The prediction's numbers, its terms and the operations that take longest."""
+        """Return the prediction's numbers, its terms and the slowest operations."""
         prediction = self.predict(workload, placement)
         numbers = {
             "step_s": prediction.step_s,
@@ -144,7 +146,7 @@ class KernelModel(Model):
         return numbers
 
     def operation_seconds(self, workload: Workload, gpu: Gpu, top: int = 20) -> dict[str, float]:
-        """GPU seconds per step of the operations that take longest, alike ones together."""
+        """Return GPU seconds per step of the slowest operations, equal ones together."""
         sums: dict[str, float] = {}
         for op, seconds in self.timed_operations(workload, gpu):
             shape = (
@@ -157,7 +159,7 @@ class KernelModel(Model):
         return dict(sorted(sums.items(), key=lambda item: -item[1])[:top])
 
     def timed_operations(self, workload: Workload, gpu: Gpu) -> list[tuple[Operation, float]]:
-        """Operations that the GPU runs, each with the GPU seconds all its calls in a step take."""
+        """Return operations on the GPU, each with the GPU seconds of all its calls in a step."""
         table = self._prepare(workload).table
         times = operation_times(table, self._constants.values, self._constants.residuals, gpu)
         call_s = dict(zip(map(cost_key, table.operations), times.seconds.tolist(), strict=True))
@@ -169,7 +171,7 @@ class KernelModel(Model):
         ]
 
     def constants(self) -> Mapping[str, object]:
-        """The content of a constants file."""
+        """Return the content of a constants file."""
         return self._constants.to_plain()
 
     @property
@@ -178,11 +180,11 @@ class KernelModel(Model):
 
     @property
     def intervals(self) -> Intervals | None:
-        """How wrong its predictions may be; None where nobody knows."""
+        """Return the intervals of its predictions; None when unknown."""
         return self._intervals
 
     def with_intervals(self, intervals: Intervals) -> Self:
-        """The same model, whose predictions carry intervals."""
+        """Return the same model with intervals."""
         constants = replace(self._constants, intervals=intervals.to_dict())
         return type(self)(constants, source=self._source)
 

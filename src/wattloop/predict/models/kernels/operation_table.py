@@ -1,4 +1,4 @@
-"""The operations of a workload as arrays: their classes, features and counts."""
+"""Table of a workload's operations as arrays: their classes, features and counts."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,10 +14,10 @@ ALIGNED_BYTES = 16
 
 
 def halvings_short(op: Operation) -> int:
-    """How many halvings of 16 bytes the worst row begins at: 0 is aligned, 3 any bf16 element.
+    """Return the halvings of 16 bytes at which the worst row begins: 0 is aligned, 3 any bf16
+    element.
 
-    What counts is the length of a stored row: of both operands, as the layout says, and of the
-    result.
+    The length of a stored row matters: of both operands, by the layout, and of the result.
     """
     _, m, n, k = op.dims or (1, 8, 8, 8)
     layout = str(op.detail.get("layout", "nn"))
@@ -28,18 +28,18 @@ def halvings_short(op: Operation) -> int:
 
 
 MOST_PERSISTENT = 128
-"""Hidden units up to which it does so, as seen on an H200 with cuDNN 9.19."""
+"""Largest hidden size for persistent kernels, observed on an H200 with cuDNN 9.19."""
 
 
 FEWEST_APART = 512
-"""Pictures of one pixel from which on it makes a product for each, seen there as well."""
+"""Least number of one-pixel pictures for separate products, observed there as well."""
 
 
 def class_of(op: Operation) -> str:
-    """What operations share constants: kind, what kernel family it takes, direction and dtype.
+    """Return the class with common constants: kind, kernel family, direction and dtype.
 
-    The parts go from coarse to fine, so that a constant given for `norm` holds for every norm
-    and one for `norm.batch.backward` overrides it.
+    The parts go from general to specific: a constant for `norm` applies to every norm, and one for
+    `norm.batch.backward` overrides it.
     """
     direction = direction_of(op)
     detail = op.detail
@@ -64,23 +64,25 @@ def class_of(op: Operation) -> str:
 
 
 def family_of(name: str) -> str:
-    """The class that stands in for an unmeasured one: the same kind and dtype, any function."""
+    """Return the class for an unmeasured one: the same kind and dtype, any function."""
     parts = name.split(".")
     return f"{parts[0]}.*.{parts[-1]}"
 
 
 def is_persistent(op: Operation) -> bool:
-    """Whether cuDNN keeps a recurrent layer's weights in registers, in one kernel for all steps."""
+    """Return whether cuDNN keeps a recurrent layer's weights in registers, in one kernel for all
+    steps.
+    """
     if op.kind is not Kind.RNN or op.dtype not in ("fp32", "tf32"):
         return False
     return size_of(op.detail, "hidden") <= MOST_PERSISTENT
 
 
 def is_apart(op: Operation) -> bool:
-    """Whether cuDNN makes the gradient of a weight for each picture alone and then adds them up.
+    """Return whether cuDNN computes the gradient of a weight per picture and then adds them up.
 
     It does so in tf32 for windows of one pixel over pictures of one pixel, such as the last layers
-    of a network for 224 pixels that is fed with 32: a gigabyte of sums instead of one product.
+    of a 224-pixel network with 32 pixels: a gigabyte of sums instead of one product.
     """
     if op.kind is not Kind.CONV or op.dtype != "tf32" or direction_of(op) != "weight":
         return False
@@ -89,7 +91,7 @@ def is_apart(op: Operation) -> bool:
 
 
 def unit_of(op: Operation) -> str:
-    """What really computes: depthwise convolutions and attention of fp32 tensors never use tf32."""
+    """Return the unit: depthwise convolutions and attention of fp32 tensors never use tf32."""
     if op.dtype != "tf32" or op.kind not in (Kind.CONV, Kind.ATTENTION):
         return op.dtype
     depthwise = op.kind is Kind.CONV and _conv_family(op.detail) == "depthwise"
@@ -97,17 +99,17 @@ def unit_of(op: Operation) -> str:
 
 
 def direction_of(op: Operation) -> str:
-    """`forward`, `backward`, `data` or `weight`; the phase where the detail says nothing."""
+    """Return `forward`, `backward`, `data` or `weight`; the phase without a detail."""
     said = op.detail.get("direction")
     if isinstance(said, str):
-        # Transposed convolutions are the others' gradients of the input, and the other way round.
+        # Transposed convolutions are the input gradients of others, and vice versa.
         swapped = {"forward": "data", "data": "forward"} if op.detail.get("transposed") else {}
         return swapped.get(said, said)
     return "backward" if op.phase is Phase.BACKWARD else "forward"
 
 
 def _function(op: Operation) -> str:
-    """`gelu_backward` of `aten.gelu_backward.default`; in place or not is the same work."""
+    """`gelu_backward` of `aten.gelu_backward.default`; in-place variants are the same work."""
     return op.op.removeprefix("aten.").split(".")[0].rstrip("_")
 
 
@@ -127,7 +129,7 @@ def _conv_family(detail: Mapping[str, object]) -> str:
 
 
 def size_of(detail: Mapping[str, object], key: str, missing: float = 1.0) -> float:
-    """A number of a detail; of a height, width pair their product."""
+    """Return a number of a detail; of a height, width pair their product."""
     value = detail.get(key, missing)
     if isinstance(value, (tuple, list)):
         return float(math.prod(float(part) for part in value))
@@ -139,7 +141,7 @@ FLAG = 3.0
 
 
 def features_of(op: Operation) -> tuple[str, tuple[float, ...]]:
-    """Group of operations that can be compared, and the place in it; one unit is a doubling."""
+    """Return the group of comparable operations, and the position in it; one unit is a doubling."""
     return class_of(op), _PLACES.get(op.kind, _by_bytes)(op)
 
 
@@ -202,7 +204,7 @@ def _rows_columns(op: Operation) -> tuple[float, ...]:
 
 
 def _reduction(op: Operation) -> tuple[float, ...]:
-    """Many into few or few into one: elements, and bytes of the results."""
+    """Return the features of a reduction: elements, and bytes of the results."""
     return (_log2(op.bytes_read), _log2(op.bytes_written))
 
 
@@ -243,7 +245,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class OperationTable:
-    """Columns over operations; views are left out, they cost the GPU nothing.
+    """Columns over operations; views are left out, because they cost the GPU nothing.
 
     Attributes:
         operations: the rows; operations that are alike are one row.
@@ -272,7 +274,7 @@ class OperationTable:
 
     @classmethod
     def of(cls, operations: Sequence[Operation], *, merge: bool = True) -> "OperationTable":
-        """The table of those `operations` that run on the GPU."""
+        """Build the table of those `operations` that run on the GPU."""
         rows = tuple(op for op in operations if op.kind is not Kind.VIEW and op.kernels > 0)
         if merge:
             rows = _merged(rows)
@@ -298,32 +300,32 @@ class OperationTable:
 
     @property
     def bytes_moved(self) -> Floats:
-        """Bytes read and written by one call of each row."""
+        """Return the bytes read and written by one call of each row."""
         return self.bytes_read + self.bytes_written
 
     def dims(self, rows: NDArray[np.intp]) -> Floats:
-        """(B, M, N, K) of the rows, one line each; ones where an operation has none."""
+        """Return (B, M, N, K) of the rows; ones where an operation has none."""
         return np.array(
             [self.operations[i].dims or (1, 1, 1, 1) for i in rows], dtype=np.float64
         ).reshape(len(rows), 4)
 
     def detail(self, rows: NDArray[np.intp], key: str, missing: float = 1.0) -> Floats:
-        """A number of each row's `detail`; `missing` where it is not said."""
+        """Return a number of each row's `detail`; `missing` where it is absent."""
         return _column([size_of(self.operations[i].detail, key, missing) for i in rows])
 
     def rows_of(self, *kinds: Kind) -> NDArray[np.intp]:
-        """Indices of the rows of these kinds."""
+        """Return the indices of the rows of these kinds."""
         return np.flatnonzero(np.isin(self.kinds, [str(kind) for kind in kinds]))
 
 
 def cost_key(op: Operation) -> tuple[object, ...]:
-    """Operations with the same key cost the same, wherever in the model they are."""
+    """Return a key that is equal for operations of equal cost, anywhere in the model."""
     return (op.op, op.phase, op.dtype, op.dims, op.flops, op.bytes_read, op.bytes_written,
             op.kernels, *op.detail.values())  # fmt: skip
 
 
 def _merged(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """Operations that cost the same as one, wherever in the model they are."""
+    """Merge operations of equal cost, anywhere in the model."""
     first: dict[tuple[object, ...], Operation] = {}
     count: dict[tuple[object, ...], int] = {}
     for op in operations:

@@ -20,7 +20,7 @@ from wattloop.predict.workload.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What of a workload depends on neither GPU nor constants."""
+    """Part of a workload that depends on neither GPU nor constants."""
 
     workload: Workload
     table: OperationTable
@@ -28,7 +28,7 @@ class Prepared:
 
     @classmethod
     def of(cls, workload: Workload) -> "Prepared":
-        """Its operations as a table, and what the host has to do."""
+        """Build its operation table and the work of the host."""
         return cls(workload, OperationTable.of(workload.operations), host_counts(workload))
 
 
@@ -50,13 +50,13 @@ class Part:
 
     @property
     def gpu_s(self) -> float:
-        """GPU time at full clock."""
+        """Return the GPU time at full clock."""
         return self.compute_s + self.memory_s
 
 
 @dataclass(frozen=True, slots=True)
 class StepProfile:
-    """What a step costs, apart from the placement.
+    """Cost of a step, independent of the placement.
 
     Attributes:
         name: the workload's.
@@ -86,7 +86,7 @@ class StepProfile:
 
 
 def profile_of(prepared: Prepared, gpu: Gpu, values: Values, residuals: Residuals) -> StepProfile:
-    """The workload on `gpu`, with the sums over its operations made."""
+    """Return the workload on `gpu`, summed over its operations."""
     workload, table, counts = prepared.workload, prepared.table, prepared.counts
     times = operation_times(table, values, residuals, gpu)
     total = times.seconds * table.count
@@ -126,7 +126,7 @@ def profile_of(prepared: Prepared, gpu: Gpu, values: Values, residuals: Residual
 
 
 def joules(work: Floats, values: Values) -> tuple[Floats, Floats]:
-    """Dynamic energy of each row: of the multiprocessors, and of memory."""
+    """Return the dynamic energy of each row: of the multiprocessors, and of memory."""
     energies = np.array([values.look(f"power.{name}") for name in WORK])
     each = work * energies[:, None]
     is_memory = np.array([name == MEMORY for name in WORK])
@@ -155,7 +155,7 @@ TINY_S = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Steps to compute; one value of each array per step.
+    """Inputs of many steps; one value of each array per step.
 
     Attributes:
         compute_s, memory_s: GPU time at full clock that stretches with the clock, that does not.
@@ -179,13 +179,13 @@ class Steps:
 
     @classmethod
     def joined(cls, parts: Sequence["Steps"]) -> "Steps":
-        """The steps of all parts, one after the other."""
+        """Return the steps of all parts, one after the other."""
         return cls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))
 
 
 @dataclass(frozen=True, slots=True)
 class StepResults:
-    """Time of each step, mean power, busy GPU time, and the share of the clock it runs at."""
+    """Results of each step: time, mean power, busy GPU time, and clock share."""
 
     step_s: Floats
     power_w: Floats
@@ -194,7 +194,7 @@ class StepResults:
 
 
 def step_results(steps: Steps, values: Values) -> StepResults:
-    """The steps, each with the clock that its cap allows."""
+    """Compute the steps, each with the clock that its cap allows."""
     gpu_s = steps.compute_s / steps.clock_share + steps.memory_s
     waiting_s = steps.communication_s + unhidden_s(gpu_s, steps.host_s, values)
     profile = cap_curve.StepProfile(
@@ -203,7 +203,7 @@ def step_results(steps: Steps, values: Values) -> StepResults:
         static_w=values["power.idle_w"] + values["power.static_w"],
         compute_j=steps.compute_j,
         memory_j=steps.memory_j,
-        # A step that waits for data waits like one that waits for the host.
+        # Waiting for data is treated like waiting for the host.
         host_s=np.maximum(steps.host_s, steps.data_s - waiting_s),
         waiting_s=waiting_s,
     )
@@ -218,7 +218,7 @@ def step_results(steps: Steps, values: Values) -> StepResults:
 
 
 def unhidden_s(gpu_s: Floats, host_s: Floats, values: Values) -> Floats:
-    """What a step takes beyond the longer of GPU and host, because they take turns at waiting."""
+    """Return the time of a step beyond the longer of GPU and host, which alternate in waiting."""
     longer, shorter = np.maximum(gpu_s, host_s), np.minimum(gpu_s, host_s)
     sharpness = values["host.overlap"]
     evenness = (shorter / np.maximum(longer, TINY_S)) ** sharpness
@@ -226,12 +226,12 @@ def unhidden_s(gpu_s: Floats, host_s: Floats, values: Values) -> Floats:
 
 
 def voltage_of(values: Values) -> cap_curve.VoltageCurve:
-    """How the voltage follows the clock."""
+    """Return the voltage curve."""
     return cap_curve.VoltageCurve(values["power.voltage_floor"], values["power.voltage_knee"])
 
 
 def all_pairs(profiles: Sequence[StepProfile], placements: Sequence[Placement]) -> Steps:
-    """Every profile on every placement, placements running fastest."""
+    """Return every profile on every placement; placements vary fastest."""
 
     def of_profile(values: list[float]) -> Floats:
         return np.repeat(np.array(values, dtype=np.float64), len(placements))
@@ -264,7 +264,7 @@ def all_pairs(profiles: Sequence[StepProfile], placements: Sequence[Placement]) 
 
 
 def _sums(profile: StepProfile) -> tuple[float, ...]:
-    """Passes and optimizer of a step together."""
+    """Return passes and optimizer of a step together."""
     times, one, last = profile.accumulate, profile.passes, profile.optimizer
     return (
         times * one.compute_s + last.compute_s,
@@ -276,7 +276,7 @@ def _sums(profile: StepProfile) -> tuple[float, ...]:
 
 
 def _exposed_s(profiles: Sequence[StepProfile], placements: Sequence[Placement]) -> Floats:
-    """Exchange of gradients that backward does not hide, profiles by placements in a row."""
+    """Return the exchange of gradients that backward does not hide, flattened over placements."""
     backward_s = np.array([p.backward_s for p in profiles])
     gradient_bytes = np.array([p.gradient_bytes for p in profiles])
     exposed_s = np.zeros((len(profiles), len(placements)))

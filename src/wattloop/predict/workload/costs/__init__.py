@@ -1,7 +1,7 @@
-"""Shapes -> an Operation, without torch: what each kind of operation computes and moves.
+"""Cost functions from shapes to an Operation, without torch: FLOPs and bytes of each kind.
 
-The tracer writes its operations through these functions, and a microbenchmark describes its case
-by them; so a measured case and a traced operation have the same features.
+The tracer and the microbenchmarks use the same functions, so that a measured case and a traced
+operation have the same features.
 """
 
 from wattloop.predict.workload.costs.compute import attention, conv, gemm, rnn

@@ -1,4 +1,4 @@
-"""Compute-bound operations: matrix products, convolutions, attention, recurrent layers."""
+"""Cost of compute-bound operations: matrix products, convolutions, attention, recurrent layers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ def gemm(
     bias: bool = False,
     **place: Unpack[OpContext],
 ) -> Operation:
-    """A batch of B products of M x K with K x N into row-major M x N.
+    """Return a batch of B products of M x K with K x N into row-major M x N.
 
     A linear layer's forward is `nt` (its weight is stored N x K), the gradient of its input `nn`,
     the gradient of its weight `tn`. A bias is added in the same kernel.
@@ -59,7 +59,8 @@ def conv(  # noqa: PLR0913 - a convolution has that many numbers
     bias: bool = False,
     **place: Unpack[OpContext],
 ) -> Operation:
-    """One pass of a convolution of `n` images of `c_in` channels and size `hw` (of the input).
+    """Return one pass of a convolution of `n` images of `c_in` channels and size `hw` (of the
+    input).
 
     `direction` is `forward`, `data` or `weight`. One axis is a picture of height 1; three fold
     the first two into the height. A transposed convolution does what the gradient of the input of
@@ -124,7 +125,7 @@ def conv_output(
     transposed: bool = False,
     output_padding: Sequence[int] = (0, 0, 0),
 ) -> tuple[int, ...]:
-    """Lengths of the result along each axis."""
+    """Return the lengths of the result along each axis."""
     axes = zip(hw, kernel, stride, padding, dilation, output_padding, strict=False)
     if transposed:
         return tuple((x - 1) * s - 2 * p + d * (k - 1) + o + 1 for x, k, s, p, d, o in axes)
@@ -138,7 +139,7 @@ def _per_axis(value: Lengths, axes: int) -> tuple[int, ...]:
 
 
 def _folded(lengths: Sequence[int], empty: int = 1) -> tuple[int, int]:
-    """Height and width; one axis is a width, three have the first two in the height."""
+    """Return height and width; one axis is a width, three have the first two in the height."""
     if len(lengths) == 1:
         return empty, lengths[0]
     *high, width = lengths
@@ -162,7 +163,7 @@ def attention(  # noqa: PLR0913 - attention has that many numbers
     mask_elements: int | None = None,
     **place: Unpack[OpContext],
 ) -> Operation:
-    """Attention of `heads` queries over `kv_heads` keys and values, forward or backward.
+    """Return attention of `heads` queries over `kv_heads` keys and values, forward or backward.
 
     `flash` and `efficient` never write the scores and skip what a causal mask hides; `math`
     computes all of them and moves them between its kernels. `value_dim` is the width of the
@@ -176,7 +177,7 @@ def attention(  # noqa: PLR0913 - attention has that many numbers
     q, o = batch * heads * q_len * head_dim, batch * heads * q_len * value_dim
     k, v = batch * kv_heads * kv_len * head_dim, batch * kv_heads * kv_len * value_dim
     mask = (batch * kv_len if mask_elements is None else mask_elements) if masked else 0
-    # The log of each row's sum, in fp32, is kept for the backward pass.
+    # The log of each row's sum, in fp32, is stored for the backward pass.
     rows_bytes = 4.0 * batch * heads * q_len if fused else 0.0
     if direction == "forward":
         flops = 2.0 * pairs * (head_dim + value_dim)
@@ -223,7 +224,7 @@ def attention(  # noqa: PLR0913 - attention has that many numbers
 
 
 def _causal_pairs(q_len: int, kv_len: int) -> int:
-    """Pairs of query and key with the key not after the query (counted from the top left)."""
+    """Return the pairs of query and key with the key not after the query (from the top left)."""
     whole = min(q_len, kv_len)
     return whole * (whole + 1) // 2 + (q_len - whole) * kv_len
 
@@ -247,7 +248,7 @@ def rnn(  # noqa: PLR0913 - a recurrent layer has that many numbers
     training: bool = True,
     **place: Unpack[OpContext],
 ) -> Operation:
-    """All layers of a recurrent network over a sequence, forward or backward.
+    """Return all layers of a recurrent network over a sequence, forward or backward.
 
     The backward pass computes gradients of input, state and weights: twice the forward's
     products. Weights are counted as moved once; that they are read again at each step is the
@@ -300,7 +301,7 @@ def rnn(  # noqa: PLR0913 - a recurrent layer has that many numbers
 def rnn_weights(
     cell: str, layers: int, input_size: int, hidden: int, bidirectional: bool, biased: bool
 ) -> int:
-    """Number of weights of all layers."""
+    """Return the number of weights of all layers."""
     ways = 2 if bidirectional else 1
     per_row = layers * (hidden + (2 if biased else 0)) + input_size + (layers - 1) * hidden * ways
     return GATES[cell] * hidden * ways * per_row
@@ -309,6 +310,6 @@ def rnn_weights(
 def rnn_reserve_elements(
     cell: str, layers: int, hidden: int, batch: int, seq: int, bidirectional: bool
 ) -> int:
-    """Elements kept for the backward pass: each gate, and the state of the cell."""
+    """Return the elements stored for the backward pass: each gate, and the state of the cell."""
     ways = 2 if bidirectional else 1
     return (GATES[cell] + 1) * layers * ways * batch * seq * hidden

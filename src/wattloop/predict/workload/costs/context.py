@@ -1,4 +1,4 @@
-"""What every cost function takes beside its shapes, and how the two become an Operation."""
+"""Context of a cost function: phase, module and type of the call, merged into an Operation."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +9,7 @@ from wattloop.predict.workload.operation import DTYPE_BYTES, Kind, Operation, Ph
 
 
 class OpContext(TypedDict, total=False):
-    """Where an operation is called; and, where the caller knows better, what it moves."""
+    """Location of a call; and, where the caller knows better, the bytes it moves."""
 
     op: str
     phase: Phase
@@ -29,12 +29,12 @@ def operation(
     place: OpContext,
     detail: Mapping[str, object],
 ) -> Operation:
-    """The operation as computed from its shapes, with what the caller says put over it."""
+    """Return the operation computed from its shapes, with the caller's values on top."""
     return replace(default, detail=dict(detail), **place)
 
 
 def element_bytes(dtype: str) -> int:
-    """Bytes of one element of that arithmetic or storage type."""
+    """Return the bytes of one element of that arithmetic or storage type."""
     size = DTYPE_BYTES.get(dtype) or _STORED_BYTES.get(dtype)
     if size is None:
         known = ", ".join((*DTYPE_BYTES, *_STORED_BYTES))
@@ -43,12 +43,12 @@ def element_bytes(dtype: str) -> int:
 
 
 def phase_of(direction: str) -> Phase:
-    """Gradients belong to the backward pass, unless the caller says otherwise."""
+    """Return the backward phase for gradients, unless the caller states another."""
     return Phase.FORWARD if direction == "forward" else Phase.BACKWARD
 
 
 def start(kind: Kind, op: str, dtype: str, direction: str = "forward") -> Operation:
-    """An operation of which only the name and the arithmetic are known."""
+    """Return an operation with only name and arithmetic."""
     return Operation(op=op, kind=kind, phase=phase_of(direction), dtype=dtype)
 
 

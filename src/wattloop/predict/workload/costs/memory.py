@@ -1,4 +1,4 @@
-"""Memory-bound operations: over rows (norms, softmax, losses, pooling) and elementwise streams."""
+"""Cost of memory-bound operations: over rows (norms, softmax, losses, pooling) and elementwise."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ def norm(
     affine: bool = True,
     **place: Unpack[OpContext],
 ) -> Operation:
-    """Normalisation, `batch`, `layer`, `group` or `rms`.
+    """Return a normalisation, `batch`, `layer`, `group` or `rms`.
 
     Rows of `columns` elements are normalised each by itself; only `batch` normalises columns:
     its rows are N*H*W and its columns the channels. Statistics and weights are fp32.
@@ -46,7 +46,7 @@ def norm(
 def softmax(
     direction: str, rows: int, columns: int, *, dtype: str, **place: Unpack[OpContext]
 ) -> Operation:
-    """Softmax or its logarithm over rows of `columns` elements."""
+    """Return a softmax or its logarithm over rows of `columns` elements."""
     size = element_bytes(dtype)
     elements = rows * columns
     forward = direction == "forward"
@@ -62,7 +62,7 @@ def softmax(
 def loss(
     direction: str, rows: int, columns: int, *, dtype: str, **place: Unpack[OpContext]
 ) -> Operation:
-    """The negative log likelihood of `rows` log-probabilities over `columns` classes.
+    """Return the negative log likelihood of `rows` log-probabilities over `columns` classes.
 
     Forward looks up one element a row. Backward fills the gradient with zeros and then writes
     one element a row. The logarithm of the softmax before it is a `softmax` of its own.
@@ -90,7 +90,7 @@ def pool(
     indices: bool = True,
     **place: Unpack[OpContext],
 ) -> Operation:
-    """Pooling of windows; a maximum also keeps where it was found (`indices`)."""
+    """Return pooling of windows; a maximum also stores its position (`indices`)."""
     size = element_bytes(dtype)
     kept = 8 if indices else 0
     forward = direction == "forward"
@@ -164,7 +164,7 @@ def elementwise(
     flops_per_element: float = 1.0,
     **place: Unpack[OpContext],
 ) -> Operation:
-    """One pass over tensors of `elements` each."""
+    """Return one pass over tensors of `elements` each."""
     size = element_bytes(dtype)
     made = replace(
         start(Kind.ELEMENTWISE, "aten.add", dtype),
@@ -183,7 +183,7 @@ def reduction(
     tensors_read: float = 1.0,
     **place: Unpack[OpContext],
 ) -> Operation:
-    """A sum, mean, maximum or norm of `elements` into `results`."""
+    """Return a sum, mean, maximum or norm of `elements` into `results`."""
     size = element_bytes(dtype)
     made = replace(
         start(Kind.REDUCTION, "aten.sum", dtype),
@@ -197,7 +197,7 @@ def reduction(
 def copy(
     elements: int, from_dtype: str, to_dtype: str, strided: bool, **place: Unpack[OpContext]
 ) -> Operation:
-    """A copy, with a conversion where the types differ; `strided` when the layouts do."""
+    """Return a copy, with a conversion where the types differ; `strided` when the layouts do."""
     made = replace(
         start(
             Kind.COPY,
@@ -212,7 +212,7 @@ def copy(
 
 
 def index(elements: int, dtype: str, **place: Unpack[OpContext]) -> Operation:
-    """Gather or scatter of `elements`, one 64-bit index each."""
+    """Return a gather or scatter of `elements`, one 64-bit index each."""
     size = element_bytes(dtype)
     made = replace(
         start(Kind.INDEX, "aten.index", dtype),
@@ -225,7 +225,7 @@ def index(elements: int, dtype: str, **place: Unpack[OpContext]) -> Operation:
 def random(
     elements: int, dtype: str, *, tensors_read: float = 0.0, **place: Unpack[OpContext]
 ) -> Operation:
-    """Random numbers; a dropout reads its input and writes a mask of bytes beside the result."""
+    """Return random numbers; a dropout reads its input and writes a byte mask with the result."""
     size = element_bytes(dtype)
     mask = 1.0 if tensors_read else 0.0
     made = replace(
@@ -238,12 +238,12 @@ def random(
 
 
 def view(**place: Unpack[OpContext]) -> Operation:
-    """Another look at the same memory: the host's time only."""
+    """Return a view of the same memory: only the host's time."""
     made = replace(start(Kind.VIEW, "aten.view", "fp32"), kernels=0)
     return operation(made, place, {})
 
 
 def other(elements: int, dtype: str, **place: Unpack[OpContext]) -> Operation:
-    """An operation that has no rule: its tensors are read and written once."""
+    """Return an operation without a rule: its tensors are read and written once."""
     made = replace(start(Kind.OTHER, "aten.unknown", dtype), ruled=False)
     return operation(made, place, {"elements": elements})

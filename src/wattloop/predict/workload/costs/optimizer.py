@@ -1,4 +1,4 @@
-"""Optimizer steps: the passes over parameters and states that each optimizer makes."""
+"""Cost of optimizer steps: the passes over parameters and states that each optimizer makes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,10 +9,9 @@ from wattloop.predict.workload.costs.context import OpContext, element_bytes, op
 from wattloop.predict.workload.costs.memory import elementwise, view
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 
-# How many kernels a list operation of CUDA launches.
-#
-# A kernel's arguments hold so many tensors and so many blocks (a block does a chunk of a tensor);
-# what does not fit goes into the next kernel (ATen/native/cuda/MultiTensorApply.cuh).
+# Kernels that a list operation of CUDA launches. The arguments of a kernel hold a limited number of
+# tensors and blocks (a block processes a chunk of a tensor); the rest goes into the next kernel
+# (ATen/native/cuda/MultiTensorApply.cuh).
 
 _TENSORS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 
@@ -24,7 +23,9 @@ _CHUNK = 65536
 
 
 def launches(sizes: Sequence[int], lists: int) -> int:
-    """Kernels for one operation over so many lists of tensors of these sizes (in elements)."""
+    """Return the kernels for one operation over so many lists of tensors of these sizes (in
+    elements).
+    """
     most = _TENSORS[min(max(lists, 1), 5)]
     kernels = tensors = blocks = 0
     for size in sizes:
@@ -33,7 +34,7 @@ def launches(sizes: Sequence[int], lists: int) -> int:
         tensors += 1
         blocks += -(-size // _CHUNK)
         if blocks >= _BLOCKS:
-            # A tensor cut in the middle goes on in the next kernel.
+            # A tensor cut in the middle continues in the next kernel.
             kernels += blocks // _BLOCKS
             blocks %= _BLOCKS
             tensors = 1 if blocks else 0
@@ -43,10 +44,8 @@ def launches(sizes: Sequence[int], lists: int) -> int:
     return kernels + (1 if tensors else 0)
 
 
-# Optimizer steps: which passes over the parameters and their states each style makes.
-#
-# As torch.optim does them from the second step on, without `capturable`, `amsgrad` or `maximize`.
-# Bias corrections of the `loop` and `foreach` styles are computed by the host, tensor by tensor.
+# As in torch.optim from the second step on, without `capturable`, `amsgrad` or `maximize`. The host
+# computes bias corrections of the `loop` and `foreach` styles, tensor by tensor.
 
 STYLES = ("loop", "foreach", "fused")
 """`loop`: an operation per parameter; `foreach`: per list of them; `fused`: one for all."""
@@ -54,7 +53,7 @@ STYLES = ("loop", "foreach", "fused")
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One operation over lists of tensors: what it reads and writes, of each element."""
+    """One operation over lists of tensors: its reads and writes per element."""
 
     op: str
     reads: int
@@ -65,7 +64,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerRule:
-    """What an optimizer does in a step.
+    """Passes of an optimizer in a step.
 
     Attributes:
         passes: of the `loop` and `foreach` styles, in order.
@@ -98,7 +97,7 @@ def foreach(  # noqa: PLR0913 - most have a default
     sizes: Sequence[int] | None = None,
     **place: Unpack[OpContext],
 ) -> Operation:
-    """One list operation over `tensors` tensors of `elements` in all.
+    """Return one list operation over `tensors` tensors of `elements` in all.
 
     Fused, what it reads and writes follows from the optimizer; else say `lists_read` and
     `lists_written` (a multiplication in place reads one and writes one). `sizes` of the tensors
@@ -134,7 +133,7 @@ def foreach(  # noqa: PLR0913 - most have a default
 def optimizer_step(
     optimizer: str, sizes: Sequence[int], *, style: str = "foreach", dtype: str = "fp32"
 ) -> tuple[Operation, ...]:
-    """All operations of a step over parameters of these sizes (in elements)."""
+    """Return all operations of a step over parameters of these sizes (in elements)."""
     rule = rule_of(optimizer)
     if style not in STYLES:
         raise ConfigError(f"style '{style}' is not known; use one of {', '.join(STYLES)}")
@@ -195,7 +194,7 @@ def optimizer_step(
 
 
 def rule_of(optimizer: str) -> OptimizerRule:
-    """The rule of an optimizer by name, or an error that lists the names."""
+    """Return the rule of an optimizer by name, or raise an error that lists the names."""
     if optimizer not in OPTIMIZERS:
         known = ", ".join(OPTIMIZERS)
         raise ConfigError(f"optimizer '{optimizer}' is not known; use one of {known}")
@@ -245,7 +244,7 @@ _RMSPROP = (
 
 
 def _fused(op: str, states: int, flops: int) -> Pass:
-    """Parameter, gradient and states read; parameter and states written."""
+    """Return the fused pass: parameter, gradient and states read; parameter and states written."""
     return Pass(op, reads=2 + states, writes=1 + states, flops=flops, lists=2 + states)
 
 

@@ -1,4 +1,4 @@
-"""From one call that torch made to operations: which cost rule applies."""
+"""Cost rules: from one torch call to its operations."""
 
 from wattloop.predict.workload.rules.call import Call, ModuleCall
 from wattloop.predict.workload.rules.registry import operations_of, register_rule

@@ -1,4 +1,4 @@
-"""One call of an operation, as cost rules see it."""
+"""Call of an operation or module, as input of cost rules."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Shape = tuple[int, ...]
 
 @dataclass
 class Call:
-    """What was called with what; tensors have shapes and strides but no values.
+    """One call; tensors have shapes and strides but no values.
 
     Attributes:
         name: such as `aten.addmm`, without the overload.
@@ -42,7 +42,7 @@ class Call:
 
     @property
     def place(self) -> OpContext:
-        """Where it is called, with the shapes and bytes of its tensors."""
+        """Return its context, with the shapes and bytes of its tensors."""
         return OpContext(
             op=self.name,
             phase=self.phase,
@@ -55,12 +55,12 @@ class Call:
 
     @property
     def part(self) -> OpContext:
-        """As `place`, without shapes and bytes, for an operation that is part of this call."""
+        """Its context without shapes and bytes, for an operation that is part of this call."""
         return OpContext(op=self.name, phase=self.phase, module=self.module, calls=0)
 
     @cached_property
     def dtype(self) -> str:
-        """Storage type of its first floating-point tensor, of its first tensor else."""
+        """Return the storage type of its first floating-point tensor, else of its first tensor."""
         for each in (*self.inputs, *self.outputs):
             if each.dtype.is_floating_point:
                 return dtype_name(each.dtype)
@@ -69,7 +69,7 @@ class Call:
 
     @property
     def product_dtype(self) -> str:
-        """Arithmetic of a product or convolution of its tensors."""
+        """Return the arithmetic of a product or convolution of its tensors."""
         return "tf32" if self.precision == "tf32" and self.dtype == "fp32" else self.dtype
 
     @property
@@ -77,7 +77,7 @@ class Call:
         return max((each.numel() for each in (*self.inputs, *self.outputs)), default=0)
 
     def arg(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument by position or name."""
+        """Return an argument by position or name."""
         if position < len(self.args):
             return self.args[position]
         return self.kwargs.get(name, default)
@@ -85,7 +85,7 @@ class Call:
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """One forward call of a module that has a rule of its own, and its backward.
+    """Forward call of a module with its own rule, or its backward.
 
     Attributes:
         module: the module itself.
@@ -106,7 +106,7 @@ class ModuleCall:
 
 
 def tensors_among(values: Sequence[Any]) -> list[Any]:
-    """Tensors in arguments and lists of arguments, each once."""
+    """Return tensors in arguments and lists of arguments, each once."""
     import torch
 
     found: dict[int, Any] = {}
@@ -120,7 +120,7 @@ def tensors_among(values: Sequence[Any]) -> list[Any]:
 
 
 def tensor_bytes(tensor: Any) -> int:
-    """Bytes in memory behind a tensor: what is broadcast is counted once."""
+    """Return the bytes in memory behind a tensor: broadcast elements count once."""
     elements = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         if stride or size == 0:
@@ -129,7 +129,7 @@ def tensor_bytes(tensor: Any) -> int:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Our short name of a torch dtype."""
+    """Return the short name of a torch dtype."""
     name = str(dtype).removeprefix("torch.")
     return _NAMES.get(name, name)
 

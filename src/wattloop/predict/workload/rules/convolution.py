@@ -1,4 +1,4 @@
-"""Convolution and its gradients as aten calls them, and cuDNN's workspace."""
+"""Cost rules of convolution and its gradients, and cuDNN's workspace."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +17,7 @@ def _forward(call: Call) -> list[Operation]:
     y = call.result
     size = y.element_size()
     if bias is not None:
-        # The library has no bias: it is added to the result in a pass of its own.
+        # The library has no bias: it is added to the result in a separate pass.
         place["bytes_read"] = place.get("bytes_read", 0.0) - bias.numel() * bias.element_size()
     made = [_conv(call, "forward", x, weight, call.args[3:9], place)]
     if bias is not None:
@@ -82,7 +82,7 @@ def _conv(
 
 
 def is_channels_last(tensor: Any) -> bool:
-    """Whether channels lie together in memory, as tensor cores want them."""
+    """Return whether channels are contiguous in memory, as tensor cores need."""
     import torch
 
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -100,7 +100,7 @@ RULES: dict[str, Callable[[Call], Operation | list[Operation]]] = {
 }
 
 
-# Memory that cuDNN takes for itself while it convolves.
+# Workspace of cuDNN.
 #
 # Tensor cores convolve pictures with channels last. Where tensors come with channels first, cuDNN
 # copies all three of a call (picture, weight, result) into a workspace, and needs
@@ -129,7 +129,7 @@ ALIGNED = 8
 
 
 SMALL_SIDE = 8
-"""Pictures up to this wide: the gradient of a 1x1 weight is no plain product for cuDNN."""
+"""Pictures up to this wide: for cuDNN the gradient of a 1x1 weight is not a plain product."""
 
 
 FEWEST_CHANNELS = 32
@@ -137,11 +137,13 @@ FEWEST_CHANNELS = 32
 
 
 MANY_PIXELS = 512
-"""Single pixels from which on cuDNN makes the gradient of a 1x1 weight for each alone, in tf32."""
+"""Number of single pixels from which cuDNN computes the gradient of a 1x1 weight for each alone, in
+tf32.
+"""
 
 
 def workspace_bytes(call: Call) -> int:
-    """Bytes beside inputs and results while this call runs; 0 where none are known of."""
+    """Return the bytes in addition to inputs and results while this call runs; 0 where unknown."""
     if call.name == "aten.convolution":
         x, weight = call.args[:2]
         return _taken(call, x, weight, call.result, call.args[3:9], backward=False)

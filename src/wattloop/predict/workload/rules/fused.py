@@ -1,4 +1,4 @@
-"""Operations that CUDA runs whole and the tracer keeps whole: see `tracing.whole`."""
+"""Cost rules of operations that CUDA runs as one call: see `tracing.fused_ops`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -90,7 +90,7 @@ def _rms_norm(call: Call) -> Operation:
 
 
 def _gates(call: Call) -> Operation:
-    """The gates of one step of a recurrent layer."""
+    """Return the gates of one step of a recurrent layer."""
     op = call.name.replace("wattloop.", "aten._thnn_fused_").replace("_gates", "_cell")
     place = call.place | OpContext(op=op)
     return costs.elementwise(call.elements, 0, 0, call.dtype, flops_per_element=6.0, **place)

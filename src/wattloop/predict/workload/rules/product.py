@@ -1,4 +1,4 @@
-"""Matrix products of aten."""
+"""Cost rules of matrix products."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ def _dot(call: Call) -> Operation:
 
 
 def _grouped(call: Call) -> Operation:
-    """A product for each group of rows (experts); half precision does all in one kernel."""
+    """A product for each group of rows (experts); half precision computes all in one kernel."""
     first, second = call.args[:2]
     offsets = call.arg(2, "offs")
     groups = offsets.numel() if offsets is not None else first.shape[0]
@@ -53,7 +53,7 @@ def _product(call: Call, first: Any, second: Any, *, bias: bool) -> Operation:
 
 
 def _read(matrix: Any) -> str:
-    """`t` when consecutive elements lie along columns, as in a transposed view."""
+    """Return `t` when consecutive elements lie along columns, as in a transposed view."""
     rows, columns = matrix.stride()[-2:]
     return "t" if rows == 1 and columns != 1 and matrix.shape[-2] > 1 else "n"
 

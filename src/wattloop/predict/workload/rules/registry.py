@@ -1,4 +1,4 @@
-"""Which rule an operation has; users add their own."""
+"""Registry of cost rules, to which users can add their own."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ ModuleRule = Callable[[ModuleCall], Operation | Sequence[Operation]]
 
 
 def register_rule(target: str | type, rule: Callable[[Any], Any]) -> None:
-    """Count an operation (`"aten.my_op"`, `"mylib.scan"`) or a module class by a rule of yours.
+    """Register a rule for an operation (`"aten.my_op"`, `"mylib.scan"`) or a module class.
 
     The rule of an operation gets a `Call`, that of a module a `ModuleCall` for its forward and
     another for its backward; both give operations, best made by `wattloop.predict.workload.costs`.
@@ -35,13 +35,13 @@ def register_rule(target: str | type, rule: Callable[[Any], Any]) -> None:
 
 
 def unregister_rule(target: str | type) -> None:
-    """Take a rule that was registered away again."""
+    """Remove a registered rule."""
     _user_rules.pop(target, None)  # type: ignore[arg-type]  # a class is simply not found
     _module_rules.pop(target, None)  # type: ignore[arg-type]  # a name is simply not found
 
 
 def registered() -> tuple[str, ...]:
-    """What users registered, by name and source, for a key of the cache."""
+    """Return the user's rules, by name and source, for a key of the cache."""
     return tuple(
         f"{target}:{_source(rule)}"
         for target, rule in sorted(
@@ -54,7 +54,7 @@ def registered() -> tuple[str, ...]:
 
 
 def module_rule(module: Any) -> ModuleRule | None:
-    """The rule of a module's class or of one it inherits from."""
+    """Return the rule of a module's class or of one it inherits from."""
     if not _module_rules:
         return None
     for each in type(module).__mro__:
@@ -64,7 +64,7 @@ def module_rule(module: Any) -> ModuleRule | None:
 
 
 def operations_of(call: Call) -> Sequence[Operation]:
-    """What a call does; by its bytes when no rule is known."""
+    """Return the operations of a call; by its bytes when no rule is known."""
     rule = _user_rules.get(call.name) or _RULES.get(call.name) or stream.rule_of(call)
     made = rule(call)
     return (made,) if isinstance(made, Operation) else made

@@ -1,4 +1,4 @@
-"""Norms, softmax, losses, pooling and embeddings of aten."""
+"""Cost rules of norms, softmax, losses, pooling and embeddings."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -54,7 +54,7 @@ def _batch_norm(call: Call) -> Operation:
 
 
 def _trains(call: Call) -> bool:
-    """Whether a batch norm uses the statistics of its batch."""
+    """Return whether a batch norm uses the statistics of its batch."""
     if _backward(call):
         return bool(call.arg(7, "train", True))
     return bool(call.arg(5, "training", True)) if "no_stats" not in str(call.func) else True
@@ -85,7 +85,7 @@ def _nll_loss(call: Call) -> Operation:
 
 
 def _pair_loss(call: Call) -> Operation:
-    """A loss of two alike tensors: computed element by element, then reduced."""
+    """Return a loss of two equal-shaped tensors: elementwise, then reduced."""
     if _backward(call):
         return costs.loss(
             "backward", call.elements, 1, dtype=call.dtype, **(call.place | OpContext(kernels=1))

@@ -1,4 +1,6 @@
-"""Operations that pass over their tensors once: named lists, torch's own tags, else bytes only."""
+"""Cost rules of operations that pass over their tensors once: by name, by torch's tags, or by
+bytes.
+"""
 
 from collections.abc import Callable, Sequence
 from math import log2, prod
@@ -83,7 +85,7 @@ Rule = Callable[[Call], Operation | Sequence[Operation]]
 
 
 def rule_of(call: Call) -> Rule:
-    """The rule of an operation that has none of its own."""
+    """Return the rule of an operation without its own."""
     known = _KNOWN.get(call.func)
     if known is None:
         known = _KNOWN[call.func] = _find(call)
@@ -112,7 +114,7 @@ def _find(call: Call) -> Rule:
 
 
 def _out_of_place(base: str) -> tuple[Any, ...]:
-    """The same operation with a result of its own: torch tags some in that form only."""
+    """Return the out-of-place variant: torch tags some operations only in that form."""
     import torch
 
     packet = getattr(torch.ops.aten, base[:-1], None) if base.endswith("_") else None
@@ -140,7 +142,7 @@ def _elementwise(call: Call) -> Operation:
 
 
 def _gradient(call: Call) -> Operation:
-    """The gradient of something that passes over its tensors passes over them too."""
+    """Return the gradient of a streaming operation, which streams too."""
     return costs.elementwise(call.elements, 0, 0, call.dtype, flops_per_element=2.0, **call.place)
 
 
@@ -171,7 +173,7 @@ def _copy(call: Call) -> Operation:
 
 
 def _into_zeros(call: Call) -> Operation:
-    """The gradient of a slice: as many zeros as the whole, then a copy into the slice."""
+    """Return the gradient of a slice: zeros of the whole size, then a copy into the slice."""
     grad, whole = call.inputs[0], call.outputs[0]
     name = dtype_name(grad.dtype)
     bytes_written = float(tensor_bytes(whole) + tensor_bytes(grad))
@@ -180,7 +182,7 @@ def _into_zeros(call: Call) -> Operation:
 
 
 def _index(call: Call) -> Operation:
-    """What is gathered or scattered is moved, not the whole that it is taken from."""
+    """Return the gathered or scattered elements, not the whole tensor."""
     out = call.outputs[0] if call.outputs else call.inputs[0]
     indices = [each for each in call.inputs if not each.dtype.is_floating_point]
     picked = max((each.numel() for each in indices), default=out.numel())
@@ -196,7 +198,7 @@ def _index(call: Call) -> Operation:
 
 
 def _values(call: Call) -> int:
-    """Elements that are put into a tensor: those of the last floating-point argument."""
+    """Return the elements put into a tensor: those of the last floating-point argument."""
     values = [each for each in call.inputs[1:] if each.dtype.is_floating_point]
     return int(values[-1].numel()) if values else int(call.elements)
 
@@ -222,7 +224,7 @@ def _dropout_backward(call: Call) -> Operation:
 
 
 def _fourier(call: Call) -> Operation:
-    """Real or complex transforms along one or more axes."""
+    """Return real or complex transforms along one or more axes."""
     axes = call.args[1]
     whole = max((*call.inputs, *call.outputs), key=lambda each: each.numel())
     length = prod(whole.shape[axis] for axis in axes)
@@ -253,7 +255,7 @@ def _other(call: Call) -> Operation:
 
 
 def _moved(call: Call) -> OpContext:
-    """Shapes and bytes; what is changed in place is read and written."""
+    """Return shapes and bytes; a tensor changed in place is read and written."""
     place = call.place
     if not call.outputs and call.name.endswith("_"):
         place["bytes_written"] = place.get("bytes_read", 0.0)

@@ -1,1 +1,1 @@
-"""How a model is run on fake tensors so that its operations can be written down."""
+"""Tracing of a model on fake tensors."""

@@ -1,4 +1,4 @@
-"""Types that CUDA's autocast gives each operation, reproduced on fake CPU tensors."""
+"""Types of CUDA's autocast for each operation, reproduced on fake CPU tensors."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -7,24 +7,22 @@ from typing import Any
 
 import torch
 
-# The types that CUDA's autocast gives each operation, for fake tensors on the CPU.
-#
-# CPU autocast has other lists (it leaves norms and softmax in bf16). While a trace runs, the
-# operations of CUDA's lists (ATen/autocast_mode.h) get kernels of ours for the CPU's autocast key,
-# and what only the CPU lists is let through.
+# CPU autocast has other lists (it leaves norms and softmax in bf16). During a trace, the operations
+# of CUDA's lists (ATen/autocast_mode.h) get our kernels for the CPU's autocast key, and operations
+# that only the CPU lists pass through.
 
 
 @contextmanager
 def cuda_lists(here: Callable[[], int]) -> Iterator["WeightCasts"]:
-    """Autocast has CUDA's lists in here, in the passes forward and backward (what is recomputed).
+    """Use CUDA's autocast lists within this context, forward and backward (recomputation).
 
-    `here` says where a cast of a weight is made.
+    `here` returns the location of a cast of a weight.
     """
     weights = WeightCasts(here)
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
-            # torch warns that kernels are overridden, which is what we are here for.
+            # torch warns about overridden kernels, which is intended here.
             warnings.simplefilter("ignore")
             _install(library, weights)
         yield weights
@@ -36,8 +34,8 @@ def cuda_lists(here: Callable[[], int]) -> Iterator["WeightCasts"]:
 def autocasting(dtype: Any, weights: "WeightCasts", forgot: Callable[[int], Any]) -> Iterator[None]:
     """Autocast to `dtype`, or not at all if it is None, until the forward pass ends.
 
-    Casts of weights are kept until then; `forgot` is entered when all that were made in one
-    place are let go of.
+    Casts of weights are cached until then; `forgot` is entered when those of one location are
+    freed.
     """
     try:
         with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
@@ -47,7 +45,7 @@ def autocasting(dtype: Any, weights: "WeightCasts", forgot: Callable[[int], Any]
 
 
 class WeightCasts:
-    """Casts down; those of weights are kept until the forward pass ends."""
+    """Casts to low precision; those of weights are cached until the forward pass ends."""
 
     def __init__(self, here: Callable[[], int]) -> None:
         self._here = here
@@ -56,9 +54,9 @@ class WeightCasts:
         self._made: dict[int, list[tuple[int, Any]]] = {}
 
     def forget(self, forgot: Callable[[int], Any]) -> None:
-        """Drop the casts; only what the backward pass saved stays alive.
+        """Free the casts; only those saved for the backward pass stay alive.
 
-        From then on none is kept: what is recomputed casts its weights again.
+        From then on none is cached: a recomputed forward casts its weights again.
         """
         for place, keys in self._made.items():
             with forgot(place):
@@ -68,7 +66,7 @@ class WeightCasts:
         self._keeps = False
 
     def low(self, value: Any) -> Any:
-        """The value as autocast gives it to an operation of low precision."""
+        """Return the value as autocast gives it to an operation of low precision."""
         dtype = torch.get_autocast_dtype("cpu")
         if not _eligible(value) or value.dtype == dtype:
             return value
@@ -233,7 +231,7 @@ addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot s
 
 @contextmanager
 def cuda_autocast_is_ours() -> Iterator[None]:
-    """`torch.autocast("cuda", ...)` in a model acts on the fake tensors in here."""
+    """Apply `torch.autocast("cuda", ...)` in a model to the fake tensors within this context."""
     kind: Any = torch.autocast
     make, enter = kind.__init__, kind.__enter__
     moved: list[Any] = []
@@ -265,5 +263,5 @@ def cuda_autocast_is_ours() -> Iterator[None]:
 
 
 def _usual() -> Any:
-    """The type where a model names none: that of the autocast around it, else CUDA's default."""
+    """Return the default type: that of the autocast around it, else CUDA's default."""
     return torch.get_autocast_dtype("cpu" if torch.is_autocast_enabled("cpu") else "cuda")

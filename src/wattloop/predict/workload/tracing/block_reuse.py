@@ -1,4 +1,4 @@
-"""Trace equal blocks of a model once and reuse their operations."""
+"""Reuse of equal blocks: trace one of them and repeat its operations."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from wattloop.predict.workload.tracing.recorder import Recorder
 
 
 def structure_of(module: Any, position: str = "") -> tuple[Any, ...]:
-    """A value that is equal for modules that do the same on the same inputs.
+    """Return a value that is equal for modules that do the same on the same inputs.
 
     `position` is the module's index among its siblings: settings that merely repeat it (the
     number of a layer) do not count as different.
@@ -66,17 +66,17 @@ def _setting(name: str, value: Any, position: str) -> Any:
 
 
 def _numbers(name: str) -> bool:
-    """Whether a setting of that name can be the number of a layer."""
+    """Return whether a setting of that name can be the number of a layer."""
     return any(part in name for part in ("layer", "idx", "index", "block", "depth", "_id"))
 
 
 _MACHINERY = frozenset(vars(torch.nn.Module())) | {"training", "forward"}
-"""What every module has; compared by hand above."""
+"""Attributes of every module; compared separately above."""
 
 
 @dataclass
 class Taken:
-    """Memory that a skipped call takes until its backward pass.
+    """Memory of a skipped call until its backward pass.
 
     Attributes:
         second: number of the call that ran in its place.
@@ -96,7 +96,7 @@ def skipped(
     given: Sequence[Any],
     places: Sequence[Any],
 ) -> list[Any]:
-    """Outputs as those of the call that ran, connected to inputs and parameters."""
+    """Return outputs like those of the executed call, connected to inputs and parameters."""
     memory = recorder.memory
     memory.peak_bytes = max(memory.peak_bytes, memory.live_bytes + taken.rise_bytes)
     memory.add(taken.bytes)
@@ -124,7 +124,7 @@ def skipped(
 
 
 class _Skip(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
-    """Takes the memory of a block in the forward pass and gives it back in the backward."""
+    """Autograd function that allocates the memory of a block forward and frees it backward."""
 
     @staticmethod
     def forward(ctx: Any, recorder: Any, taken: Taken, places: Any, *sources: Any) -> Any:
@@ -134,7 +134,7 @@ class _Skip(torch.autograd.Function):  # type: ignore[misc]  # torch is not type
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        """Gradients of the shapes of the sources."""
+        """Return gradients of the shapes of the sources."""
         recorder = ctx.recorder
         memory = recorder.memory
         recorder.skipped_levels.setdefault(ctx.taken.second, []).append(memory.live_bytes)
@@ -152,7 +152,7 @@ def _empty(place: Any) -> Any:
 
 @dataclass
 class BlockCall:
-    """One call of a block that ran, and those that it stands for.
+    """Executed call of a block, and the skipped calls that it represents.
 
     Attributes:
         path: of the module.
@@ -175,7 +175,7 @@ class BlockCall:
 
 @dataclass
 class Alike:
-    """Calls that are alike so far.
+    """Equal calls so far.
 
     Attributes:
         ran: numbers of those that ran.
@@ -191,7 +191,7 @@ class Alike:
 
 
 def comparable(value: Any) -> Any:
-    """What has to be the same of an input for two calls to be alike."""
+    """Return the properties of an input that equal calls share."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape), value.stride(), value.dtype, value.requires_grad
     if value is None or isinstance(value, (bool, int, float, str, torch.dtype)):
@@ -200,12 +200,12 @@ def comparable(value: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether an output can be made again from its shape."""
+    """Return whether an output can be recreated from its shape."""
     return value is None or isinstance(value, (torch.Tensor, bool, int, float, str))
 
 
 def placed(value: Any, given: Sequence[Any]) -> Any:
-    """An output as the input it is, as a shape to make, or as it is."""
+    """Return an output as an input reference, as a shape to create, or unchanged."""
     for index, each in enumerate(given):
         if each is value and isinstance(value, torch.Tensor):
             return ("input", index)
@@ -215,7 +215,7 @@ def placed(value: Any, given: Sequence[Any]) -> Any:
 
 
 def new_bytes(outputs: Sequence[Any], places: Sequence[Any]) -> int:
-    """Memory behind outputs that the call made itself, each storage once."""
+    """Return the memory of outputs that the call created itself, each storage once."""
     made = {
         each.untyped_storage()._cdata: int(each.untyped_storage().nbytes())
         for each, place in zip(outputs, places, strict=True)
@@ -224,17 +224,15 @@ def new_bytes(outputs: Sequence[Any], places: Sequence[Any]) -> int:
     return sum(made.values())
 
 
-# Blocks that are alike are traced once.
-#
-# Of calls that are alike (same parent, alike modules, inputs of the same shapes) the first two
-# run, and the last one of the siblings; those between stand for the second and are skipped: they
-# give outputs of the right shapes, gradients for inputs and parameters, and take the memory that
-# the second one took. The first may differ from the rest (weights that are cast only once), the
-# last too (it is the first to give gradients to what all share).
+# Of equal calls (same parent, equal modules, inputs of the same shapes) the first two and the last
+# one run. Those between are skipped and counted as the second: they give outputs of the right
+# shapes, gradients for inputs and parameters, and allocate the memory of the second. The first may
+# differ from the rest (weights that are cast only once), and so may the last (it is the first to
+# give gradients to shared tensors).
 
 
 class Blocks:
-    """Watches calls of modules that have likenesses, and skips what was traced already."""
+    """Tracker of equal module calls that skips those already traced."""
 
     def __init__(self, model: Any, recorder: Recorder) -> None:
         self.calls: list[BlockCall] = []
@@ -249,27 +247,27 @@ class Blocks:
         self._find(model)
 
     def times(self, block: int) -> int:
-        """How often what ran in this call of a block happens."""
+        """Return how often the operations of this call of a block happen."""
         return prod(1 + len(self.calls[each].others) for each in self.chain(block))
 
     def chain(self, block: int) -> Iterator[int]:
-        """A call of a block and those it ran inside of."""
+        """Return a call of a block and its enclosing calls."""
         while block >= 0:
             yield block
             block = self.calls[block].outer
 
     def groups(self) -> list[list[int]]:
-        """Calls that are alike and ran, where there were more than one."""
+        """Return executed calls that are equal, where there are more than one."""
         return [each.ran for each in self._alike.values() if len(each.ran) > 1]
 
     def absorb(self, block: int, by: int) -> None:
-        """A call that ran turns out to be like another, which stands for it from now on."""
+        """Merge an executed call into an equal one."""
         self.absorbed.add(block)
         self.calls[by].others.append(self.calls[block].path)
 
     @contextmanager
     def watched(self, model: Any) -> Iterator[None]:
-        """Calls of blocks are watched in here."""
+        """Watch calls of blocks within this context."""
         changed: list[tuple[Any, type]] = []
         try:
             for each in model.modules():
@@ -282,7 +280,7 @@ class Blocks:
                 each.__class__ = kind
 
     def called(self, module: Any, kind: type, args: Any, kwargs: Any) -> Any:
-        """A block was called: run it or skip it."""
+        """Run or skip a called block."""
         if not self._skippable() or id(module) in self._called:
             # A module that is called again shares its weights with the first call.
             return kind.__call__(module, *args, **kwargs)
@@ -303,12 +301,12 @@ class Blocks:
         return result
 
     def here(self) -> int:
-        """The call of a block that is running."""
+        """Return the call of a block that is running."""
         return self._paths.block
 
     @contextmanager
     def forgetting(self, block: int) -> Iterator[None]:
-        """Memory of a call that is given back in here is that of the calls it stands for, too."""
+        """Free the memory of skipped calls with that of the call that represents them."""
         before = self._memory.live_bytes
         yield
         size = before - self._memory.live_bytes
@@ -362,10 +360,10 @@ class Blocks:
             return tree_unflatten(made, shape)
 
     def _correct(self, alike: Alike) -> None:
-        """Whether a block keeps its input shows only after it: the caller lets go of it.
+        """Correct the kept memory: whether a block keeps its input shows only after it.
 
-        After a block that ran, memory changes by one amount until the next call; after a
-        skipped one, which keeps nothing, by another. The difference is what was kept.
+        After an executed block, memory changes by one amount until the next call; after a skipped
+        one, which keeps nothing, by another. The difference is what was kept.
         """
         gap = self._memory.live_bytes - alike.left_bytes
         if alike.taken is not None and alike.gap_bytes is not None:
@@ -376,14 +374,14 @@ class Blocks:
             alike.gap_bytes = gap
 
     def _skippable(self) -> bool:
-        """Not in a recomputed forward pass, nor while checkpointing watches what is saved."""
+        """Return whether a call may be skipped: not while recomputing or checkpointing."""
         return (
             self._recorder.phase is Phase.FORWARD
             and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
         )
 
     def _find(self, model: Any) -> None:
-        """Modules of more than one layer, with those siblings that are alike."""
+        """Find modules of more than one layer, with their equal siblings."""
         siblings: dict[Any, list[Any]] = {}
         for parent, parent_path in [(each, name) for name, each in model.named_modules()]:
             for name, each in parent._modules.items():
@@ -407,15 +405,15 @@ class Blocks:
 
 
 _SMALLEST = 4
-"""Modules in a block that is worth watching."""
+"""Least number of modules in a block."""
 
 
 Written = tuple[Operation, int]
-"""An operation and the call of a block that it belongs to."""
+"""Operation and the call of a block that it belongs to."""
 
 
 def whole_step(written: Sequence[Written], blocks: Blocks) -> Iterator[Operation]:
-    """Each operation with its count and the modules it stands for, neighbours joined."""
+    """Return each operation with its count and modules, equal neighbours merged."""
     _absorb(written, blocks)
     labels = {number: _label(blocks, number) for number in range(len(blocks.calls))}
     gone = blocks.absorbed
@@ -428,7 +426,7 @@ def whole_step(written: Sequence[Written], blocks: Blocks) -> Iterator[Operation
 
 
 def joined(operations: Iterable[Operation]) -> Iterator[Operation]:
-    """Neighbours that are alike become one with a count."""
+    """Merge equal neighbours into one with a count."""
     last: Operation | None = None
     for each in operations:
         if last is not None and replace(each, count=last.count) == last:
@@ -456,7 +454,7 @@ def _labelled(
 
 
 def _absorb(written: Sequence[Written], blocks: Blocks) -> None:
-    """First and last of alike calls join the second where they did exactly the same."""
+    """Merge first and last of equal calls with the second where they did exactly the same."""
     done: dict[int, list[Written]] = {}
     for operation, block in written:
         for each in blocks.chain(block):
@@ -474,7 +472,7 @@ def _absorb(written: Sequence[Written], blocks: Blocks) -> None:
 def _relative(
     written: Sequence[Written], block: int, blocks: Blocks
 ) -> list[tuple[Operation, int]]:
-    """Operations of a call with paths inside of it, so that two calls can be compared."""
+    """Return the operations of a call with relative paths, for comparison."""
     path = len(blocks.calls[block].path)
     own = blocks.times(block)
     return [
@@ -484,7 +482,7 @@ def _relative(
 
 
 def _label(blocks: Blocks, number: int) -> str:
-    """`layers.0-31` for a call that stands for many, with what it is inside of labelled too."""
+    """Return `layers.0-31` for a call that represents many, with labelled parents."""
     call = blocks.calls[number]
     path = call.path
     if call.outer >= 0:
@@ -502,7 +500,7 @@ def _label(blocks: Blocks, number: int) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """0, 1, 2, 5 -> `0-2,5`."""
+    """Format 0, 1, 2, 5 as `0-2,5`."""
     parts: list[list[int]] = []
     for each in numbers:
         if parts and each == parts[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""Values and shapes that depend on data, which fake tensors do not have."""
+"""Tracking of values and shapes that depend on data, which fake tensors do not have."""
 
 import operator
 from dataclasses import dataclass
@@ -9,15 +9,13 @@ import torch
 
 from wattloop.core.errors import ConfigError
 
-# What is known of the data of some tensors: it came from no input, or was chosen evenly.
-#
-# Models read random numbers (is this layer dropped?), lengths of packed sequences, and which rows
-# an expert was chosen for. Fake tensors have no values, but these have an expected one.
+# Models read random numbers (is this layer dropped?), lengths of packed sequences, and the rows of
+# an expert. Fake tensors have no values, but these have an expected one.
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Of the elements of a tensor.
+    """Known values of the elements of a tensor.
 
     Attributes:
         value: of each, or of each that is not zero; None if it is an index that was chosen.
@@ -31,23 +29,23 @@ class Known:
 
 
 def know(tensor: Any, fact: Known) -> None:
-    """Remember a fact for as long as the tensor lives."""
+    """Record a fact for the lifetime of the tensor."""
     tensor.wattloop_known = fact
 
 
 def known(tensor: Any) -> Known | None:
-    """What is known of a tensor."""
+    """Return the known facts of a tensor."""
     return getattr(tensor, "wattloop_known", None)
 
 
 def picked(mask: Any) -> int:
-    """How many elements of a mask are set: all, unless it tells what was chosen."""
+    """Return how many elements of a mask are set: all, unless it marks a choice."""
     fact = known(mask)
     return int(mask.numel() if fact is None else min(mask.numel(), ceil(_set(mask, fact))))
 
 
 def carry(name: str, args: Any, result: Any) -> None:
-    """What is known of the result of an operation from what is known of its arguments."""
+    """Derive the facts of a result from those of its arguments."""
     follow = _FOLLOWED.get(name)
     if follow is not None:
         follow(args, result)
@@ -65,12 +63,12 @@ def _uniform(args: Any, result: Any) -> None:
 
 
 def _broken(args: Any, result: Any) -> None:
-    """Training that is worth a prediction has no infinite numbers."""
+    """Return that a tensor has no infinite numbers."""
     know(result, Known(0))
 
 
 def _chosen(args: Any, result: Any) -> None:
-    """The place of the largest of some numbers: as likely one as another."""
+    """Return the index of the largest number as an even choice."""
     indices = result[1] if isinstance(result, (list, tuple)) else result
     source = args[0]
     axis = next((each for each in args[1:] if each is not None), None)
@@ -79,7 +77,7 @@ def _chosen(args: Any, result: Any) -> None:
 
 
 def _largest(args: Any, result: Any) -> None:
-    """`topk(x, k, dim=-1)`: the number of them comes before the axis."""
+    """Return the indices of `topk(x, k, dim=-1)`: k comes before the axis."""
     _chosen((args[0], args[2] if len(args) > 2 else -1), result)
 
 
@@ -99,7 +97,7 @@ def _compared(how: Any) -> Any:
 
 
 def _marked(args: Any, result: Any) -> None:
-    """One of each row set, at the index that was chosen."""
+    """Return one set element per row, at the chosen index."""
     target, _, index = args[:3]
     fact = known(index)
     if fact is not None and fact.choices and target.dtype == torch.int64:
@@ -150,11 +148,11 @@ _FOLLOWED = {
 
 
 MOST_READS = 2_000
-"""A loop that waits for a number never ends here; models read a few per layer at most."""
+"""Limit of reads: a loop that waits for a number would never end."""
 
 
 class Guesses:
-    """Stands in for data where a default exists, and says so in `notes`.
+    """Defaults for values that depend on data, recorded in `notes`.
 
     Attributes:
         value: what a number read from a tensor is taken to be, 0 or 1.
@@ -170,7 +168,7 @@ class Guesses:
         self.notes: dict[str, None] = {}
 
     def run(self, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """The result of an operation, by a default where it depends on data."""
+        """Run an operation, with a default where it depends on data."""
         special = _SPECIAL.get(name)
         if special is not None:
             return special(self, name, path, func, args, kwargs)
@@ -186,7 +184,7 @@ class Guesses:
             ) from problem
 
     def note(self, text: str) -> None:
-        """Say once what was assumed."""
+        """Record an assumption once."""
         self.notes.setdefault(text)
 
 
@@ -237,7 +235,7 @@ def _unique(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: A
 
 
 def _index(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
-    """A mask as index picks everything: it becomes as many whole numbers."""
+    """Convert a mask index, which selects everything, to as many integers."""
     indices = args[1]
     if not any(_is_mask(each) for each in indices):
         return func(*args, **kwargs)
@@ -254,7 +252,7 @@ def _index(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: An
 
 
 def _ctc_loss(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
-    """Every target is taken to be as long as the longest there can be."""
+    """Assume that every target has the maximum length."""
     scores, targets, lengths = args[:3]
     steps, batch = (scores.shape[0], scores.shape[1]) if scores.dim() == 3 else (*scores.shape, 1)
     count = len(lengths) if isinstance(lengths, (list, tuple)) else batch
@@ -264,7 +262,7 @@ def _ctc_loss(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs:
 
 
 def _grouped_mm(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
-    """Products by group: torch knows their shapes for bf16 only."""
+    """Compute products by group: torch has their shapes for bf16 only."""
     first, second = args[:2]
     offsets = args[2] if len(args) > 2 else kwargs.get("offs")
     if first.dim() == 2 and second.dim() == 2:

@@ -1,4 +1,4 @@
-"""Build a module, a Transformers configuration or a factory's model with fake weights."""
+"""Models on fake weights: of a module, a Transformers configuration or a factory."""
 
 import warnings
 from collections import OrderedDict
@@ -20,9 +20,9 @@ from wattloop.predict.workload.tracing.constant_tracking import Known, know
 
 @contextmanager
 def on_fake_weights(module: Any) -> Iterator[None]:
-    """Parameters and buffers are replaced by fake ones in here.
+    """Replace parameters and buffers by fake ones within this context.
 
-    After it the model is as it was, with what its forward pass keeps in attributes undone.
+    Afterwards the model is restored, including attributes that its forward pass sets.
     """
     _no_lazy_ones(module)
     kept = [(each, dict(vars(each)), _contents(each)) for each in module.modules()]
@@ -47,20 +47,20 @@ def on_fake_weights(module: Any) -> Iterator[None]:
 
 
 def _contents(module: Any) -> list[tuple[Any, Any]]:
-    """Lists, dictionaries and sets among the attributes, each with a copy."""
+    """Return lists, dictionaries and sets among the attributes, each with a copy."""
     held = (value for value in vars(module).values() if type(value) in _CONTAINERS)
     return [(each, each.copy()) for each in held]
 
 
 def _stand_in(tensor: Any, known: dict[int, Any]) -> Any:
-    """The same fake tensor each time a tensor is met."""
+    """Return the same fake tensor each time for a tensor."""
     if id(tensor) not in known:
         known[id(tensor)] = _fake_weight(tensor)
     return known[id(tensor)]
 
 
 def _away(value: Any, known: dict[int, Any]) -> Any:
-    """What is on the CPU goes together with fake tensors, and may be a setting."""
+    """Return whether a tensor is replaced; small CPU tensors may be settings."""
     if isinstance(value, torch.Tensor) and value.device.type != "cpu":
         return _stand_in(value, known)
     return value
@@ -94,10 +94,10 @@ _CONTAINERS = (list, dict, set, OrderedDict)
 
 @contextmanager
 def conversions_work() -> Iterator[None]:
-    """Modules of fake tensors can be converted in here.
+    """Allow conversions of modules of fake tensors within this context.
 
-    Torch swaps the contents of fake weights, which it refuses for those that anyone refers to
-    (the fake mode does); new ones are put in their place here, the same for weights that are tied.
+    Torch swaps the contents of fake weights, which it refuses for tensors with other references
+    (the fake mode has some). New ones replace them here, the same for tied weights.
     """
     kind: Any = torch.nn.Module
     original = kind._apply
@@ -130,7 +130,7 @@ def conversions_work() -> Iterator[None]:
 
 
 def module_of(model: Any) -> Any:
-    """The module that `model` is, describes or makes; called where tensors are fake."""
+    """Return the module that `model` is, describes or makes; called in the fake mode."""
     if isinstance(model, torch.nn.Module):
         # What torch.compile wraps is traced as it would run without.
         return getattr(model, "_orig_mod", model)
@@ -151,7 +151,7 @@ def module_of(model: Any) -> Any:
 
 
 def faked(values: Any) -> Any:
-    """Tensors among `values` (tensors, lists, dictionaries) as fake ones of the same shape."""
+    """Convert tensors in `values` (tensors, lists, dictionaries) to fake ones of the same shape."""
     if callable(values) and not isinstance(values, torch.Tensor):
         values = values()
     if isinstance(values, Mapping) and type(values) is not dict:
@@ -167,7 +167,7 @@ def _fake(value: Any) -> Any:
 
 
 def _from_config(config: Any) -> Any:
-    """The model a configuration is for: the class it names, else the one with a training loss."""
+    """Build the model of a configuration: the class it names, else the one with a training loss."""
     import transformers
 
     names = list(getattr(config, "architectures", None) or ())
@@ -196,7 +196,7 @@ _AUTO_CLASSES = (
 
 @contextmanager
 def _building() -> Iterator[None]:
-    """A model is built in here: its weights have no values, its settings do."""
+    """Build a model within this context: its weights have no values, its settings do."""
     with (
         _SmallOnesAreReal(),
         _NothingIsFound(),
@@ -209,10 +209,10 @@ def _building() -> Iterator[None]:
 
 
 class _NothingIsFound(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed here
-    """Initialisations that look at what they made (is a value out of bounds?) find nothing."""
+    """Mode in which initialisations that search for values (out of bounds?) find none."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Answer 0 where a number is read from a fake tensor."""
+        """Return 0 where a number is read from a fake tensor."""
         if func is torch.ops.aten._local_scalar_dense.default:
             tensor = args[0]
             if isinstance(tensor, FakeTensor) and tensor.constant is None:
@@ -221,7 +221,7 @@ class _NothingIsFound(TorchDispatchMode):  # type: ignore[misc]  # torch is not 
 
 
 class _SmallOnesAreReal(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed here
-    """Short ranges of numbers stay real while a model is built.
+    """Mode in which short ranges of numbers stay real while a model is built.
 
     Models read settings from them, such as a rate of dropout for each layer.
     """
@@ -229,7 +229,7 @@ class _SmallOnesAreReal(TorchFunctionMode):  # type: ignore[misc]  # torch is no
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Make small ranges real, leave the rest as it is."""
+        """Make small ranges real."""
         kwargs = kwargs or {}
         if func in _RANGES and all(isinstance(each, (int, float)) for each in args):
             with unset_fake_temporarily():

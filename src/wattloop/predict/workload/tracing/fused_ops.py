@@ -1,6 +1,4 @@
-"""Operations that CUDA runs as one kernel or library call: attention, recurrent layers, RMS norm,
-dropout.
-"""
+"""Operations that CUDA runs whole: attention, recurrent layers, RMS norm and dropout."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ from wattloop.predict.workload.tracing.constant_tracking import Known, know
 
 
 def define(name: str, fake: Any, backward: Any = None, saves: Any = None) -> None:
-    """An operation that exists on fake tensors only, so that running it for real is an error."""
+    """Define an operation for fake tensors only; running it for real is an error."""
     made = torch.library.custom_op(f"wattloop::{name}", fake, mutates_args=(), device_types=())
     made.register_fake(fake)
     if backward is not None:
@@ -23,7 +21,7 @@ def define(name: str, fake: Any, backward: Any = None, saves: Any = None) -> Non
 
 
 def attention_algorithm(q: Any, k: Any, v: Any, mask: Any, causal: bool, grouped: bool) -> str:
-    """Which kernel CUDA takes: `flash`, `efficient` or `math`.
+    """Return the kernel that CUDA chooses: `flash`, `efficient` or `math`.
 
     The rules of torch's sdp_utils: flash has no masks and no float32, the memory-efficient kernel
     no grouped heads; both want four axes and aligned heads.
@@ -52,7 +50,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """The kernel of `aten::scaled_dot_product_attention`."""
+    """Implement `aten::scaled_dot_product_attention`."""
     algorithm = attention_algorithm(q, k, v, attn_mask, is_causal, enable_gqa)
     if algorithm == "math":
         # CUDA runs it as separate kernels too: they are traced one by one.
@@ -90,10 +88,10 @@ def _attention_backward_fake(
 
 
 def _laid_out(like: Tensor, algorithm: str, width: int) -> Tensor:
-    """A result of the shape of `like`, in memory as the kernel lays it out.
+    """Return a result of the shape of `like`, in the kernel's memory layout.
 
-    Heads lie beside each other, so that joining them is a view; flash attention keeps the order
-    of batch and sequence that its input has.
+    Heads are adjacent, so that joining them is a view; flash attention keeps the order of batch and
+    sequence of its input.
     """
     turned = like.transpose(1, 2)
     if algorithm == "flash" and width == like.shape[-1]:
@@ -129,7 +127,7 @@ def lstm_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The kernel of `aten::lstm_cell`."""
+    """Implement `aten::lstm_cell`."""
     hidden, cell = hx
     out, state, _ = torch.ops.wattloop.lstm_gates(x @ w_ih.t(), hidden @ w_hh.t(), cell, b_ih, b_hh)
     return out, state
@@ -143,7 +141,7 @@ def gru_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
 ) -> Tensor:
-    """The kernel of `aten::gru_cell`."""
+    """Implement `aten::gru_cell`."""
     return torch.ops.wattloop.gru_gates(x @ w_ih.t(), hx @ w_hh.t(), hx, b_ih, b_hh)[0]
 
 
@@ -264,7 +262,7 @@ def _rnn_gradient(ctx: Any, grad: Any, *_: Any) -> Any:
 
 
 def recurrent(cell: str) -> Any:
-    """The kernel of `aten::lstm.input` and its like."""
+    """Implement `aten::lstm.input` and its variants."""
 
     def kernel(
         x: Tensor,
@@ -297,7 +295,7 @@ def recurrent(cell: str) -> Any:
 
 
 def packed(cell: str) -> Any:
-    """The kernel of `aten::lstm.data` and its like: sequences packed one step after the other."""
+    """Implement `aten::lstm.data` and its variants: packed sequences."""
 
     def kernel(
         data: Tensor,
@@ -321,7 +319,7 @@ def packed(cell: str) -> Any:
 
 
 def packing(note: Callable[[str], None]) -> Any:
-    """The kernel of `aten::_pack_padded_sequence`, with all sequences of full length."""
+    """Implement `aten::_pack_padded_sequence`, with all sequences of full length."""
 
     def kernel(x: Tensor, lengths: Tensor, batch_first: bool) -> Any:
         note("sequences that are packed are taken to have their full length")
@@ -338,7 +336,7 @@ def packing(note: Callable[[str], None]) -> Any:
 def unpacking(
     data: Tensor, batch_sizes: Tensor, batch_first: bool, padding_value: float, total_length: int
 ) -> Any:
-    """The kernel of `aten::_pad_packed_sequence`, with all sequences of full length."""
+    """Implement `aten::_pad_packed_sequence`, with all sequences of full length."""
     steps = batch_sizes.numel()
     padded = data.clone().unflatten(0, (steps, -1))
     lengths = torch.full((padded.shape[1],), steps, dtype=torch.int64)
@@ -356,17 +354,15 @@ define("rnn", _rnn_fake, _rnn_gradient, _rnn_saves)
 define("rnn_backward", _rnn_backward_fake)
 
 
-# Operations that CUDA runs as one kernel or library call and CPU would take apart.
-#
-# Each is an operation of our own with fake and autograd formulas; while a trace runs, the
-# dispatcher of torch gives calls of the original to it (`whole_operations`).
+# Each is a custom operation with fake and autograd formulas; during a trace torch's dispatcher
+# routes calls of the original to it (`whole_operations`).
 
 
 @contextmanager
 def whole_operations(note: Callable[[str], None]) -> Iterator[None]:
-    """Attention, recurrent layers, RMS norm and dropout stay whole in here.
+    """Keep attention, recurrent layers, RMS norm and dropout whole within this context.
 
-    `note` is told what is assumed of data.
+    `note` receives assumptions about data.
     """
     library = torch.library.Library("aten", "IMPL")
     try:

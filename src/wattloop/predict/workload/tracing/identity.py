@@ -1,4 +1,4 @@
-"""What determines a trace, as text, so that a trace made before can be found."""
+"""Identity of a trace as text: the cache key of a model, its inputs and its options."""
 
 import functools
 import hashlib
@@ -19,11 +19,11 @@ from wattloop.version import __version__
 
 
 class _Unknown(Exception):
-    """Something has no source or value that could be written down."""
+    """Signal that something has no source or printable value."""
 
 
 def identity_of(request: Request) -> list[str] | None:
-    """Parts of a key; None when something cannot be told, such as a function without source."""
+    """Return parts of a key; None when something is unknown, such as a function without source."""
     try:
         return [
             f"wattloop {__version__}",
@@ -59,13 +59,13 @@ def _model(model: Any) -> Iterator[str]:
         yield type(model).__qualname__
         yield json.dumps(model.to_dict(), sort_keys=True, default=str)
     else:
-        # What a factory does may depend on anything; what it makes can be looked at.
+        # A factory may depend on anything; the module that it makes can be inspected.
         with FakeTensorMode(allow_non_fake_inputs=True):
             yield from _module(module_of(model))
 
 
 def _module(model: Any) -> Iterator[str]:
-    """Structure, settings, shapes and the source of every class that is not torch's own."""
+    """Return structure, settings, shapes and the source of every class that is not torch's own."""
     kinds = set()
     for name, each in model.named_modules():
         kinds.add(type(each))
@@ -102,7 +102,7 @@ def _shapes(values: Any) -> str:
 
 
 def _value(value: Any, depth: int = 0) -> str:
-    """A plain value, or the source of a function with what it closes over."""
+    """Return a plain value, or the source of a function with its closure."""
     if value is None or isinstance(value, (bool, int, float, str, bytes, torch.dtype)):
         return repr(value)
     if depth > 4:
@@ -131,7 +131,7 @@ def _value(value: Any, depth: int = 0) -> str:
 
 
 def _source(thing: Any) -> str:
-    """Name, and the whole file that it comes from: what it calls is often beside it."""
+    """Return the name and the whole source file, which often includes the functions it calls."""
     try:
         name, file = thing.__qualname__, inspect.getsourcefile(thing)
         inspect.getsource(thing)

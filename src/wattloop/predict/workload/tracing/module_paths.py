@@ -1,4 +1,4 @@
-"""Which module an operation belongs to.
+"""Module path of each operation, forward and backward.
 
 Forward, it is the innermost module being called. Backward, autograd tells which node it
 evaluates; nodes are numbered in the order in which the forward pass made them, and the numbers
@@ -17,7 +17,7 @@ _ACCUMULATES = 2**63
 
 
 class Spot(NamedTuple):
-    """A module's path, and the call of a block (see `blocks`) that it was reached through."""
+    """Path of a module, and the call of a block (see `block_reuse`) that contains it."""
 
     path: str
     block: int
@@ -27,7 +27,7 @@ OUTSIDE = Spot("", -1)
 
 
 class Paths:
-    """Follows the modules of a model as they are called.
+    """Tracker of the modules of a model as they are called.
 
     Attributes:
         names: of modules, by identity.
@@ -53,12 +53,12 @@ class Paths:
 
     @property
     def recomputing(self) -> bool:
-        """Whether a module is being called in the backward pass."""
+        """Return whether a module is being called in the backward pass."""
         return self.backward and bool(self._stack)
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Modules called in here are followed."""
+        """Track module calls within this context."""
         hooks = torch.nn.modules.module
         before = hooks.register_module_forward_pre_hook(self._enter)
         after = hooks.register_module_forward_hook(self._leave, always_call=True)
@@ -70,7 +70,7 @@ class Paths:
 
     @contextmanager
     def inside(self, path: str, block: int) -> Iterator[None]:
-        """What happens in here belongs to that call of a block."""
+        """Assign operations within this context to that call of a block."""
         before, self.block = self.block, block
         self._stack.append(path)
         self._mark()
@@ -82,7 +82,7 @@ class Paths:
             self._mark()
 
     def current(self) -> Spot:
-        """Where the operation being dispatched belongs."""
+        """Return the location of the operation being dispatched."""
         self.accumulating = False
         if self._stack:
             return self._here()
@@ -102,7 +102,7 @@ class Paths:
         return Spot(path, self._block_of(path) if self.backward else self.block)
 
     def _block_of(self, path: str) -> int:
-        """Of a module, or of the one around it: some hold parameters and are never called."""
+        """Return the block of a module, or of its parent: some modules are never called."""
         while path not in self._blocks:
             if not path:
                 return -1
@@ -112,7 +112,7 @@ class Paths:
     def _enter(self, module: Any, _: Any) -> None:
         path = self.names.get(id(module))
         if path is None:
-            # A module that is not part of the model, such as a loss.
+            # A module outside the model, such as a loss.
             path = self._stack[-1] if self._stack else type(module).__name__.lower()
         if not self.backward:
             self._blocks.setdefault(path, self.block)

@@ -1,4 +1,4 @@
-"""Modules that a user's rule counts: what they do inside is run but not written down."""
+"""Modules with a user's cost rule: their inner operations run but are not recorded."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from wattloop.predict.workload.tracing.recorder import Recorder
 
 @contextmanager
 def counted_by_rules(model: Any, recorder: Recorder, precision: str) -> Iterator[None]:
-    """Outermost modules of `model` that have a rule are counted by it in here."""
+    """Count outermost modules of `model` that have a rule by it within this context."""
     hooks = []
     for path, module in model.named_modules():
         rule = module_rule(module)
@@ -34,7 +34,7 @@ def counted_by_rules(model: Any, recorder: Recorder, precision: str) -> Iterator
 
 
 class _Watcher:
-    """Asks the rule of one module: when it was called, and when its backward pass begins."""
+    """Hook of one module that calls its rule, forward and backward."""
 
     def __init__(
         self, path: str, rule: Callable[[ModuleCall], Any], recorder: Recorder, precision: str
@@ -46,7 +46,7 @@ class _Watcher:
         self._waiting: list[ModuleCall] = []
 
     def called(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """The module has run forward, maybe again in the backward pass."""
+        """Record a forward call of the module, possibly in the backward pass."""
         given = tensors_among(tree_flatten((args, kwargs))[0])
         made = tensors_among(tree_flatten(result)[0])
         floats = [each for each in (*given, *made) if each.dtype.is_floating_point]
@@ -65,7 +65,7 @@ class _Watcher:
             self._waiting.append(replace(call, phase=Phase.BACKWARD))
 
     def saw(self, phase: Phase, block: int) -> None:
-        """An operation of the module; the first of the backward pass stands for all of them."""
+        """Record an operation of the module; the first of the backward pass represents all."""
         if phase is Phase.BACKWARD and not self._recorder.paths.recomputing:
             while self._waiting:
                 self._write(self._waiting.pop(), phase, block)

@@ -1,4 +1,4 @@
-"""The dispatch mode that records every operation, and the storages that are alive."""
+"""Dispatch mode that records every operation and the memory of live storages."""
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from wattloop.predict.workload.tracing.module_paths import Paths
 
 
 class Memory:
-    """Bytes of storages alive, and the most of them at once.
+    """Bytes of live storages, and their maximum.
 
     `resident` storages (parameters, buffers, inputs) are known from the start and not counted.
     """
@@ -25,12 +25,12 @@ class Memory:
         self.live_bytes = 0
         self.peak_bytes = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
-        # Held, so that no storage made later is taken for one of them.
+        # References, so that no later storage gets the same identity.
         self._resident = [each.untyped_storage() for each in resident]
         self._known = {each._cdata for each in self._resident}
 
     def saw(self, tensors: Sequence[Any]) -> None:
-        """These tensors were made by an operation, or are views of what was."""
+        """Record tensors that an operation made, or their views."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             key = storage._cdata
@@ -42,12 +42,10 @@ class Memory:
             self._alive[key] = weakref.ref(storage, self._forget(key, size))
 
     def add(self, size: int) -> None:
-        """So many bytes are in use."""
         self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def remove(self, size: int) -> None:
-        """So many bytes are free again."""
         self.live_bytes -= size
 
     def _forget(self, key: int, size: int) -> Any:
@@ -60,7 +58,7 @@ class Memory:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed here
-    """Writes down every operation that torch dispatches while it is entered.
+    """Recorder of every operation that torch dispatches within this mode.
 
     Attributes:
         operations: so far, in order, each with the call of a block that it belongs to.
@@ -93,7 +91,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Operations in here are run but not written down."""
+        """Run operations within this context without recording them."""
         self._pauses += 1
         try:
             yield
@@ -101,7 +99,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
             self._pauses -= 1
 
     def peak_bytes(self) -> int:
-        """Most memory in use, with the backward passes of skipped calls as the one they follow."""
+        """Return the peak memory, with the backward passes of skipped calls."""
         peak = self.memory.peak_bytes
         for block, levels in self.skipped_levels.items():
             start, top = self.rises.get(block, (0, 0))
@@ -109,7 +107,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
         return peak
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operation on fake tensors and write it down."""
+        """Run one operation on fake tensors and record it."""
         kwargs = kwargs or {}
         if self._pauses:
             return func(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What to trace, checked before torch is loaded."""
+"""Arguments of a trace, checked before torch is imported."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _LOSSES = ("cross_entropy", "mse")
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `trace`; see there. `merge`: blocks that are alike are traced once."""
+    """Arguments of `trace`. `merge`: equal blocks are traced once."""
 
     model: Any
     inputs: Any

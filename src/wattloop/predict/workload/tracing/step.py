@@ -1,4 +1,4 @@
-"""Trace one training step on fake tensors: forward, loss, backward, optimizer."""
+"""Trace of one training step on fake tensors: forward, loss, backward, optimizer."""
 
 import threading
 from collections import Counter
@@ -40,7 +40,7 @@ from wattloop.version import __version__
 
 
 def loss_of(request: Request, output: Any, targets: Any, guesses: Guesses) -> Any:
-    """A number to differentiate; None where nothing is."""
+    """Return a number to differentiate; None where nothing is."""
     if request.loss is not None:
         return _asked_loss(request.loss, output, targets)
     own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
@@ -79,7 +79,7 @@ def _first_float(output: Any) -> Any:
 
 @dataclass(frozen=True)
 class Optimizing:
-    """What an optimizer does and keeps.
+    """Operations and memory of an optimizer.
 
     Attributes:
         name: as in `costs.optimizers`; empty when there is none.
@@ -95,7 +95,7 @@ class Optimizing:
 
     @classmethod
     def of(cls, request: Request, trained: Sequence[Any]) -> "Optimizing":
-        """The optimizer that a request asks for, over these parameters."""
+        """Return the requested optimizer over these parameters."""
         if not request.training or not request.optimizer:
             return cls("", (), 0.0, 0.0)
         name = (
@@ -118,7 +118,7 @@ class Optimizing:
 
 
 def _unscaling(name: str, by_dtype: dict[str, list[int]]) -> list[Operation]:
-    """Under fp16 a gradient scaler divides gradients and looks for infinities."""
+    """Return the operations of a gradient scaler under fp16: divide and search for infinities."""
     made = [
         costs.foreach(
             name,
@@ -137,7 +137,7 @@ def _unscaling(name: str, by_dtype: dict[str, list[int]]) -> list[Operation]:
 
 
 def _name_of(optimizer: Any) -> str:
-    """The rule for an optimizer of torch."""
+    """Return the rule for an optimizer of torch."""
     kind = type(optimizer).__name__.lower()
     group = optimizer.param_groups[0]
     decays = bool(group.get("weight_decay"))
@@ -170,12 +170,12 @@ _LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def traced(request: Request) -> Workload:
-    """The workload that a request describes; one at a time: torch's dispatcher is changed."""
+    """Trace a request; not thread-safe, because it changes torch's dispatcher."""
     with _ONE_AT_A_TIME:
         try:
             return _guessing(request)
         except _NotWhenSkipping:
-            # Skipped blocks do not leave behind what the model looks for afterwards.
+            # Skipped blocks do not set attributes that the model may read afterwards.
             return _guessing(replace(request, merge=False))
 
 
@@ -186,12 +186,12 @@ def _guessing(request: Request) -> Workload:
     except ConfigError:
         if not guesses.guessed:
             raise
-    # A number read from a tensor was taken to be 0, and that did not go through.
+    # A number read from a tensor was assumed to be 0, and that failed.
     return _Step(request, Guesses(1)).run()
 
 
 class _NotWhenSkipping(ConfigError):
-    """Something went wrong after blocks were skipped; it may be why."""
+    """Error after blocks were skipped, which may be the cause."""
 
 
 class _Step:
@@ -223,7 +223,7 @@ class _Step:
         recorder = Recorder(request.precision, paths, memory, self.guesses)
         blocks = Blocks(module if request.merge else torch.nn.Identity(), recorder)
         activations = self._passes(module, inputs, targets, recorder, blocks)
-        # An optimizer leaves out what got no gradient.
+        # An optimizer skips parameters without a gradient.
         updated = [each for each in trained if each.grad is not None]
         optimizing = Optimizing.of(request, updated)
         sizes = _sizes(updated)
@@ -231,7 +231,7 @@ class _Step:
         resident = sum(_bytes(each) for each in (*held, *given, *kept))
         states = optimizing.state_bytes
         gradients = float(sum(_bytes(each) for each in updated))
-        # The optimizer finds parameters, gradients and its states, and may need room of its own.
+        # Memory during the optimizer step: parameters, gradients, states, and temporary tensors.
         updating = (
             resident - sum(_bytes(each) for each in kept) + gradients + optimizing.spare_bytes
         )
@@ -268,7 +268,7 @@ class _Step:
         )
 
     def _workspaces(self) -> int:
-        """Room that cuBLAS takes for each thread that calls it: forward, and backward."""
+        """Return the workspace of cuBLAS for each calling thread: forward, and backward."""
         return _CUBLAS_BYTES * (2 if self.request.training else 1)
 
     def _passes(
@@ -279,7 +279,7 @@ class _Step:
         recorder: Recorder,
         blocks: Blocks,
     ) -> int:
-        """Forward, loss and backward; bytes alive between them."""
+        """Run forward, loss and backward; return the bytes alive between them."""
         request = self.request
         with self._explained(recorder), ExitStack() as stack:
             stack.enter_context(whole_operations(self.guesses.note))
@@ -309,7 +309,7 @@ class _Step:
 
     @contextmanager
     def _explained(self, recorder: Recorder) -> Iterator[None]:
-        """Errors of the model are told with the operation and module where they happened."""
+        """Translate errors of the model, with operation and module."""
         try:
             yield
         except ConfigError:
@@ -335,7 +335,7 @@ def _called(module: Any, inputs: Any) -> Any:
 
 
 def _raised_in(problem: BaseException, paths: Paths) -> str:
-    """The innermost module in the traceback of an error."""
+    """Return the innermost module in the traceback of an error."""
     found, frame = "", problem.__traceback__
     while frame is not None:
         held = frame.tb_frame.f_locals.get("self")
@@ -346,7 +346,7 @@ def _raised_in(problem: BaseException, paths: Paths) -> str:
 
 
 def _sizes(trained: list[Any]) -> dict[str, list[list[int]]]:
-    """Of each dtype, elements of parameters and how many have so many."""
+    """Return for each dtype the sizes of parameters and their counts."""
     sizes: dict[str, Counter[int]] = {}
     for each in trained:
         sizes.setdefault(dtype_name(each.dtype), Counter())[each.numel()] += 1

@@ -1,4 +1,4 @@
-"""The state of torch and of the model during a trace: modes, devices, unpacked samples."""
+"""State of torch and of the model during a trace: modes, devices, unpacked samples."""
 
 import logging
 import sys
@@ -12,9 +12,9 @@ from torch.overrides import TorchFunctionMode
 
 @contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Shortcuts that training never takes are off, whatever the caller has set.
+    """Disable shortcuts that training never takes, whatever the caller has set.
 
-    Nor does torch print tracebacks of what fails: the error that is raised tells it.
+    Tracebacks by torch are disabled too: the raised error has the cause.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -30,7 +30,7 @@ def as_on_cuda() -> Iterator[None]:
 
 @contextmanager
 def in_mode(module: Any, training: bool) -> Iterator[None]:
-    """The module is in training or evaluation mode in here, then as it was."""
+    """Set training or evaluation mode within this context, then restore it."""
     before = {each: each.training for each in module.modules()}
     if not training:
         module.eval()
@@ -44,7 +44,7 @@ def in_mode(module: Any, training: bool) -> Iterator[None]:
 
 
 class OneDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed here
-    """`.cuda()`, `.to("cuda")` and `device="cuda:0"` mean another device in here."""
+    """Mode in which `.cuda()`, `.to("cuda")` and `device="cuda:0"` mean another device."""
 
     def __init__(self, device: str = "cpu") -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class OneDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Call it with the device in place of any GPU."""
+        """Call the function with the device in place of any GPU."""
         if func is torch.Tensor.cuda:
             return args[0]
         kwargs = kwargs or {}
@@ -75,11 +75,10 @@ NAME = "find_packed_sequence_indices"
 
 @contextmanager
 def samples_unpacked() -> Iterator[None]:
-    """Positions count as those of whole samples in here.
+    """Treat positions as those of whole samples within this context.
 
-    Transformers leaves the causal mask to the attention kernel (flash attention) when it sees from
-    the positions that nothing is packed. On fake tensors it cannot see, and would make a mask,
-    which another, slower kernel serves.
+    Transformers leaves the causal mask to flash attention when the positions show that nothing is
+    packed. On fake tensors it cannot see that, and would make a mask, which needs a slower kernel.
     """
     masking: Any = sys.modules.get("transformers.masking_utils")
     original = getattr(masking, NAME, None)
@@ -88,7 +87,7 @@ def samples_unpacked() -> Iterator[None]:
         return
 
     def none_found(position_ids: Any) -> None:
-        original(position_ids)  # what looking costs is part of the step
+        original(position_ids)  # the cost of this check is part of the step
 
     setattr(masking, NAME, none_found)
     try:
