@@ -1,1 +1,1 @@
-"""Levers: what can be set to make a device use less, and that it is put back to what it was."""
+"""Control of power and clocks: levers of devices, set under a lock and always restored."""

@@ -40,7 +40,7 @@ CLOCKS = (("sm_clock", "pp_dpm_sclk"), ("memory_clock", "pp_dpm_mclk"))
 
 
 def detect(context: Context) -> Iterator[Lever]:
-    """Levers of every card of the amdgpu driver, numbered as the meter numbers them."""
+    """Find the levers of every card of the amdgpu driver, numbered as the meter numbers them."""
     for card in find_cards(context.host):
         for cap in sorted(card.device.glob("hwmon/hwmon*/power1_cap")):
             yield _power_cap(card, cap, context.host)
@@ -59,16 +59,16 @@ def _power_cap(card: AmdCard, cap: Path, host: Host) -> NumberLever:
         MICROWATTS_PER_W,
         "W",
         limits=LimitFiles(*(cap.with_name(f"power1_cap_{what}") for what in LIMITS)),
-        tolerance=1.0,  # the firmware counts in whole watts
+        tolerance=1.0,  # the firmware has a resolution of one watt
     )
 
 
 class DpmClock(Lever):
     """One level of `pp_dpm_sclk` or `pp_dpm_mclk`, with the driver's mode set to `manual`.
 
-    The driver shows the level in use, not those that are allowed, so the choice itself cannot be
-    read back; the mode can. Restoring allows all levels again, then puts the mode back, unless the
-    other clock is still held: any other mode than `manual` would let go of both.
+    The driver shows the level in use, not the allowed ones, so the choice itself cannot be
+    read back; the mode can. Restoring allows all levels again, then restores the mode, unless the
+    other clock is still set: any mode but `manual` would release both.
     """
 
     reads_back = False
@@ -85,7 +85,6 @@ class DpmClock(Lever):
         """Number -> MHz, as in `1: 800Mhz *`; fixed for a card."""
 
     def state(self) -> LeverState:
-        """The level in use and the range."""
         available, reason, remedy = writable_or_why(self._path)
         if available:
             available, reason, remedy = writable_or_why(self._mode)
@@ -105,13 +104,13 @@ class DpmClock(Lever):
         )
 
     def read(self) -> Setting:
-        """None: which levels are allowed cannot be read. Says whether the card is there."""
+        """Return None: the allowed levels cannot be read. Raises LeverError if the card is lost."""
         if not read_text(self._path) or not read_text(self._mode):
             raise LeverError(f"{self.name}: {self._path} cannot be read: is the card still there?")
         return None
 
     def accepted(self, value: Setting) -> Setting:
-        """None, or the level nearest to a clock within the range."""
+        """Return None, or the level nearest to a clock within the range."""
         if value is None:
             return None
         clocks = self.levels.values()
@@ -119,7 +118,7 @@ class DpmClock(Lever):
         return min(clocks, key=lambda mhz: (abs(mhz - wanted), mhz))
 
     def write(self, value: Setting) -> None:
-        """Mode first: the driver takes levels in `manual` only."""
+        """Write the mode first: the driver accepts levels in `manual` only."""
         for part, own in sorted(self.parts_of(value).items(), reverse=True):
             self.write_part(part, own)
 
@@ -128,31 +127,31 @@ class DpmClock(Lever):
         return "\n".join(self.write_part_text(part, own) for part, own in parts)
 
     def parts(self) -> Mapping[str, Setting]:
-        """The mode, and the levels, which cannot be read."""
+        """Return the mode, and the levels, which cannot be read."""
         self.read()
         return {LEVELS_PART: None, MODE_PART: read_text(self._mode)}
 
     def parts_of(self, value: Setting) -> Mapping[str, Setting]:
-        """Mode `manual` and the level."""
+        """Return mode `manual` and the level."""
         return {LEVELS_PART: value, MODE_PART: MANUAL}
 
     def check_part(self, part: str, value: Setting) -> None:
-        """A mode that drivers have, or a level of this card."""
+        """Accept a mode of the driver, or a level of this card."""
         if part == MODE_PART:
             if value not in MODES:
-                raise ConfigError(f"{self.name}: {shown(value)!r} is no mode of the amdgpu driver")
+                raise ConfigError(
+                    f"{self.name}: {shown(value)!r} is not a mode of the amdgpu driver"
+                )
             return
         self.accepted(value)
 
     def write_part(self, part: str, value: Setting) -> None:
-        """One of the two files."""
         if part == LEVELS_PART and read_text(self._mode) != MANUAL:
             write_file(self.name, self._mode, MANUAL)
         path, text = self._written(part, value)
         write_file(self.name, path, text)
 
     def write_part_text(self, part: str, value: Setting) -> str:
-        """The file and what goes into it."""
         path, text = self._written(part, value)
         return f"write {text} to {path}"
 

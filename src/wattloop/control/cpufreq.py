@@ -13,15 +13,15 @@ from wattloop.hardware.host import Host
 from wattloop.hardware.sysfs_file import read_text
 from wattloop.meters.base import Context
 
-# cpufreq's policies: groups of cores that share a clock, and levers that set all of them.
+# Policies of cpufreq: groups of cores that share a clock, and levers that set all of them.
 #
-# Each policy gets its own previous value back, even where they differed.
+# Each policy is restored to its own previous value, even where they differed.
 
 DEVICE = "cpu"
 
 
 class PolicyLever(Lever):
-    """A file of the same name in every policy."""
+    """A lever that is a file of the same name in every policy."""
 
     device = DEVICE
     leaf: str
@@ -31,14 +31,14 @@ class PolicyLever(Lever):
         self._host = host
 
     def read(self) -> Setting:
-        """The value all policies share; where they differ, all of them as text."""
+        """Return the value that all policies share; where they differ, all values as text."""
         values = list(dict.fromkeys(self.parts().values()))
         if len(values) == 1:
             return values[0]
         return ", ".join(sorted(shown(value) for value in values))
 
     def parts(self) -> Mapping[str, Setting]:
-        """Policy -> value."""
+        """Return policy -> value."""
         return {part: self.read_part(part) for part in self._policies}
 
     def read_part(self, part: str) -> Setting:
@@ -73,7 +73,9 @@ class PolicyLever(Lever):
         return policy / self.leaf
 
     def _permission(self) -> tuple[bool, str, str]:
-        """Of the first policy that may not be written; the remedy is for all of them."""
+        """Return the permission of the first policy that is not writable; the remedy is for all of
+        them.
+        """
         for policy in self._policies.values():
             writable, reason, remedy = writable_or_why(policy / self.leaf)
             if not writable:
@@ -87,12 +89,12 @@ class PolicyLever(Lever):
 
 
 def policy_name(directory: Path) -> str:
-    """`policy0`, or `cpu0` on kernels without policies."""
+    """Return `policy0`, or `cpu0` on kernels without policies."""
     return directory.parent.name if directory.name == "cpufreq" else directory.name
 
 
 def policies(host: Host) -> list[Path]:
-    """Directories of all policies, in numeric order."""
+    """Return the directories of all policies, in numeric order."""
     root = host.sysfs / "devices/system/cpu"
     found = list(root.glob("cpufreq/policy*")) or list(root.glob("cpu[0-9]*/cpufreq"))
     return sorted(found, key=lambda path: int("".join(re.findall(r"\d", policy_name(path)))))
@@ -102,7 +104,7 @@ KHZ_PER_MHZ = 1e3
 
 
 def detect(context: Context) -> Iterator[Lever]:
-    """What the policies of this machine have."""
+    """Find the levers of this machine's policies."""
     found = policies(context.host)
     governed = [p for p in found if (p / "scaling_governor").exists()]
     if governed:
@@ -114,13 +116,13 @@ def detect(context: Context) -> Iterator[Lever]:
 
 
 class Governor(PolicyLever):
-    """`scaling_governor`."""
+    """The lever of `scaling_governor`."""
 
     name = "cpu/governor"
     leaf = "scaling_governor"
 
     def state(self) -> LeverState:
-        """Present governor and the choices that every policy has."""
+        """Return the present governor and the choices that every policy has."""
         available, reason, remedy = self._permission()
         values = {read_text(path / self.leaf) for path in self._policies.values()}
         driver = read_text(next(iter(self._policies.values())) / "scaling_driver") or "unknown"
@@ -147,7 +149,7 @@ class Governor(PolicyLever):
         return dict.fromkeys(self._policies, value)
 
     def check_part(self, part: str, value: Setting) -> None:
-        """One of the policy's own choices."""
+        """Accept one of the policy's own choices."""
         choices = read_text(self._file(part).with_name("scaling_available_governors")).split()
         if value not in choices:
             raise ConfigError(f"{self.name} of {part}: {shown(value)!r} is not among {choices}")
@@ -170,10 +172,10 @@ class Governor(PolicyLever):
 
 
 class FrequencyBound(PolicyLever):
-    """`scaling_min_freq` or `scaling_max_freq`.
+    """The lever of `scaling_min_freq` or `scaling_max_freq`.
 
-    The lower bound never passes the upper one: a write that would is put off until the other
-    bound has moved.
+    The lower bound never exceeds the upper one: a write that would do so is postponed until the
+    other bound has changed.
     """
 
     tolerance = 100.0
@@ -188,7 +190,7 @@ class FrequencyBound(PolicyLever):
         self._other_leaf = f"scaling_{'max' if self._is_min else 'min'}_freq"
 
     def state(self) -> LeverState:
-        """Present bound, and the widest limits of any policy."""
+        """Return the present bound, and the widest limits of any policy."""
         available, reason, remedy = self._permission()
         paths = list(self._policies.values())
         values = {read_number(path / self.leaf, KHZ_PER_MHZ) for path in paths}
@@ -212,7 +214,9 @@ class FrequencyBound(PolicyLever):
         )
 
     def accepted(self, value: Setting) -> Setting:
-        """Within the limits of at least one policy; the others get the nearest of their own."""
+        """Accept a value within the limits of at least one policy; the others get their nearest
+        value.
+        """
         low, high = self._limits(list(self._policies.values()))
         if not isinstance(value, float | int) or math.isnan(value):
             raise ConfigError(f"{self.name} takes a number of MHz, not {shown(value)!r}")
@@ -224,7 +228,7 @@ class FrequencyBound(PolicyLever):
         return float(value)
 
     def conflict(self, settings: Mapping[str, Setting]) -> str:
-        """The lower bound above the upper one, whichever of them is set."""
+        """Refuse a lower bound above the upper one, whichever of them is set."""
         mine = self.parts_of(settings[self.name])
         for part, path in self._policies.items():
             other = settings.get(self._other_name)
@@ -241,7 +245,7 @@ class FrequencyBound(PolicyLever):
         return ""
 
     def parts_of(self, value: Setting) -> Mapping[str, Setting]:
-        """Each policy's nearest value within its own limits."""
+        """Return each policy's nearest value within its own limits."""
         assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
         parts: dict[str, Setting] = {}
         for name, path in self._policies.items():
@@ -250,7 +254,7 @@ class FrequencyBound(PolicyLever):
         return parts
 
     def check_part(self, part: str, value: Setting) -> None:
-        """Within the policy's own limits."""
+        """Accept a value within the policy's own limits."""
         low, high = self._limits([self._file(part).parent])
         inside = isinstance(value, float | int) and (low or 0) <= value <= (high or value)
         if not inside:
@@ -259,7 +263,7 @@ class FrequencyBound(PolicyLever):
             )
 
     def write_part(self, part: str, value: Setting) -> None:
-        """To one policy, unless it would pass the other bound."""
+        """Write to one policy, unless the value would pass the other bound."""
         other = read_number(self._file(part).with_name(self._other_leaf), KHZ_PER_MHZ)
         if isinstance(value, float | int) and other is not None and self._passes(value, other):
             raise WriteOrderError(

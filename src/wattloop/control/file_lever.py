@@ -12,7 +12,7 @@ from wattloop.hardware.sysfs_file import read_text, read_whole
 
 
 class LimitFiles(NamedTuple):
-    """Where a device states its limits and its factory value; zero counts as not stated."""
+    """Files with a device's limits and factory value; zero counts as not stated."""
 
     low: Path
     high: Path
@@ -20,7 +20,7 @@ class LimitFiles(NamedTuple):
 
 
 class NumberLever(Lever):
-    """A number in one file, between limits in others.
+    """A lever that is a number in one file, with limits in others.
 
     Args:
         name: of the lever.
@@ -59,7 +59,7 @@ class NumberLever(Lever):
         self._ceiling: float | None = None
 
     def state(self) -> LeverState:
-        """Value and limits as the files have them."""
+        """Return value and limits from the files."""
         available, reason, remedy = writable_or_why(self._path)
         value = read_number(self._path, self._per_unit)
         if available and value is None:
@@ -82,7 +82,7 @@ class NumberLever(Lever):
         )
 
     def read(self) -> Setting:
-        """The number in the file."""
+        """Return the number in the file."""
         value = read_number(self._path, self._per_unit)
         if value is None:
             raise LeverError(_unreadable(self.name, self._path))
@@ -91,7 +91,9 @@ class NumberLever(Lever):
         return value
 
     def accepted(self, value: Setting) -> Setting:
-        """Within the limits of the files; without a stated maximum, not above what it was."""
+        """Accept a value within the limits; without a stated maximum, not above the previous
+        value.
+        """
         high = self._high()
         if high is None:
             if self._ceiling is None:
@@ -100,16 +102,16 @@ class NumberLever(Lever):
         return number_within(self.name, value, self._limit(self._limits.low), high, self._unit)
 
     def check_part(self, part: str, value: Setting) -> None:
-        """What the device had is within limits where it states any."""
+        """Check a previous value against the limits, where the device states any."""
         number_within(self.name, value, self._limit(self._limits.low), self._high(), self._unit)
 
     def write(self, value: Setting) -> None:
-        """Into the file, in its own unit."""
+        """Write to the file, in its own unit."""
         assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
         write_file(self.name, self._path, str(round(value * self._per_unit)))
 
     def write_text(self, value: Setting) -> str:
-        """`250000000 > /sys/...`."""
+        """Return `250000000 > /sys/...`."""
         assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
         return f"write {round(value * self._per_unit)} to {self._path}"
 
@@ -126,10 +128,10 @@ class NumberLever(Lever):
 def number_within(
     name: str, value: Setting, low: float | None, high: float | None, unit: str
 ) -> float:
-    """`value` as a number inside the limits.
+    """Return `value` as a number inside the limits.
 
     Raises:
-        ConfigError: naming the limits.
+        ConfigError: it is not a number or outside the limits; the message names them.
     """
     if not isinstance(value, float | int) or isinstance(value, bool) or not math.isfinite(value):
         raise ConfigError(f"{name} takes a number of {unit}, not {shown(value)!r}")
@@ -142,19 +144,19 @@ def number_within(
 
 
 def read_number(path: Path, per_unit: float = 1.0) -> float | None:
-    """The number in a file divided by `per_unit`; None when there is none."""
+    """Return the number in a file divided by `per_unit`; None when it has none."""
     number = read_whole(path)
     return None if number is None else number / per_unit
 
 
 def write_file(name: str, path: Path, text: str) -> None:
-    """One `write` to an existing file.
+    """Write once to an existing file.
 
     Raises:
-        LeverError: with what the kernel answered and what to do.
+        LeverError: with the kernel's error and the remedy.
     """
     try:
-        # never O_CREAT: a file that is gone must not be made up
+        # never O_CREAT: a missing file must not be created
         descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
             os.write(descriptor, f"{text}\n".encode())
@@ -165,7 +167,7 @@ def write_file(name: str, path: Path, text: str) -> None:
 
 
 def writable_or_why(path: Path) -> tuple[bool, str, str]:
-    """(may be written, reason why not, remedy). Asks the kernel; never tries."""
+    """Return (writable, reason why not, remedy). Asks the kernel without writing."""
     if os.access(path, os.W_OK):
         return True, "", ""
     if not path.exists():

@@ -10,7 +10,7 @@ from wattloop.core.errors import ConfigError
 
 
 class FoundLevers(list[Lever]):
-    """Levers, with why others are not there for whoever asks for one of those."""
+    """Levers, and the reasons why others are missing."""
 
     def __init__(self, levers: Iterable[Lever] = (), absent: Iterable[LeverState] = ()) -> None:
         super().__init__(levers)
@@ -19,13 +19,13 @@ class FoundLevers(list[Lever]):
 
 @dataclass(slots=True)
 class LeverInventory:
-    """What can be set here, and a line for each kind that cannot, with the reason."""
+    """Levers of a machine, and the reason for each kind that is missing."""
 
     levers: list[Lever] = field(default_factory=list)
     absent: list[LeverState] = field(default_factory=list)
 
     def states(self) -> list[LeverState]:
-        """Every lever as it stands now, then those that are not there."""
+        """Return the state of every lever, then of those that are missing."""
         return [lever.state() for lever in self.levers] + self.absent
 
 
@@ -38,24 +38,24 @@ SIBLINGS = (
 )
 
 
-"""Family and leaf of levers that come from one driver: without it none of them is there."""
+"""Family and leaf of levers that come from one driver: without it all of them are missing."""
 
 
 VIRTUAL = "WATTLOOP_VIRTUAL_GPUS=1 gives a virtual GPU to try things on"
 
 
 NO_LEVER = (
-    "there is no lever on this machine: it would need an NVIDIA or AMD GPU with its driver, RAPL "
+    "no lever on this machine: it would need an NVIDIA or AMD GPU with its driver, RAPL "
     "power limits ('sudo modprobe intel_rapl_msr') or cpufreq; 'wattloop devices' says what is "
     f"missing. {VIRTUAL}"
 )
 
 
 def lever_named(levers: Sequence[Lever], name: str) -> Lever:
-    """The lever `gpu:0/power_limit`.
+    """Return the lever `gpu:0/power_limit`.
 
     Raises:
-        ConfigError: there is none of that name, or several; the message has the nearest.
+        ConfigError: none or several have that name; the message has the nearest.
     """
     found = levers_named(levers, name)
     if len(found) > 1:
@@ -65,10 +65,11 @@ def lever_named(levers: Sequence[Lever], name: str) -> Lever:
 
 
 def levers_named(levers: Sequence[Lever], name: str) -> list[Lever]:
-    """`gpu:0/power_limit`, `gpu:0,1,3/power_limit` or, for all GPUs, `gpu/power_limit`.
+    """Return the levers of `gpu:0/power_limit`, `gpu:0,1,3/power_limit` or, for all GPUs,
+    `gpu/power_limit`.
 
     Raises:
-        ConfigError: there is none of that name; the message has the nearest.
+        ConfigError: none has that name; the message has the nearest.
     """
     by_name = {lever.name: lever for lever in levers}
     if name in by_name:
@@ -109,7 +110,9 @@ def _numbered(by_name: dict[str, Lever], name: str, device: str, leaf: str) -> L
 
 
 def _why_absent(levers: Sequence[Lever], name: str) -> str | None:
-    """That none of a whole kind is here, and why; None when there are some, or nobody knows."""
+    """Return the reason why a whole kind of levers is missing; None when some exist or the reason
+    is unknown.
+    """
     family, _, leaf = re.sub(r":[\d,]+", "", name).partition("/")
     siblings = next((kind for kind in SIBLINGS if (family, leaf) in kind), frozenset())
     if any(_is(lever.name, *sibling) for lever in levers for sibling in siblings):

@@ -1,4 +1,4 @@
-"""The journal of a lever session: previous and intended values, and whether to trust it."""
+"""Journal of a lever session: previous and intended values, in two copies with checksums."""
 
 import errno
 import json
@@ -31,15 +31,15 @@ from wattloop.control.state_dir import (
 )
 from wattloop.core.errors import LeverError
 
-# Journals as they are read: what is in them, and whether they may be believed.
+# Reading of journals, and trust in them.
 #
-# A journal is two files with the same records, in two places. Records are numbered and have a
-# checksum, so that what one file has lost is taken from the other. Where a record is lost in both,
-# or a file is missing, every lever of the journal is looked at again, whatever it says is done.
+# A journal is two files with the same records, in two directories. Records are numbered and have a
+# checksum, so a record lost in one file is read from the other. If a record is lost in both, or a
+# file is missing, every lever of the journal is checked again, also those recorded as done.
 #
-# The place is shared by all users of a machine, and a journal tells its reader what to write and
-# where. So it counts only when nobody but root or we ourselves can have written it, and whatever
-# else is found there holds nobody up.
+# The directory is shared by all users of a machine, and a journal tells its reader which values to
+# write where. So a journal is trusted only if no user but root or the reader can have written it.
+# Other files in the directory never block a session.
 
 VERSION = 1
 
@@ -50,7 +50,8 @@ SUFFIX = ".journal"
 MOST_B, STRANGERS_MOST_B = 1 << 30, 1 << 20
 
 
-"""A line is about 100 bytes: no sweep comes near, and nobody fills the memory of another."""
+"""A line has about 100 bytes. No sweep reaches this limit, and a user cannot fill another's
+memory."""
 
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -61,15 +62,15 @@ Record = dict[str, Any]
 
 @dataclass(slots=True)
 class JournalEntry:
-    """What is known of one lever.
+    """Journaled values of one lever.
 
     Attributes:
         name: of the lever.
         device: of the lever.
         unit: for people.
-        previous: part -> value before the hold.
-        ours: part -> values that the owner was about to set or found after setting.
-        done: parts that need no restoring any more.
+        previous: part -> value before the session.
+        ours: part -> values that the owner intended to set or read back.
+        done: parts that are restored.
         incomplete: a record is lost, so values that the owner set may be missing in `ours`.
     """
 
@@ -82,7 +83,7 @@ class JournalEntry:
     incomplete: bool = False
 
     def pending(self) -> list[str]:
-        """Parts that were touched, or may have been, and are not known to be back."""
+        """Parts that were or may have been changed, and are not known to be restored."""
         return [
             part
             for part in self.previous
@@ -90,7 +91,7 @@ class JournalEntry:
         ]
 
     def add_ours(self, parts: Mapping[str, Setting]) -> None:
-        """Values that may be found there from now on."""
+        """Add values that may be found from now on."""
         for part, value in parts.items():
             known = self.ours.setdefault(part, [])
             if value not in known:
@@ -99,29 +100,30 @@ class JournalEntry:
 
 @dataclass(slots=True)
 class JournalContent:
-    """A journal as read."""
+    """Content of a journal."""
 
     owner: Owner
     environment: dict[str, str]
     entries: dict[str, JournalEntry]
     damaged: int = 0
-    """Lines whose checksum is wrong."""
+    """Number of lines with a wrong checksum."""
     lost: bool = False
-    """A record is missing in both files, or may be: a file is gone, or ends in a damaged line."""
+    """True if a record is or may be missing in both files: a file is gone, or ends in a damaged
+    line."""
     next_number: int = 1
-    """Of the next record."""
+    """Number of the next record."""
     doubt: str = ""
-    """Why it is not to be believed."""
+    """Reason why the journal is not trusted."""
 
     def pending(self) -> list[JournalEntry]:
-        """Levers with something to restore."""
+        """Levers with values to restore."""
         return [entry for entry in self.entries.values() if entry.pending()]
 
 
 def journals(directory: Path) -> list[Path]:
-    """All journals there, the oldest first, also those of which only the second copy is left.
+    """Return all journals of a directory, the oldest first, also those with only the second copy.
 
-    Links, pipes and names that are not ours are none.
+    Links, pipes and foreign names are ignored.
 
     Raises:
         LeverError: the directory may not be read.
@@ -140,7 +142,7 @@ def journals(directory: Path) -> list[Path]:
 
 
 def journal_files(path: Path) -> list[Path]:
-    """The journal and its second copy, those that are there."""
+    """Return the existing files of the journal and its second copy."""
     uids = {os.geteuid()}
     with suppress(OSError):
         uids.add(path.lstat().st_uid)
@@ -149,10 +151,10 @@ def journal_files(path: Path) -> list[Path]:
 
 
 def is_held(path: Path, wait_s: float = 0.0) -> bool:
-    """Whether a process has the lock of either file and keeps it for so long.
+    """Return True if a process holds the lock of either file for the given time.
 
-    Every user can read a journal, and so lock one that is left: a lock of another user than the
-    one who wrote it, or root, does not count.
+    Every user can read a journal, and so lock a leftover one. A lock counts only if its holder is
+    root or the user who wrote the journal.
     """
     return any(
         is_locked(file, wait_s) and not locked_by_stranger(file) for file in journal_files(path)
@@ -160,7 +162,7 @@ def is_held(path: Path, wait_s: float = 0.0) -> bool:
 
 
 def locked_by_stranger(file: Path) -> bool:
-    """Whether a process of neither root, us, nor the user who wrote it has the lock of a file."""
+    """Return True if a process of neither root, this user, nor the file's author holds its lock."""
     process = lock_holder(file)
     try:
         return process is not None and process.uid not in (0, os.geteuid(), file.stat().st_uid)
@@ -169,7 +171,7 @@ def locked_by_stranger(file: Path) -> bool:
 
 
 def read_journal(path: Path) -> JournalContent:
-    """What is in it, whoever holds it.
+    """Read a journal, locked or not.
 
     Raises:
         FileNotFoundError: both files are gone.
@@ -180,7 +182,7 @@ def read_journal(path: Path) -> JournalContent:
     try:
         for file in journal_files(path):
             try:
-                # a pipe would keep us waiting, a link lead us elsewhere
+                # a pipe would block, a link would lead elsewhere
                 flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                 descriptors[file] = os.open(file, flags)
             except FileNotFoundError:
@@ -196,11 +198,11 @@ def read_journal(path: Path) -> JournalContent:
 
 
 def read_files(path: Path, descriptors: Mapping[Path, int]) -> JournalContent:
-    """As `read_journal`, of the very files that are open."""
+    """Read a journal as `read_journal` does, from the open files themselves."""
     if not descriptors:
         raise FileNotFoundError(errno.ENOENT, "no such journal", str(path))
     reasons = {file: untrusted_reason(os.fstat(number)) for file, number in descriptors.items()}
-    # a file that another user can have written does not speak where one of ours does
+    # a file that another user can have written is ignored next to a trusted one
     believed = [file for file in descriptors if not reasons[file]] or list(descriptors)
     contents = []
     for file in believed:
@@ -227,10 +229,12 @@ def read_files(path: Path, descriptors: Mapping[Path, int]) -> JournalContent:
 
 
 def untrusted_reason(status: os.stat_result) -> str:
-    """Why a journal is not to be believed; empty when only root or we can have written it."""
+    """Return the reason why a journal is not trusted; empty when only root or this user can have
+    written it.
+    """
     if status.st_uid not in (0, os.geteuid()):
         return f"was left by {user_name(status.st_uid)}"
-    # our lock files are for everybody, and a second name makes a journal of one
+    # our lock files are writable for everyone, and a hard link would turn one into a journal
     if status.st_mode & OTHERS_WRITE:
         return "may have been written by any user"
     return ""
@@ -258,7 +262,7 @@ def _parsed(contents: list[list[Record | None]], path: Path) -> JournalContent |
         entry.incomplete = True
         entry.done.clear()
     damaged = sum(lines.count(None) for lines in contents)
-    # with one number left out the loss is seen by the next reader as well
+    # with one number skipped the next reader detects the loss as well
     following = max(records) + (1 if complete else 2)
     return JournalContent(
         owner, dict(header["environment"]), entries, damaged, lost, next_number=following
@@ -266,10 +270,11 @@ def _parsed(contents: list[list[Record | None]], path: Path) -> JournalContent |
 
 
 def _merged(contents: list[list[Record | None]]) -> tuple[dict[int, Record], bool]:
-    """(Number -> record, from whichever file has it; whether all that were written are there).
+    """Return (number -> record from either file, True if all written records are there).
 
-    They are if one file is whole and none ends in a damaged line that the others do not have: it
-    may have been a record. Journals of earlier versions have no numbers: each line counts as one.
+    All are there if one file is complete and none ends in a damaged line that the others lack,
+    which may have been a record. Journals of earlier versions have no numbers: each line counts as
+    one.
     """
     records: dict[int, Record] = {}
     whole, agreed = False, True
@@ -295,7 +300,7 @@ def _merged(contents: list[list[Record | None]]) -> tuple[dict[int, Record], boo
 
 
 def _journals_in(folder: Path) -> dict[str, float]:
-    """Name -> time of the last write."""
+    """Return name -> time of the last write."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - a glob is silent where nothing may be read
     except FileNotFoundError:
@@ -335,21 +340,23 @@ def _record(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
-# The journal of a hold: what each lever was, and everything it was about to be set to.
+# Writing of a session's journal: previous values, and every value before it is set.
 #
-# Two files per owner, in two places (`place.copy_directories`), lines of `CRC-32 JSON` with a
-# number. Both are complete and on the disk before anything is set, grow by a line (on the disk)
-# before each change, and are removed when everything is restored. Their owner holds the `flock`
-# of both; a journal without a lock is a leftover.
+# Two files per owner, in two directories (`state_dir.copy_directories`), with numbered lines of
+# `CRC-32 JSON`. Both are complete and on the disk before anything is set. Each change appends a
+# line, on the disk before the device is written. Both are removed when everything is restored. The
+# owner holds the `flock` of both; an unlocked journal is a leftover.
 
 
 class Journal:
-    """A journal that this process holds. One that was taken over is read before it is added to."""
+    """A journal that this process has locked. One that was taken over is read before it is
+    extended.
+    """
 
     def __init__(self, path: Path, descriptors: Mapping[Path, int], number: int = 0) -> None:
         self.path = path
         self.note = ""
-        """Why there is one file only; empty where there are two."""
+        """Reason why a second copy is missing; empty where it exists."""
         self._files = dict(descriptors)
         self._number = number
 
@@ -357,10 +364,11 @@ class Journal:
     def create(
         cls, directory: Path, owner: Owner, levers: Mapping[Lever, JournalEntry], environment: Any
     ) -> "Journal":
-        """Written whole, on the disk, locked, and only then visible under its name.
+        """Create a journal: written completely, synced, locked, and only then visible under its
+        name.
 
         Raises:
-            LeverError: the disk does not take it.
+            LeverError: the disk does not accept it.
         """
         path = directory / f"{owner.pid}-{owner.started}-{secrets.token_hex(4)}{SUFFIX}"
         copy, note = _copy_path(path)
@@ -379,12 +387,12 @@ class Journal:
         journal.note = note
         try:
             for file in files:
-                # of two files without a name for others yet, both are whole before one has it
+                # both files are complete before either gets its visible name
                 journal._files[file] = _created(file.with_suffix(".new"))
             journal._append(header)
             for file, descriptor in journal._files.items():
                 file.with_suffix(".new").rename(file)
-                os.fchmod(descriptor, 0o644)  # other users see who holds what
+                os.fchmod(descriptor, 0o644)  # other users can see the owner
                 fsync_directory(file.parent)
         except BaseException as error:
             for file in files:
@@ -397,7 +405,9 @@ class Journal:
 
     @classmethod
     def take_over(cls, path: Path, wait_s: float = 0.0) -> "Journal | None":
-        """The journal of an owner that died; None while somebody holds it or when it is gone."""
+        """Lock and return the journal of a dead owner; None while it is locked or when it is
+        gone.
+        """
         journal = cls(path, {})
         for file in journal_files(path):
             try:
@@ -423,7 +433,7 @@ class Journal:
         return journal if journal._files else None
 
     def recorded(self) -> JournalContent:
-        """What is in the very files that we hold.
+        """Return the content of the locked files themselves.
 
         Raises:
             LeverError: it is damaged, or was written by a newer version.
@@ -433,10 +443,10 @@ class Journal:
         return recorded
 
     def about_to_set(self, parts: Mapping[str, Mapping[str, Setting]]) -> None:
-        """Lever -> part -> value, on the disk when this returns.
+        """Append lever -> part -> value; on the disk when this returns.
 
         Raises:
-            LeverError: the disk does not take it; nothing may be set.
+            LeverError: the disk does not accept it; nothing may be set.
         """
         try:
             self._append({"set": {lever: dict(own) for lever, own in parts.items()}})
@@ -444,8 +454,8 @@ class Journal:
             raise LeverError(_no_journal(self.path, error)) from None
 
     def done(self, lever: str, part: str) -> None:
-        """This part needs no restoring any more."""
-        with suppress(OSError):  # at worst it is looked at once more
+        """Record that this part is restored."""
+        with suppress(OSError):  # at worst it is checked once more
             self._append({"done": [lever, part]}, to_disk=False)
 
     def remove(self) -> None:
@@ -454,21 +464,21 @@ class Journal:
                 file.unlink()
                 fsync_directory(file.parent)
             if file != self.path:
-                with suppress(OSError):  # another hold has its copies there
+                with suppress(OSError):  # another session has its copies there
                     file.parent.rmdir()
         self.close()
 
     def close(self) -> None:
-        """Leave it to the next process that holds or restores these devices."""
+        """Leave the journal to the next process that locks or restores these devices."""
         for descriptor in self._files.values():
             close_private(descriptor)
         self._files.clear()
 
     def _append(self, record: Mapping[str, Any], *, to_disk: bool = True) -> None:
-        """Add a record to each file.
+        """Append a record to each file.
 
         Raises:
-            OSError: one of them did not take it.
+            OSError: one of them could not be written.
         """
         line = _line({"n": self._number, **record})
         failure: OSError | None = None
@@ -485,7 +495,7 @@ class Journal:
 
 
 def _copy_path(path: Path) -> tuple[Path | None, str]:
-    """(Where the second file of a new journal goes, why there is none)."""
+    """Return (path of a new journal's second file, reason why it has none)."""
     reason = ""
     for folder in copy_directories(path.parent):
         try:
@@ -503,7 +513,7 @@ def _copy_path(path: Path) -> tuple[Path | None, str]:
 
 
 def _created(path: Path) -> int:
-    """A new file that we have locked; until it is, no other user can open it."""
+    """Create a file and lock it; until then no other user can open it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     descriptor = keep_private(os.open(path, flags, 0o600))
     if not try_lock(descriptor):
@@ -513,7 +523,7 @@ def _created(path: Path) -> int:
 
 
 def _replaced(file: Path, descriptor: int) -> int:
-    """The same content in a new file of that name, which we have locked."""
+    """Replace a file by a new, locked one with the same content."""
     fresh = file.with_suffix(".new")
     status = os.fstat(descriptor)
     data = os.pread(descriptor, status.st_size, 0)

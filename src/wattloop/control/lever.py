@@ -1,4 +1,4 @@
-"""A lever: what is known of it, and how it is read and written."""
+"""A lever: its state, and the contract of reading, writing and restoring it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -8,16 +8,16 @@ from typing import Any
 from wattloop.core.errors import LeverError
 
 Setting = float | str | None
-"""Watts or MHz, the name of a choice, or None: left to the device (a clock that is not locked)."""
+"""Watts or MHz, the name of a choice, or None: left to the device (an unlocked clock)."""
 
 
 class WriteOrderError(LeverError):
-    """Cannot be written before another lever is: a lower bound that would pass the upper one."""
+    """Another lever must be written first: a lower bound would exceed the upper one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeverState:
-    """A lever as it stands now. Looking at it changes nothing.
+    """State of a lever. Reading it changes nothing.
 
     Attributes:
         name: `gpu:0/power_limit`, `cpu:0/power_limit_long_term`, `cpu/governor`.
@@ -30,7 +30,7 @@ class LeverState:
         default: the value it leaves the factory with; None when the device does not say.
         choices: for a lever that is a choice.
         source: file or library call it was read from.
-        note: what a reader should know beside.
+        note: further information for people.
     """
 
     name: str
@@ -51,25 +51,25 @@ class LeverState:
 
 
 class Lever(ABC):
-    """One thing that can be set on one device.
+    """A setting of one device that can be changed and restored.
 
-    Programs do not call `write`: they use `control.hold`, which locks the device, journals the
-    previous value, checks the new one, reads it back and restores.
+    Programs do not call `write`: they use `control.lever_session`, which locks the device, journals
+    the previous value, checks the new one, reads it back and restores.
 
-    A lever that is one file or one call implements the abstract methods and nothing else. One
-    that is made of several (a governor is a file per core) also says what its *parts* are, since
+    A lever that is one file or one call implements the abstract methods and nothing else. A lever
+    that is made of several (a governor is a file per core) also defines its *parts*, since
     each part is restored to its own previous value.
 
     Attributes:
         name: unique on this machine, `gpu:0/power_limit`.
-        device: what two processes must not set at once, and what finds the same card again after
+        device: unit of locking, which also identifies the same card after
             a restart: `nvidia:GPU-5e8c...` (its UUID), `cpu`, `virtual:/path:0`. Up to the first
             colon it names the kind of device.
-        reads_back: whether `read` shows what was written; NVML has no getter for locked clocks.
-        tolerance: how far a device may round: a value read this near to the value written is it.
-        shared_parts: parts that other levers of the device have as well; such a part is put back
+        reads_back: whether `read` returns the value written; NVML has no getter for locked clocks.
+        tolerance: rounding of the device: a value read within this of the value written is equal.
+        shared_parts: parts that other levers of the device have as well; such a part is restored
             with the last of those that need it.
-        kept_elsewhere: another process locks, journals and restores it for us, also when we die.
+        kept_elsewhere: another process locks, journals and restores it, also after `kill -9`.
     """
 
     name: str
@@ -81,11 +81,11 @@ class Lever(ABC):
 
     @abstractmethod
     def state(self) -> LeverState:
-        """As it stands now. Never raises: a fault is in `reason`."""
+        """Return the present state. Never raises: a fault is in `reason`."""
 
     @abstractmethod
     def read(self) -> Setting:
-        """Its present value.
+        """Return the present value.
 
         Raises:
             LeverError: it cannot be read now.
@@ -93,15 +93,15 @@ class Lever(ABC):
 
     @abstractmethod
     def accepted(self, value: Setting) -> Setting:
-        """`value` as the device would take it (rounded to its step).
+        """Return `value` as the device would accept it (rounded to its step).
 
         Raises:
-            ConfigError: outside the device's own limits, or none of its choices.
+            ConfigError: outside the device's own limits, or not one of its choices.
         """
 
     @abstractmethod
     def write(self, value: Setting) -> None:
-        """Hand an accepted value to the device.
+        """Write an accepted value to the device.
 
         Raises:
             LeverError: no permission, lost, or refused by the driver.
@@ -109,18 +109,18 @@ class Lever(ABC):
 
     @abstractmethod
     def write_text(self, value: Setting) -> str:
-        """What `write` would do, for people: the file and what goes into it, or the call."""
+        """Describe for people what `write` would do: the file and its content, or the call."""
 
     def conflict(self, settings: Mapping[str, Setting]) -> str:
-        """Why `settings` (lever name -> value, this one among them) cannot be had together."""
+        """Return why `settings` (lever name -> value, including this one) contradict each other."""
         return ""
 
     def where(self) -> Mapping[str, str]:
-        """Environment variables with which another process finds this lever again."""
+        """Return environment variables with which another process finds this lever again."""
         return {}
 
     def parts(self) -> Mapping[str, Setting]:
-        """Part -> present value.
+        """Return part -> present value.
 
         Raises:
             LeverError: it cannot be read now.
@@ -128,7 +128,7 @@ class Lever(ABC):
         return {"": self.read()}
 
     def read_part(self, part: str) -> Setting:
-        """The present value of one part, whatever state the others are in.
+        """Return the present value of one part, whatever the state of the others.
 
         Raises:
             LeverError: it cannot be read now, or is gone.
@@ -139,27 +139,27 @@ class Lever(ABC):
         return parts[part]
 
     def parts_of(self, value: Setting) -> Mapping[str, Setting]:
-        """Part -> what `write(value)` would leave there."""
+        """Return part -> the value after `write(value)`."""
         return {"": value}
 
     def check_part(self, part: str, value: Setting) -> None:
-        """Raise ConfigError for a value that must not be put back: outside the device's limits."""
+        """Raise ConfigError for a value that must not be restored: outside the device's limits."""
         self.accepted(value)
 
     def write_part(self, part: str, value: Setting) -> None:
-        """Put a part's previous value back."""
+        """Restore a part to its previous value."""
         self.write(value)
 
     def write_part_text(self, part: str, value: Setting) -> str:
-        """What `write_part` would do, for people."""
+        """Describe for people what `write_part` would do."""
         return self.write_text(value)
 
     def same(self, one: Setting, other: Setting) -> bool:
-        """Whether two values read are one."""
+        """Return True if two values read are equal."""
         return _near(one, other, 0.0)
 
     def took(self, written: Setting, shows: Setting) -> bool:
-        """Whether `shows` is what the device makes of `written`."""
+        """Return True if `shows` is the device's rounding of `written`."""
         return _near(written, shows, self.tolerance)
 
 

@@ -23,28 +23,31 @@ _private: set[int] = set()
 
 
 def keep_private(descriptor: int) -> int:
-    """From now on this descriptor is closed in children, whether they fork or execute."""
+    """Close this descriptor in children from now on, whether they fork or execute."""
     os.set_inheritable(descriptor, False)
     _private.add(descriptor)
     return descriptor
 
 
 def close_private(descriptor: int) -> None:
-    """Close it, unless a fork already has."""
+    """Close the descriptor, unless a fork already has."""
     if descriptor in _private:
         _private.discard(descriptor)
         os.close(descriptor)
 
 
 def try_lock(descriptor: int, wait_s: float = 0.0) -> bool:
-    """Take the exclusive `flock`, waiting at most so long; the kernel drops it when we die."""
+    """Try to lock with an exclusive `flock`, waiting at most `wait_s`; the kernel releases it at
+    exit.
+    """
     return _locked(descriptor, fcntl.LOCK_EX, wait_s)
 
 
 def is_locked(path: Path, wait_s: float = 0.0) -> bool:
-    """Whether somebody has the lock of a file and keeps it for so long; no if the file is gone.
+    """Return True if another process holds the lock of a file for the given time; False if the file
+    is gone.
 
-    Whoever may read the file may ask.
+    Every user who may read the file may ask.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -81,21 +84,21 @@ os.register_at_fork(after_in_child=_close_in_child)
 PROC = Path("/proc")
 
 
-"""Process numbers are those of our own namespace, whatever WATTLOOP_PROCFS_ROOT says."""
+"""Process numbers belong to this namespace, whatever WATTLOOP_PROCFS_ROOT says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process, told apart from a later one with the same number by its start.
+    """A process, distinguished from a later one with the same number by its start time.
 
     Attributes:
         pid: its number.
         started: clock ticks after boot at which it started.
         boot_id: the boot it belongs to.
         command: its command line, shortened.
-        user: who runs it.
-        since: seconds since 1970 at which it took hold.
-        namespace: of its number; in another container the same number is somebody else.
+        user: name of its user.
+        since: seconds since 1970 at which it acquired the lock.
+        namespace: of its number; in another container the same number is another process.
     """
 
     pid: int
@@ -115,7 +118,7 @@ class Owner:
 
     @classmethod
     def from_dict(cls, data: Any) -> "Owner | None":
-        """What `to_dict` gave; None for anything else."""
+        """Convert back from `to_dict`; None for anything else."""
         try:
             return cls(
                 int(data["pid"]),
@@ -134,9 +137,9 @@ class Owner:
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs. A zombie does not: its locks are gone.
+        """Return True if the process still runs. A zombie does not: its locks are released.
 
-        One of another container may, as far as we can see: whether it holds its lock decides.
+        A process of another container cannot be checked and counts as alive: its lock decides.
         """
         if self.boot_id != Host().boot_id:
             return False
@@ -158,7 +161,7 @@ class Owner:
 
 
 def _started(pid: int) -> int:
-    """0 when there is no such process."""
+    """Return the start time; 0 when the process does not exist."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -168,7 +171,7 @@ def _started(pid: int) -> int:
 
 
 def _namespace() -> str:
-    """Of process numbers; empty where the kernel does not say."""
+    """Return the namespace of process numbers; empty where the kernel does not provide it."""
     try:
         return str((PROC / "self/ns/pid").readlink())
     except OSError:
@@ -176,7 +179,7 @@ def _namespace() -> str:
 
 
 def _printable(text: Any) -> str:
-    """Anybody can write a lock file, and what is in it reaches a terminal."""
+    """Return printable text: any user can write a lock file, and its content reaches a terminal."""
     return "".join(c if c.isprintable() else "?" for c in str(text))[:200]
 
 
@@ -190,7 +193,7 @@ def user_name(uid: int) -> str:
 
 
 def group_ids(uid: int) -> frozenset[int]:
-    """Groups of a user; empty for an unknown one."""
+    """Return the groups of a user; empty for an unknown one."""
     import pwd
 
     try:
@@ -201,11 +204,11 @@ def group_ids(uid: int) -> frozenset[int]:
 
 
 class LockHolder(NamedTuple):
-    """A process that has a file locked.
+    """A process that holds the lock of a file.
 
     Attributes:
         pid: its number.
-        user: who runs it.
+        user: name of its user.
         uid: number of that user.
         command: its command line, shortened.
         for_s: how long it has been running; it has the lock for no longer.
@@ -225,7 +228,8 @@ class LockHolder(NamedTuple):
 
 
 def lock_holder(path: Path) -> LockHolder | None:
-    """Who has the `flock` of a file; None when nobody does, or in a container we cannot look into.
+    """Return the holder of a file's `flock`; None when it is unlocked, or locked in another
+    container.
 
     Linux lists in /proc/locks: `1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF`.
     """
@@ -236,7 +240,7 @@ def lock_holder(path: Path) -> LockHolder | None:
         return None
     for line in lines:
         words = line.split()
-        # a line with an arrow is of somebody who waits for it
+        # a line with an arrow is of a process that waits for it
         if len(words) < 6 or words[1] != "FLOCK" or not words[4].isdigit():
             continue
         if words[5].rpartition(":")[2] == str(file.st_ino):
@@ -247,7 +251,7 @@ def lock_holder(path: Path) -> LockHolder | None:
 
 
 def _process(pid: int, path: Path) -> LockHolder | None:
-    """The process, if it is there and has this very file open, as far as we may look."""
+    """Return the process, if it exists and has this very file open, as far as this user may see."""
     place = PROC / str(pid)
     try:
         uid = place.stat().st_uid
@@ -264,11 +268,11 @@ def _process(pid: int, path: Path) -> LockHolder | None:
 
 
 def _has_open(place: Path, path: Path) -> bool:
-    """No where it certainly has not: an inode number is unique on one file system only."""
+    """Return False only if it is certain: an inode number is unique on one file system only."""
     try:
         return any(_same(link, path) for link in (place / "fd").iterdir())
     except OSError:
-        return True  # another user's process: we may not look
+        return True  # another user's process: not readable
 
 
 def _same(link: Path, path: Path) -> bool:
@@ -278,12 +282,12 @@ def _same(link: Path, path: Path) -> bool:
         return False
 
 
-# One process at a time sets a device.
+# Device locks: one process at a time sets a device.
 #
-# Each user has a lock file of their own per device, which no other user can open: opening is all
-# that it takes to lock. Before a lock counts, the lock files of the other users are looked at.
-# Root's counts for everyone; that of another user only if that user may set the device. So a user
-# without rights on a device cannot keep others from setting it.
+# Each user has a lock file per device that no other user can open, since opening is enough to lock.
+# Before a lock is valid, the lock files of the other users are checked. Root's counts for everyone;
+# that of another user only if that user may set the device. So a user without rights on a device
+# cannot keep others from setting it.
 
 SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -291,20 +295,20 @@ SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 MOST_B = 4_096
 
 
-"""An owner is described in less."""
+"""Limit of a lock file's size; the description of an owner is shorter."""
 
 
 NAMES = 32
 
 
-"""Names to try for a lock file of ours, where other users have taken the first ones."""
+"""Number of names to try for a lock file, where other users occupy the first ones."""
 
 
 Counts = Callable[[int], bool]
 
 
 class DeviceLock:
-    """Held until `release`, or until this process ends in whatever way.
+    """A lock that is held until `release`, or until this process ends for any reason.
 
     The file stays; what counts is the kernel's lock on it. Its content names the owner for
     other processes of the same user. A forked child does not hold it.
@@ -323,14 +327,14 @@ class DeviceLock:
         wait_s: float = 0.0,
         counts: Counts = lambda uid: False,
     ) -> "DeviceLock":
-        """The lock of `device`.
+        """Acquire the lock of `device`.
 
         Args:
             device: as in `Lever.device`.
-            directory: where locks are.
+            directory: directory of the locks.
             owner: this process.
             wait_s: how long to wait for it.
-            counts: whether the lock of another user, who is not root, is one: see `may_set`.
+            counts: whether the lock of another user, who is not root, counts: see `may_set`.
 
         Raises:
             DeviceBusy: another process has it; the message names it.
@@ -348,10 +352,10 @@ class DeviceLock:
             if time.monotonic() >= give_up_s:
                 close_private(descriptor)
                 raise DeviceBusy(_busy(device, rival))
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # the other one may be waiting for ours
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # the other process may be waiting for ours
             time.sleep(0.01)
         data = json.dumps(owner.to_dict()).encode()
-        with suppress(OSError):  # a full disk costs others our name, not us the lock
+        with suppress(OSError):  # a full disk only hides the owner's name; the lock is held
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, data, 0)
         return cls(device, descriptor)
@@ -363,7 +367,7 @@ class DeviceLock:
 
 
 def may_set(levers: Iterable[Lever]) -> Counts:
-    """Whether a user who is not root may set one of these levers, by the rights on its file.
+    """Return True if a user who is not root may set one of these levers, by the rights on its file.
 
     A lever that is not a file is set through a driver, which lets only root do so.
     """
@@ -376,13 +380,13 @@ def may_set(levers: Iterable[Lever]) -> Counts:
 
 
 def lock_path(device: str, directory: Path, uid: int | None = None, number: int = 0) -> Path:
-    """The lock file of a device and a user."""
+    """Return the lock file of a device and a user."""
     uid = os.geteuid() if uid is None else uid
     return directory / f"{_stem(device)}.{uid}{f'.{number}' if number else ''}.lock"
 
 
 def holder(device: str, directory: Path) -> Owner | None:
-    """Which process of this user says to hold it; None when none does."""
+    """Return the process of this user that claims the lock; None when none does."""
     return _owner_in(lock_path(device, directory))
 
 
@@ -393,7 +397,7 @@ def _stem(device: str) -> str:
 
 def _owner_in(path: Path) -> Owner | None:
     try:
-        # a pipe that another user put there would keep us waiting
+        # a pipe that another user created there would block
         descriptor = os.open(path, os.O_RDONLY | SAFELY)
     except OSError:
         return None
@@ -406,14 +410,14 @@ def _owner_in(path: Path) -> Owner | None:
 
 
 def _opened(device: str, directory: Path) -> tuple[Path, int]:
-    """A lock file of ours: the first of its names that no other user has taken."""
+    """Open this user's lock file: the first of its names that no other user occupies."""
     fault = "other users have taken all its names"
     for number in range(NAMES):
         path = lock_path(device, directory, number=number)
         for _ in range(3):
             try:
                 descriptor = _own(path)
-            except FileNotFoundError as error:  # removed again, or there is no directory
+            except FileNotFoundError as error:  # removed again, or the directory does not exist
                 fault = str(error.strerror)
                 continue
             except OSError as error:
@@ -433,8 +437,8 @@ def _opened(device: str, directory: Path) -> tuple[Path, int]:
 
 
 def _own(path: Path) -> int | None:
-    """Opened, made if need be; None for what is not a file of ours."""
-    # Not O_CREAT alone: in a directory for everybody the kernel refuses that for files of others.
+    """Open or create the file; None for a file of another user."""
+    # Not O_CREAT alone: in a world-writable directory the kernel refuses that for files of others.
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFELY, 0o600)
     except FileExistsError:
@@ -457,7 +461,9 @@ def _belongs_to_another(path: Path) -> bool:
 
 
 def _rival(device: str, own: Path, counts: Counts) -> Path | None:
-    """The locked lock file of another user whose lock counts; also that of earlier versions."""
+    """Return the locked lock file of another user whose lock counts; also that of earlier
+    versions.
+    """
     for path in sorted(own.parent.glob(f"{_stem(device)}.*lock")):
         if path == own:
             continue
@@ -471,7 +477,7 @@ def _rival(device: str, own: Path, counts: Counts) -> Path | None:
         if process is not None:
             if process.pid != os.getpid() and counts(process.uid):
                 return path
-        # a process of another container; what may be locked by anyone says nothing of its owner
+        # a process of another container: a file that any user may lock does not identify it
         elif status.st_mode & 0o077 == 0 and counts(status.st_uid) and is_locked(path):
             return path
     return None

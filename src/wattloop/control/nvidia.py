@@ -22,7 +22,7 @@ ROOT_REMEDY = "run as root, or let an administrator set it with 'sudo nvidia-smi
 
 
 class Library:
-    """NVML, open for as long as any of its levers lives."""
+    """NVML, open as long as any of its levers exists."""
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
@@ -30,7 +30,7 @@ class Library:
 
 
 class Card:
-    """One card and how it is asked."""
+    """One card and its calls."""
 
     def __init__(self, library: Library, handle: Any, index: int, uuid: str) -> None:
         self.library = library
@@ -40,7 +40,7 @@ class Card:
         self.device = f"nvidia:{uuid}"
 
     def asked(self, getter: str, *arguments: Any) -> tuple[Any, str]:
-        """(answer, "") or (None, why the card does not answer)."""
+        """Return (answer, "") or (None, the reason why the card does not answer)."""
         try:
             return getattr(self.nvml, getter)(self.handle, *arguments), ""
         except self.nvml.NVMLError as error:
@@ -53,7 +53,7 @@ class Card:
         """Call a setter.
 
         Raises:
-            LeverError: with what the driver answered and what to do.
+            LeverError: with the driver's error and the remedy.
         """
         call: Callable[..., Any] | None = getattr(self.nvml, setter, None)
         if call is None:
@@ -76,7 +76,7 @@ NO_GETTER = (
 
 
 def detect(context: Context) -> Iterator[Lever]:
-    """Levers of every card.
+    """Find the levers of every card.
 
     Raises:
         MeterUnavailable: the library cannot be opened.
@@ -95,10 +95,10 @@ def detect(context: Context) -> Iterator[Lever]:
 
 
 class NvidiaLever(Lever):
-    """What the levers of a card share."""
+    """Common part of the levers of a card."""
 
     option: str
-    """What an administrator gives to nvidia-smi."""
+    """Name of the card for nvidia-smi."""
 
     def __init__(self, card: Card, leaf: str) -> None:
         self._card = card
@@ -106,7 +106,7 @@ class NvidiaLever(Lever):
         self.device = card.device
 
     def where(self) -> dict[str, str]:
-        """The library, where it is not the machine's own."""
+        """Return the library, where it is not the default one."""
         library = os.environ.get(LIBRARY_VARIABLE)
         return {LIBRARY_VARIABLE: library} if library else {}
 
@@ -119,7 +119,7 @@ class NvidiaLever(Lever):
 
 
 class PowerLimit(NvidiaLever):
-    """`gpu:N/power_limit`."""
+    """The lever `gpu:N/power_limit`."""
 
     option = "-pl WATTS"
     tolerance = 0.001
@@ -128,7 +128,7 @@ class PowerLimit(NvidiaLever):
         super().__init__(card, "power_limit")
 
     def state(self) -> LeverState:
-        """Limit, range and default as the card gives them."""
+        """Return limit, range and default of the card."""
         value_mw, fault = self._card.asked("nvmlDeviceGetPowerManagementLimit")
         low, high = self._range()
         default_mw, _ = self._card.asked("nvmlDeviceGetPowerManagementDefaultLimit")
@@ -156,7 +156,7 @@ class PowerLimit(NvidiaLever):
         return float(value_mw / 1_000)
 
     def accepted(self, value: Setting) -> Setting:
-        """Whole milliwatts within the card's range."""
+        """Round to whole milliwatts within the card's range."""
         low, high = self._range()
         if low is None or high is None:
             _, fault = self._card.asked("nvmlDeviceGetPowerManagementLimitConstraints")
@@ -164,7 +164,7 @@ class PowerLimit(NvidiaLever):
         return round(number_within(self.name, value, low, high, "W"), 3)
 
     def write(self, value: Setting) -> None:
-        """`nvmlDeviceSetPowerManagementLimit`."""
+        """Call `nvmlDeviceSetPowerManagementLimit`."""
         assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
         setter = "nvmlDeviceSetPowerManagementLimit"
         self._card.told(self.name, self.option, setter, round(value * 1_000))
@@ -179,7 +179,9 @@ class PowerLimit(NvidiaLever):
 
 
 class LockedClock(NvidiaLever):
-    """`gpu:N/sm_clock` and `gpu:N/memory_clock`: lowest and highest clock locked to one value."""
+    """The levers `gpu:N/sm_clock` and `gpu:N/memory_clock`: lowest and highest clock locked to one
+    value.
+    """
 
     reads_back = False
 
@@ -190,7 +192,7 @@ class LockedClock(NvidiaLever):
         self.option = "-lgc MHZ,MHZ" if which == "sm" else "-lmc MHZ,MHZ"
 
     def state(self) -> LeverState:
-        """The clock at this moment; whether it is locked nobody can read."""
+        """Return the present clock; NVML cannot tell whether it is locked."""
         now_mhz, fault = self._card.asked("nvmlDeviceGetClockInfo", self._clock_type())
         steps = self._steps()
         available, reason, remedy = self._permission(fault)
@@ -210,14 +212,16 @@ class LockedClock(NvidiaLever):
         )
 
     def read(self) -> Setting:
-        """None: whether it is locked cannot be read. Says whether the card answers."""
+        """Return None: NVML cannot tell whether it is locked. Raises LeverError if the card is
+        lost.
+        """
         _, fault = self._card.asked("nvmlDeviceGetClockInfo", self._clock_type())
         if fault:
             raise LeverError(f"{self.name}: {fault}")
         return None
 
     def accepted(self, value: Setting) -> Setting:
-        """None, or the supported clock nearest to a value within the range."""
+        """Return None, or the supported clock nearest to a value within the range."""
         if value is None:
             return None
         steps = self._steps()
@@ -229,7 +233,7 @@ class LockedClock(NvidiaLever):
         return float(min(steps, key=lambda step: (abs(step - wanted), step)))
 
     def write(self, value: Setting) -> None:
-        """Lock, or unlock for None."""
+        """Lock the clock, or unlock it for None."""
         if value is None:
             self._card.told(self.name, self.option, self._resetter())
             return

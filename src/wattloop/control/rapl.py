@@ -16,11 +16,11 @@ MICROWATTS_PER_W = 1e6
 STEP_W = 0.126
 
 
-"""Registers count in eighths of a watt; a value written is read back rounded to them."""
+"""Resolution of the registers, an eighth of a watt: a value is read back rounded to it."""
 
 
 def detect(context: Context) -> Iterator[Lever]:
-    """`constraint_N_power_limit_uw` of every zone, named as the meter names the zone."""
+    """Find `constraint_N_power_limit_uw` of every zone, named as the meter names the zone."""
     for zone in all_zones(context.host):
         for path in sorted(zone.directory.glob("constraint_*_power_limit_uw")):
             yield _lever(context.host, zone, path)
@@ -29,7 +29,7 @@ def detect(context: Context) -> Iterator[Lever]:
 def _lever(host: Host, zone: Zone, path: Path) -> NumberLever:
     constraint = path.name.removesuffix("_power_limit_uw")
     kind = read_text(path.with_name(f"{constraint}_name")) or constraint.rpartition("_")[2]
-    # A package has the same limits a second time where its registers are mapped into memory.
+    # A package has the same limits a second time where its registers are memory-mapped.
     second = "_mmio" if "mmio" in zone.directory.name else ""
     disabled = read_text(zone.directory / "enabled") == "0"
     high = path.with_name(f"{constraint}_max_power_uw")

@@ -1,5 +1,7 @@
-"""Which levers exist here. Third parties add theirs through the entry-point group
-`wattloop.levers`: an object `detect(context) -> Iterable[Lever]`.
+"""Registry of levers: those of the machine, of third parties, and of the virtual GPU.
+
+Third parties add theirs through the entry-point group `wattloop.levers`: an object `detect(context)
+-> Iterable[Lever]`.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -24,7 +26,7 @@ LEVERS: dict[str, str] = {
     "nvidia": "wattloop.control.nvidia:detect",
     "amd": "wattloop.control.amd:detect",
 }
-"""Kind of device (its name up to the first colon) -> who finds its levers."""
+"""Kind of device (its name up to the first colon) -> detector of its levers."""
 
 ABSENT: dict[str, tuple[str, str, str]] = {
     "rapl": (
@@ -40,13 +42,15 @@ ABSENT: dict[str, tuple[str, str, str]] = {
     "nvidia": ("gpu/power_limit", "no NVIDIA GPU that NVML can see", ""),
     "amd": ("gpu/power_limit", "no AMD GPU under {sysfs}/class/drm", ""),
 }
-"""Kind -> lever a person would look for, why it is not there, and what would help."""
+"""Kind -> the lever a user would look for, why it is missing, and the remedy."""
 
 
 def find_levers(
     where: Context | Host | None = None, settings: Settings | None = None
 ) -> list[Lever]:
-    """Every lever of the machine: real ones, then those of third parties and the virtual GPU."""
+    """Find every lever of the machine: real ones, then those of third parties and the virtual
+    GPU.
+    """
     found = inventory(where, settings)
     return FoundLevers(found.levers, found.absent)
 
@@ -58,7 +62,7 @@ def inventory(
     *,
     remote: bool = True,
 ) -> LeverInventory:
-    """What there is and what there is not. Sets nothing.
+    """Return levers and missing levers. Sets nothing.
 
     Args:
         where: the machine; this one, with the user's settings, unless given.
@@ -73,7 +77,7 @@ def inventory(
         try:
             levers = list(loaded(target)(context))
         except MeterUnavailable as refusal:
-            # without any sign of a card there is nothing to say but that there is none
+            # without any sign of a card the only message is that none is installed
             levers = []
             if refusal.parts or kind not in ABSENT:
                 found.absent.append(_refused(kind, refusal.reason, refusal.remedy))
@@ -82,7 +86,7 @@ def inventory(
             raise
         except Exception as error:  # noqa: BLE001 - a broken plug-in must not stop the others
             reason = f"{kind} failed to start: {type(error).__name__}: {error}"
-            found.absent.append(_refused(kind, reason, "report it to whoever wrote it"))
+            found.absent.append(_refused(kind, reason, "report it to the author of the lever"))
             continue
         if not levers and kind in ABSENT:
             name, reason, remedy = ABSENT[kind]

@@ -29,25 +29,25 @@ from wattloop.meters.base import Context
 
 
 class RestoreStatus(StrEnum):
-    """What became of one part of a lever."""
+    """Result of restoring one part of a lever."""
 
     RESTORED = "restored"
     ALREADY = "already"
-    """It stood at its previous value."""
+    """It already had its previous value."""
     REBOOTED = "rebooted"
-    """The machine was restarted since, and what we set went with it."""
+    """The machine was rebooted since, and our value was lost with it."""
     ABSENT = "absent"
-    """The machine was restarted and the device is not there, or not yet; kept for later."""
+    """The machine was rebooted and the device is missing, or not there yet; tried again later."""
     CHANGED = "changed"
-    """Somebody else has set it since; left alone."""
+    """Another process has set it since; left alone."""
     FAILED = "failed"
     IN_USE = "in use"
     """Its owner is alive."""
     PLANNED = "planned"
-    """A dry run: what would be written."""
+    """A dry run: the value that would be written."""
     FORGOTTEN = "forgotten"
     FOREIGN = "foreign"
-    """Another user wrote, or can have written, the journal: not believed."""
+    """Another user wrote, or can have written, the journal: not trusted."""
 
     @property
     def settled(self) -> bool:
@@ -61,7 +61,7 @@ class RestoreStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """One part of one lever, and what became of it."""
+    """One part of one lever, and its status."""
 
     lever: str
     part: str
@@ -86,10 +86,10 @@ def restore_levers(
     """Restore every pending part. Never raises.
 
     Args:
-        pairs: what is known of each lever, and the lever, or None where it is not found any more.
-        same_boot: whether the machine runs since the values were set. After a reboot only what
-            still shows one of our values is written.
-        force: also overwrite what somebody else has set since.
+        pairs: the journal entry of each lever, and the lever, or None where it is not found.
+        same_boot: whether the machine has not been rebooted since the values were set. After a reboot
+            only what still shows one of our values is written.
+        force: also overwrite values that another process has set since.
         dry_run: write nothing.
         on_settled: called at once for each part that is settled.
     """
@@ -113,7 +113,7 @@ def restore_levers(
             if result.fate.settled and not dry_run:
                 on_settled(result)
         if len(put_off) == len(waiting):
-            results += reasons  # each waits for another that is not going to move
+            results += reasons  # each waits for another that will not change
             break
         waiting = put_off
     return results
@@ -146,7 +146,7 @@ def _one(
         )
     if readable and not ours and not force:
         message = (
-            f"{_label(entry, part)} stands at {shown(found, entry.unit)}, which somebody else has "
+            f"{_label(entry, part)} is at {shown(found, entry.unit)}, which another process has "
             f"set since; it was {shown(previous, entry.unit)}. 'wattloop restore --force' writes "
             "that, 'wattloop restore --forget' leaves it"
         )
@@ -167,7 +167,7 @@ def _one(
 
 
 def _absent(entry: JournalEntry, part: str) -> RestoreResult:
-    """A driver may be loaded later than we are started."""
+    """Return the status of a missing device: its driver may be loaded later."""
     message = (
         f"{_label(entry, part)}: the machine was restarted, and {entry.device} is not there; is "
         "its driver loaded? It is looked at again by the next 'wattloop restore', and dropped by "
@@ -177,7 +177,7 @@ def _absent(entry: JournalEntry, part: str) -> RestoreResult:
 
 
 def _found(lever: Lever, part: str) -> tuple[Setting, bool]:
-    """(present value, whether it could be read)."""
+    """Return (present value, True if it could be read)."""
     if not lever.reads_back:
         return None, False
     try:
@@ -199,7 +199,7 @@ def _label(entry: JournalEntry, part: str) -> str:
 PATIENCE_S = 10.0
 
 
-"""How long to wait for another process that restores the same device at this moment."""
+"""Time to wait for another process that restores the same device."""
 
 
 DYING_S = 0.1
@@ -218,20 +218,20 @@ def restore(
     journal: Path | None = None,
     patience_s: float = PATIENCE_S,
 ) -> list[RestoreResult]:
-    """Restore what owners that are dead left behind; living ones are left alone.
+    """Restore the values left by dead owners; living owners are left alone.
 
     Each device is restored on its own: one that has vanished stops none of the others, and what
     could not be restored stays in its journal.
 
     Args:
-        directory: where journals are, unless it is the machine's place.
-        dry_run: write nothing, say what would be written.
-        force: also overwrite what somebody else has set since, and take previous values from
-            journals of other users, on the devices that this process finds.
+        directory: directory of the journals; the machine's unless given.
+        dry_run: write nothing, report what would be written.
+        force: also overwrite values that another process has set since, and take previous values
+            from journals of other users, on the devices that this process finds.
         forget: do not write; drop what is left in the journals of dead owners.
         devices: only these, whose locks the caller holds.
         journal: this one only.
-        patience_s: how long to wait for another process that restores at this moment.
+        patience_s: how long to wait for another process that is restoring.
     """
     place = state_directory(directory, create=False)
     results: list[RestoreResult] = []
@@ -240,14 +240,14 @@ def restore(
             work = Leftover(path, place, dry_run=dry_run, force=force, forget=forget)
             results += work.restore(devices, patience_s)
         except FileNotFoundError:
-            continue  # another process was quicker
+            continue  # another process removed it first
         except WattloopError as error:
             results.append(RestoreResult("", "", RestoreStatus.FAILED, message=str(error)))
     return results
 
 
 class Leftover:
-    """One journal, to be restored by this process."""
+    """One leftover journal, to be restored by this process."""
 
     def __init__(
         self, path: Path, place: Path, *, dry_run: bool, force: bool, forget: bool
@@ -259,7 +259,7 @@ class Leftover:
         self._forget = forget
 
     def restore(self, held: Collection[str] | None, patience_s: float) -> list[RestoreResult]:
-        """Locks first, in the order everybody takes them: devices, then the journal."""
+        """Restore the journal. Locks come first, in the common order: devices, then the journal."""
         try:
             recorded = self._read()
         except LeverError as error:
@@ -267,7 +267,7 @@ class Leftover:
             reason = reasons[0] if reasons else ""
             if not all(reasons) or not reason:
                 raise
-            # anybody can leave anything there; that must not stop a hold
+            # any user can leave any file there; that must not block a session
             message = f"{self._path} {reason}: {error}"
             return (
                 []
@@ -276,11 +276,12 @@ class Leftover:
             )
         if recorded is None:
             return []
-        # alive but without the lock: it could not restore everything, and has let go
+        # alive without the lock: it could not restore everything, and has given up
         if recorded.owner.alive and is_held(self._path, DYING_S):
             devices = {entry.device for entry in recorded.entries.values()}
             if not recorded.doubt and devices.intersection(held or ()):
-                # its journal is locked and its lock on the device is ours: that file was removed
+                # the journal is locked and we hold its device lock: the owner's lock file was
+                # removed
                 raise DeviceBusy(f"{', '.join(sorted(devices))}: held by {recorded.owner}")
             return _named(recorded, _in_use(recorded))
         wanted = {e.device for e in recorded.pending() if held is None or e.device in held}
@@ -288,7 +289,7 @@ class Leftover:
             return []
         if self._refused(recorded, held):
             return self._foreign(recorded, wanted)
-        state_directory(self._place)  # it may have been removed with all that was in it
+        state_directory(self._place)  # it may have been removed when everything was restored
         locks, busy = self._locks(wanted - set(held or ()), patience_s)
         try:
             journal = Journal.take_over(self._path, patience_s)
@@ -332,7 +333,7 @@ class Leftover:
             for result in () if self._dry_run else dropped:
                 settled(result)
         elif mine:
-            # with those of another user we would load their library, or write where they say
+            # another user's environment would make us load their library, or write where they say
             with _environment({} if recorded.doubt else recorded.environment):
                 results += restore_levers(
                     _paired(mine),
@@ -357,7 +358,9 @@ class Leftover:
             raise
 
     def _refused(self, recorded: JournalContent, held: Collection[str] | None) -> bool:
-        """A journal tells us what to write: we take it from ourselves and from root only."""
+        """Return the reason to refuse a journal: only those of root and of this user are
+        trusted.
+        """
         asked_to_forget = self._forget and held is None
         return bool(recorded.doubt) and not (self._force or asked_to_forget)
 
@@ -393,7 +396,7 @@ class Leftover:
 
 
 def _paired(entries: list[JournalEntry]) -> list[tuple[JournalEntry, Lever | None]]:
-    """Each with the lever of the same device, whatever number the device has today."""
+    """Pair each entry with the lever of the same device, whatever number the device has now."""
     kinds = {entry.device.partition(":")[0] for entry in entries}
     context = Context(Host.from_environment(), settings_from(os.environ, needs=()))
     found = {
@@ -427,7 +430,7 @@ def _named(recorded: JournalContent, results: list[RestoreResult]) -> list[Resto
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """The variables with which the owner found its devices, for as long as we look for them."""
+    """Use the environment in which the owner found its devices, during the search."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

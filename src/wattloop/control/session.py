@@ -1,4 +1,4 @@
-"""Set levers for the duration of a block: lock, journal, write, read back, restore."""
+"""Lever session: lock, journal, write, read back, and restore levers around a block."""
 
 import atexit
 import os
@@ -18,18 +18,17 @@ from wattloop.control.state_dir import state_directory
 from wattloop.control.watchdog import RestoreWatchdog, guardian_wanted
 from wattloop.core.errors import ConfigError, LeverError
 
-# Something to be done however the process ends: at exit, and on signals that would kill it.
+# Exit hook: work to be done however the process ends, at exit and on fatal signals.
 #
-# A signal for which the program has a handler of its own is left to it: `KeyboardInterrupt` and
-# `SystemExit` pass through the `with` block. One that would end the program at once is caught;
-# then
-# it ends the program as it would have.
+# A signal with a handler of the program is left to it: `KeyboardInterrupt` and `SystemExit` pass
+# through the `with` block. A signal that would end the program at once is caught, and then ends the
+# program as it would have.
 
 FATAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ExitHook:
-    """Calls `act` before the process ends, until `cancel`. Not in forked children."""
+    """Call `act` before the process ends, until `cancel`. Not in forked children."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
@@ -42,18 +41,18 @@ class ExitHook:
                     signal.signal(number, _on_signal)
 
     def cancel(self) -> None:
-        """As if it had never been there."""
+        """Remove the hook."""
         atexit.unregister(self.perform)
         if self in _active:
             _active.remove(self)
-        # only the main thread may change handlers; with nothing left to do ours changes nothing
+        # only the main thread may change handlers; without work ours has no effect
         if not _active and _is_main_thread():
             for number in FATAL:
                 if signal.getsignal(number) is _on_signal:
                     signal.signal(number, signal.SIG_DFL)
 
     def perform(self) -> None:
-        """Act, unless we are a copy that a fork made."""
+        """Act, unless this is a forked copy."""
         if os.getpid() == self._pid:
             self._act()
 
@@ -80,16 +79,16 @@ Report = Callable[[str], None]
 _said: set[str] = set()
 
 
-"""Notes about the machine that this process has given."""
+"""Notes about the machine that this process has already printed."""
 
 
 class SessionResources:
-    """Taken in two steps: devices, so that nothing moves while it is looked at; then the journal.
+    """Device locks and journal of a session.
 
-    Levers that are kept elsewhere need neither.
+    Acquired in two steps: the locks, so that no value changes while it is read; then the journal.
+    Levers with `kept_elsewhere` need neither.
 
-    Raises LeverError and DeviceBusy while it is taken. `let_go` may be called at any time, also
-    twice.
+    Acquiring raises LeverError and DeviceBusy. `let_go` may be called at any time, also twice.
     """
 
     def __init__(self, directory: Path | None, *, guardian: bool, report: Report) -> None:
@@ -104,18 +103,18 @@ class SessionResources:
 
     @property
     def guardian_pid(self) -> int | None:
-        """Process number of the guardian, where there is one."""
+        """Process number of the watchdog, if it runs."""
         return None if self._guardian is None else self._guardian.pid
 
     def take(self, levers: Sequence[Lever]) -> list[RestoreResult]:
-        """Lock the devices and restore what dead owners left on them; says what that was."""
+        """Lock the devices and restore what dead owners left on them; report it."""
         levers = [lever for lever in levers if not lever.kept_elsewhere]
         if not levers:
             return []
         place = state_directory(self._directory)
         owner = Owner.this_process()
         devices = sorted({lever.device for lever in levers})
-        for device in devices:  # in one order for everybody, so that nobody waits in a circle
+        for device in devices:  # in one order for all processes, which prevents deadlocks
             counts = may_set([lever for lever in levers if lever.device == device])
             self._locks.append(DeviceLock.take(device, place, owner, counts=counts))
         leftovers = restore(place, devices=devices)
@@ -126,18 +125,18 @@ class SessionResources:
         if failed:
             raise LeverError(failure(failed))
         if any(result.fate is RestoreStatus.CHANGED for result in leftovers):
-            # whoever changed it since has the last word: that is what we restore to
+            # another process's later change is the value that we restore to
             restore(place, devices=devices, forget=True)
         return leftovers
 
     def begin(self, entries: Mapping[Lever, JournalEntry], at_the_end: Callable[[], None]) -> None:
-        """Write the journal, start the guardian, and have `at_the_end` called when we end."""
+        """Write the journal, start the watchdog, and register `at_the_end` for the exit."""
         self._ending = ExitHook(at_the_end)
         entries = {lever: entry for lever, entry in entries.items() if not lever.kept_elsewhere}
         if not entries:
             return
         place = state_directory(self._directory)
-        # what finds the devices, and nothing else: everybody can read it, passwords are not for it
+        # only variables that find the devices: every user can read the journal, so no passwords
         environment: dict[str, str] = {}
         for lever in entries:
             environment |= lever.where()
@@ -155,7 +154,7 @@ class SessionResources:
                 )
 
     def about_to_set(self, parts: Mapping[str, Mapping[str, Setting]]) -> None:
-        """On the disk when this returns."""
+        """Journal the values; on the disk when this returns."""
         own = {lever: values for lever, values in parts.items() if lever in self._journaled}
         if own:
             assert self._journal is not None
@@ -166,7 +165,7 @@ class SessionResources:
             self._journal.done(result.lever, result.part)
 
     def let_go(self, *, keep_journal: bool = False) -> None:
-        """Give everything up; the journal stays while anything is still to be restored."""
+        """Release everything; the journal stays while a value is still to be restored."""
         if self._ending is not None:
             self._ending.cancel()
         journal, self._journal = self._journal, None
@@ -183,13 +182,13 @@ class SessionResources:
             previous = shown(result.previous, unit)
             self._report(f"wattloop: restored {result.lever} to {previous}, left by {result.owner}")
         elif result.fate is RestoreStatus.CHANGED:
-            self._report(f"wattloop: {result.lever}: a value set by somebody else is kept")
+            self._report(f"wattloop: {result.lever}: a value set by another process is kept")
         elif result.fate is RestoreStatus.FOREIGN:
             self._report(f"wattloop: {result.message}")
 
 
 def failure(failed: Sequence[RestoreResult]) -> str:
-    """What could not be restored, why, and what to do."""
+    """Describe the values that could not be restored, the reason, and the remedy."""
     reasons = "; ".join(dict.fromkeys(result.message for result in failed))
     return (
         f"not restored: {reasons}. The journal keeps it: run 'wattloop restore' when that is "
@@ -198,7 +197,7 @@ def failure(failed: Sequence[RestoreResult]) -> str:
 
 
 def check_permissions(levers: Mapping[str, Lever]) -> None:
-    """Raise LeverError, with what would allow it, for a lever this user may not set."""
+    """Raise LeverError, with the remedy, for a lever this user may not set."""
     for lever in levers.values():
         state = lever.state()
         if not state.available:
@@ -207,10 +206,10 @@ def check_permissions(levers: Mapping[str, Lever]) -> None:
 
 
 def snapshot_levers(levers: Mapping[str, Lever]) -> dict[str, JournalEntry]:
-    """What every part of every lever is now.
+    """Read the value of every part of every lever.
 
     Raises:
-        LeverError: one cannot be read, or stands outside its limits and could not be put back.
+        LeverError: one cannot be read, or is outside its limits and could not be restored.
     """
     entries = {}
     for name, lever in levers.items():
@@ -228,10 +227,10 @@ def snapshot_levers(levers: Mapping[str, Lever]) -> dict[str, JournalEntry]:
 
 
 def checked(levers: Mapping[str, Lever], settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """The values as the devices take them.
+    """Return the values as the devices accept them.
 
     Raises:
-        ConfigError: one is outside its device's limits, or two cannot be had together.
+        ConfigError: one is outside its device's limits, or two contradict each other.
     """
     values = {name: levers[name].accepted(value) for name, value in settings.items()}
     for name in values:
@@ -267,7 +266,7 @@ def write_all(
 
 
 def rounded(lever: Lever, wanted: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Parts that show another value than the one written, if only a little."""
+    """Return parts that show a slightly different value than the one written."""
     if not lever.reads_back:
         return {}
     shows = lever.parts()
@@ -275,7 +274,7 @@ def rounded(lever: Lever, wanted: Mapping[str, Setting]) -> dict[str, Setting]:
 
 
 def verify(lever: Lever, wanted: Mapping[str, Setting], shows: Mapping[str, Setting]) -> None:
-    """Raise LeverError for a part that shows what is not the value written."""
+    """Raise LeverError for a part that shows another value than the one written."""
     unit = lever.state().unit
     for part, value in shows.items():
         if not lever.took(wanted[part], value):
@@ -289,7 +288,9 @@ MOST_INTERRUPTIONS = 10
 
 
 class LeverSession:
-    """Levers that this process holds. Made by `hold`; use it as a context manager."""
+    """Levers that this process has locked. Created by `lever_session`; use it as a context
+    manager.
+    """
 
     def __init__(
         self,
@@ -302,13 +303,13 @@ class LeverSession:
     ) -> None:
         self.levers = {lever.name: lever for lever in levers}
         self.previous: dict[str, Setting] = {}
-        """Lever -> value before."""
+        """Lever -> previous value."""
         self.writes: list[str] = []
-        """What was written, or would be in a dry run, for people."""
+        """Writes that were done, or would be in a dry run, for people."""
         self.recovered: list[RestoreResult] = []
-        """What a dead owner had left on these devices."""
+        """Values that a dead owner had left on these devices."""
         self.restored: list[RestoreResult] = []
-        """What became of each lever at the end."""
+        """Status of each lever at the end."""
         self._dry_run = dry_run
         self._report = report
         self._grip = SessionResources(directory, guardian=guardian, report=report)
@@ -320,11 +321,12 @@ class LeverSession:
 
     @property
     def guardian_pid(self) -> int | None:
-        """Process number of the guardian, where there is one."""
+        """Process number of the watchdog, if it runs."""
         return self._grip.guardian_pid
 
     def __enter__(self) -> "LeverSession":
-        if self._open:  # before anything is taken, or giving up would let go of what is held
+        # before anything is acquired, or a failure would release another session's locks
+        if self._open:
             raise LeverError("these levers are held already; a hold is entered once")
         self._pid = os.getpid()
         try:
@@ -360,12 +362,13 @@ class LeverSession:
         self._report(f"wattloop: {message}")
 
     def set(self, settings: Mapping[str, Setting]) -> None:
-        """Set levers, each to a value the device accepts, and see that it took.
+        """Set levers, each to a value the device accepts, and read it back.
 
         Every value is checked before the first is written.
 
         Raises:
-            ConfigError: a lever that is not held, or a value outside the device's limits.
+            ConfigError: a lever that is not in this session, or a value outside the device's
+                limits.
             LeverError: a device refuses, is lost, or shows another value afterwards.
         """
         self._check_process()
@@ -383,7 +386,7 @@ class LeverSession:
                     self._entries[name].add_ours(parts[name])
                 return
             for name, own in parts.items():
-                # first in memory: a signal may ask for a restore between the two
+                # first in memory: a signal may request a restore between the two
                 self._entries[name].add_ours(own)
                 self._entries[name].done -= set(own)
             self._grip.about_to_set(parts)
@@ -396,10 +399,10 @@ class LeverSession:
                 verify(self.levers[name], wanted, shows)
 
     def put_back(self, *names: str) -> None:
-        """Put levers (all unless named) back to what they were, and go on holding them.
+        """Restore levers (all unless named) to their previous values; the session continues.
 
         Raises:
-            LeverError: one of them did not go back.
+            LeverError: one of them could not be restored.
         """
         self._check_process()
         with self._busy:
@@ -412,7 +415,8 @@ class LeverSession:
                 raise LeverError(failure(failed))
 
     def release(self) -> list[RestoreResult]:
-        """Put everything back and let go; what could not be put back. Leaving the block calls it.
+        """Restore everything and unlock; return what could not be restored. Leaving the block calls
+        it.
 
         Each device is independent of the others.
         """
@@ -430,14 +434,14 @@ class LeverSession:
         return [result for result in self.restored if result.fate is RestoreStatus.FAILED]
 
     def _released(self) -> BaseException | None:
-        """Put everything back; ctrl-C meanwhile is kept until that is done."""
+        """Restore everything; a ctrl-C meanwhile is deferred until that is done."""
         interruption = None
         for _ in range(MOST_INTERRUPTIONS):
             try:
                 self.restored += self._put_back(list(self._entries.values()))
                 pending = any(entry.pending() for entry in self._entries.values())
                 self._grip.let_go(keep_journal=pending)
-                # only now: a signal that arrives before restores what is left, then ends us
+                # only now: a signal that arrives earlier restores the rest, then ends the process
                 self._open = False
             except (KeyboardInterrupt, SystemExit) as error:
                 interruption = error
@@ -455,7 +459,7 @@ class LeverSession:
             self._report(f"wattloop: {failure(failed)}")
 
     def _check_process(self) -> None:
-        # before the lock: a thread that had it when we were forked is not here to release it
+        # before the lock: a thread that held it at the fork does not exist in the child
         if os.getpid() != self._pid:
             raise LeverError(f"the levers are held by process {self._pid}, not by its children")
 
@@ -484,14 +488,14 @@ class LeverSession:
             return []
         for entry in entries:
             for part in self._needed_by_others(entry, entries):
-                # theirs to put back, from the same previous value
+                # the other session restores these, from the same previous value
                 settled(
                     RestoreResult(entry.name, part, RestoreStatus.ALREADY, entry.previous[part])
                 )
         return restore_levers(pairs, on_settled=settled)
 
     def _needed_by_others(self, entry: JournalEntry, leaving: Sequence[JournalEntry]) -> list[str]:
-        """Parts of this lever that another one of the device, which stays as it is, depends on."""
+        """Return the parts of this lever that another changed lever of the device depends on."""
         staying = [
             other
             for other in self._entries.values()
@@ -508,11 +512,10 @@ class LeverSession:
         self.writes += text.splitlines()
 
 
-# Hold levers: nobody else sets them, every change is journaled, and all of it is put back.
+# Public entry points: exclusive, journaled, restored.
 #
-# with hold([lever_named(levers, "gpu:0/power_limit")]) as held:
-#     held.set({"gpu:0/power_limit": 250.0})
-#     ...
+#     with lever_session([lever_named(levers, "gpu:0/power_limit")]) as session:
+#         session.set({"gpu:0/power_limit": 250.0})
 def lever_session(
     levers: Sequence[Lever],
     *,
@@ -521,16 +524,16 @@ def lever_session(
     guardian: bool = True,
     report: Report | None = None,
 ) -> LeverSession:
-    """Levers for the time of a `with` block.
+    """Lock levers for the duration of a `with` block.
 
     Args:
-        levers: what will be set.
-        directory: where locks and journals are, unless it is the machine's place.
-        dry_run: write nothing anywhere; `Hold.writes` has what would be written.
+        levers: levers that will be set.
+        directory: directory of locks and journals; the machine's unless given.
+        dry_run: write nothing; `LeverSession.writes` lists what would be written.
         guardian: start a small process that restores if this one is killed with `kill -9`.
             `WATTLOOP_GUARDIAN=0` switches it off too.
-        report: what is told of leftovers and of values that somebody else set; standard error
-            unless given.
+        report: receives messages on leftovers and on values that another process set;
+            standard error unless given.
     """
     return LeverSession(
         levers,
@@ -543,7 +546,7 @@ def lever_session(
 
 @contextmanager
 def applied(lever: Lever, value: Setting, **options: object) -> Iterator[LeverSession]:
-    """One lever at one value for the time of a block; options as for `hold`."""
+    """Set one lever to one value for the duration of a block; options as for `lever_session`."""
     with lever_session([lever], **options) as held:  # type: ignore[arg-type]  # checked by hold itself
         held.set({lever.name: value})
         yield held

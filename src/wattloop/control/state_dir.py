@@ -1,7 +1,6 @@
-"""Where locks and journals of levers are: one place for all users of the machine.
+"""State directory of levers: locks and journals, shared by all users of the machine.
 
-The second copy of each journal is elsewhere: what clears one of the two places leaves the
-other.
+The second copy of each journal is in another directory: clearing one of them leaves the other.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ STATE_VARIABLE = "WATTLOOP_STATE_DIR"
 DEFAULT_PLACE = Path("/var/tmp/wattloop-control")
 
 
-"""Survives a reboot, is the same for every user, and can be made by whoever comes first.
+"""Survives a reboot, is the same for every user, and can be created by any user.
 
 /var/lib would need root to prepare it, and two places would mean two locks for one device.
 """
@@ -37,14 +36,14 @@ ROOT_COPIES = Path("/var/lib/wattloop/levers")
 USER_COPIES = "/tmp/wattloop-levers-{uid}"
 
 
-"""Not in the home: it may be shared by machines, and values of levers belong to one of them."""
+"""Not in the home: machines may share it, and values of levers belong to one machine."""
 
 
 def state_directory(directory: Path | None = None, *, create: bool = True) -> Path:
-    """The directory given, the one `WATTLOOP_STATE_DIR` names, or the machine's.
+    """Return the given directory, that of `WATTLOOP_STATE_DIR`, or the machine's.
 
     Raises:
-        LeverError: it cannot be made or used; without it nothing may be set.
+        LeverError: it cannot be created or used; without it nothing may be set.
     """
     named = os.environ.get(STATE_VARIABLE)
     path = directory or (user_path(named) if named else DEFAULT_PLACE)
@@ -60,11 +59,11 @@ def state_directory(directory: Path | None = None, *, create: bool = True) -> Pa
 
 
 def copy_directories(place: Path, uid: int | None = None) -> list[Path]:
-    """Where second copies of the journals in `place` may be, the preferred one first.
+    """Return directories for second copies of the journals in `place`, the preferred one first.
 
     Args:
         place: the state directory.
-        uid: of the user whose journals they are; ours unless given.
+        uid: of the journals' user; this user unless given.
     """
     uid = os.geteuid() if uid is None else uid
     key = hashlib.sha256(os.fsencode(place)).hexdigest()[:12]
@@ -76,10 +75,10 @@ def copy_directories(place: Path, uid: int | None = None) -> list[Path]:
 
 
 def make_copy_directory(path: Path) -> None:
-    """Make one of `copy_directories`, for this user only.
+    """Create one of `copy_directories`, for this user only.
 
     Raises:
-        OSError: it cannot be made, or another user could remove or replace files there.
+        OSError: it cannot be created, or another user could remove or replace files there.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
@@ -93,7 +92,7 @@ def make_copy_directory(path: Path) -> None:
 
 
 def fsync_directory(path: Path) -> None:
-    """Make names in a directory survive a power cut."""
+    """Make names in a directory survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -104,7 +103,7 @@ def fsync_directory(path: Path) -> None:
 def _make(path: Path) -> None:
     with suppress(FileExistsError):
         path.mkdir(mode=0o777, parents=True)
-    # Somebody else may have put a link there to make us write elsewhere.
+    # Another user may have created a link there to redirect our writes.
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags)
     try:

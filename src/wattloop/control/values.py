@@ -1,4 +1,4 @@
-"""Values of levers as people write them."""
+"""Parsing of lever values as users write them."""
 
 from wattloop.control.lever import Lever, LeverState, Setting
 from wattloop.core.errors import ConfigError
@@ -6,11 +6,11 @@ from wattloop.core.quantities import Dimension, quantity
 
 DEFAULT = "default"
 UNITS = {"W": (Dimension.POWER, 1.0), "MHz": (Dimension.FREQUENCY, 1e6)}
-"""Unit of a lever -> what it measures, and the unit in SI."""
+"""Unit of a lever -> its quantity, and the unit in SI."""
 
 
 def parse_setting(text: str | float, lever: Lever) -> Setting:
-    """`250`, `250 W`, `70%`, `1.4 GHz`, `performance` or `default` as the device would take it.
+    """Parse `250`, `250 W`, `70%`, `1.4 GHz`, `performance` or `default` for a device.
 
     A share is of the default power limit (the TDP), else of the highest value; `default` is what
     the device leaves the factory with, and for a clock that it is not locked.
@@ -34,9 +34,9 @@ def parse_setting(text: str | float, lever: Lever) -> Setting:
 
 
 def whole_of(state: LeverState) -> float | None:
-    """What a share is a share of; None when the device does not say."""
+    """Return the value of 100%; None when the device does not state it."""
     whole = state.default if isinstance(state.default, float | int) else state.high
-    # cpu/min_frequency's own default is its lowest value; shares are of the highest
+    # the default of cpu/min_frequency is its lowest value; shares are of the highest
     if state.unit == "MHz" and state.high is not None:
         whole = state.high
     return whole

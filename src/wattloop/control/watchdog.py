@@ -1,12 +1,9 @@
-"""A process that outlives its owner by a moment, to put levers back after `kill -9`.
+"""Watchdog of a lever session: a process that restores levers after `kill -9` of their owner.
 
-`python -m wattloop.control.watchdog JOURNAL PIPE` waits until the other end of the pipe is
-closed,
-which only the owner holds. If the journal is still there and nobody holds it, the owner died:
-what
-it set is restored. Asleep it costs no processor time; it has a session of its own (ctrl-C does
-not
-reach it) and none of the user's files open.
+`python -m wattloop.control.watchdog JOURNAL PIPE` waits until the other end of the pipe is closed,
+which only the owner holds. If the journal still exists unlocked, the owner died, and its values are
+restored. While waiting it uses no processor time. It has its own session (ctrl-C does not reach it)
+and none of the user's files open.
 """
 
 import os
@@ -25,11 +22,11 @@ TRY_FOR_S = 10.0
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-"""It ends when its owner has; whoever stops both must not stop it first."""
+"""Signals to ignore: it ends with its owner, and a stop of both must not end it first."""
 
 
 class RestoreWatchdog:
-    """The owner's side."""
+    """The owner's side of the watchdog."""
 
     def __init__(self, journal: Path) -> None:
         import subprocess
@@ -58,7 +55,7 @@ class RestoreWatchdog:
         return self._process.pid
 
     def dismiss(self) -> None:
-        """The journal is settled; let it go."""
+        """End the watchdog: the journal is removed or needs no restoring."""
         import subprocess
 
         from wattloop.control.lock import close_private
@@ -69,7 +66,7 @@ class RestoreWatchdog:
 
 
 def guardian_wanted() -> bool:
-    """Whether the user has not switched it off with `WATTLOOP_GUARDIAN=0`."""
+    """Return True unless the user has disabled the watchdog with `WATTLOOP_GUARDIAN=0`."""
     return os.environ.get(GUARDIAN_VARIABLE, "1") != "0"
 
 
@@ -83,7 +80,7 @@ def main(words: list[str]) -> None:
 
     give_up_s = time.monotonic() + TRY_FOR_S
     while journal_files(journal) and time.monotonic() < give_up_s:
-        if not is_held(journal):  # by its owner, or another who restores it
+        if not is_held(journal):  # by its owner, or by another process that restores it
             from wattloop.control.restore import restore
 
             restore(journal.parent, journal=journal)
@@ -92,10 +89,10 @@ def main(words: list[str]) -> None:
 
 
 def import_path() -> list[str]:
-    """Ours, so that the same Wattloop and the same plug-ins are found from anywhere."""
+    """Return this process's import path, so that the same Wattloop and plug-ins are found."""
     return [str(Path(folder or ".").absolute()) for folder in sys.path]
 
 
 if __name__ == "__main__":
     main(sys.argv[1:])
-    os._exit(0)  # nothing is left to tidy up, and nobody to wait for it
+    os._exit(0)  # nothing is left to clean up, and no process waits for it

@@ -1,4 +1,4 @@
-"""Energy you can trust: meters, sampling, windows, accounting.
+"""Measurement of energy: sampling of meters, energy curves, windows and runs.
 
 The package carries the name of its verb, so it can be called: `wattloop.measure("training")` is
 `wattloop.measure.api.measure("training")`.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def format_result(result: WindowResult, going: bool = False) -> str:
-    """Such as `9.81 J ± 0.42 J in 1.23 s, measured`."""
+    """Format a result such as `9.81 J ± 0.42 J in 1.23 s, measured`."""
     took = f"in {format_duration(result.duration_s)}{' so far' * going}"
     if result.energy_j is None:
         return f"nothing could be read {took}"
@@ -36,7 +36,10 @@ def format_result(result: WindowResult, going: bool = False) -> str:
 
 
 def status_after(error: BaseException | None) -> RunStatus:
-    """A generator that is closed early has not failed, nor has `sys.exit(0)`."""
+    """Return the status of a run that ended with this exception, if any.
+
+    A generator that is closed early has not failed, nor has `sys.exit(0)`.
+    """
     if error is None or isinstance(error, GeneratorExit):
         return RunStatus.FINISHED
     if isinstance(error, SystemExit) and error.code in (None, 0):
@@ -54,7 +57,7 @@ Region = Callable[[], AbstractContextManager[Any]]
 
 
 def decorate(function: Callable[P, R], block: Region, stretch: Region) -> Callable[P, R]:
-    """`function`, measured from the call to its end.
+    """Wrap `function` so that each call is measured from its beginning to its end.
 
     Args:
         function: a plain, coroutine, generator or asynchronous generator function. Generators are
@@ -64,7 +67,7 @@ def decorate(function: Callable[P, R], block: Region, stretch: Region) -> Callab
         block: what to enter around a call that runs in one go.
         stretch: the same for a call that others run in between.
     """
-    import inspect  # 10 ms, which only those pay who decorate
+    import inspect  # takes 10 ms: imported only when a function is decorated
 
     wrapper: Callable[..., Any]
     if inspect.iscoroutinefunction(function):
@@ -99,13 +102,13 @@ def decorate(function: Callable[P, R], block: Region, stretch: Region) -> Callab
 LINGER_S = 1.0
 
 
-"""A function that is called again within this time shares a run with its last call."""
+"""A function that is called again within this time reuses the run of its last call."""
 
 
 SETTLE_AT_ONCE = 256
 
 
-"""So many ended calls are added up together."""
+"""Number of ended calls whose energies are added up together."""
 
 
 @overload
@@ -117,7 +120,7 @@ def measure(name: str | None = None, **options: Any) -> Measurement: ...
 
 
 def measure(name: str | Callable[P, R] | None = None, **options: Any) -> Any:
-    """Measure a block, a function, or what lies between `begin()` and `end()`.
+    """Measure a block, a function, or the time between `begin()` and `end()`.
 
         with wattloop.measure("training") as m:
             train()
@@ -126,11 +129,11 @@ def measure(name: str | Callable[P, R] | None = None, **options: Any) -> Any:
         @wattloop.measure
         def train(): ...
 
-    The outermost measurement of a process is a run: it is kept in the store. Those inside it are
-    windows of that run, and its options hold for them.
+    The outermost measurement of a process is a run, which is written to the store. Those inside it
+    are windows of that run, and its options apply to them.
 
     Args:
-        name: what it is called; the function's name when used as a decorator.
+        name: the name; the function's name when used as a decorator.
         options: settings for the run, such as `interval_s=0.05`, `devices="gpu:0"`,
             `store="runs.db"`, `zone="FRA"`, and `tags={"model": "resnet"}`.
 
@@ -157,7 +160,9 @@ class Measurement(EnergyProperties):
             _check(options)
 
     def begin(self) -> Measurement:
-        """Begin; opens a run if this process has none. What has ended may begin again."""
+        """Begin a window, and open a run if this process has none. An ended measurement may begin
+        again.
+        """
         going = self._window is not None and self._window.end_s is None
         if going and self._session is _runs.session:
             raise RuntimeError(f"measure(): {self.name!r} has begun and not ended; end() it first")
@@ -166,7 +171,9 @@ class Measurement(EnergyProperties):
         return self
 
     def end(self, status: RunStatus = RunStatus.FINISHED) -> Measurement:
-        """End; closes the run with its outermost measurement. Ending twice changes nothing."""
+        """End the window; the outermost measurement also closes the run. Ending twice changes
+        nothing.
+        """
         if self._window is None or self._session is None:
             raise RuntimeError("measure(): end() without begin()")
         if self._window.end_s is None:
@@ -176,22 +183,23 @@ class Measurement(EnergyProperties):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has begun and ended."""
         return self._window is not None and self._window.end_s is not None
 
     @property
     def result(self) -> WindowResult:
-        """Energies, times, what is missing; so far, while it is open."""
+        """Return energies, times and missing parts; the values so far while the measurement is
+        open.
+        """
         if self._window is None:
             raise RuntimeError("measure(): nothing measured yet; use 'with' or begin()")
         return self._window.result
 
     def live_power_w(self) -> dict[str, float]:
-        """Power of every domain now, readable inside the loop."""
+        """Return the present power of every domain; usable inside the loop."""
         return self._session.power_w() if self._session is not None else {}
 
     def live_signals(self) -> dict[str, float]:
-        """Utilisation, clocks, temperatures and memory now."""
+        """Return the present utilisation, clocks, temperatures and memory."""
         return self._session.signals() if self._session is not None else {}
 
     def __repr__(self) -> str:
@@ -216,7 +224,8 @@ class Measurement(EnergyProperties):
         self.end(status_after(exc))
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """As a decorator: every call is measured; coroutines and generators until they are done.
+        """Measure every call of a decorated function; coroutines and generators until they are
+        done.
 
         The function gets an attribute `calls` with their number, energy and time (`Calls`).
         """
@@ -235,7 +244,7 @@ class Calls:
     """All calls of a decorated function in this process.
 
     Attributes:
-        name: what they are called.
+        name: the name of the calls.
         count: how many have begun.
         last: the last one, with its own result.
     """
@@ -250,7 +259,7 @@ class Calls:
         self._known = self._missing = 0
 
     def added(self, call: Measurement) -> Measurement:
-        """One more call, which has not begun yet."""
+        """Add one call, which has not begun yet."""
         with self._lock:
             self.count += 1
             self.last = call
@@ -261,14 +270,14 @@ class Calls:
 
     @property
     def energy_j(self) -> float | None:
-        """Joules of all calls that have ended; None where one of them could not be read."""
+        """Joules of all ended calls; None where one of them could not be read."""
         with self._lock:
             self._settle()
             return self._energy_j if self._known and not self._missing else None
 
     @property
     def duration_s(self) -> float:
-        """Seconds of all calls that have ended; calls at the same time count each."""
+        """Seconds of all ended calls; simultaneous calls count each."""
         with self._lock:
             self._settle()
             return self._duration_s
@@ -291,7 +300,7 @@ class Calls:
 
 @contextmanager
 def _stretch(measurement: Measurement) -> Iterator[None]:
-    """Begin and end without becoming the caller's innermost window: others run in between."""
+    """Begin and end without becoming the caller's innermost window: other code runs in between."""
     measurement.begin()
     try:
         yield
@@ -302,7 +311,9 @@ def _stretch(measurement: Measurement) -> Iterator[None]:
 
 
 def active_session() -> Session | None:
-    """The run that is open in this process, if any; not one that waits for a further call."""
+    """Return the open run of this process, if any; a run that only waits for further calls is not
+    one.
+    """
     return _runs.session if _runs.idle_since_s is None else None
 
 
@@ -320,7 +331,8 @@ class _Runs:
         self._users = 0
         self._lock = threading.Lock()
         self._function = ""
-        """Whose calls share the open run; empty for a run that ends with its last measurement."""
+        """Name of the function whose calls share the open run; empty for a run that ends with its
+        last measurement."""
         self._last_call = ("", -math.inf)
         self.idle_since_s: float | None = None
         """End of the last call, while the run stays open for another."""
@@ -364,15 +376,15 @@ class _Runs:
                 self._watch()
                 return None
             self.session = None
-            # Who begins a new run while this one is being closed is not a part of it.
+            # A run that begins while this one is being closed is not a part of it.
             session.leave_environment()
         result = session.close(status)
-        if of_function:  # closing is not the time between two calls
+        if of_function:  # the time of closing is not counted as time between two calls
             self._last_call = (session.name, time.monotonic())
         return result
 
     def _watch(self) -> None:
-        """Have the run closed when no call follows; one thread at a time looks."""
+        """Close the run in a thread when no further call follows; one thread at a time waits."""
         if self._watcher is not None:
             return
 
@@ -389,7 +401,7 @@ class _Runs:
             self._watcher.start()
 
     def _close_idle(self, after_s: float = 0.0) -> None:
-        """Close a run that only stays open for further calls, at the end of the last one."""
+        """Close a run that is only open for further calls, as of the end of the last call."""
         with self._lock:
             session, end_s = self.session, self.idle_since_s
             if session is None or end_s is None:
@@ -425,7 +437,7 @@ def _settings(options: Mapping[str, Any]) -> Settings:
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    """Wrong options are said where they are written, not when a decorated function is called."""
+    """Raise errors of options where they are written, not when the decorated function is called."""
     given = {name: value for name, value in options.items() if name != "tags"}
     Settings().overridden(given, "measure()")
     tags = options.get("tags")

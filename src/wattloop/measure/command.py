@@ -27,7 +27,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 RESTORED = [getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name)]
 
 
-"""Python ignores these for itself; a program expects them at their defaults."""
+"""Python ignores these signals for itself; a program expects their default actions."""
 
 
 def launch(
@@ -38,7 +38,7 @@ def launch(
     setsid: bool = False,
     streams: Mapping[int, int] | None = None,
 ) -> int:
-    """Start `command` with our streams, terminal and process group; its process number.
+    """Start `command` with the streams, terminal and process group of this process; return its pid.
 
     Args:
         command: program and arguments.
@@ -73,7 +73,7 @@ def launch(
 
 
 def find_program(program: str) -> None:
-    """Raise the `CommandError` of a program that plainly cannot be started, before any set-up."""
+    """Raise the `CommandError` of a program that cannot be started, before any set-up."""
     if shutil.which(program) is None:
         number = errno.EACCES if Path(program).exists() or _on_path(program) else errno.ENOENT
         raise _explained(program, OSError(number, os.strerror(number)))
@@ -108,7 +108,7 @@ def _explained(program: str, error: OSError) -> CommandError:
 
 
 def _on_path(program: str) -> bool:
-    """Whether any directory of PATH holds a file of that name, executable or not."""
+    """Return True if a directory of PATH holds a file of that name, executable or not."""
     return shutil.which(program, mode=os.F_OK) is not None
 
 
@@ -120,9 +120,9 @@ def _looks_like_text(program: str) -> bool:
         return False
 
 
-# Who is whose child, read from the kernel's own /proc.
+# Parents and children of processes, from the kernel's own /proc.
 #
-# Process numbers are those of our own namespace, so this looks at /proc even where
+# Process numbers belong to the namespace of this process, so this reads /proc even where
 # `WATTLOOP_PROCFS_ROOT` names the host's.
 
 PROC = Path("/proc")
@@ -135,25 +135,25 @@ FORGOTTEN_AFTER_S = 0.9
 
 
 class Orphans:
-    """Processes that the program started and abandoned: as its subreaper we inherit them.
+    """Orphaned processes of the program, which this process inherits as subreaper.
 
-    Ended ones must be collected or they fill the process table; but a meter may run a helper
-    program of its own and wait for it, so only what nobody collects for a while is ours to take.
+    Ended orphans must be reaped or they fill the process table. A meter may run a helper program
+    and wait for it, so only a process that stays unreaped for a while is reaped here.
     """
 
     def __init__(self) -> None:
         self.program = 0
-        """Process number of the program itself, whose end is somebody else's business."""
+        """Process number of the program itself, which the supervisor reaps."""
         self._before = frozenset(children())
         self._ended_at_s: dict[int, float] = {}
 
     @property
     def pending(self) -> bool:
-        """Whether some have ended and wait to be collected."""
+        """Return True if ended orphans wait to be reaped."""
         return bool(self._ended_at_s)
 
     def living(self) -> list[int]:
-        """Abandoned processes that still run and have work of their own."""
+        """Return orphaned processes that still run and do work of their own."""
         return [
             pid
             for pid in children()
@@ -164,19 +164,19 @@ class Orphans:
         ]
 
     def reap(self) -> None:
-        """Collect the ended ones that nobody else waits for."""
+        """Reap ended orphans that no other thread waits for."""
         now_s = time.monotonic()
         ended = {pid for pid in children() if pid != self.program and _state(pid) == "Z"}
         self._ended_at_s = {pid: self._ended_at_s.get(pid, now_s) for pid in ended}
         for pid, since_s in list(self._ended_at_s.items()):
             if now_s - since_s >= FORGOTTEN_AFTER_S:
-                with suppress(ChildProcessError):  # its owner was quicker
+                with suppress(ChildProcessError):  # its owner reaped it first
                     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
                 del self._ended_at_s[pid]
 
 
 def children() -> Iterator[int]:
-    """Our direct children, ended ones included."""
+    """Return the direct children of this process, including ended ones."""
     try:
         tasks = list((PROC / "self" / "task").iterdir())
     except OSError:
@@ -190,7 +190,7 @@ def children() -> Iterator[int]:
 
 
 def descends_from(pid: int, ancestor: int) -> bool:
-    """Whether `ancestor` started `pid`, directly or not."""
+    """Return True if `ancestor` started `pid`, directly or not."""
     while pid > 1:
         pid = _parent(pid)
         if pid == ancestor:
@@ -199,12 +199,12 @@ def descends_from(pid: int, ancestor: int) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether job control holds the process."""
+    """Return True if job control has stopped the process."""
     return _state(pid) in ("T", "t")
 
 
 def _is_helper(pid: int) -> bool:
-    """Whether this is a resource tracker of Python, which ends with the last process it serves."""
+    """Return True for a resource tracker of Python, which ends with the last process it serves."""
     try:
         return b"resource_tracker" in (PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
@@ -222,7 +222,9 @@ def _parent(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """Fields from the state on; the name before them may hold spaces and brackets."""
+    """Return the fields of /proc/PID/stat from the state on; the name before them may hold spaces
+    and brackets.
+    """
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -230,15 +232,16 @@ def _stat(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-# Start a program, stand beside it, and end as it ended.
+# Supervision of the program.
 #
-# The program stays in our process group and on our terminal, with our standard streams, so that
-# ctrl-C, ctrl-Z, pipes and full-screen programs work as they do without us. What the terminal
-# sends reaches the program by itself; what somebody sent to us alone is passed on. If we are
-# killed, the program goes on.
+# The program stays in the process group and on the terminal of this process, with its standard
+# streams, so that ctrl-C, ctrl-Z, pipes and full-screen programs work as usual. Signals from the
+# terminal reach the program directly. Signals sent to this process alone are forwarded. If this
+# process is killed, the program continues.
 #
-# Signals are blocked and fetched with `sigwaitinfo`, which says who sent them and cannot miss one
-# between two looks. Threads inherit the block, so a `Supervisor` is entered before any is started.
+# Signals are blocked and fetched with `sigwaitinfo`, which returns the sender and cannot miss a
+# signal between two polls. Threads inherit the mask, so a `Supervisor` is entered before any thread
+# is started.
 
 STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 
@@ -265,7 +268,7 @@ PR_SET_CHILD_SUBREAPER = 36
 SI_USER = 0
 
 
-"""Sent by kill(2); what the kernel and the terminal send has a positive code."""
+"""Code of signals sent by kill(2); signals of the kernel and the terminal have a positive code."""
 
 
 ORPHAN_CHECK_S = 1.0
@@ -274,7 +277,7 @@ ORPHAN_CHECK_S = 1.0
 ENDING_S = 1.0
 
 
-"""Processes that outlive the program by less than this were ending with it."""
+"""Processes that outlive the program by less than this are ending with it."""
 
 
 LOOK_AGAIN_S = 0.02
@@ -282,7 +285,7 @@ LOOK_AGAIN_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the program ended.
+    """Result of a program's execution.
 
     Attributes:
         exit_code: what a shell would report: the program's own, or 128 + the signal's number.
@@ -298,7 +301,7 @@ class Outcome:
 
 
 class Supervisor:
-    """Runs one program.
+    """Supervisor of one program.
 
     Args:
         follow: also wait for processes the program leaves behind (daemons that fork and exit).
@@ -313,7 +316,7 @@ class Supervisor:
         self._suspend_asked = False
 
     def __enter__(self) -> "Supervisor":
-        # A caller may have ignored SIGCHLD, and then nobody can learn how a child ended.
+        # If the caller ignores SIGCHLD, the exit status of a child is lost.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._old_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR))
         return self
@@ -324,7 +327,7 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._old_mask)
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> Outcome:
-        """Start `command` and return when it has ended.
+        """Start `command` and return after it has ended.
 
         Raises:
             CommandError: it cannot be started.
@@ -344,7 +347,8 @@ class Supervisor:
         return Outcome(*ended)
 
     def left_running(self) -> int:
-        """Processes that the program left behind, after those that are ending had time to.
+        """Return processes that outlived the program, after a grace period for those that are
+        ending.
 
         Workers and helpers of a pool (joblib, multiprocessing) end by themselves when they notice
         that their program has, which takes them some milliseconds.
@@ -357,7 +361,9 @@ class Supervisor:
         return 0
 
     def _stopped_before_start(self) -> int | None:
-        """A stop that arrived while the meters were being set up; other signals are dropped."""
+        """Return the result of a stop signal that arrived during set-up; other signals are
+        dropped.
+        """
         while (info := signal.sigtimedwait(WAITED_FOR, 0)) is not None:
             if info.si_signo in STOPPING and not is_ignored(info.si_signo):
                 return info.si_signo
@@ -379,13 +385,17 @@ class Supervisor:
             self._pass_on(info.si_signo)
 
     def _pass_on(self, number: int) -> None:
-        """Give the program a signal that was sent to us, not to its terminal's group."""
+        """Forward a signal that was sent to this process and not to the terminal's process
+        group.
+        """
         if number == signal.SIGCONT and not is_stopped(self._pid):
             return  # the shell continued the whole group
         os.kill(self._pid, number)
 
     def _look_at_program(self) -> tuple[int, int | None] | None:
-        """(exit code, signal) once it has ended; follows it when it was stopped."""
+        """Return (exit code, signal) after the program has ended; stop with it when it was
+        stopped.
+        """
         flags = os.WEXITED | os.WSTOPPED | os.WNOHANG
         while self._pid and (info := os.waitid(os.P_PID, self._pid, flags)) is not None:
             if info.si_code == os.CLD_EXITED:
@@ -395,14 +405,14 @@ class Supervisor:
                 self._pid = 0
                 return 128 + info.si_status, info.si_status
             if info.si_status in JOB_CONTROL_STOPS or self._suspend_asked:
-                # The shell that waits for us must see the job stop, or ctrl-Z seems dead. Where
-                # somebody stopped the program alone (SIGSTOP), we go on measuring it.
+                # The shell must see the job stop, or ctrl-Z seems to have no effect. If only the
+                # program was stopped (SIGSTOP), the measurement continues.
                 os.kill(os.getpid(), signal.SIGSTOP)
         return None
 
 
 def become_subreaper() -> bool:
-    """Ask that processes the program abandons become our children instead of init's."""
+    """Become the parent of orphaned processes instead of init."""
     import ctypes
 
     try:
@@ -413,15 +423,15 @@ def become_subreaper() -> bool:
 
 
 def is_ignored(number: int) -> bool:
-    """Whether we were started with this signal ignored, as under nohup."""
+    """Return True if this process was started with the signal ignored, as under nohup."""
     return signal.getsignal(number) is signal.SIG_IGN
 
 
 @dataclass(frozen=True, slots=True)
 class CommandRun:
-    """How the program ended and what was found; `run` is None when nothing could be measured.
+    """Exit status of a program and its measurement; `run` is None when nothing could be measured.
 
-    `journaled` says whether there is a journal to fold into the store.
+    `journaled` is True if a journal waits to be imported into the store.
     """
 
     outcome: Outcome
@@ -438,7 +448,7 @@ def run_command(
     tags: Mapping[str, str] | None = None,
     follow: bool = False,
 ) -> CommandRun:
-    """Start `command`, measure until it ends, and close the run.
+    """Start `command`, measure it until it ends, and close the run.
 
     Raises:
         ConfigError: a setting is wrong; nothing was started.
@@ -462,7 +472,7 @@ def run_command(
 
 
 def status_of(outcome: Outcome) -> RunStatus:
-    """How the run is marked."""
+    """Return the status of the run."""
     if outcome.signal is not None:
         return RunStatus.KILLED
     return RunStatus.FINISHED if outcome.exit_code == 0 else RunStatus.FAILED
@@ -499,7 +509,7 @@ def _closed(session: "Session | None", outcome: Outcome, warnings: list[str]) ->
 
 
 def child_environment(session: "Session | None") -> dict[str, str]:
-    """Ours, and which run already counts the devices, so that nothing is counted twice."""
+    """Return the environment of the program, with the run that already counts the devices."""
     environment = dict(os.environ)
     if session is not None:
         job = session.job
@@ -509,7 +519,7 @@ def child_environment(session: "Session | None") -> dict[str, str]:
 
 
 def _short_name(command: Sequence[str]) -> str:
-    """`python train.py` rather than the whole line."""
+    """Shorten a command line: `python train.py` rather than all arguments."""
     words = [command[0].rpartition("/")[2]]
     words += [w.rpartition("/")[2] for w in command[1:2] if not w.startswith("-")]
     return " ".join(words)[:80]

@@ -10,21 +10,23 @@ from wattloop.core.records import SLOW_SENSOR_S, Domain, DomainKind
 from wattloop.measure.energy_curve import BRIDGE_S, CounterCurve, EnergySpan, GaugeCurve
 from wattloop.measure.meter_stream import MeterStream, SourceTrack
 
-# A slow, exact counter and a quick gauge of the same device, joined.
+# Fusion of a slow, exact counter and a fast gauge of the same device.
 #
-# A GPU's energy counter is right but costs milliseconds to read, so it is read seldom; its power
-# gauge is cheap. The counter fixes the total, the gauge gives the shape between its points.
+# A GPU's energy counter is exact but takes milliseconds to read, so it is read rarely. Its power
+# gauge is cheap. The counter gives the energy at its points, the gauge gives the power between
+# them.
 
 UNSEEN_SHARE = 0.15
 
 
-"""Power may differ by this share from what two looks around it agree on."""
+"""Power may differ by this share from the value that the two gauge readings around it agree on."""
 
 
 RATIO_SPAN_S = 20.0
 
 
-"""How far back counter and gauge are compared when the counter has not been read yet."""
+"""Length of the past in which counter and gauge are compared when the counter has not been read
+yet."""
 
 
 class FusedCurve:
@@ -40,34 +42,34 @@ class FusedCurve:
 
     @property
     def lost(self) -> tuple[float, str] | None:
-        """When and why the device was lost, if it was."""
+        """Time and reason of the loss of the device, if it was lost."""
         return self.counter.lost or self.gauge.lost
 
     @property
     def last_gap(self) -> tuple[float, str] | None:
-        """The last failed reading that no good one has followed."""
+        """Last failed reading that has not been followed by a good one."""
         return self.counter.last_gap if self.counter.times_s else self.gauge.last_gap
 
     @property
     def last_read_s(self) -> float:
-        """When either was last read."""
+        """Time of the last reading of either sensor."""
         return max(self.counter.last_read_s, self.gauge.last_read_s)
 
     @property
     def period_s(self) -> float:
-        """Update period of the quicker of the two."""
+        """Update period of the faster of the two."""
         return min(self.counter.period_s, self.gauge.period_s)
 
     def power_w(self, over_s: float = 1.0) -> float | None:
         return self.gauge.power_w(over_s)
 
     def unseen_wraps(self, begin_s: float, end_s: float) -> tuple[float, int]:
-        """Seconds of bridged gaps of the counter, and how many wraps they can hide."""
+        """Return seconds of bridged gaps of the counter, and the number of wraps they can hide."""
         return self.counter.unseen_wraps(begin_s, end_s)
 
     def between(self, begin_s: float, end_s: float) -> EnergySpan | None:
         counter = self.counter
-        if len(counter.times_s) < 2:  # not yet read, or a card without counter after all
+        if len(counter.times_s) < 2:  # not yet read, or a card without a counter
             return self.gauge.between(begin_s, end_s) or counter.between(begin_s, end_s)
         if not self.gauge.times_s:
             return counter.between(begin_s, end_s)
@@ -80,14 +82,14 @@ class FusedCurve:
         begin_j, begin_sigma_j = self._at(begin_s)
         end_j, end_sigma_j = self._at(last_s)
         energy_j = end_j - begin_j
-        # In a short window both ends are off in the same way: what is uncertain is the power.
+        # In a short window both ends have the same error, so only the power is uncertain.
         short_j = self._power_sigma_w(begin_s, last_s) * (last_s - begin_s)
         sigma_j = min(math.hypot(begin_sigma_j, end_sigma_j), short_j)
         sigma_j = math.hypot(sigma_j, counter.bridged_sigma_j(begin_s, last_s))
         return EnergySpan(energy_j, sigma_j, covered, moved=True)
 
     def _silent(self, end_s: float) -> bool:
-        """Whether both fail, and have for too long to guess what the device does."""
+        """Return True if both sensors have failed for too long to extrapolate."""
         failing = self.counter.last_gap is not None and self.gauge.last_gap is not None
         return failing and end_s - self.last_read_s > BRIDGE_S
 
@@ -120,10 +122,10 @@ class FusedCurve:
         return energy_j, sigma_j
 
     def _hidden_j(self, time_s: float, scale: float) -> float:
-        """Power that varies between two looks of the gauge: seen by neither.
+        """Return the energy of power variations between two readings of the gauge.
 
-        Judged by the step of the gauge around the instant, and by how far its readings are from
-        the counter's mean (a gauge that looks at one phase of a quick alternation).
+        It is judged by the step of the gauge around the instant, and by the distance of its
+        readings from the counter's mean (a gauge that samples one phase of a fast alternation).
         """
         gauge = self.gauge
         i = bisect_right(gauge.times_s, time_s)
@@ -132,11 +134,12 @@ class FusedCurve:
             return 0.0
         step_w = max(near) - min(near)
         alias_w = abs(scale - 1.0) * sum(near) / len(near)
-        # A step somewhere between two looks displaces at most a quarter of step x spacing.
+        # A step at an unknown time between two readings displaces at most a quarter of step x
+        # spacing.
         return 0.25 * (step_w + alias_w) * max(gauge.period_s, self._spacing_s(i))
 
     def _power_sigma_w(self, begin_s: float, end_s: float) -> float:
-        """How far the mean power of a window may be off what the gauge shows around it."""
+        """Return the standard deviation of a window's mean power around the gauge's readings."""
         gauge = self.gauge
         first = bisect_right(gauge.times_s, begin_s)
         last = bisect_right(gauge.times_s, end_s)
@@ -147,7 +150,9 @@ class FusedCurve:
         return max(near) - min(near) + alias_w + UNSEEN_SHARE * max(near)
 
     def _misplaced_j(self, left: int, share: float, scale: float) -> float:
-        """Joules that the counter saw and the gauge did not: they may lie on either side."""
+        """Return the joules that only the counter saw; they may lie on either side of the
+        instant.
+        """
         times, totals = self.counter.times_s, self.counter.totals_j
         worst_j = 0.0
         for i in range(max(0, left - 1), min(len(times) - 1, left + 2)):
@@ -162,7 +167,9 @@ class FusedCurve:
         return self.gauge.period_s
 
     def _beyond(self, time_s: float, i: int) -> tuple[float, float]:
-        """Before the first or after the last point of the counter: the gauge alone, scaled."""
+        """Extrapolate before the first or after the last point of the counter with the scaled
+        gauge.
+        """
         counter = self.counter
         ratio = self._recent_ratio(len(counter.times_s) - 1)
         gauge_j = self.gauge.at(time_s)[0] - self.gauge.at(counter.times_s[i])[0]
@@ -174,7 +181,7 @@ class FusedCurve:
         return counter.totals_j[i] + ratio * gauge_j, sigma_j
 
     def _recent_ratio(self, last: int) -> float:
-        """Counter over gauge in the time before point `last`."""
+        """Return the ratio of counter to gauge in the time before point `last`."""
         times, totals = self.counter.times_s, self.counter.totals_j
         first = max(0, bisect_right(times, times[last] - RATIO_SPAN_S) - 1)
         if first == last:
@@ -189,8 +196,8 @@ class FusedCurve:
 def _bridge_sigma(left_j: float, here_j: float, right_j: float) -> float:
     """Sigma of the gauge's integral at a point between two that the counter fixes.
 
-    Errors of the gauge add up as at a random walk; tied down at both ends, their variance is
-    a b / (a + b), with a and b those gathered since the left and until the right end.
+    Errors of the gauge add up as a random walk. Fixed at both ends (Brownian bridge), its variance
+    is a b / (a + b), with a and b those gathered since the left and until the right end.
     """
     since = max(0.0, here_j**2 - left_j**2)
     until = max(0.0, right_j**2 - here_j**2)
@@ -198,7 +205,9 @@ def _bridge_sigma(left_j: float, here_j: float, right_j: float) -> float:
 
 
 class DomainSource:
-    """The source chosen for one domain, and the gauge that gives its shape, if there is one."""
+    """The source chosen for one domain, with the gauge that gives its shape between the counter's
+    points.
+    """
 
     __slots__ = ("domain", "feed", "index", "shape_feed", "shape_index")
 
@@ -244,7 +253,9 @@ class DomainSource:
 
 
 def domain_sources(feeds: Sequence[MeterStream], devices: Sequence[str] = ()) -> list[DomainSource]:
-    """One channel per domain name: the first feed wins; a later gauge shapes a slow counter."""
+    """Choose one source per domain name: the first stream wins, and a later gauge shapes a slow
+    counter.
+    """
     chosen: dict[str, DomainSource] = {}
     for feed in feeds:
         for index, domain in enumerate(feed.domains):
@@ -262,7 +273,7 @@ def domain_sources(feeds: Sequence[MeterStream], devices: Sequence[str] = ()) ->
 
 
 def _shaped(counter: DomainSource, gauge: DomainSource) -> DomainSource:
-    # Both sensors of one device keep the same beat; the cheap one is watched for it.
+    # Both sensors of a device update together; the cheap one is polled for the update times.
     beat = gauge.feed.tick_clocks[gauge.index]
     counter.feed.tracks[counter.index].ticks = beat
     counter.feed.tick_clocks[counter.index] = beat
@@ -271,7 +282,7 @@ def _shaped(counter: DomainSource, gauge: DomainSource) -> DomainSource:
 
 
 def _shapes(gauge: DomainSource, counter: DomainSource) -> bool:
-    """Whether a gauge can give the shape between the points of a slow counter."""
+    """Return True if a gauge can give the shape between the points of a slow counter."""
     return (
         counter.shape_feed is None
         and gauge.shape_feed is None
@@ -283,7 +294,8 @@ def _shapes(gauge: DomainSource, counter: DomainSource) -> bool:
 
 
 def selected(name: str, devices: Sequence[str]) -> bool:
-    """Whether `devices` choose the domain `name`: all unless one is named, `-NAME` leaves one out.
+    """Return True if `devices` select the domain `name`: all unless one is named; `-NAME` excludes
+    one.
 
     `all` is every domain.
     """

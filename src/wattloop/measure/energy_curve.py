@@ -14,44 +14,44 @@ from wattloop.core.records import Domain, Gap, Scope
 BRIDGE_S = 2.0
 
 
-"""Gauges are interpolated over gaps up to this long; longer ones are left out and said so. Nor is
-a counter that fails taken to have gone on for longer than this."""
+"""Gaps of a gauge up to this length are interpolated; longer gaps are left out and reported. A
+failing counter is extrapolated for at most this time."""
 
 
 HIDDEN_SHARE = 0.3
 
 
-"""Power may vary by this share between two points without either showing it."""
+"""Power may vary by this share between two points without a trace in either."""
 
 
 FEW_POINTS = 4
 
 
-"""A window that spans no more points than this says little more than the power around it."""
+"""A window that spans at most this many points adds little to the power around it."""
 
 
 KEEP_S = 900.0
 
 
-"""Points older than this are thinned out, so that a run of weeks fits into memory."""
+"""Points older than this are downsampled, so that a run of weeks fits into memory."""
 
 
 THIN_S = 10.0
 
 
-"""How far apart old points are: nothing of the energy between two of them is lost."""
+"""Spacing of old points; the energy between two of them stays exact."""
 
 
 THIN_AT_ONCE = 4_096
 
 
-"""So many points are thinned out together, to do it seldom."""
+"""Number of points that are downsampled at once."""
 
 
 PLAUSIBLE_W = highest_power_w(Scope.GPU)
 
 
-"""No package, memory or card draws more, where the sensor states nothing."""
+"""Highest power of a package, memory or card, where the sensor states none."""
 
 
 class EnergySpan(NamedTuple):
@@ -68,7 +68,9 @@ class EnergySpan(NamedTuple):
 
 
 def kept_points(times_s: array[float], first: int, last: int) -> list[int]:
-    """Which of the points from `first` up to `last` stay, given that those before are thin."""
+    """Return the points from `first` up to `last` that stay, given that those before are
+    downsampled.
+    """
     kept: list[int] = []
     kept_s = times_s[first - 1] if first else -math.inf
     for i in range(first, last):
@@ -79,32 +81,34 @@ def kept_points(times_s: array[float], first: int, last: int) -> list[int]:
 
 
 def plausible_power_w(domain: Domain) -> float:
-    """The highest power that a domain can draw; a counter wraps no faster than at this power."""
+    """Return the highest power that a domain can draw; a counter wraps no faster than at this
+    power.
+    """
     return domain.max_power_w or PLAUSIBLE_W
 
 
-# When a slow sensor updates.
+# Update times of slow sensors.
 #
-# Some sensors, such as a GPU's, change only every 100 ms. Whoever knows the instants at which they
-# change knows how old each reading is, and can bound a window to a millisecond or two instead of a
-# whole period, without reading more often.
+# Some sensors, such as a GPU's, change only every 100 ms. With known update times the age of each
+# reading is known too. A window is then bounded to a millisecond or two instead of a whole period,
+# without reading more often.
 
 RELATIVE_DRIFT = 0.01
 
 
-"""How far a declared period may be off, as a fraction; shrinks as ticks are added."""
+"""Relative error of a declared period; shrinks as ticks are added."""
 
 
 JITTER_S = 0.001
 
 
-"""Sensors keep their own beat to about a millisecond."""
+"""Jitter of a sensor's own clock: about a millisecond."""
 
 
 QUIET_SHARE = 0.35
 
 
-"""Where in a period to read: far from both ticks."""
+"""Phase at which to read: far from both ticks."""
 
 
 MAX_ERROR_SHARE = 0.25
@@ -114,7 +118,7 @@ MAX_ERROR_SHARE = 0.25
 
 
 class UpdateClock:
-    """Phase and period of a sensor's updates, learned from the instants at which it changed."""
+    """Phase and period of a sensor's updates, estimated from the instants at which it changed."""
 
     def __init__(self, period_s: float) -> None:
         self.period_s = period_s
@@ -124,7 +128,7 @@ class UpdateClock:
         self._drift = RELATIVE_DRIFT
 
     def saw_change(self, after_s: float, by_s: float) -> None:
-        """The sensor changed somewhere in `(after_s, by_s]`."""
+        """Record that the sensor changed somewhere in `(after_s, by_s]`."""
         tick_s = (after_s + by_s) / 2
         error_s = (by_s - after_s) / 2
         if self._last_s is not None and self._first_s is not None:
@@ -139,14 +143,16 @@ class UpdateClock:
         self.error_s = error_s + JITTER_S
 
     def age(self, time_s: float) -> tuple[float | None, float]:
-        """Seconds since the last update before `time_s`, and how sure that is; None if unknown."""
+        """Return seconds since the last update before `time_s` and their uncertainty; None if
+        unknown.
+        """
         phase_s, blur_s = self._phase(time_s)
         if phase_s is None or min(phase_s, self.period_s - phase_s) <= blur_s:
-            return None, 0.0  # unknown, or so close to a tick that it is not sure which was seen
+            return None, 0.0  # unknown, or too close to a tick to tell which one was seen
         return phase_s, blur_s
 
     def quiet_time_s(self, time_s: float) -> float:
-        """The first instant from `time_s` on that is safely between two ticks."""
+        """Return the first instant from `time_s` on that is safely between two ticks."""
         phase_s, _ = self._phase(time_s)
         if phase_s is None:
             return time_s
@@ -154,7 +160,9 @@ class UpdateClock:
         return time_s + (wait_s if wait_s < self.period_s / 2 else 0.0)
 
     def _phase(self, time_s: float) -> tuple[float | None, float]:
-        """Where in a period `time_s` lies, and how sure that is; None once the beat is lost."""
+        """Return the phase of `time_s` in a period and its uncertainty; None once the phase is
+        lost.
+        """
         if self._last_s is None:
             return None, 0.0
         distance_s = time_s - self._last_s
@@ -164,16 +172,16 @@ class UpdateClock:
         return distance_s % self.period_s, blur_s
 
     def _refine(self, tick_s: float, error_s: float) -> None:
-        """The longer the base line, the better the period is known."""
+        """Refine the period: the longer the base line, the smaller its error."""
         assert self._first_s is not None
         base_s = tick_s - self._first_s
         periods = round(base_s / self.period_s)
         if periods < 1:
             return
-        # Only trust the long base line while it cannot have slipped by half a period.
+        # Only use the long base line while it cannot have slipped by half a period.
         if base_s * self._drift < self.period_s / 2:
             drift = max(1e-5, 2 * (error_s + JITTER_S) / base_s)
-            # Two ticks in a row say less about the period than its maker does.
+            # Two consecutive ticks are a worse estimate of the period than the declared one.
             if drift < self._drift:
                 self.period_s = base_s / periods
                 self._drift = drift
@@ -182,12 +190,12 @@ class UpdateClock:
             self._drift = RELATIVE_DRIFT
 
 
-# Readings of a counter turned into energy between any two instants.
+# Energy curve of a counter.
 #
 # A counter's reading is as old as its sensor's last update, so a point of the energy curve lies at
-# `t - age`, where the age is bounded by the update period, by the time since the last unchanged
-# reading, or known from the sensor's tick (`ticks.TickClock`). Between points the curve is
-# interpolated. All standard deviations are of what the sensor would have shown with an infinitely
+# `t - age`. The age is bounded by the update period and by the time since the last unchanged
+# reading, or known from the sensor's ticks (`UpdateClock`). Between points the curve is
+# interpolated. Standard deviations describe what the sensor would have shown with an infinitely
 # fine clock; a systematic error of the sensor itself is stated with the domain.
 
 LEARNED_PERIOD_LIMIT_S = 0.25
@@ -196,7 +204,7 @@ LEARNED_PERIOD_LIMIT_S = 0.25
 UNREAD_LIMIT_S = 60.0
 
 
-"""A counter that has not been read for longer is no longer carried on at its last power."""
+"""A counter that has not been read for longer than this is not extrapolated at its last power."""
 
 
 SHORTEST_SEGMENT_S = 1e-5
@@ -205,38 +213,38 @@ SHORTEST_SEGMENT_S = 1e-5
 EXACT_S = 1e-6
 
 
-"""Of a counter that is always up to date (a share that is computed) an unchanged value says that
-nothing was used; of a sensor only that it has not been updated."""
+"""An unchanged value of a counter that is always current (a computed share) means that no energy
+was used; of a sensor only that it has not been updated."""
 
 
 RESETS_KEPT = 1_000
 
 
-"""A broken counter may fall at every reading; the last falls are enough to say so."""
+"""A broken counter may fall at every reading; this many falls are recorded."""
 
 
 BRIDGES_KEPT = 100
 
 
-"""Beyond this many the two oldest bridges become one."""
+"""Beyond this many bridges the two oldest are merged."""
 
 
 MODEL_S = 10.0
 
 
-"""Length of the time before a gap whose mean power is the model of the gap."""
+"""Length of the time before a gap whose mean power is used as the power of the gap."""
 
 
 MODEL_ERROR = 0.5
 
 
-"""Standard deviation of that model, as a share: a suspended job idles, another one begins."""
+"""Relative standard deviation of that power: a suspended job idles, another job may begin."""
 
 
 SURE = 0.999
 
 
-"""Probability from which on a number of wraps is taken as known."""
+"""Probability from which on a number of wraps is considered certain."""
 
 
 class Bridge(NamedTuple):
@@ -265,10 +273,10 @@ class CounterCurve:
         self.last_gap: tuple[float, str] | None = None
         self.wraps = 0
         self.resets: deque[tuple[float, float]] = deque(maxlen=RESETS_KEPT)
-        """Last reading before the counter began anew, and the first after it."""
+        """Last reading before the counter was reset, and the first after it."""
         self.bridges: list[Bridge] = []
         self.model_w: float | None = None
-        """Mean power before the first reading, where another process knew it."""
+        """Mean power before the first reading, where another process measured it."""
         self.times_s: array[float] = array("d")
         self.totals_j: array[float] = array("d")
         self._blurs_s: array[float] = array("d")
@@ -281,7 +289,7 @@ class CounterCurve:
         self._thin = 0
 
     def feed(self, time_s: float, raw_j: float, doubt_s: float = 0.0) -> None:
-        """Take a reading: joules as the sensor shows them. It ends whatever gap there was.
+        """Add a reading: joules as the sensor shows them. It ends a gap.
 
         It was taken at `time_s`, give or take `doubt_s`.
         """
@@ -305,8 +313,9 @@ class CounterCurve:
         self._read_s = self._changed_s = time_s
 
     def gap(self, time_s: float, gap: Gap) -> None:
-        """Take note that a reading failed. A counter goes on counting, so nothing is lost yet:
-        the next good reading holds the joules of the gap.
+        """Record a failed reading.
+
+        The counter continues to count, so the next good reading includes the joules of the gap.
         """
         self.last_gap = (time_s, gap.reason)
         if gap.lost and self.lost is None:
@@ -324,17 +333,17 @@ class CounterCurve:
 
     @property
     def last_read_s(self) -> float:
-        """When the sensor was last read successfully; NaN before the first reading."""
+        """Time of the last successful reading; NaN before the first."""
         return self._read_s
 
     def power_w(self, over_s: float = 1.0) -> float | None:
-        """Mean power of the last `over_s` seconds."""
+        """Return the mean power of the last `over_s` seconds."""
         if len(self.times_s) < 2:
             return None
         return self._slope(len(self.times_s) - 1, over_s)
 
     def at(self, time_s: float) -> tuple[float, float]:
-        """Energy since the first reading up to `time_s`, and its standard deviation."""
+        """Return the energy from the first reading to `time_s`, and its standard deviation."""
         times, totals = self.times_s, self.totals_j
         count = len(times)
         if count == 0:
@@ -357,7 +366,7 @@ class CounterCurve:
         return energy_j, math.hypot(blur_j, bend_j)
 
     def between(self, begin_s: float, end_s: float) -> EnergySpan | None:
-        """Energy between two instants; None when there is no reading to speak of."""
+        """Return the energy between two instants; None without a usable reading."""
         if not self.times_s:
             return None
         last_s = end_s
@@ -369,10 +378,10 @@ class CounterCurve:
         end_j, end_sigma_j = self.at(last_s)
         resolution_j = self.domain.resolution
         sigma_j = math.sqrt(begin_sigma_j**2 + end_sigma_j**2 + resolution_j**2 / 6)
-        # In a short window both ends are off in the same way: what is uncertain is the power.
+        # In a short window both ends have the same error, so only the power is uncertain.
         sigma_j = min(sigma_j, self._peak_w(begin_s, last_s) * (last_s - begin_s))
         for since_s, reset_s in self.resets:
-            # A reset loses what was counted since the reading before it.
+            # A reset loses the energy counted since the reading before it.
             guessed_s = min(reset_s, last_s) - max(since_s, begin_s)
             if guessed_s > 0 and reset_s - since_s <= BRIDGE_S:
                 sigma_j = math.hypot(sigma_j, 0.5 * abs(self._slope_at(reset_s)) * guessed_s)
@@ -383,7 +392,7 @@ class CounterCurve:
         return EnergySpan(end_j - begin_j, sigma_j, covered, self._moved(begin_s, end_s))
 
     def uncounted_s(self, begin_s: float, end_s: float) -> float:
-        """Seconds whose joules were lost, because the counter began anew after a long gap."""
+        """Return seconds whose joules were lost because the counter was reset after a long gap."""
         return sum(
             max(0.0, min(reset_s, end_s) - max(since_s, begin_s))
             for since_s, reset_s in self.resets
@@ -391,17 +400,19 @@ class CounterCurve:
         )
 
     def bridged_sigma_j(self, begin_s: float, end_s: float) -> float:
-        """Standard deviation of the energy of bridged gaps between two instants."""
+        """Return the standard deviation of the energy of bridged gaps between two instants."""
         return math.hypot(*(_share(b, begin_s, end_s) * b.sigma_j for b in self.bridges))
 
     def unseen_wraps(self, begin_s: float, end_s: float) -> tuple[float, int]:
-        """Seconds of bridged gaps between two instants, and how many wraps they can hide."""
+        """Return seconds of bridged gaps between two instants, and the number of wraps they can
+        hide.
+        """
         shares = [(_share(b, begin_s, end_s), b) for b in self.bridges]
         unread_s = sum(share * bridge.unread_s for share, bridge in shares)
         return unread_s, sum(bridge.wraps for share, bridge in shares if share > 0)
 
     def _moved(self, begin_s: float, end_s: float) -> bool:
-        """Whether the counter is alive: it changed, or has not been looked at since `begin_s`."""
+        """Return True if the counter works: it changed, or has not been read since `begin_s`."""
         if len(self.times_s) < 2:
             return False
         if self.times_s[-1] > begin_s - self.period_s:
@@ -410,7 +421,9 @@ class CounterCurve:
         return unread and end_s - self._read_s < UNREAD_LIMIT_S
 
     def thin_before(self, time_s: float) -> None:
-        """Thin out points that are old at `time_s`; energy between those that stay is the same."""
+        """Downsample points that are old at `time_s`; energies between remaining points stay the
+        same.
+        """
         cut = bisect_right(self.times_s, time_s - KEEP_S) - 1
         if cut - self._thin > THIN_AT_ONCE:
             kept = kept_points(self.times_s, self._thin, cut)
@@ -419,7 +432,7 @@ class CounterCurve:
             self._thin += len(kept)
 
     def point_blur_s(self, i: int) -> float:
-        """Half-width of the time at which point `i` of the curve lies."""
+        """Return the half-width of the time of point `i`."""
         return self._blurs_s[i]
 
     def _push(self, time_s: float, since_s: float, doubt_s: float) -> None:
@@ -432,7 +445,7 @@ class CounterCurve:
         blur_s += doubt_s
         point_s = time_s - age_s
         if self.times_s and point_s - self.times_s[-1] < SHORTEST_SEGMENT_S:
-            # Two readings of practically the same moment: the later one is right.
+            # Two readings at practically the same time: the later one is right.
             self.totals_j[-1] = self._total_j
             self._blurs_s[-1] = max(blur_s, self._blurs_s[-1])
             return
@@ -455,14 +468,16 @@ class CounterCurve:
         return self._slope(len(self.times_s) - 1, 1.0) * (time_s - self._read_s)
 
     def _may_have_wrapped(self, time_s: float) -> bool:
-        """Whether a counter that shows the same value can have gone round since it was read."""
+        """Return True if a counter with an unchanged value can have wrapped since its last
+        reading.
+        """
         wrap_j = self.domain.wrap_j
         if wrap_j is None or len(self.times_s) < 2 or self.totals_j[-1] <= 0:
             return False
         return plausible_power_w(self.domain) * (time_s - self._read_s) >= wrap_j
 
     def _bridged(self, time_s: float, least_j: float, wrap_j: float) -> float:
-        """Joules since the last reading, which are `least_j` plus a whole number of wraps.
+        """Return the joules since the last reading: `least_j` plus a whole number of wraps.
 
         With P the highest plausible power and dt the time since the last reading, the energy is
         one of c_k = least_j + k wrap_j <= P dt. The model says m = p dt, with p the mean power
@@ -475,14 +490,14 @@ class CounterCurve:
             return least_j
         long = gap_s > BRIDGE_S
         if len(self.times_s) < 2:
-            if long:  # no power is known that could stand for the gap
+            if long:  # no power before the gap is known
                 self.resets.append((self._read_s, time_s))
             return 0.0 if long else least_j
         model_j = self._model_w() * gap_s
         model_sigma_j = MODEL_ERROR * model_j
         first = min(most, max(0, math.floor((model_j - 4 * model_sigma_j - least_j) / wrap_j)))
         last = min(most, max(first, math.ceil((model_j + 4 * model_sigma_j - least_j) / wrap_j)))
-        if last - first > BRIDGES_KEPT:  # so many candidates say no more than the model
+        if last - first > BRIDGES_KEPT:  # with this many candidates the result is the model itself
             energy_j, sigma_j, sure = model_j, model_sigma_j, False
         else:
             candidates_j = [least_j + k * wrap_j for k in range(first, last + 1)]
@@ -492,7 +507,7 @@ class CounterCurve:
         return energy_j
 
     def _model_w(self) -> float:
-        """Power that stands for a gap after the last reading."""
+        """Return the power assumed for a gap after the last reading."""
         if self.model_w is not None and self.times_s[-1] - self.times_s[0] < MODEL_S:
             return self.model_w
         return max(0.0, self._slope(len(self.times_s) - 1, MODEL_S))
@@ -512,7 +527,9 @@ class CounterCurve:
             ]
 
     def _learn_period(self) -> None:
-        """Some sensors update more slowly than declared; unchanged readings show it."""
+        """Learn the period of a sensor that updates more slowly than declared, from unchanged
+        readings.
+        """
         hold_s = self._read_s - self._changed_s
         if hold_s <= self.domain.update_period_s:
             return
@@ -526,7 +543,7 @@ class CounterCurve:
         return self._blurs_s[i] * abs(power_w) / math.sqrt(3)
 
     def _bend_w(self, left: int, right: int, power_w: float, length_s: float) -> float:
-        """How much power may have varied inside a segment, judged by its neighbours."""
+        """Return the possible variation of power inside a segment, judged by its neighbours."""
         if length_s < 4 * self.period_s:
             return abs(power_w)
         bend_w = HIDDEN_SHARE * abs(power_w)
@@ -546,7 +563,9 @@ class CounterCurve:
         return total_j + slope_w * distance_s, sigma_j
 
     def _slope(self, i: int, over_s: float) -> float:
-        """Mean power of the segment that ends at point `i` and is at least `over_s` long."""
+        """Return the mean power of the segment that ends at point `i` and is at least `over_s`
+        long.
+        """
         times, totals = self.times_s, self.totals_j
         j = max(i - 1, 0)
         while j > 0 and times[i] - times[j] < over_s:
@@ -555,7 +574,9 @@ class CounterCurve:
         return (totals[i] - totals[j]) / length_s if length_s > 0 else 0.0
 
     def _peak_w(self, begin_s: float, end_s: float) -> float:
-        """The highest power seen in and beside a window of few points; infinite for longer ones."""
+        """Return the highest power in and around a window of few points; infinite for longer
+        windows.
+        """
         first, last = bisect_right(self.times_s, begin_s), bisect_right(self.times_s, end_s)
         if last - first > FEW_POINTS or len(self.times_s) < 2:
             return math.inf
@@ -568,7 +589,7 @@ class CounterCurve:
 
 
 def _share(bridge: Bridge, begin_s: float, end_s: float) -> float:
-    """Share of a bridge that lies between two instants."""
+    """Return the share of a bridge that lies between two instants."""
     inside_s = min(bridge.until_s, end_s) - max(bridge.since_s, begin_s)
     return max(0.0, inside_s) / (bridge.until_s - bridge.since_s)
 
@@ -576,7 +597,9 @@ def _share(bridge: Bridge, begin_s: float, end_s: float) -> float:
 def _weighted(
     candidates_j: list[float], model_j: float, sigma_j: float
 ) -> tuple[float, float, bool]:
-    """Mean and standard deviation of candidates under a normal model, and whether one is sure."""
+    """Return mean and standard deviation of candidates under a normal model, and whether one is
+    certain.
+    """
     nearest_j = min(candidates_j, key=lambda one_j: abs(one_j - model_j))
     if sigma_j <= 0:
         return nearest_j, 0.0, len(candidates_j) == 1
@@ -592,7 +615,7 @@ def _weighted(
 UNSEEN_PERIODS = 4
 
 
-"""Readings further apart than this many updates may hide something between them."""
+"""Readings further apart than this many updates may hide a change between them."""
 
 
 class GaugeCurve:
@@ -615,7 +638,7 @@ class GaugeCurve:
         self._read_s = math.nan
 
     def feed(self, time_s: float, power_w: float, doubt_s: float = 0.0) -> None:
-        """Take a reading in watts. It ends whatever gap there was.
+        """Add a reading in watts. It ends a gap.
 
         It was taken at `time_s`, give or take `doubt_s`.
         """
@@ -645,7 +668,7 @@ class GaugeCurve:
             self._append(point_s, power_w, energy_j, variance, 0.0)
 
     def gap(self, time_s: float, gap: Gap) -> None:
-        """Take note that a reading failed."""
+        """Record a failed reading."""
         self.last_gap = (time_s, gap.reason)
         if self._gap_since is None:
             self._gap_since = time_s
@@ -654,20 +677,22 @@ class GaugeCurve:
 
     @property
     def last_read_s(self) -> float:
-        """When the sensor was last read successfully; NaN before the first reading."""
+        """Time of the last successful reading; NaN before the first."""
         return self._read_s
 
     def power_w(self, over_s: float = 1.0) -> float | None:
-        """Power at the last reading (`over_s` is for symmetry with counters)."""
+        """Return the power at the last reading; `over_s` is ignored, as a gauge shows power
+        itself.
+        """
         return self.watts[-1] if self.watts else None
 
     def at(self, time_s: float) -> tuple[float, float]:
-        """Energy since the first reading up to `time_s`, and its standard deviation."""
+        """Return the energy from the first reading to `time_s`, and its standard deviation."""
         energy_j, variance, _ = self._cumulated(time_s)
         return energy_j, math.sqrt(variance)
 
     def between(self, begin_s: float, end_s: float) -> EnergySpan | None:
-        """Energy between two instants; None when there is no reading to speak of."""
+        """Return the energy between two instants; None without a usable reading."""
         if not self.times_s:
             return None
         last_s = end_s
@@ -688,12 +713,14 @@ class GaugeCurve:
         variance = max(0.0, end_var - begin_var) + 2 * (edge_s * edge_w) ** 2 / 3
         variance += (self.domain.resolution * length_s) ** 2 / 12
         variance += self._unseen_variance(begin_s, last_s, mean_w)
-        # In a short window both ends are off in the same way: what is uncertain is the power.
+        # In a short window both ends have the same error, so only the power is uncertain.
         variance = min(variance, (self._peak_w(begin_s, last_s) * length_s) ** 2)
         return EnergySpan(end_j - begin_j, math.sqrt(variance), covered)
 
     def thin_before(self, time_s: float) -> None:
-        """Thin out points that are old at `time_s`; energy between those that stay is the same."""
+        """Downsample points that are old at `time_s`; energies between remaining points stay the
+        same.
+        """
         cut = bisect_right(self.times_s, time_s - KEEP_S) - 1
         if cut - self._thin > THIN_AT_ONCE:
             kept = kept_points(self.times_s, self._thin, cut)
@@ -724,7 +751,7 @@ class GaugeCurve:
         self._unseen_s2.append(last_s2 + self._unseen(length_s))
 
     def _cumulated(self, time_s: float) -> tuple[float, float, float]:
-        """Energy, variance and uncovered seconds up to `time_s`."""
+        """Return energy, variance and uncovered seconds up to `time_s`."""
         times = self.times_s
         count = len(times)
         if count == 0:
@@ -754,7 +781,9 @@ class GaugeCurve:
         return energy_j, variance, self._uncovered_s[left] + share * hole_s
 
     def _unseen_variance(self, begin_s: float, end_s: float, mean_w: float) -> float:
-        """What may have happened between readings that lie much further apart than updates."""
+        """Return the variance of changes between readings that lie much further apart than
+        updates.
+        """
         times = self.times_s
         first, last = bisect_right(times, begin_s), bisect_right(times, end_s)
         if first == last:
@@ -765,19 +794,23 @@ class GaugeCurve:
         return (HIDDEN_SHARE * mean_w) ** 2 * unseen_s2
 
     def _unseen(self, length_s: float) -> float:
-        """Square of the time between two readings if something may have happened in it, else 0."""
+        """Return the squared time between two readings if a change may have happened in it, else
+        0.
+        """
         seen_s = UNSEEN_PERIODS * self.period_s + self.domain.averaging_s
         return length_s**2 if length_s > seen_s else 0.0
 
     def _peak_w(self, begin_s: float, end_s: float) -> float:
-        """The highest power seen in and beside a window of few points; infinite for longer ones."""
+        """Return the highest power in and around a window of few points; infinite for longer
+        windows.
+        """
         first, last = bisect_right(self.times_s, begin_s), bisect_right(self.times_s, end_s)
         if last - first > FEW_POINTS:
             return math.inf
         return max(map(abs, self.watts[max(0, first - 2) : last + 2]))
 
     def _variation_w(self, time_s: float) -> float:
-        """Step of the power around an instant."""
+        """Return the step of the power around an instant."""
         i = bisect_right(self.times_s, time_s)
         near = self.watts[max(0, i - 2) : i + 2]
         return max(near) - min(near) if near else 0.0

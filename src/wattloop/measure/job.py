@@ -1,4 +1,4 @@
-"""Which job this process belongs to: launcher, scheduler, ranks."""
+"""The job that this process belongs to: launcher, scheduler, ranks."""
 
 import os
 import sys
@@ -7,23 +7,24 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 JOB_VARIABLE = "WATTLOOP_JOB"
-"""Names the job whose devices somebody already counts; set for every measured child."""
+"""Environment variable with the job whose devices are already counted; set for every measured
+child."""
 RUN_VARIABLE = "WATTLOOP_RUN"
-"""Names the run that a measured child lies in."""
+"""Environment variable with the run that a measured child lies in."""
 
 CLAIM_SEPARATOR = ";"
 
 
 class Job(NamedTuple):
-    """Several processes that are one piece of work.
+    """A job: several processes that do one piece of work.
 
     Attributes:
         job_id: the same in every process of the job.
-        kind: who says so: `wattloop`, `torchrun`, `mpi`, `slurm`, `user` or `torch`; of pools
+        kind: its source: `wattloop`, `torchrun`, `mpi`, `slurm`, `user` or `torch`; of pools
             `ray`, `joblib` or `multiprocessing`.
-        rank, local_rank, world_size: place in the job; None where unknown.
-        scheduler: what Slurm or OAR say about the job (array, partition, project, exclusivity).
-        claim: names the claim on the devices; ranks that see different GPUs have one each.
+        rank, local_rank, world_size: position in the job; None where unknown.
+        scheduler: facts from Slurm or OAR (array, partition, project, exclusivity).
+        claim: name of the devices' lock; ranks that see different GPUs have one each.
     """
 
     job_id: str
@@ -36,11 +37,15 @@ class Job(NamedTuple):
 
     @property
     def claim_name(self) -> str:
-        """The claim that this process tries to get, as `WATTLOOP_JOB` hands it on."""
+        """Return the name of the node lock that this process tries to acquire, as `WATTLOOP_JOB`
+        passes it on.
+        """
         return self.claim or self.job_id
 
     def for_devices(self, left_out: Sequence[str]) -> "Job":
-        """The job of a rank that does not see all GPUs: it counts with ranks that see the same."""
+        """Return the job of a rank that sees only some GPUs: it counts with the ranks that see the
+        same.
+        """
         if not left_out or self.kind == "wattloop":
             return self
         return self._replace(claim=f"{self.job_id}{CLAIM_SEPARATOR}{','.join(left_out)}")
@@ -57,7 +62,7 @@ class Job(NamedTuple):
 
 
 def job_from_environment(environment: Mapping[str, str] | None = None) -> Job | None:
-    """The job that the environment of this process speaks of, if any."""
+    """Return the job described by the environment of this process, if any."""
     env = os.environ if environment is None else environment
     scheduler = scheduler_facts(env)
     ranks = _ranks(env)
@@ -69,15 +74,15 @@ def job_from_environment(environment: Mapping[str, str] | None = None) -> Job | 
 
 
 def current_job(environment: Mapping[str, str] | None = None) -> Job | None:
-    """The job of this process: as the environment says, or the ranks of torch.distributed."""
+    """Return the job of this process from the environment or from torch.distributed."""
     job = job_from_environment(environment)
     return _torch_ranks() if job is None else job
 
 
 def current_pool(environment: Mapping[str, str] | None = None) -> Job | None:
-    """The pool that this process is a worker of: of Ray, joblib or multiprocessing.
+    """Return the worker pool of this process: of Ray, joblib or multiprocessing.
 
-    Workers begin and end measurements when they like: each counts what no other run counts.
+    Workers begin and end measurements independently: each counts only what no other run counts.
     """
     env = os.environ if environment is None else environment
     named = _ray_pool(env) or _parent_pool()
@@ -88,20 +93,20 @@ def current_pool(environment: Mapping[str, str] | None = None) -> Job | None:
 
 
 def enter_job(run_id: str) -> None:
-    """What this process starts from now on is part of this run."""
+    """Make processes started from now on part of this run."""
     os.environ[JOB_VARIABLE] = run_id
     os.environ[RUN_VARIABLE] = run_id
 
 
 def leave_job(run_id: str) -> None:
-    """What this process starts from now on is no longer part of this run."""
+    """End `enter_job`: processes started from now on are not part of this run."""
     for variable in (JOB_VARIABLE, RUN_VARIABLE):
         if os.environ.get(variable) == run_id:
             del os.environ[variable]
 
 
 def scheduler_facts(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the batch system says: only the facts that are there."""
+    """Return the facts that the batch system provides."""
     facts = {
         name: environment[variable]
         for name, variable in _SCHEDULER_VARIABLES
@@ -141,7 +146,7 @@ _SCHEDULER_VARIABLES = (
 
 
 def _slurm_exclusive(environment: Mapping[str, str]) -> str | None:
-    """A job that holds every CPU of its node has it for itself."""
+    """Return True if the job holds every CPU of its node."""
     held = environment.get("SLURM_CPUS_ON_NODE")
     if held is None or not held.isdigit():
         return None
@@ -165,7 +170,7 @@ def _torchrun_name(env: Mapping[str, str]) -> str | None:
     run = env.get("TORCHELASTIC_RUN_ID")
     if run is None:
         return None
-    # torchrun calls every run "none" unless told otherwise; the store address tells them apart.
+    # torchrun calls every run "none" by default; the address of its store distinguishes them.
     return f"{run}-{env.get('MASTER_ADDR', '')}-{env.get('MASTER_PORT', '')}"
 
 
@@ -178,7 +183,7 @@ def _plain_ranks_name(env: Mapping[str, str]) -> str | None:
 
 
 def _torch_ranks() -> Job | None:
-    """Ranks that the program itself started, as with `torch.multiprocessing.spawn`."""
+    """Return ranks that the program started itself, as with `torch.multiprocessing.spawn`."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -206,7 +211,7 @@ def _ray_pool(env: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _parent_pool() -> tuple[str, str] | None:
-    """Processes of multiprocessing (and with it of joblib) know their parent."""
+    """Return the pool of a worker of multiprocessing (and of joblib), which knows its parent."""
     process = sys.modules.get("multiprocessing.process")
     parent = None if process is None else process.parent_process()
     if process is None or parent is None:

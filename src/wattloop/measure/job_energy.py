@@ -19,11 +19,13 @@ from wattloop.store.journal import Journal
 SHARES = "agent"
 
 
-"""The meter of runs that a node's agent wrote: shares of what its sensors showed."""
+"""Name of the meter in runs that a node agent wrote: shares of the node's readings."""
 
 
 class JobRun(Protocol):
-    """What is asked of a run: as the store keeps it, or anybody else."""
+    """Protocol of the runs that `job_energy` accepts: stored runs, or others with the same
+    fields.
+    """
 
     run_id: str
     name: str
@@ -45,13 +47,13 @@ R = TypeVar("R", bound=JobRun)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEnergy:
-    """What one node used from the first process of the job that began to the last that ended."""
+    """Energy of one node from the first process of the job that began to the last that ended."""
 
     host: str
     runs: tuple[str, ...]
     ranks: tuple[int, ...]
     died: int
-    """Processes whose measuring was cut off."""
+    """Processes whose measurement ended early."""
     result: WindowResult
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,7 +70,7 @@ class NodeEnergy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnergy:
-    """A job with its nodes."""
+    """Energy of a job, by node."""
 
     job_id: str
     kind: str
@@ -77,11 +79,11 @@ class JobEnergy:
     ended_wall_s: float
     nodes: tuple[NodeEnergy, ...]
     earlier: int = 0
-    """Jobs of the same name that ran before this one."""
+    """Number of earlier jobs with the same name."""
 
     @property
     def energy_j(self) -> float | None:
-        """Joules of all nodes; None when nothing could be read on any."""
+        """Joules of all nodes; None when no node could be read."""
         parts = [n.result.energy_j for n in self.nodes if n.result.energy_j is not None]
         return sum(parts) if parts else None
 
@@ -92,12 +94,12 @@ class JobEnergy:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the first beginning to the last end, by the time of day."""
+        """Seconds from the first beginning to the last end, in wall-clock time."""
         return self.ended_wall_s - self.started_wall_s
 
     @property
     def insights(self) -> tuple[Insight, ...]:
-        """Nodes that did less than the others."""
+        """Insights on nodes that did less than the others."""
         by_node = {}
         for node in self.nodes:
             found = {e.name: e.value for e in efficiencies(node.result)}
@@ -107,7 +109,7 @@ class JobEnergy:
 
     @property
     def complete(self) -> bool:
-        """Whether every node was read completely."""
+        """True if every node was read completely."""
         return all(node.result.complete for node in self.nodes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -133,12 +135,12 @@ def job_energy(
     *,
     earlier: int = 0,
 ) -> JobEnergy:
-    """The energy of the runs that make up one job.
+    """Compute the energy of the runs that make up one job.
 
     Args:
         name: of the job.
         records: its runs.
-        readings: gives what a run has read; asked only for runs that are needed.
+        readings: returns the readings of a run; called only for runs that are needed.
         earlier: how many jobs of the same name ran before.
     """
     nodes: dict[tuple[str, str], list[R]] = {}
@@ -172,9 +174,7 @@ def _node_energy(records: Sequence[R], readings: Callable[[R], Journal]) -> Node
         end_s=end_s,
     )
     divided = any(record.settings.get("share") == "process" for record in records)
-    if (
-        not merged.blocks or divided
-    ):  # old runs, whose samples were dropped: what each of them found is kept
+    if not merged.blocks or divided:  # old runs without samples: use the result of each of them
         result = _as_found(records) or result
     elif all(feed["meter"] == SHARES for feed in merged.header["feeds"]):
         result = _as_stated(result, records)
@@ -189,7 +189,7 @@ def _node_energy(records: Sequence[R], readings: Callable[[R], Journal]) -> Node
 
 
 def _as_found(records: Sequence[R]) -> WindowResult | None:
-    """The results of the runs that counted the node, added; None when none has one."""
+    """Add the results of the runs that counted the node; None when none has one."""
     found = [r.result for r in records if r.counted and r.result is not None]
     if not found:
         return None
@@ -210,7 +210,7 @@ def _as_found(records: Sequence[R]) -> WindowResult | None:
 
 
 def _as_stated(result: WindowResult, records: Sequence[JobRun]) -> WindowResult:
-    """Shares are exact rows of what sensors and rules made of them: only the runs know how sure."""
+    """Add the shares that the runs state; only the runs know their uncertainty."""
     stated_j: dict[str, float] = {}
     for record in records:
         for domain in () if record.result is None else record.result.domains:
@@ -220,7 +220,7 @@ def _as_stated(result: WindowResult, records: Sequence[JobRun]) -> WindowResult:
 
 
 def _needed(trusted: Sequence[R]) -> list[R]:
-    """Runs that add time or devices to those before; the samples of the others are not read."""
+    """Return runs that add time or devices to those before; samples of the others are not read."""
     needed: list[R] = []
     choices: list[Any] = []
     begin_s, end_s = math.inf, -math.inf
@@ -235,9 +235,9 @@ def _needed(trusted: Sequence[R]) -> list[R]:
 
 
 def _devices(records: Sequence[JobRun]) -> list[str]:
-    """What any of the processes was asked to read; empty means everything.
+    """Return the devices that any process was asked to read; empty means all.
 
-    Left out is only what every process left out: ranks may have a GPU each.
+    A device is excluded only if every process excluded it: ranks may have a GPU each.
     """
     asked = [set(r.settings.get("devices") or ()) for r in records]
     named = [{name for name in devices if not name.startswith("-")} for devices in asked]
@@ -246,7 +246,7 @@ def _devices(records: Sequence[JobRun]) -> list[str]:
 
 
 def _missing(records: Sequence[JobRun]) -> list[Missing]:
-    """Parts that no process could read: what is missing in all of them."""
+    """Return the parts that are missing in every process."""
     lists = [{m["name"]: m for m in r.missing} for r in records]
     common = set(lists[0]).intersection(*lists[1:])
     return [Missing(**part) for name, part in lists[0].items() if name in common]

@@ -1,4 +1,4 @@
-"""Power now and energy so far: of the devices themselves, or of a run that somebody measures."""
+"""Live power and energy so far: of this machine, or of a run that another process measures."""
 
 import math
 from collections import deque
@@ -34,28 +34,30 @@ RECENT_GAP_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One look: `result` holds energy so far, `power_w` watts now, per domain."""
+    """State at one instant: `result` holds the energy so far, `power_w` the present power per
+    domain.
+    """
 
     result: WindowResult
     power_w: dict[str, float]
     history_w: dict[str, Sequence[float]]
-    """Mean power of each of the last seconds; NaN where nothing was read."""
+    """Mean power of each of the last seconds; NaN without readings."""
     signals: dict[str, tuple[float, str]]
-    """Value and unit."""
+    """Value and unit of each signal."""
     gaps: tuple[tuple[str, str], ...] = ()
-    """Domain and why it cannot be read at the moment."""
+    """Domain and the reason why it cannot be read at present."""
     ended: str = ""
-    """How the run ended, once it has."""
+    """Status of the run, once it has ended."""
 
     @property
     def total_w(self) -> float | None:
-        """Watts now over the domains that make up the total."""
+        """Present power of the domains that make up the total."""
         parts = [self.power_w[d.name] for d in self.result.counted if d.name in self.power_w]
         return sum(parts) if parts else None
 
 
 class LiveView(Protocol):
-    """Something that can be looked at again and again."""
+    """A source of snapshots."""
 
     title: str
 
@@ -65,7 +67,7 @@ class LiveView(Protocol):
 
 
 class DeviceView:
-    """Reads this machine's devices; nothing is kept."""
+    """Live view of this machine's devices; nothing is written."""
 
     def __init__(self, settings: Settings) -> None:
         self._session = Session.open(settings, name="watch", in_process=False, keep=False)
@@ -90,7 +92,7 @@ class DeviceView:
 
 
 class JournalView:
-    """Follows the journal of a run that another process measures."""
+    """Live view of a run that another process measures, from its journal."""
 
     def __init__(self, path: Path) -> None:
         self._tail = JournalTail(path)
@@ -105,13 +107,13 @@ class JournalView:
         self.title = path.stem
 
     def look(self) -> Snapshot:
-        """What the journal says by now; it lags by up to a second."""
+        """Read the journal and return a snapshot; it lags by up to a second."""
         for kind, data in self._tail.poll():
             self._take(kind, data)
         if not self._header:
             raise RunNotFound(f"{self._path}: no readable beginning; the run may just be starting")
         if not self._ended and not journal_is_live(self._path):
-            self._ended = "died: whoever measured it is gone"
+            self._ended = "died: the measuring process is gone"
         begin_s = float(self._header["started_s"])
         end_s = max(begin_s, self._last_s)
         powers = ((c.domain.name, c.power_w()) for c in self._channels)
@@ -134,7 +136,7 @@ class JournalView:
         )
 
     def close(self) -> None:
-        """Close the journal; the run goes on."""
+        """Close the journal; the run continues."""
         self._tail.close()
 
     def _take(self, kind: bytes, data: Any) -> None:
@@ -168,7 +170,7 @@ class JournalView:
             values = block.values[i * block.width : (i + 1) * block.width]
             feed.take(time_s, [Gap("not read") if math.isnan(v) else v for v in values])
             self._last_s = max(self._last_s, time_s)
-        feed.drained()  # nobody writes these to a journal again
+        feed.drained()  # these readings are not written to another journal
         feed.thin_before(self._last_s)
 
     def _take_signals(self, block: Any) -> None:
@@ -178,7 +180,7 @@ class JournalView:
             self._signals[signal["name"]] = (value, signal["unit"])
 
     def _take_gap(self, event: dict[str, Any]) -> None:
-        """Samples only say that a reading is missing; the event says why."""
+        """Record a gap with its reason, which only the event has; the sample is just missing."""
         for channel in self._channels:
             if channel.domain.name == event.get("domain"):
                 track = channel.feed.tracks[channel.index]
@@ -186,7 +188,7 @@ class JournalView:
 
 
 def find_live_journal(store_location: str, run: str) -> Path:
-    """The journal of the live run whose identifier is or begins with `run`.
+    """Return the journal of the live run whose identifier is or begins with `run`.
 
     Raises:
         RunNotFound: with the runs that are being measured now.
@@ -208,7 +210,7 @@ def find_live_journal(store_location: str, run: str) -> Path:
 
 
 class _History:
-    """Mean power per second, computed once for each second that is over."""
+    """Mean power per second, computed once for each full second."""
 
     def __init__(self, channels: Sequence[DomainSource], begin_s: float) -> None:
         self._channels = channels

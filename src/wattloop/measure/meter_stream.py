@@ -1,4 +1,4 @@
-"""Meters being read, and the tracks their readings go into."""
+"""A meter as it is read: its energy curves, and its buffer for the journal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wattloop.meters.base import Meter
 EDGE_READ_LIMIT_S = 50e-6
 
 
-"""Windows read a meter at their edges only if that takes less than this."""
+"""Windows read a meter at their edges only if a reading takes less than this."""
 
 
 MEASURED_COST_WEIGHT = 0.1
@@ -29,25 +29,26 @@ CHANGE_LOOK_S = 0.0005
 USUAL_GROWTH = 2.0
 
 
-"""A reading that took longer than this many times the usual says little of what is usual."""
+"""A reading that took longer than this many times the usual is left out of the estimate of the
+usual time."""
 
 
 READ_TRIES = 3
 
 
-"""A cheap reading that was held up is taken again this often where its time matters."""
+"""Number of further attempts after a delayed reading of a cheap meter, where its time matters."""
 
 
 LATE_NEEDED_S = 0.1
 
 
-"""A reading that was held up is used only if the one before it is older than this."""
+"""A delayed reading is used only if the reading before it is older than this."""
 
 
 STAMP_SLACK_S = 0.002
 
 
-"""Readings that two processes took within this of each other may be in the wrong order."""
+"""Readings of two processes closer together than this may be in the wrong order."""
 
 
 SourceTrack = CounterCurve | GaugeCurve
@@ -60,10 +61,10 @@ TickListener = Callable[[int, float, float], None]
 
 
 class MeterStream:
-    """One meter, its tracks and its buffer for the journal. Safe from any thread.
+    """One meter, its energy curves and its buffer for the journal. Safe from any thread.
 
-    `sample` only takes a reading; `settle` turns those taken so far into points of the tracks.
-    Who looks at the tracks settles first, or uses the methods here, which do.
+    `sample` only takes a reading; `settle` adds the readings taken so far to the curves. Call
+    `settle` before using the curves, or use the methods here, which do.
     """
 
     def __init__(self, meter: Meter, clock: Clock, index: int) -> None:
@@ -83,20 +84,20 @@ class MeterStream:
         self.cost_s = max((d.read_cost_s for d in self.domains), default=0.0)
         self.slow = slow
         self.told_ticks = False
-        """Whether another feed of the same device finds the ticks."""
+        """True if another stream of the same device finds the ticks."""
         self.last_s = -math.inf
-        """Time of the last reading that got into the tracks."""
+        """Time of the last reading in the curves."""
         self.signal_values: dict[str, float] = {}
         self.signal_peaks: dict[str, float] = {}
         """Highest value of each signal so far."""
         self.on_gap: GapListener | None = None
         self.on_tick: TickListener | None = None
-        """Told which domain changed, after when and by when."""
+        """Called with the domain that changed, and the times after and by which it did."""
         self.widest_s = math.inf
-        """A reading that took this much longer than usual was held up, and is left out."""
+        """A reading that took this much longer than usual was delayed, and is left out."""
         self._now_s = clock.now_s
         self.after_take: Callable[[], object] | None = None
-        """Called after each reading that got into the tracks."""
+        """Called after each reading that was added to the curves."""
         self._lock = threading.Lock()
         self._meter_lock = threading.Lock()
         self._usual_s = self.cost_s
@@ -111,14 +112,14 @@ class MeterStream:
 
     @property
     def cheap_at_edges(self) -> bool:
-        """Whether windows should read this meter when they begin and end."""
+        """True if windows should read this meter when they begin and end."""
         return bool(self.domains) and not self.slow and self.cost_s <= EDGE_READ_LIMIT_S
 
     def read(self) -> float:
-        """Read every domain into its track; returns the time of the reading.
+        """Read every domain into its curve; return the time of the reading.
 
-        A thread that waits for a processor or for the interpreter in the middle of a reading does
-        not know when it was taken. Where readings are cheap, another one is taken.
+        The time of a reading is unknown if the thread had to wait for a processor or for the
+        interpreter during it. Where readings are cheap, another one is taken.
         """
         for _ in range(READ_TRIES if self.cheap_at_edges else 1):
             begin_s = self._now_s()
@@ -130,12 +131,12 @@ class MeterStream:
         return time_s
 
     def sample(self) -> float:
-        """Take a reading, to be settled later; returns its time."""
+        """Take a reading, to be settled later; return its time."""
         with self._meter_lock:
             return self._sample()
 
     def sample_at_edge(self) -> None:
-        """Take a reading, unless another thread is taking one just now."""
+        """Take a reading, unless another thread is taking one."""
         if self._meter_lock.acquire(blocking=False):
             try:
                 self._sample()
@@ -149,12 +150,12 @@ class MeterStream:
         except Exception as error:  # noqa: BLE001 - a faulty meter must not stop the others
             sampled = error
         after_s = self._now_s()
-        # The caller holds the meter's lock, so readings are in the order of their times.
+        # The caller holds the meter's lock, so readings are in time order.
         self._sampled.append((before_s, after_s, sampled))
         return (before_s + after_s) / 2
 
     def settle(self) -> None:
-        """Put the readings taken so far into the tracks; the caller holds `lock`."""
+        """Add the readings taken so far to the curves; the caller holds `lock`."""
         waiting = self._sampled
         while waiting:
             before_s, after_s, sampled = waiting.popleft()
@@ -166,7 +167,8 @@ class MeterStream:
             self.cost_s += MEASURED_COST_WEIGHT * (took_s - self.cost_s)
             if late:
                 continue
-            # It was taken somewhere between the two times; of the usual part the middle is right.
+            # The reading was taken between the two times; half of the usual duration is the best
+            # estimate.
             doubt_s = max(0.0, took_s - self._usual_s) / 2
             if 2 * doubt_s > STAMP_SLACK_S and before_s - self.last_s < LATE_NEEDED_S:
                 continue
@@ -179,24 +181,25 @@ class MeterStream:
             self._take_arrived(math.inf)
 
     def arrive(self, time_s: float, values: Sequence[float | Gap]) -> None:
-        """A reading of this source that another process took; the caller holds `lock`.
+        """Add a reading of this source that another process took; the caller holds `lock`.
 
-        Readings arrive in the order of their times, but some time after they were taken.
+        Readings arrive in time order, with a delay.
         """
         self._arrived.append((time_s, values))
 
     def arrive_signals(self, time_s: float, values: Sequence[float]) -> None:
-        """Signals that another process read; the caller holds `lock`."""
+        """Add signals that another process read; the caller holds `lock`."""
         self._signal_times_s.append(time_s)
         self._signal_values.extend(values)
         for signal, value in zip(self.signals, values, strict=True):
             self._note_signal(signal.name, value)
 
     def _take_arrived(self, until_s: float) -> None:
-        """What arrived and lies clearly between our own readings.
+        """Return the received readings that lie clearly between the readings of this process.
 
-        Each process stamps its readings itself. Two of them so close that their order is not sure
-        would make a counter run backwards; ours is kept, since a window may have asked for it.
+        Each process uses its own timestamps. Two readings whose order is uncertain could make a
+        counter run backwards. Then the reading of this process is used, since a window may have
+        requested it.
         """
         arrived = self._arrived
         while arrived and arrived[0][0] < until_s:
@@ -217,7 +220,7 @@ class MeterStream:
             return self._failed(error, len(self.domains))
 
     def _checked(self, values: Sequence[float | Gap], count: int) -> list[float | Gap]:
-        """Readings as the contract promises them: one each, and a number is a finite one."""
+        """Check readings against the contract: one per domain, each a finite number or a gap."""
         if len(values) != count:
             raise ValueError(f"{len(values)} values instead of {count}")
         return [
@@ -229,7 +232,7 @@ class MeterStream:
         return [Gap(f"{self.meter.name} failed: {error!r}")] * count
 
     def take(self, time_s: float, values: Sequence[float | Gap], doubt_s: float = 0.0) -> None:
-        """Put readings into the tracks and into the buffer for the journal.
+        """Add readings to the curves and to the buffer for the journal.
 
         They were taken at `time_s`, give or take `doubt_s`.
         """
@@ -238,7 +241,7 @@ class MeterStream:
         self.follow(time_s, values, doubt_s)
 
     def follow(self, time_s: float, values: Sequence[float | Gap], doubt_s: float = 0.0) -> None:
-        """Put readings into the tracks only: somebody else keeps them."""
+        """Add readings to the curves only: another process writes them."""
         self.last_s = time_s
         for i, value in enumerate(values):
             if isinstance(value, Gap):
@@ -249,7 +252,7 @@ class MeterStream:
                 self._last_gaps[i] = None
 
     def read_signals(self) -> None:
-        """Read utilisation, clocks, temperatures and the like."""
+        """Read signals such as utilisation, clocks and temperatures."""
         if not self.signals:
             return
         with self._meter_lock:
@@ -270,7 +273,7 @@ class MeterStream:
             self.signal_peaks[name] = max(value, self.signal_peaks.get(name, value))
 
     def drained(self) -> tuple[array[float], array[float], array[float], array[float]]:
-        """Times and values read since the last call, then those of the signals."""
+        """Return and clear times and values read since the last call, then those of the signals."""
         with self._lock:
             self.settle()
             taken = (self._times_s, self._values, self._signal_times_s, self._signal_values)
@@ -279,13 +282,13 @@ class MeterStream:
         return taken
 
     def between(self, i: int, begin_s: float, end_s: float) -> EnergySpan | None:
-        """Energy of domain number `i` between two instants."""
+        """Return the energy of domain number `i` between two instants."""
         with self._lock:
             self.settle()
             return self.tracks[i].between(begin_s, end_s)
 
     def find_ticks(self, limit_s: float, sleep: Callable[[float], None]) -> None:
-        """Watch a slow but cheap sensor until it has changed twice, to learn its beat."""
+        """Poll a slow but cheap sensor until it has changed twice, to learn its update times."""
         clocks = self.tick_clocks
         if not any(clocks) or self.told_ticks or self.cost_s > 1e-3:
             return
@@ -313,7 +316,7 @@ class MeterStream:
             sleep(0.002)
 
     def await_change(self, limit_s: float, sleep: Callable[[float], None]) -> None:
-        """Read until every counter has moved since now: then its age is known at this edge."""
+        """Read until every counter has changed, so that its age at this edge is known."""
         counters = [t for t in self.tracks if isinstance(t, CounterCurve)]
         if not self.cheap_at_edges or not counters:
             return
@@ -326,26 +329,26 @@ class MeterStream:
             self.read()
 
     def quiet_time_s(self, time_s: float) -> float:
-        """When to read a slow sensor next: not just when it changes."""
+        """Return the time of the next reading of a slow sensor, away from its update."""
         for clock in self.tick_clocks:
             if clock is not None:
                 return clock.quiet_time_s(time_s)
         return time_s
 
     def thin_before(self, time_s: float) -> None:
-        """Thin out old points of the tracks."""
+        """Downsample old points of the curves."""
         with self._lock:
             for track in self.tracks:
                 track.thin_before(time_s)
 
     def renew_lock(self) -> None:
-        """In a forked child: a lock may have been held by a thread that no longer exists."""
+        """Replace the lock in a forked child: a thread that does not exist here may hold it."""
         self._lock = threading.Lock()
         self._meter_lock = threading.Lock()
 
     @property
     def lock(self) -> threading.Lock:
-        """Held while tracks are read or written."""
+        """Lock that protects the curves."""
         return self._lock
 
     def _report(self, i: int, time_s: float, gap: Gap) -> None:

@@ -1,4 +1,4 @@
-"""One process per job and node reads the devices; the others follow it."""
+"""Node leader: one process per job and node reads the devices, the others follow it."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from wattloop.measure.job import Job
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.store.journal import HEADER, SAMPLES, Journal, JournalTail, SampleBlock, read_journal
 
-# One process per job and node counts the devices; the others look on.
+# Node lock.
 #
-# The claim is an exclusive `flock` on a small file named after the job. The kernel frees it when
-# its holder dies, and another process of the job takes over.
+# An exclusive `flock` on a small file named after the job. The kernel releases it when its holder
+# dies, and another process of the job takes over.
 
 KEPT_S = 86_400.0
 
 
-"""A claim nobody holds is removed a day after its job's last process took it."""
+"""An unlocked lock file is removed a day after a process of its job last acquired it."""
 
 
 TIDY_EVERY_S = 3600.0
 
 
-"""Looking at thousands of claims takes a tenth of a second: not at the end of every run."""
+"""Checking thousands of lock files takes a tenth of a second, so not every run does it."""
 
 
 def lock_directory() -> Path:
-    """A folder of this user on this node (never a shared file system)."""
+    """Return a folder of this user on this node (never a shared file system)."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.access(runtime, os.W_OK):
         return Path(runtime) / "wattloop"
@@ -52,37 +52,39 @@ class NodeLock:
         self._path = (directory or lock_directory()) / f"{_file_name(job_id)}.claim"
         self._fd = -1
         self.before: dict[str, Any] | None = None
-        """Who held it before us, as they left it; known once it was taken."""
+        """Description of the previous holder, as that process left it; known once the lock was
+        acquired."""
 
     @property
     def held(self) -> bool:
-        """Whether this process holds it."""
+        """True if this process holds the lock."""
         return self._fd >= 0
 
     def take(self, owner: dict[str, Any]) -> bool:
-        """Try to become the one who counts; `owner` is what the others will read."""
+        """Try to become the leader; `owner` is the description that other processes will read."""
         if self.held:
             return True
         try:
             fd = self._opened()
         except OSError:
-            return True  # nowhere to agree with others: count, rather than lose the energy
+            return True  # no lock is possible: count, rather than lose the energy
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(fd).st_ino != self._path.stat().st_ino:
-                raise FileNotFoundError(self._path)  # somebody tidied it away: try again later
+                # another process removed the file: try again later
+                raise FileNotFoundError(self._path)
         except OSError:
             os.close(fd)
             return False
         self.before = self.owner()
-        with suppress(OSError):  # a full disk: we count, but cannot say who we are
+        with suppress(OSError):  # a full disk: this process leads, but cannot write its description
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(owner).encode(), 0)
         self._fd = fd
         return True
 
     def owner(self) -> dict[str, Any] | None:
-        """Who holds it, as they described themselves."""
+        """Description of the holder."""
         try:
             data: dict[str, Any] = json.loads(self._path.read_text())
         except (OSError, ValueError):
@@ -90,34 +92,39 @@ class NodeLock:
         return data
 
     def release(self, until_s: float | None = None) -> None:
-        """Let another process count from now on; `until_s` is the time up to which we did."""
+        """Let another process lead from now on; `until_s` is the time up to which this process
+        counted.
+        """
         if self._fd < 0:
             return
         owner = self.owner()
         if until_s is not None and owner is not None:
-            with suppress(OSError):  # a full disk: the next one looks into our journal instead
+            # a full disk: the next leader reads this process's journal instead
+            with suppress(OSError):
                 os.pwrite(self._fd, json.dumps({**owner, "until_s": until_s}).encode(), 0)
         self.forget()
         _tidy(self._path.parent)
 
     def forget(self) -> None:
-        """Close our copy of the file; in a forked child this leaves the parent's claim alone."""
+        """Close this process's copy of the file; in a forked child this leaves the parent's lock
+        alone.
+        """
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _opened(self) -> int:
-        """The file, in a folder that nobody else can write to."""
+        """Open the lock file, in a folder that only this user can write to."""
         folder = self._path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_uid != os.getuid():
-            raise PermissionError(f"{folder} belongs to somebody else")
+            raise PermissionError(f"{folder} belongs to another user")
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         return os.open(self._path, flags, 0o600)
 
 
 def _tidy(directory: Path) -> None:
-    """Remove the claims of jobs that ended long ago, now and then."""
+    """Occasionally remove the lock files of jobs that ended long ago."""
     now_s = time.time()
     last, oldest_s = directory / "tidied", now_s - KEPT_S
     with suppress(FileNotFoundError):
@@ -138,34 +145,35 @@ def _remove_unless_held(path: str) -> None:
 
 
 def _file_name(job_id: str) -> str:
-    """A name that differs for different jobs and is valid everywhere."""
+    """Return a file name that is unique for each job and valid on every file system."""
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in job_id)[:120]
     return f"{safe}-{zlib.crc32(job_id.encode()):08x}"
 
 
-# Readings of several processes on one node, made into those of a single watcher.
+# Merging the readings of several processes on one node.
 #
-# Every process stamps its readings by itself, and on a busy machine a stamp may be off by the time
-# the process had to wait; readings sorted by such stamps would run backwards. So one process is
-# believed for as long as it was there, and others only for the time before and after it.
+# Every process uses its own timestamps, and on a busy machine a timestamp may be late by the time
+# the process had to wait. Readings sorted by such timestamps would run backwards. So the readings
+# of one process are used as long as it has any, and those of others only before and after.
 
 LATE_STAMP_S = 1.0
 
 
-"""A counter that steps back this shortly after a change of process was stamped late."""
+"""A counter that falls this shortly after a change of process had a late timestamp."""
 
 
 OWN_ZERO = frozenset({"perf", "estimate", "virtual", "virtual-node"})
 
 
-"""Meters that count from the moment a process opened them; others show everybody the same."""
+"""Meters that count from the moment a process opened them; all others show every process the
+same."""
 
 
 Rows = list[tuple[float, list[float]]]
 
 
 class _Layout(NamedTuple):
-    """A meter with its domains: the same in every process that reads it."""
+    """A meter with its domains, which is the same in every process that reads it."""
 
     meter: str
     names: tuple[str, ...]
@@ -182,7 +190,7 @@ class _Layout(NamedTuple):
 
 
 def merged_journal(journals: Sequence[Journal]) -> Journal:
-    """One journal out of several of the same node, the most trusted first."""
+    """Merge several journals of the same node, the most trusted first."""
     layouts: dict[tuple[str, ...], _Layout] = {}
     merged: dict[tuple[str, ...], Rows] = {}
     for journal in journals:
@@ -203,7 +211,7 @@ def merged_journal(journals: Sequence[Journal]) -> Journal:
 
 
 def _joined(trusted: Rows, other: Rows, layout: _Layout) -> Rows:
-    """`trusted`, with what `other` has of the time before and after."""
+    """Extend `trusted` with the readings of `other` from before and after."""
     counters = layout.counters
     shifted = counters if layout.meter in OWN_ZERO else []
     if not trusted or not other:
@@ -225,7 +233,7 @@ def _joined(trusted: Rows, other: Rows, layout: _Layout) -> Rows:
 
 
 def _shifts(seam: tuple[float, list[float]], other: Rows, counters: list[int]) -> dict[int, float]:
-    """What to add to each counter of `other`, so that it goes on where `seam` stands."""
+    """Return the offset of each counter of `other` that makes it continue at `seam`."""
     time_s, values = seam
     i = bisect_right(other, time_s, key=lambda row: row[0])
     if i in (0, len(other)):
@@ -274,11 +282,11 @@ def _layout(feed: dict[str, Any]) -> _Layout:
     return _Layout(feed["meter"], tuple(d["name"] for d in feed["domains"]), feed)
 
 
-# Processes of one job on one node: one reads the devices for all, the others follow it.
+# Role of a process in its job.
 #
-# The one that holds the job's claim counts. A follower reads only cheap counters, and takes the
-# readings of slow or costly sensors from the journal of the one who counts. When that one dies, a
-# follower takes over at its next flush.
+# The process that holds the node lock counts. A follower reads only cheap counters, and takes the
+# readings of slow or costly sensors from the leader's journal. When the leader dies, a follower
+# takes over at its next flush.
 
 FOLLOWER_INTERVAL_S = 1.0
 
@@ -286,11 +294,11 @@ FOLLOWER_INTERVAL_S = 1.0
 LAST_MOMENTS = 0.05
 
 
-"""A rank that ends after the one that counts leaves this part of its time uncounted."""
+"""A rank that ends after the leader leaves this part of its time uncounted."""
 
 
 class LeaderRole:
-    """Whether this process counts the node's devices for its job."""
+    """Role of this process: leader, which counts the node's devices for its job, or follower."""
 
     def __init__(self, run_id: str, job: Job | None) -> None:
         self._run_id = run_id
@@ -304,15 +312,15 @@ class LeaderRole:
         self.counts = True
         self.counted_by: str | None = None
         self.counts_from_s = -math.inf
-        """Up to here another process has counted; what we count begins there."""
+        """Time up to which another process has counted; this process counts from there."""
 
     @property
     def nested(self) -> bool:
-        """Whether this run lies inside one that counts: its energy is part of that one's."""
+        """True if this run lies inside a counting run: its energy is part of that run's."""
         return self._job is not None and self._job.kind == "wattloop"
 
     def decide(self, journal: Path | None) -> None:
-        """Claim the node, unless a rank before us should have the first try."""
+        """Try to become the leader, unless a lower rank should try first."""
         self._journal = journal
         if self._may_claim_at_once():
             self._try_claim()
@@ -320,7 +328,7 @@ class LeaderRole:
             self.counts = False
 
     def watch(self, feeds: Sequence[MeterStream]) -> None:
-        """Follow the journal of the one who counts, if that is another."""
+        """Follow the journal of the leader, if that is another process."""
         if self.counts:
             return
         owner = self._claim.owner() or {}
@@ -331,29 +339,33 @@ class LeaderRole:
         self._drop_tail()
         try:
             self._tail, self._tail_path = JournalTail(Path(path)), path
-        except OSError:  # on a file system that we do not see: we read everything ourselves
+        # on a file system that is not visible here: read everything in this process
+        except OSError:
             return
         self._poll(feeds)
 
     def feeds_to_read(
         self, feeds: Sequence[MeterStream], used: Sequence[MeterStream]
     ) -> list[MeterStream]:
-        """What this process reads itself."""
+        """Return the streams that this process reads itself."""
         if self.counts or self._tail is None:
             return list(used)
         followed = {id(feed) for feed in self._feed_map.values()}
         return [feed for feed in used if id(feed) not in followed]
 
     def interval_s(self, wished_s: float, read: Sequence[MeterStream]) -> float:
-        """How often to read; a follower whose windows read at their edges needs little more."""
+        """Return the sampling interval; a follower whose windows read at their edges needs few
+        readings.
+        """
         if self.counts or not all(feed.cheap_at_edges for feed in read):
             return wished_s
         return max(wished_s, FOLLOWER_INTERVAL_S)
 
     def flush(self, feeds: Sequence[MeterStream], *, ending: bool = False) -> bool:
-        """Take over if nobody counts, else take the other's readings; True if the role changed.
+        """Take over if the job has no leader, else take the leader's readings; return True if the
+        role changed.
 
-        A run that is `ending` leaves the claim to those that go on.
+        A run that is `ending` leaves the lock to the processes that continue.
         """
         if self.counts:
             return False
@@ -366,9 +378,9 @@ class LeaderRole:
         return self._tail is not followed
 
     def settle(self, started_s: float, end_s: float) -> None:
-        """At the end of a run that never came to take over: count what no other process has.
+        """Count what no other process has counted, at the end of a run that never became leader.
 
-        Not for the last moments of ranks that end together.
+        Ignores the last moments of ranks that end together.
         """
         if self.counts:
             return
@@ -377,12 +389,12 @@ class LeaderRole:
             self._try_claim()
 
     def release(self, until_s: float) -> None:
-        """Let another process of the job count from `until_s` on."""
+        """Let another process of the job lead from `until_s` on."""
         self._claim.release(until_s)
         self._drop_tail()
 
     def forget(self) -> None:
-        """In a forked child: drop our copies of the parent's files."""
+        """In a forked child: close the copies of the parent's files."""
         self._claim.forget()
         self._drop_tail()
 
@@ -405,7 +417,9 @@ class LeaderRole:
         return self.counts
 
     def _counted_until_s(self, owner: dict[str, Any] | None) -> float:
-        """Up to when a holder of the claim counted: it says so, or its journal does."""
+        """Return the time up to which the last holder counted, from its description or its
+        journal.
+        """
         if owner is None or owner.get("run_id") == self._run_id:
             return -math.inf
         if "until_s" in owner:
@@ -432,12 +446,12 @@ class LeaderRole:
                 width = data.width
                 with feed.lock:
                     for i, time_s in enumerate(data.times_s):
-                        if time_s > feed.last_s:  # what we have read ourselves is not read again
+                        if time_s > feed.last_s:  # readings of this process are not added twice
                             values = data.values[i * width : (i + 1) * width]
                             feed.follow(time_s, [_reading(v) for v in values])
 
     def _map_feeds(self, header: dict[str, Any], feeds: Sequence[MeterStream]) -> None:
-        """Which of the owner's feeds stand for slow or costly ones of ours."""
+        """Map the leader's streams to slow or costly streams of this process."""
         mine = {
             tuple(d.name for d in f.domains): f
             for f in feeds
@@ -459,10 +473,10 @@ class LeaderRole:
 
 
 def last_reading_s(path: str | None) -> float:
-    """Time of the last sample in a journal; minus infinity when there is none."""
+    """Return the time of the last sample in a journal; minus infinity when it has none."""
     try:
         journal = read_journal(Path(path)) if path else None
-    except OSError:  # folded into the store meanwhile
+    except OSError:  # imported into the store meanwhile
         return -math.inf
     blocks = journal.blocks if journal is not None else []
     return max((block.times_s[-1] for block in blocks if block.times_s), default=-math.inf)

@@ -1,7 +1,7 @@
-"""Reads a node's meters for one run: what is read, whether we count it, and who does the reading.
+"""Reader of a node's meters for one run: streams, leader role, and sampling thread or process.
 
-Readings are taken by the thread of a `Sampler`. In a program that measures itself for more than a
-moment a process of our own takes them over (`sampler_process`), and the thread only collects.
+The thread of a `Sampler` takes the readings. In a program that measures itself for more than a
+moment, a separate process takes them over (`sampler_process`), and the thread only collects.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ if TYPE_CHECKING:
     from wattloop.measure.sampler_process import SamplerProcess
 
 CHANGE_LIMIT_S = 0.05
-"""How long a watcher waits at the edges of a run for a counter to move."""
+"""Time that `wattloop run` waits at the edges of a run for a counter to change."""
 LAST_WAIT_S = 0.2
-"""How long the end of a run waits for a slow sensor to change once more."""
+"""Time that the end of a run waits for a slow sensor to change once more."""
 HANG_S = 2.0
-"""A meter that takes longer for its last reading hangs, and is left behind."""
+"""A meter that takes longer for its last reading hangs, and is abandoned."""
 PROCESS_AFTER_S = 1.0
-"""Shorter measurements are read by the thread: a process costs more than it would save them."""
+"""Shorter measurements are read by the thread: a process would cost more than it saves."""
 PROCESS_LAST_S = 0.5
 
 
 class NodeReader:
-    """Feeds and channels of one run, and what reads them.
+    """Streams and domain sources of one run, and their reader.
 
     Args:
         in_process: whether this process is the one being measured.
-        beside: whether a process beside this one may read; not where clock or machine are given.
-        note: told what a person should know.
+        separate_process: whether a sampler process may be started; not with an injected clock or
+            machine.
+        note: called with messages for the user.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class NodeReader:
         run_id: str,
         job: Job | None,
         in_process: bool,
-        beside: bool,
+        separate_process: bool,
         note: Callable[[str], None],
     ) -> None:
         self._context = context
@@ -66,15 +67,17 @@ class NodeReader:
         self.role = LeaderRole(run_id, job)
         self._sampler: Sampler | None = None
         self._process: SamplerProcess | None = None
-        self._process_due_s = context.clock.now_s() if self._may_start(beside) else float("inf")
-        self._environment = dict(os.environ) if beside else {}
+        self._process_due_s = (
+            context.clock.now_s() if self._may_start(separate_process) else float("inf")
+        )
+        self._environment = dict(os.environ) if separate_process else {}
         self._cwd = _cwd()
         self._run_id = run_id
         self._claim_name = run_id if job is None else job.claim_name
         self._journal: Path | None = None
 
     def first_readings(self) -> None:
-        """Readings before the beginning, so that it lies between two points of every curve."""
+        """Take readings before the beginning, so that it lies between two points of every curve."""
         if not self._in_process:
             for feed in self.used:
                 feed.find_ticks(TICK_SEARCH_LIMIT_S, self._context.clock.sleep)
@@ -83,12 +86,12 @@ class NodeReader:
         self._await_changes(self.used)
 
     def decide(self, journal: Path | None) -> None:
-        """Claim the node for this run, or find out who counts it."""
+        """Try to become the node's leader for this run, or find the leader."""
         self._journal = journal
         self.role.decide(journal)
 
     def start(self, on_flush: Callable[[], None], on_fault: Callable[[Exception], None]) -> None:
-        """Read in the background from now on.
+        """Start reading in the background.
 
         Raises:
             RuntimeError: no thread can be started.
@@ -111,12 +114,12 @@ class NodeReader:
         self._sampler.start()
 
     def refresh(self) -> None:
-        """Take what the process beside us has read by now."""
+        """Collect the readings of the sampler process."""
         if self._process is not None:
             self._process.collect()
 
     def flush(self, *, ending: bool = False) -> bool:
-        """What is due now and then; True if another process of the job counts, or no longer."""
+        """Do the periodic work; return True if the leader role changed."""
         changed = self.role.flush(self.feeds, ending=ending)
         moved = not ending and self._look_at_process()
         if (changed or moved) and self._sampler is not None:
@@ -127,14 +130,15 @@ class NodeReader:
         return changed
 
     def thin_before(self, time_s: float) -> None:
-        """Thin out what is old."""
+        """Downsample old points."""
         for feed in self.feeds:
             feed.thin_before(time_s)
 
     def stop(self, end_s: float) -> bool:
-        """Take the last readings and stop; False if a meter hangs.
+        """Take the last readings and stop; return False if a meter hangs.
 
-        It is the sampler's thread that reads: whatever a driver does, the program can end.
+        The sampler's thread takes them, so that a driver that hangs cannot stop the program from
+        ending.
         """
         if self._sampler is None:
             return True
@@ -142,7 +146,7 @@ class NodeReader:
         return self._sampler.stop(lambda: self._last_readings(end_s), patience_s)
 
     def abandon(self) -> None:
-        """In a forked child: let go of everything without touching what is the parent's."""
+        """In a forked child: drop everything without touching the parent's files."""
         for feed in self.feeds:
             feed.renew_lock()
             feed.meter.after_fork_in_child()
@@ -154,7 +158,7 @@ class NodeReader:
 
     @property
     def sampling_pid(self) -> int:
-        """The process that reads beside us, 0 where none does."""
+        """Pid of the sampler process, 0 without one."""
         process = self._process
         return process.pid if process is not None and process.alive else 0
 
@@ -162,17 +166,19 @@ class NodeReader:
 
     @property
     def _adaptive(self) -> bool:
-        # Whoever names an interval gets it; our own adapts to the power.
+        # An interval that the user set is kept; the default adapts to the power.
         return "interval_s" not in self._context.settings.sources
 
     def _used_feeds(self) -> list[MeterStream]:
-        """Feeds whose domains are wanted, in the order of `feeds`."""
+        """Return streams whose domains are selected, in the order of `feeds`."""
         used = {id(c.feed) for c in self.channels}
         used |= {id(c.shape_feed) for c in self.channels if c.shape_feed is not None}
         return [feed for feed in self.feeds if id(feed) in used]
 
     def _share(self) -> tuple[list[MeterStream], list[MeterStream], float]:
-        """What is left for our own thread to read: feeds, feeds with signals, and how often."""
+        """Return the part that this process's thread reads: streams, streams with signals, and the
+        interval.
+        """
         read = self.role.feeds_to_read(self.feeds, self.used)
         interval_s = self.role.interval_s(self._context.settings.interval_s, read)
         signal_feeds = self.feeds if self.role.counts else self.used
@@ -183,7 +189,7 @@ class NodeReader:
         return read, list(signal_feeds), interval_s
 
     def _last_readings(self, end_s: float) -> None:
-        """Readings after the end, so that it lies between two points of every curve."""
+        """Take readings after the end, so that it lies between two points of every curve."""
         clock = self._context.clock
         if self._process is not None:
             self._process.stop(PROCESS_LAST_S)
@@ -198,24 +204,26 @@ class NodeReader:
         self._await_changes(used)
 
     def _await_changes(self, feeds: Sequence[MeterStream]) -> None:
-        """A watcher has the time to wait for the next update of quick counters at its edges."""
+        """Wait for the next update of fast counters, in `wattloop run` only."""
         if not self._in_process:
             for feed in feeds:
                 feed.await_change(CHANGE_LIMIT_S, self._context.clock.sleep)
 
-    # -- the process beside us -------------------------------------------------------------
+    # -- the sampler process ---------------------------------------------------------------
 
-    def _may_start(self, beside: bool) -> bool:
+    def _may_start(self, separate_process: bool) -> bool:
         settings = self._context.settings
-        if not (beside and self._in_process) or settings.sampler == "thread":
+        if not (separate_process and self._in_process) or settings.sampler == "thread":
             return False
         away_s = sum(feed.cost_s for feed in self.used if feed.meter.shared)
         stays_s = sum(feed.cost_s for feed in self.used if not feed.meter.shared)
-        # Nothing is gained where the thread goes on reading what costs most.
+        # A process saves nothing where the thread still reads the costliest meters.
         return away_s > 0 and (away_s >= stays_s or settings.sampler == "process")
 
     def _look_at_process(self) -> bool:
-        """Start it when it is due, or see what became of it; True if the readers have changed."""
+        """Start the sampler process when it is due, or check it; return True if the readers have
+        changed.
+        """
         process = self._process
         if process is None:
             if self.role.counts and self._context.clock.now_s() >= self._process_due_s:
@@ -264,7 +272,9 @@ class NodeReader:
             self._note(f"no process can be started to read the sensors ({why}); a thread reads")
 
     def _signals_shared(self, feed: MeterStream) -> bool:
-        """Whether signals come from the same process as the readings, or can be had elsewhere."""
+        """Return True if signals come from the same process as the readings, or are available
+        elsewhere.
+        """
         if not feed.signals:
             return False
         if feed in self.used:

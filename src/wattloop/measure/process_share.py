@@ -1,10 +1,10 @@
-"""The part of a run in the energy of devices that it shares: `share: process`.
+"""Share of a run in the energy of devices that it shares: `share: process`.
 
     E_run = sum over intervals of E_device x w_run / w_all
 
 CPU and memory: w is CPU time, of the run's processes and of everything that runs on the machine.
 GPU: w is the SM utilisation that NVML samples per process. An idle GPU is divided evenly among the
-processes that have a context on it. What the sensor shows is measured; the division is a model.
+processes that have a context on it. The reading of the sensor is measured; the division is a model.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from wattloop.hardware.host import Host
 from wattloop.measure.domain_source import DomainSource
 
 EVENT = "share"
-"""Type of the events by which a journal without an end tells the run's part."""
+"""Type of the events that record the run's share in a journal without an end."""
 EVENT_EVERY_S = 5.0
 CPU = "cpu"
 MOST_POINTS = 8_192
 MOST_CHUNKS = 240
 IDLE_WEIGHT = 1e-6
-"""An idle interval weighs so little that it decides only where there is nothing else."""
+"""Weight of an idle interval: small, so that it matters only without any work."""
 BUSY_FIELDS = (0, 1, 2, 5, 6)
 """user, nice, system, irq, softirq of /proc/stat; idle, iowait and stolen time are not work."""
 NO_CHILDREN = (
@@ -41,19 +41,19 @@ HOW = {CPU: "share by CPU time", "gpu": "share by SM utilisation"}
 
 
 class ShareCurves:
-    """Work of the run and of everything, summed up over time, by device.
+    """Work of the run and of all processes, summed up over time, by device.
 
     A device is `cpu` or the name of a GPU.
     """
 
     def __init__(self) -> None:
         self._curves: dict[str, tuple[list[float], list[float], list[float]]] = {}
-        self._lock = threading.RLock()  # looks are taken by the sampler, windows by the program
+        self._lock = threading.RLock()  # the sampler adds points, the program reads windows
         self.reasons: dict[str, str] = {}
-        """Device -> why its energy cannot be divided."""
+        """Device -> the reason why its energy cannot be divided."""
 
     def add(self, device: str, time_s: float, own: float, everything: float) -> None:
-        """Work up to `time_s`; neither sum falls."""
+        """Add the work up to `time_s`; neither sum falls."""
         with self._lock:
             times_s, owns, alls = self._curves.setdefault(device, ([], [], []))
             if times_s and time_s <= times_s[-1]:
@@ -66,17 +66,17 @@ class ShareCurves:
                     del values[1 : MOST_POINTS // 2 : 2]
 
     def last(self, device: str) -> tuple[float, float]:
-        """Both sums at the last look."""
+        """Return both sums at the last update."""
         _, owns, alls = self._curves.get(device, ([], [0.0], [0.0]))
         return owns[-1], alls[-1]
 
     def share(self, device: str, begin_s: float, end_s: float) -> float | None:
-        """The run's part of the work between two instants; None where nothing is known."""
+        """Return the run's share of the work between two instants; None where nothing is known."""
         known = self._curves.get(device)
         if known is None or len(known[0]) < 2:
             return None
         times_s, owns, alls = known
-        # beyond the first and the last look the nearest interval stands for the rest
+        # the first and the last interval are extended to the edges
         begin_s = min(max(begin_s, times_s[0]), times_s[-2])
         end_s = max(min(end_s, times_s[-1]), times_s[1])
         everything = _at(times_s, alls, end_s) - _at(times_s, alls, begin_s)
@@ -84,14 +84,14 @@ class ShareCurves:
         return min(1.0, own / everything) if everything > 0 else 0.0
 
     def edges(self, device: str, begin_s: float, end_s: float) -> list[float]:
-        """Instants between which the run's part is taken to be constant."""
+        """Return instants between which the run's share is taken to be constant."""
         times_s = self._curves.get(device, ([], [], []))[0]
         inner = times_s[bisect_right(times_s, begin_s) : bisect_left(times_s, end_s)]
         stride = max(1, -(-len(inner) // MOST_CHUNKS))
         return [begin_s, *inner[::stride], end_s]
 
     def applied(self, result: WindowResult, channels: Sequence[DomainSource]) -> WindowResult:
-        """A window with the run's part of each device instead of the whole."""
+        """Return a window with the run's share of each device instead of the whole."""
         by_name = {channel.domain.name: channel for channel in channels}
         energies: list[DomainEnergy] = []
         missing = list(result.missing)
@@ -120,7 +120,7 @@ class ShareCurves:
     def _parts(
         self, device: str, channel: DomainSource, begin_s: float, end_s: float
     ) -> tuple[float, float] | None:
-        """(the run's joules, those of the others) of one domain."""
+        """Return (the run's joules, those of the others) of one domain."""
         own_j = others_j = 0.0
         with self._lock:
             edges = self.edges(device, begin_s, end_s)
@@ -135,13 +135,13 @@ class ShareCurves:
         return own_j, others_j
 
     def to_event(self, time_s: float) -> dict[str, Any]:
-        """Both sums of every device, for the journal."""
+        """Return both sums of every device, for the journal."""
         sums = {device: list(self.last(device)) for device in self._curves}
         return {"type": EVENT, "time_s": time_s, "work": sums, "reasons": self.reasons}
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> ShareCurves:
-        """Curves of a run that died."""
+        """Restore the curves of a crashed run."""
         curves = cls()
         for event in events:
             if isinstance(event, dict) and event.get("type") == EVENT:
@@ -152,9 +152,9 @@ class ShareCurves:
 
 
 def _divided(energy: DomainEnergy, device: str, own_j: float, others_j: float) -> DomainEnergy:
-    """One domain with the run's part.
+    """Return one domain with the run's share.
 
-    Which part of the idle power belongs to whom is a matter of definition: the interval is
+    The division of idle power is a matter of definition: the interval is
     E x share x (1 - share), nothing for a run alone and half of its part where two work equally.
     """
     whole_j = own_j + others_j
@@ -185,7 +185,7 @@ def _at(times_s: Sequence[float], values: Sequence[float], time_s: float) -> flo
 
 
 class ProcessShares(ShareCurves):
-    """Looks at the processes of this run, which are this one and all that descend from it.
+    """Shares of this run's processes: this process and its descendants.
 
     Args:
         host: where /proc/stat is.
@@ -211,7 +211,7 @@ class ProcessShares(ShareCurves):
                 self._gpus[name] = card
 
     def look(self, now_s: float, write: Callable[[dict[str, Any]], None] | None = None) -> None:
-        """Add what was done since the last look."""
+        """Add the work done since the last call."""
         if not self._lists_children:
             return
         pids = _descendants(os.getpid())
@@ -263,7 +263,7 @@ class ProcessShares(ShareCurves):
 
 
 class _NvmlCard:
-    """The processes of one card, as NVML knows them."""
+    """The processes of one card, from NVML."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -271,10 +271,10 @@ class _NvmlCard:
         self.fault = ""
 
     def work(self, nvml: Any, pids: frozenset[int]) -> tuple[float, float]:
-        """SM utilisation since the last call, of these processes and of all."""
+        """Return the SM utilisation since the last call, of these processes and of all."""
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen_us)
-        except nvml.NVMLError:  # no new sample, or a card that does not take any
+        except nvml.NVMLError:  # no new sample, or a card that does not sample
             samples = []
         self._seen_us = max([self._seen_us, *(int(s.timeStamp) for s in samples)])
         everything = float(sum(s.smUtil for s in samples))
@@ -290,7 +290,7 @@ class _NvmlCard:
 
 
 def _descendants(root: int) -> frozenset[int]:
-    """A process and all that descend from it."""
+    """Return a process and its descendants."""
     found, waiting = {root}, [root]
     while waiting:
         pid = waiting.pop()
@@ -316,7 +316,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _cpu_time_s(pids: Iterable[int]) -> float:
-    """User and system time of processes and of the children they have waited for."""
+    """Return user and system time of processes and of the children they have waited for."""
     ticks = 0
     for pid in pids:
         try:

@@ -32,7 +32,7 @@ from wattloop.store.journal import (
 
 
 def finalize_orphaned_run(journal: Journal) -> dict[str, Any]:
-    """The end that the run could not write itself: status `died`, energy of what was read."""
+    """Write the end of a crashed run: status `died`, energy of its readings."""
     header = journal.header
     feeds = recorded_feeds(journal)
     begin_s = float(header["started_s"])
@@ -55,7 +55,7 @@ def finalize_orphaned_run(journal: Journal) -> dict[str, Any]:
             parent_id=None,
             begin_s=from_s,
             end_s=until_s,
-            warnings=("whoever measured this run died; it ends with the last reading",),
+            warnings=("the measuring process died; the run ends with the last reading",),
         )
         return found if shares is None else shares.applied(found, channels)
 
@@ -80,11 +80,11 @@ def finalize_orphaned_run(journal: Journal) -> dict[str, Any]:
 
 
 def _last_role(journal: Journal) -> dict[str, Any]:
-    """Whether the dead run counted its node and since when, or which run did."""
+    """Return whether the crashed run counted its node and since when, or which run did."""
     for event in reversed(journal.events):
         if isinstance(event, dict) and event.get("type") == "role":
             return event
-    # It died before its first flush: the first rank of a node claims it at once, others later.
+    # It crashed before its first flush: the first rank of a node locks it at once, others later.
     job = journal.header.get("job") or {}
     return {"counts": not job.get("local_rank")}
 
@@ -92,7 +92,7 @@ def _last_role(journal: Journal) -> dict[str, Any]:
 def _accounting(
     result: WindowResult, header: Mapping[str, Any], shares: ShareCurves | None
 ) -> dict[str, Any]:
-    """What the run itself would have made of its energy, but for a live carbon intensity."""
+    """Do the accounting of the run, without a live carbon intensity."""
     from wattloop.accounting.summary import account
 
     known = set(Settings._fields)
@@ -109,7 +109,7 @@ def _accounting(
 
 
 class RecordedMeter(Meter):
-    """A meter that is only remembered: its domains are known, its readings come from a journal."""
+    """A meter whose domains and readings come from a journal."""
 
     name: ClassVar[str] = "recorded"
 
@@ -118,16 +118,14 @@ class RecordedMeter(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """As the journal's header lists them."""
         return self._domains
 
     def read(self) -> Sequence[Reading]:
-        """Nothing more can be read."""
         return [Gap("recorded", lost=True)] * len(self._domains)
 
 
 def recorded_feeds(journal: Journal) -> list[MeterStream]:
-    """Feeds with the readings of a journal."""
+    """Return streams with the readings of a journal."""
     feeds = [
         MeterStream(
             RecordedMeter([domain_from_dict(d) for d in feed["domains"]]), VirtualClock(), index
@@ -147,14 +145,14 @@ def _reading(value: float) -> Reading:
     return Gap("not read") if math.isnan(value) else value
 
 
-# What a program that was killed had not yet written: its sampling process still has it.
+# Samples that a killed program had not written: its sampler process still has them.
 #
-# Another process of the job may take over at the same moment, and counts from where the journal of
-# the dead one ends. So the journal is only completed by whoever holds the job's claim.
+# Another process of the job may take over at the same moment, and counts from the end of the
+# crashed run's journal. So only the holder of the node lock completes the journal.
 
 
 def append_unsent_samples(job_id: str, run_id: str, path: Path, sent: Iterable[bytes]) -> None:
-    """Complete the journal of a dead run, unless another run counts the node already."""
+    """Complete the journal of a crashed run, unless another run already counts the node."""
     claim = NodeLock(job_id)
     owner = claim.owner()
     if owner is not None and owner.get("run_id") == run_id and claim.take(owner):
@@ -162,13 +160,14 @@ def append_unsent_samples(job_id: str, run_id: str, path: Path, sent: Iterable[b
 
 
 def complete_journal(path: Path, sent: Iterable[bytes]) -> float | None:
-    """Append the readings among the frames `sent` that are newer than those in a dead journal.
+    """Append the readings among the frames `sent` that are newer than those in a crashed run's
+    journal.
 
-    Holds the journal's lock, as whoever folds it would: it is left alone when somebody has it,
-    when it was folded meanwhile, or when the run has an end.
+    Locks the journal, as an import does. The journal stays unchanged if another process holds the
+    lock, if it was imported meanwhile, or if the run has an end.
 
     Returns:
-        When the last reading in it was taken; None if it was left alone.
+        Time of the last reading in it; None if it was left unchanged.
     """
     with lock_journal(path) as refusal:
         if refusal is not None:
@@ -179,7 +178,7 @@ def complete_journal(path: Path, sent: Iterable[bytes]) -> float | None:
         last_s: dict[int, float] = {}
         for block in journal.blocks:
             if block.times_s:
-                # Two processes stamped them: what is this close may be in the wrong order.
+                # Two processes set the timestamps: readings this close may be in the wrong order.
                 until_s = block.times_s[-1] + STAMP_SLACK_S
                 last_s[block.feed] = max(last_s.get(block.feed, -math.inf), until_s)
         rests = [
@@ -191,7 +190,7 @@ def complete_journal(path: Path, sent: Iterable[bytes]) -> float | None:
         size_b = path.stat().st_size - journal.torn_bytes
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            os.ftruncate(file, size_b)  # what stands behind a torn frame is never read
+            os.ftruncate(file, size_b)  # data after a torn frame is never read
             data = b"".join(samples_frame(*rest) for rest in rests)
             if os.write(file, data) != len(data):
                 os.ftruncate(file, size_b)
@@ -206,7 +205,7 @@ def complete_journal(path: Path, sent: Iterable[bytes]) -> float | None:
 
 
 def _after(block: SampleBlock, time_s: float) -> SampleBlock | None:
-    """The readings of a block that are later than `time_s`."""
+    """Return the readings of a block that are later than `time_s`."""
     first = next((i for i, t in enumerate(block.times_s) if t > time_s), None)
     if first is None:
         return None

@@ -52,7 +52,7 @@ def new_run_id(wall_s: float, journals: Path | None = None) -> str:
 def journal_header(
     session: Session, *, command: Sequence[str] | None, kind: str, tags: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Plain data for the first frame of a journal."""
+    """Return the plain data of the first frame of a journal."""
     job = session.job or session.pool
     settings = {**session.settings._asdict(), "sources": dict(session.settings.sources)}
     return {
@@ -88,7 +88,7 @@ def feed_to_dict(feed: MeterStream) -> dict[str, Any]:
 
 
 def domain_from_dict(data: Mapping[str, Any]) -> Domain:
-    """Inverse of `domain._asdict()`; fields of later versions are ignored."""
+    """Convert back from `domain._asdict()`; fields of later versions are ignored."""
     known = set(Domain._fields)
     values = {name: value for name, value in data.items() if name in known}
     return Domain(
@@ -118,7 +118,7 @@ def _cwd() -> str:
 
 
 def without_secrets(settings: dict[str, Any]) -> dict[str, Any]:
-    """URLs may carry passwords; those never reach a file."""
+    """Remove passwords in URLs, which must not reach a file."""
     kept = dict(settings)
     for name in ("redfish_url", "carbon_url", "store"):
         text = str(kept.get(name) or "")
@@ -131,7 +131,7 @@ def without_secrets(settings: dict[str, Any]) -> dict[str, Any]:
 SIGNALS_FEED_OFFSET = 1_000
 
 
-"""Signals of a feed are written under its index plus this."""
+"""Signals of a stream are written under its index plus this."""
 
 
 SYNC_EVERY_S = 5.0
@@ -140,18 +140,18 @@ SYNC_EVERY_S = 5.0
 WINDOWS_LIMIT = 50_000
 
 
-"""Windows beyond this are still measured and returned, but no longer written one by one."""
+"""Windows beyond this number are measured and returned, but not written one by one."""
 
 
 class RunJournal:
-    """The journal of one run; without `begin` everything is taken and nothing is written.
+    """The journal of one run; before `begin` everything is accepted and nothing is written.
 
     Windows and events may be added from any thread. One thread writes at a time: the end of a run
     waits for the sampler's thread, which may have thousands of windows to write.
 
     Args:
-        synced: whether to ask the disk to keep up with us; that may take long, so only in a
-            process of our own.
+        synced: whether to sync the file to disk; that may take long, so only in a
+            separate process.
     """
 
     def __init__(self, *, synced: bool) -> None:
@@ -173,12 +173,12 @@ class RunJournal:
         self._synced_s = now_s
 
     def take_over(self, writer: JournalWriter) -> None:
-        """Go on with a journal that an earlier process began."""
+        """Continue a journal that an earlier process began."""
         self._writer = writer
 
     @property
     def path(self) -> Path | None:
-        """Where it is, if anywhere."""
+        """Path of the file, if it has one."""
         return None if self._writer is None else self._writer.path
 
     @property
@@ -187,7 +187,7 @@ class RunJournal:
         return tuple(self._events)
 
     def add_event(self, event: dict[str, Any]) -> None:
-        """Something happened: a step, an epoch, a note."""
+        """Add an event: a step, an epoch, a note."""
         self._events.append(event)
 
     def add_gap(self, time_s: float, domain: str, gap: Gap) -> None:
@@ -207,12 +207,12 @@ class RunJournal:
     def write(
         self, feeds: Iterable[MeterStream], now_s: float, settled: Callable[[float], bool]
     ) -> None:
-        """Write what has been gathered; windows whose end is not `settled` yet wait."""
+        """Write the buffered frames; windows whose end is not `settled` yet wait."""
         with self._writing:
             self._write(feeds, now_s, settled)
 
     def wait_for_writer(self) -> bool:
-        """Wait for the thread that writes just now; False when none does."""
+        """Wait for the thread that is writing; return False when none is."""
         if self._writing.acquire(blocking=False):
             self._writing.release()
             return False
@@ -234,7 +234,7 @@ class RunJournal:
             self._synced_s = now_s
 
     def end(self, outcome: dict[str, Any]) -> str | None:
-        """Write how the run ended and close the file; why the end is not in it, if it is not."""
+        """Write the end of the run and close the file; return the reason if that failed."""
         if self._writer is None:
             return None
         with self._writing:
@@ -243,17 +243,19 @@ class RunJournal:
         return None if written else self._writer.fault or f"{self._writer.path}: closed"
 
     def release(self) -> None:
-        """Let go of the file without an end: somebody goes on with it, or folds it as died."""
+        """Close the file without an end: another process continues it, or it is imported as
+        crashed.
+        """
         if self._writer is not None:
             self._writer.close()
 
     def abandon(self) -> None:
-        """In a forked child: let go without touching the parent's file."""
+        """In a forked child: drop the file without touching the parent's."""
         if self._writer is not None:
             self._writer.abandon()
 
     def warnings(self) -> list[str]:
-        """What is not in the file."""
+        """Warnings about content that is not in the file."""
         warnings = []
         if self._writer is not None and self._writer.fault is not None:
             warnings.append(
@@ -296,15 +298,15 @@ NOTES_LIMIT = 20
 ASLEEP_S = 1.0
 
 
-"""Shorter than this a machine was not suspended; its clocks were read a moment apart."""
+"""A shorter difference between the clocks is not a suspend: they were read a moment apart."""
 
 
 class Logbook:
-    """Notes for whoever reads the result, and the journal for whoever finds the run.
+    """Notes for readers of the result, and the run's journal.
 
     Args:
         clock: of the run.
-        synced: whether to ask the disk to keep up with us; see `RunJournal`.
+        synced: whether to sync the file to disk; see `RunJournal`.
     """
 
     def __init__(self, clock: Clock, *, synced: bool) -> None:
@@ -314,7 +316,7 @@ class Logbook:
         self._suspended_s = clock.suspended_s()
 
     def open(self, session: Session, header: dict[str, Any]) -> None:
-        """Create the journal; a run that cannot be kept is still measured."""
+        """Create the journal; a run whose journal cannot be created is still measured."""
         path = journal_directory(session.settings.store_location) / f"{session.run_id}.journal"
         try:
             self.journal.begin(path, header, self._clock.now_s())
@@ -325,28 +327,28 @@ class Logbook:
             )
 
     def note(self, text: str) -> None:
-        """Say something about this run to whoever reads its result; the same thing once."""
+        """Add a note to the run's result, each text once."""
         if text not in self.notes and len(self.notes) < NOTES_LIMIT:
             self.notes.append(text)
 
     def note_now(self, text: str) -> None:
-        """A note that is also in the journal, with its time."""
+        """Add a note that is also written to the journal, with its time."""
         self.note(text)
         self.journal.add_event({"type": "note", "time_s": self._clock.now_s(), "text": text})
 
     def note_fault(self, error: Exception) -> None:
-        """Something of ours failed in the background; the sampler goes on."""
+        """Add a note on an internal failure in the background; the sampler continues."""
         self.note(f"{type(error).__name__} while measuring: {error}; readings may be missing")
 
     def note_devices(self, devices: Sequence[str]) -> None:
-        """None of the devices that were asked for can be read."""
+        """Add a note that none of the selected devices can be read."""
         self.note(
             f"none of the devices {', '.join(devices)} can be read here; "
             "'wattloop devices' lists what can"
         )
 
     def note_role(self, session: Session) -> None:
-        """Whoever finds the journal without an end must know whether this run counted."""
+        """Record whether this run counts; needed if the journal remains without an end."""
         if session.job is None:
             return
         role = session.role
@@ -356,7 +358,7 @@ class Logbook:
         self.journal.add_event({"type": "role", "time_s": self._clock.now_s(), **event})
 
     def notice_suspend(self) -> None:
-        """Say so when the machine slept since we looked last."""
+        """Add a note when the machine was suspended since the last call."""
         suspended_s = self._clock.suspended_s()
         asleep_s = suspended_s - self._suspended_s
         if asleep_s > ASLEEP_S:
@@ -366,7 +368,7 @@ class Logbook:
             )
 
     def end(self, run: RunResult) -> RunResult:
-        """Write the end of the journal; the result, which says so where that is not possible."""
+        """Write the end of the journal; return the result, with a warning where that failed."""
         end = {"type": "end", "time_s": run.result.end_s, **run.to_end_dict()}
         fault = self.journal.end(end)
         if fault is None:
@@ -380,7 +382,7 @@ class Logbook:
 
 
 def _energy_in(path: Path | None) -> str:
-    """What the store will make of a journal without an end."""
+    """Compute the energy that the store will import from a journal without an end."""
     from wattloop.core.units import format_energy
     from wattloop.measure.recovery import finalize_orphaned_run
     from wattloop.store.journal import read_journal

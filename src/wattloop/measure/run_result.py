@@ -1,4 +1,4 @@
-"""What a run found, in the form that people and files get."""
+"""Result of a run, as shown to users and written to files."""
 
 import os
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from wattloop.meters.visible_gpus import LeftOut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """Energy of a run, its accounting, and whether it is the one that counts the devices.
+    """Energy of a run, its accounting, and whether this run counts the devices.
 
     A process that shares its node with others of the same job does not count what another one
-    already counts: then `counted` is False and `counted_by` names that run. A rank beside others
+    already counts: then `counted` is False and `counted_by` names that run. A rank among others
     then reports no energy of its own; a run nested in another (`nested`) does, as a part of it.
     """
 
@@ -33,15 +33,16 @@ class RunResult:
     counted_by: str | None = None
     nested: bool = False
     left_out: tuple[LeftOut, ...] = ()
-    """GPUs of the machine that the environment hides from the program: in no figure of the run."""
+    """GPUs of the machine that the environment hides from the program: excluded from all numbers of
+    the run."""
     shared: SharedTime | None = None
-    """The time in which other runs counted the same devices."""
+    """Time in which other runs counted the same devices."""
 
     @classmethod
     def of(
         cls, result: WindowResult, settings: Settings, *, machine_id: str, **facts: Any
     ) -> "RunResult":
-        """A result with its accounting done."""
+        """Build a result and do its accounting."""
         from wattloop.accounting.summary import account
 
         if settings.share == "process":
@@ -58,17 +59,17 @@ class RunResult:
         return cls(result=result, accounting=accounting.to_dict(), summary=accounting.line, **facts)
 
     def with_result(self, result: WindowResult) -> "RunResult":
-        """A copy that found something else; its accounting stays."""
+        """Return a copy with another result; the accounting stays."""
         return replace(self, result=result)
 
     @property
     def energy_j(self) -> float | None:
-        """Joules, or None when nothing could be read or another run counts them."""
+        """Joules; None when nothing could be read or another run counts them."""
         return self.result.energy_j if self.reported else None
 
     @property
     def reported(self) -> bool:
-        """Whether this run speaks for the devices it saw."""
+        """True if this run reports the devices it read."""
         return self.counted or self.nested
 
     @property
@@ -80,7 +81,7 @@ class RunResult:
         return tuple(Missing(d.name, reason) for d in self.result.domains)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` writes."""
+        """Return the data of `--json`."""
         result = self.result
         cost = self.accounting.get("cost") or {}
         domains = [
@@ -129,7 +130,7 @@ class RunResult:
         }
 
     def to_end_dict(self) -> dict[str, Any]:
-        """What the last frame of a journal says."""
+        """Return the data of the last frame of a journal."""
         return {
             "wall_s": self.started_wall_s + self.result.duration_s,
             "status": self.status.value,
@@ -144,7 +145,7 @@ class RunResult:
 
 
 def _idle(settings: Settings, machine_id: str, now_wall_s: float) -> tuple[Any, str]:
-    """This machine's idle lines, if it has any, and how old they are."""
+    """Return this machine's idle lines, if it has any, and their age."""
     from wattloop.accounting.idle import idle_path, load_idle
 
     try:

@@ -11,16 +11,15 @@ from wattloop.core.records import DomainKind
 from wattloop.measure.energy_curve import plausible_power_w
 from wattloop.measure.meter_stream import MeterStream
 
-# How often a feed is read: more often while its power changes, less often while it does not.
+# Adaptive interval: shorter while the power changes, longer while it is steady.
 #
-# A counter loses nothing by being read seldom: only the curve between its points gets coarser, and
-# where power is steady there is nothing to see. A gauge is never slowed down, since what happens
-# between two of its readings is lost.
+# A counter loses no energy when it is read rarely: only the curve between its points gets coarser.
+# A gauge is never slowed down, since changes between two of its readings are lost.
 
 SLOWEST = 4
 
 
-"""A steady counter is read down to this many times less often."""
+"""A steady counter is read up to this many times less often."""
 
 
 STEADY_READS = 20
@@ -36,7 +35,7 @@ STEADY_W = 1.0
 
 
 class AdaptiveInterval:
-    """The interval of one feed, as a multiple of the one wished for."""
+    """The interval of one stream, as a multiple of the configured interval."""
 
     def __init__(self, feed: MeterStream) -> None:
         self._feed = feed
@@ -46,7 +45,7 @@ class AdaptiveInterval:
         self.factor = 1
 
     def after_read(self) -> int:
-        """Look at the last reading; returns the factor for the next interval."""
+        """Examine the last reading; return the factor for the next interval."""
         if not self._may_slow:
             return 1
         if self._changed():
@@ -73,14 +72,14 @@ class AdaptiveInterval:
 FLUSH_S = 0.5
 
 
-"""Buffered readings reach the journal this often: what a crash can lose."""
+"""Interval of flushes to the journal: the most that a crash can lose."""
 
 
 TICK_SEARCH_AT_S = (0.0, 0.7, 3.0, 12.0)
 
 
 class SamplingPlan:
-    """When a feed is read next."""
+    """Time of a stream's next reading."""
 
     __slots__ = ("due_s", "feed", "interval_s", "pace", "settles_later")
 
@@ -89,18 +88,18 @@ class SamplingPlan:
         self.due_s = due_s
         self.interval_s = 0.0
         self.pace: AdaptiveInterval | None = None
-        # Slow sensors are settled at once: when to read them next depends on what they said.
+        # Slow sensors are settled at once: their next reading depends on this one.
         self.settles_later = feed.cheap_at_edges
 
     def next(self, time_s: float) -> None:
-        """One interval on; after a pause go on from now instead of catching up."""
+        """Advance by one interval; after a pause continue from now instead of catching up."""
         self.due_s += self.interval_s
         if self.due_s <= time_s:
             self.due_s = time_s + self.interval_s
 
 
 class PeriodicTasks:
-    """When the things beside reading are due."""
+    """Due times of periodic tasks other than reading."""
 
     __slots__ = ("cpu_at_s", "cpu_s", "due_s", "flush_s", "searches_s", "signals_s")
 
@@ -114,8 +113,10 @@ class PeriodicTasks:
 
 
 def feed_interval_s(feed: MeterStream, wished_s: float, duty: float) -> float:
-    """How often to read a feed: as wished, but no more often than it changes or than its cost
-    allows, and often enough that no counter wraps unseen.
+    """Return the sampling interval of a stream.
+
+    It is the configured one, but no shorter than the update period or than the cost allows, and
+    short enough that no counter wraps unseen.
     """
     if not feed.domains:
         return 3_600.0
@@ -133,25 +134,26 @@ SIGNALS_S = 1.0
 SIGNALS_IN_PROCESS_S = 2.0
 
 
-"""Utilisation and the like cost more than all counters; inside a program they are read less."""
+"""Signals such as utilisation cost more than all counters; inside a program they are read less
+often."""
 
 
 DUTY_IN_PROCESS = 0.004
 
 
-"""Share of time a meter may be read for inside the user's program."""
+"""Share of time that a meter may be read inside the user's program."""
 
 
 DUTY_ALONE = 0.03
 
 
-"""The same in a process of our own."""
+"""The same in a separate process."""
 
 
 CPU_BUDGET = 0.004
 
 
-"""Share of one core that reading cheap counters, and the journal, may take of the user's."""
+"""Share of one core that cheap counters and the journal may take inside the user's program."""
 
 
 MOST_STRETCH = 8.0
@@ -163,13 +165,13 @@ SHORT_S = 0.02
 FAULT_PAUSE_S = 0.1
 
 
-"""After a fault of our own the thread goes on, but does not spin."""
+"""Pause after an internal failure, so that the thread does not spin."""
 
 
 CHORES_SLACK_S = 0.02
 
 
-"""Chores are done up to this much early, together with a reading, to save waking up for them."""
+"""Tasks run up to this much early, together with a reading, to save wake-ups."""
 
 
 TICK_SEARCH_EVERY_S = 60.0
@@ -179,7 +181,9 @@ TICK_SEARCH_LIMIT_S = 0.3
 
 
 class Sampler:
-    """Reads feeds until stopped. Stopping wakes it at once, whatever the interval."""
+    """A thread that reads streams until stopped. Stopping wakes it at once, whatever the
+    interval.
+    """
 
     def __init__(
         self,
@@ -209,7 +213,7 @@ class Sampler:
         self.on_readings: Callable[[float], None] | None = None
         """Called after a round of readings, with its time."""
         self._last: Callable[[], None] | None = None
-        # Polling a descriptor is the cheapest way to wait for a time or a word, by a third.
+        # Polling a descriptor is the cheapest way to wait for a time or a message, by a third.
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="wattloop-sampler", daemon=True)
@@ -218,10 +222,10 @@ class Sampler:
         self._thread.start()
 
     def stop(self, last: Callable[[], None] | None = None, timeout_s: float = 2.0) -> bool:
-        """End; `last` is what the thread does before it does.
+        """Stop the thread; it calls `last` before it ends.
 
         Returns:
-            Whether it has ended: a meter that hangs is left behind after `timeout_s`.
+            True if it has ended; a meter that hangs is abandoned after `timeout_s`.
         """
         self._last = last
         self._stopped = True
@@ -244,7 +248,7 @@ class Sampler:
         interval_s: float,
         tick_feeds: Sequence[MeterStream],
     ) -> None:
-        """Read other feeds from the next round on."""
+        """Read other streams from the next round on."""
         self._feeds = list(feeds)
         self._signal_feeds = [feed for feed in signal_feeds if feed.signals]
         self._tick_feeds = [feed for feed in tick_feeds if any(feed.tick_clocks)]
@@ -298,13 +302,13 @@ class Sampler:
                 if waiting.poll(delay_s * 1_000):
                     return
             else:
-                # Cheaper than waiting for the lock, and over soon enough to be stopped.
+                # Cheaper than waiting for the lock, and short enough not to delay a stop.
                 time.sleep(max(0.0, delay_s))
                 if self._stopped:
                     return
 
     def _read_now(self, plan: SamplingPlan, time_s: float, chores: PeriodicTasks) -> None:
-        """Read a sensor whose next time depends on what it says; it has a budget of its own."""
+        """Read a sensor whose next reading depends on its value; it has its own budget."""
         cpu_s = time.thread_time()
         plan.feed.read()
         self._set_interval(plan)
@@ -313,7 +317,7 @@ class Sampler:
         chores.cpu_s += time.thread_time() - cpu_s
 
     def _do(self, chores: PeriodicTasks, time_s: float) -> None:
-        """What is done once in a while."""
+        """Do the periodic tasks that are due."""
         if time_s >= chores.searches_s[0]:
             cpu_s = time.thread_time()
             self._search_ticks(chores.searches_s)
@@ -332,16 +336,16 @@ class Sampler:
         chores.due_s = min(chores.searches_s[0], chores.signals_s, chores.flush_s)
 
     def _keep_budget(self, chores: PeriodicTasks, time_s: float) -> None:
-        """Read counters less often when that takes too much of the user's processor.
+        """Read counters less often when reading takes too much of the user's processor.
 
-        Nothing of their energy is lost by it: the curve between two windows gets coarser.
+        No energy is lost: the curve between two windows gets coarser.
         """
         cpu_s = time.thread_time()
         share = (cpu_s - chores.cpu_s) / max(time_s - chores.cpu_at_s, 1e-9)
         chores.cpu_s, chores.cpu_at_s = cpu_s, time_s
         if self._in_process:
             wanted = self._stretch * share / CPU_BUDGET
-            # Half way each time: one slow round is no reason to change the pace.
+            # Half way each time: one slow round should not change the interval.
             self._stretch = min(MOST_STRETCH, max(1.0, (self._stretch + wanted) / 2))
 
     def _new_plans(self, now_s: float) -> list[SamplingPlan]:

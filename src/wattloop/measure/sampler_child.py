@@ -1,7 +1,7 @@
-"""What runs in the sampling process: meters, a sampler, and a pipe to the measured program.
+"""Main program of the sampler process: meters, a sampler, and a pipe to the measured program.
 
-It belongs to nobody's terminal and session, holds none of the program's files, and ends when the
-program closes its pipe or is gone. The program may be killed in any way.
+The process has its own session without a terminal and holds none of the program's files. It ends
+when the program closes its pipe or has ended, for example by `kill -9`.
 """
 
 import os
@@ -31,19 +31,19 @@ from wattloop.version import __version__
 TOGETHER_S = 0.09
 """Readings are sent at most this often: each message costs both sides more than a reading."""
 KEPT_B = 256 * 1024
-"""How much of what was sent is remembered, until it is sure to be in the program's journal."""
+"""Length of the history of sent readings; older ones are certain to be in the program's journal."""
 LOOK_S = 0.5
-"""How often to look whether the program lives, where the kernel cannot tell us."""
+"""Interval of checks that the program is alive, where the kernel does not notify."""
 BACKLOG_LIMIT_B = 16 * 1024 * 1024
-"""What is kept for a program that collects nothing, because it is stopped or busy."""
+"""Limit of the buffer for a program that does not collect, because it is stopped or busy."""
 DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Sent to a whole job to end it; the program decides when it ends, and we with it."""
+"""Signals sent to a whole job to end it; this process ends when the program does."""
 
 
 def main(order: dict[str, Any]) -> NoReturn:
-    """Read until the program ends or says so."""
+    """Read until the program ends or asks to stop."""
     if order["version"] != __version__:
-        os._exit(1)  # upgraded while the program runs: its thread goes on reading
+        os._exit(1)  # upgraded while the program runs: its thread continues to read
     _settle_down(order)
     end = _End(int(order["program"]))
     work = _Work(order)
@@ -52,16 +52,16 @@ def main(order: dict[str, Any]) -> NoReturn:
     work.stop()
     if not asked and order["journal"]:
         append_unsent_samples(order["job_id"], order["run_id"], Path(order["journal"]), work.sent)
-    os._exit(0)  # nothing is left to do, whatever threads of drivers are about
+    os._exit(0)  # nothing is left to do, whatever threads of drivers still run
 
 
 def _settle_down(order: dict[str, Any]) -> None:
-    """Nothing of the program's stays with us but the two pipes."""
+    """Close all inherited files but the two pipes."""
     for number in DEAF_TO:
         signal.signal(number, signal.SIG_IGN)
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, not paths
         if int(name) > DATA_FD:
-            with suppress(OSError):  # the one the list was read with
+            with suppress(OSError):  # the descriptor of the listing itself
                 os.close(int(name))
     os.set_blocking(DATA_FD, False)
     os.set_blocking(sys.stdin.fileno(), False)
@@ -70,7 +70,7 @@ def _settle_down(order: dict[str, Any]) -> None:
 
 
 class _End:
-    """The end of the program: its pipe is closed, or the process is gone."""
+    """The end of the program: its pipe is closed, or the process has ended."""
 
     def __init__(self, program: int) -> None:
         self._program = program
@@ -78,12 +78,13 @@ class _End:
         self._waiting.register(sys.stdin.fileno(), select.POLLIN)
         self._look_s: float | None = LOOK_S
         with suppress(OSError, AttributeError):
-            # A worker forked from the program may hold copies of its pipe; this tells all the same.
+            # A worker forked from the program may hold copies of its pipe; the pidfd reports the
+            # end anyway.
             self._waiting.register(os.pidfd_open(program), select.POLLIN)
             self._look_s = None
 
     def wait(self) -> bool:
-        """Return when it has come; whether the program asked for it, and was not just gone."""
+        """Wait for the end; return True if the program asked for it, False if it disappeared."""
         timeout_ms = None if self._look_s is None else self._look_s * 1_000
         while not self._waiting.poll(timeout_ms):
             try:
@@ -94,13 +95,13 @@ class _End:
 
 
 class _Work:
-    """Feeds with the numbers they have in the program, and what they read on its way there."""
+    """Streams with their numbers in the program, and readings to be sent."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         sysfs, procfs = order["roots"]
         context = Context(Host(Path(sysfs), Path(procfs)), settings_from(order["settings"]))
         self._feeds = _feeds(context, order["feeds"])
-        # What shapes what, and which beat belongs to which sensor, is found as in the program.
+        # Fusion and update clocks are found as in the program.
         domain_sources([feed for feed, _ in self._feeds], context.settings.devices)
         self._events: list[bytes] = []
         self._backlog: deque[bytes] = deque()
@@ -131,7 +132,7 @@ class _Work:
         self._sampler.on_readings = self._after_readings
 
     def start(self) -> None:
-        """The first reading goes with the hello, so that nothing is missed between two readers."""
+        """Send the first reading with the hello, so that nothing is missed between two readers."""
         for feed, wish in self._feeds:
             if wish["read"]:
                 feed.read()
@@ -139,7 +140,7 @@ class _Work:
         self._sampler.start()
 
     def flush(self, now_s: float) -> None:
-        """Send what was read and that this process is alive; forget what is old."""
+        """Send the readings and a sign of life; drop old history."""
         self._send(ALIVE_FRAME)
         for feed, _ in self._feeds:
             feed.thin_before(now_s)
@@ -154,7 +155,7 @@ class _Work:
             self._send(b"")
 
     def _send(self, last: bytes) -> None:
-        """Gaps go before the readings that they explain."""
+        """Send frames; gaps go before the readings that they explain."""
         samples = [frame for feed, _ in self._feeds for frame in _drained(feed)]
         events, self._events[:] = list(self._events), []
         data = b"".join((*events, *samples, last))
@@ -170,9 +171,9 @@ class _Work:
                 rest = self._backlog.popleft()[written:]
                 if rest:
                     self._backlog.appendleft(rest)
-        except OSError:  # a program that is stopped or does not look, or that is gone
+        except OSError:  # the program is stopped, does not read its pipe, or has ended
             if self._backlog_b > BACKLOG_LIMIT_B:
-                os._exit(1)  # its own thread will read again as soon as it can
+                os._exit(1)  # the program's own thread will read again as soon as it can
 
     def _remember(self, data: bytes) -> None:
         self.sent.append(data)
@@ -186,7 +187,7 @@ class _Work:
 
 
 def settings_from(values: dict[str, Any]) -> Settings:
-    """Settings as they came through JSON, which has lists for tuples."""
+    """Convert settings back from JSON, which has lists for tuples."""
     plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     return Settings(**plain)
 
@@ -194,7 +195,7 @@ def settings_from(values: dict[str, Any]) -> Settings:
 def _feeds(
     context: Context, wishes: list[dict[str, Any]]
 ) -> list[tuple[MeterStream, dict[str, Any]]]:
-    """Our meter for each feed of the program that we find here as well."""
+    """Return this process's meter for each stream of the program that it finds too."""
     inventory = detect(context, explain=False)
     found = []
     for wish in wishes:

@@ -30,9 +30,9 @@ from wattloop.store.journal import (
 )
 from wattloop.version import __version__
 
-# Starts the sampling process: what it is told, and with what it begins.
+# Start of the sampler process.
 #
-# It is spawned, not forked, in a session of its own and with none of the program's files.
+# It is spawned, not forked, with its own session and none of the program's files.
 
 BOOT = """
 import os, sys
@@ -49,7 +49,7 @@ main(order)
 DATA_FD = 3
 
 
-"""Where the process finds its end of the pipe; the order comes on its standard input."""
+"""Descriptor of the process's end of the pipe; its configuration comes on standard input."""
 
 
 LOWEST_FD = 10
@@ -58,14 +58,14 @@ LOWEST_FD = 10
 STOP = b"stop\n"
 
 
-"""Said before the pipe is closed; a pipe that closes without it belongs to a program that died."""
+"""Message before the pipe is closed; a pipe that closes without it belongs to a crashed program."""
 
 
 ALIVE_FRAME = pack_frame(b"A", b"")
 
 
 class SamplerConfig(NamedTuple):
-    """What the process is to do.
+    """Configuration of the sampler process.
 
     Attributes:
         settings: the run's own, as plain values; only the meters that are needed.
@@ -89,7 +89,7 @@ class SamplerConfig(NamedTuple):
     journal: Path | None
 
     def to_bytes(self) -> bytes:
-        """One line; passwords in the settings stay off the command line."""
+        """Encode as one line; passwords in the settings stay off the command line."""
         feeds = {feed.index: feed for feed in (*self.feeds, *self.signal_feeds)}
         read, signals = _numbers(self.feeds), _numbers(self.signal_feeds)
         order = {
@@ -113,7 +113,7 @@ class SamplerConfig(NamedTuple):
 
 
 def why_impossible() -> str:
-    """Why no process can be started from this interpreter; empty when one can."""
+    """Return the reason why this interpreter cannot start a process; empty when it can."""
     name = Path(sys.executable or "").name
     if getattr(sys, "frozen", False) or not name.startswith(("python", "pypy")):
         return f"{sys.executable or 'this program'} is not a Python interpreter"
@@ -123,7 +123,7 @@ def why_impossible() -> str:
 
 
 class StartedSampler(NamedTuple):
-    """A process that is on its way, and our ends of its pipes."""
+    """A process that is starting, and this side's ends of its pipes."""
 
     pid: int
     control_fd: int
@@ -131,7 +131,7 @@ class StartedSampler(NamedTuple):
 
 
 def start(order: SamplerConfig) -> StartedSampler:
-    """Spawn it and hand it the order.
+    """Spawn the process and send its configuration.
 
     Raises:
         OSError, NotImplementedError: no process may be started here.
@@ -145,7 +145,7 @@ def start(order: SamplerConfig) -> StartedSampler:
             *(["-E"] if sys.flags.ignore_environment else []),
             *(["-S"] if sys.flags.no_site else []),
         ]
-        # The last word is for people who wonder what this process is.
+        # The last argument only explains the process in `ps`.
         words = ["-P", *flags, "-c", BOOT, f"wattloop sampler of {os.getpid()}"]
         pid = os.posix_spawn(
             sys.executable,
@@ -159,7 +159,7 @@ def start(order: SamplerConfig) -> StartedSampler:
             ],
             setsid=True,
             setsigmask=(),
-            # What the program ignores is at its default in a process of ours.
+            # Signals that the program ignores have their default actions in the sampler process.
             setsigdef=[signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP],
         )
         os.set_blocking(control_fd, False)
@@ -174,7 +174,9 @@ def start(order: SamplerConfig) -> StartedSampler:
 
 
 def _pipe(opened: list[int]) -> tuple[int, int]:
-    """(read, write) ends that no file action can tread on, also where standard input is closed."""
+    """Return (read, write) ends above the standard descriptors, also where standard input is
+    closed.
+    """
     ends = []
     for fd in os.pipe():
         ends.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LOWEST_FD))
@@ -184,7 +186,7 @@ def _pipe(opened: list[int]) -> tuple[int, int]:
 
 
 def _from(cwd: str, folder: str) -> str:
-    """An entry of `sys.path` that means the same elsewhere; those of import hooks stay as is."""
+    """Return an entry of `sys.path` as an absolute path; those of import hooks stay as they are."""
     path = Path(cwd, folder)
     return str(path) if path.exists() else folder
 
@@ -201,26 +203,26 @@ def _layout(feed: MeterStream) -> dict[str, Any]:
     }
 
 
-# A process of our own that reads the sensors beside the program that measures itself.
+# The program's side of the sampler process.
 #
 # A thread takes the program's processor and its interpreter lock ten times a second. A process
-# takes neither: the program only collects, twice a second, what has arrived, and goes on writing
-# its journal itself. When the process dies, the thread reads again as if it had never been there.
+# takes neither: the program only collects readings twice a second, and still writes its journal
+# itself. When the process dies, the thread reads again.
 #
-# It ends by itself when the program does, whatever ends that (`sampler_launch`, `sampler_child`),
-# and is not a child of the program, which may wait for children of its own.
+# The process ends when the program does, however that ends (`sampler_child`). It is not a child of
+# the program, which may wait for its own children.
 
 SILENT_S = 5.0
 
 
-"""The process says something twice a second; silent for longer, it is stopped or hangs."""
+"""The process sends a message twice a second; without one for longer, it is stopped or hangs."""
 
 
 CHUNK_B = 1 << 20
 
 
 class SamplerProcess:
-    """The program's end: what has arrived goes into the feeds. Safe from any thread.
+    """The program's side: received readings are added to the streams. Safe from any thread.
 
     Raises:
         OSError, NotImplementedError: no process may be started here.
@@ -233,9 +235,9 @@ class SamplerProcess:
         self._rest = b""
         self._heard_s = time.monotonic()
         self.pid = 0
-        """Known once it has said hello."""
+        """Known once the process has sent its hello."""
         self.reads: frozenset[int] = frozenset()
-        """Numbers of the feeds that it reads, once it does."""
+        """Numbers of the streams that the process reads."""
         self.signals: frozenset[int] = frozenset()
         self.fault = ""
         self._starter, self._control_fd, self._data_fd = start(order)
@@ -245,7 +247,7 @@ class SamplerProcess:
         return self._data_fd >= 0
 
     def collect(self) -> None:
-        """Put what has arrived into the feeds; notice when there will be no more."""
+        """Add received readings to the streams; detect the end of the process."""
         if not self.alive or not self._lock.acquire(blocking=False):
             return
         try:
@@ -256,7 +258,7 @@ class SamplerProcess:
             self._lock.release()
 
     def check(self) -> bool:
-        """Now and then: whether it still does its work; one that does not is let go."""
+        """Check occasionally that the process still works; kill it otherwise."""
         self.collect()
         self._reap()
         if self.alive and time.monotonic() - self._heard_s > SILENT_S:
@@ -265,7 +267,7 @@ class SamplerProcess:
         return self.alive
 
     def stop(self, patience_s: float) -> None:
-        """Ask it to end, and take what it still has to say."""
+        """Ask the process to end, and collect its last readings."""
         waiting = select.poll()
         with self._lock:
             if not self.alive:
@@ -273,7 +275,7 @@ class SamplerProcess:
             with suppress(OSError):  # it has died meanwhile
                 os.write(self._control_fd, STOP)
             self._close_control()
-            if not self.pid:  # it is still starting, and finds nobody when it has
+            if not self.pid:  # it is still starting, and will find its pipe closed
                 self._close_data()
                 return
             waiting.register(self._data_fd, select.POLLIN)
@@ -286,7 +288,7 @@ class SamplerProcess:
         self._reap()
 
     def forget(self) -> None:
-        """In a forked child: close our copies; the program goes on with it."""
+        """In a forked child: close the copies; the parent continues to use the process."""
         self._lock = threading.Lock()
         self._close_control()
         self._close_data()
@@ -361,7 +363,7 @@ class SamplerProcess:
     # -- ending ----------------------------------------------------------------------------
 
     def _end(self, why: str) -> None:
-        """Let go of it, holding the lock; one that still lives is killed."""
+        """Close the pipes, with the lock held; kill the process if it still runs."""
         if not self.alive:
             return
         self.fault = self.fault or why
@@ -372,13 +374,15 @@ class SamplerProcess:
                 os.kill(self.pid, signal.SIGKILL)
 
     def _reap(self) -> None:
-        """The starter ends at once; the process is our child only where we inherit orphans."""
+        """Reap the starter, which ends at once; the process is a child only where this one is a
+        subreaper.
+        """
         for pid in (self._starter, 0 if self.alive else self.pid):
             if not pid:
                 continue
             try:
                 done = os.waitpid(pid, os.WNOHANG)[0]
-            except OSError:  # not ours, or somebody has waited for all children
+            except OSError:  # not a child, or another thread has waited for all children
                 done = pid
             if done and pid == self._starter:
                 self._starter = 0

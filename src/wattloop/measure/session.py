@@ -1,4 +1,4 @@
-"""A session: the meters read on behalf of one run, from its beginning to its end."""
+"""Measurement session: the meters, sampler, windows and journal of one run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EDGE_SLACK_S = 0.01
 
 
 class LiveReadings:
-    """What can be asked of a reader while it reads, and after it has ended.
+    """Energies, power and signals of a reader, while it reads and after it has ended.
 
     Args:
         reader: that reads the meters of this node.
@@ -62,7 +62,7 @@ class LiveReadings:
         ]
         self._abandoned = False
         self.shares: ProcessShares | None = None
-        """Divides the energy of the devices between this run and others, where asked for."""
+        """Divides the energy of the devices between this run and others, if configured."""
 
     def between(
         self,
@@ -74,7 +74,7 @@ class LiveReadings:
         parent_id: int | None = None,
         warnings: Sequence[str] = (),
     ) -> WindowResult:
-        """Energy between two instants of the machine's monotonic clock."""
+        """Return the energy between two instants of the machine's monotonic clock."""
         self.reader.refresh()
         result = window_energy(
             () if self._abandoned else self.channels,
@@ -91,8 +91,10 @@ class LiveReadings:
         return self.shares.applied(result, self.channels)
 
     def read_since(self, end_s: float) -> bool:
-        """Whether every sensor has been read since `end_s`, so that it lies between two points."""
-        # A sensor that fell silent will not sharpen anything any more.
+        """Return True if every sensor has been read since `end_s`, so that it lies between two
+        points.
+        """
+        # A sensor without readings will not improve the result.
         if self.clock.now_s() > end_s + SETTLE_S:
             return True
         self.reader.refresh()
@@ -100,13 +102,13 @@ class LiveReadings:
         return all(last_s > end_s + EDGE_SLACK_S for last_s in lasts_s)
 
     def power_w(self) -> dict[str, float]:
-        """Power of every domain now."""
+        """Return the present power of every domain."""
         self.reader.refresh()
         powers = ((c.domain.name, c.power_w()) for c in self.channels)
         return {name: power for name, power in powers if power is not None}
 
     def signals(self) -> dict[str, float]:
-        """Utilisation, clocks, temperatures as last read."""
+        """Return the last utilisation, clocks and temperatures."""
         self.reader.refresh()
         return {k: v for feed in self.feeds for k, v in feed.signal_values.items()}
 
@@ -115,7 +117,7 @@ ROOT_WINDOW_ID = 0
 
 
 class Session(LiveReadings):
-    """Reads meters in the background, hands out windows, keeps the journal.
+    """A session that reads meters in the background, opens windows and writes the journal.
 
     Open one with `Session.open`; close it with `close`, which returns the run's result. Nothing
     here raises because of a device, a disk or another process: what goes wrong is in `notes`.
@@ -130,7 +132,7 @@ class Session(LiveReadings):
         name: str,
         job: Job | None,
         in_process: bool,
-        beside: bool = False,
+        separate_process: bool = False,
     ) -> None:
         self.run_id = run_id
         self.name = name
@@ -147,7 +149,7 @@ class Session(LiveReadings):
             run_id=run_id,
             job=job,
             in_process=in_process,
-            beside=beside,
+            separate_process=separate_process,
             note=self._log.note_now,
         )
         super().__init__(reader, inventory, context.settings.devices, context.clock)
@@ -163,11 +165,11 @@ class Session(LiveReadings):
         self._journal = self._log.journal
         self._closing = threading.Lock()
         self.closed: RunResult | None = None
-        # Where clock or machine are given, the times of other runs mean nothing.
-        self._presence = Presence(self, real=beside)
+        # With an injected clock or machine, times of other runs have no meaning.
+        self._presence = Presence(self, real=separate_process)
         self.left_out: tuple[LeftOut, ...] = ()
         self.before_end: list[Callable[[], None]] = []
-        """Called when the last readings are in and the journal is still open."""
+        """Called after the last readings, while the journal is still open."""
 
     @classmethod
     def open(
@@ -186,10 +188,11 @@ class Session(LiveReadings):
 
         Args:
             settings: the user's; read from the environment when not given.
-            name: what the run is called.
-            command: the program, when one is being watched.
+            name: name of the run.
+            command: the program, under `wattloop run`.
             kind: `command` or `python`.
-            in_process: whether this process is the one being measured; a watcher may read more.
+            in_process: whether this process is the one being measured. `wattloop run` may
+                read more.
             tags: the user's own labels.
             context: machine, settings and clock, for tests and simulations.
             keep: whether the run is written to the store.
@@ -214,7 +217,7 @@ class Session(LiveReadings):
             name=name,
             job=job,
             in_process=in_process,
-            beside=given is None,
+            separate_process=given is None,
         )
         session.left_out = tuple(left_out)
         session._begin(keep, command, kind, tags or {})
@@ -241,7 +244,7 @@ class Session(LiveReadings):
         self._journal.add_window(window)
 
     def resolve(self, window: Window) -> WindowResult:
-        """Energy of a window from the readings so far."""
+        """Compute the energy of a window from the readings so far."""
         warnings: tuple[str, ...] = ()
         if self._abandoned:
             warnings = ("this process was forked from the one being measured; energy is there",)
@@ -256,17 +259,17 @@ class Session(LiveReadings):
         )
 
     def settled(self, end_s: float) -> bool:
-        """Whether the energy up to `end_s` will not get any sharper."""
+        """Return True if later readings cannot improve the energy up to `end_s`."""
         if self._abandoned or self.closed is not None:
             return True
         return self.read_since(end_s)
 
     def record(self, event: dict[str, Any]) -> None:
-        """Put an event (a step, an epoch, a note) into the journal at the next flush."""
+        """Write an event (a step, an epoch, a note) to the journal at the next flush."""
         self._journal.add_event(event)
 
     def note(self, text: str) -> None:
-        """Say something about this run to whoever reads its result; the same thing once."""
+        """Add a note to the run's result, each text once."""
         self._log.note(text)
 
     # -- ending ----------------------------------------------------------------------------
@@ -308,23 +311,23 @@ class Session(LiveReadings):
             return self.closed
 
     def abandon(self) -> None:
-        """In a forked child: let go of everything without touching the parent's files."""
+        """In a forked child: drop everything without touching the parent's files."""
         self._abandoned = True
         self._journal.abandon()
         self.reader.abandon()
 
     def enter_environment(self) -> None:
-        """What this process starts from now on is part of the run."""
+        """Make processes started from now on part of the run."""
         if self.job is None and self._in_process:
             enter_job(self.run_id)
 
     def leave_environment(self) -> None:
-        """What this process starts from now on is no longer part of the run."""
+        """End `enter_environment`: processes started from now on are not part of the run."""
         leave_job(self.run_id)
 
     @property
     def journal_path(self) -> str | None:
-        """Where the live journal is."""
+        """Path of the live journal."""
         path = self._journal.path
         return None if path is None else str(path)
 
@@ -357,7 +360,7 @@ class Session(LiveReadings):
         self._log.note_role(self)
 
     def _flush(self, final: bool = False) -> None:
-        """Everything gathered since the last flush goes to the journal."""
+        """Write everything gathered since the last flush to the journal."""
         if self.reader.flush(ending=final):
             self._log.note_role(self)
         self._presence.update(self._journal)
@@ -381,7 +384,7 @@ def _is_gpu(channel: DomainSource) -> bool:
 
 
 def _gpus_left_out(context: Context, inventory: Inventory, job: Job | None) -> list[LeftOut]:
-    """GPUs that the environment hides from the program, unless the user has named GPUs."""
+    """Return GPUs that the environment hides from the program, unless the user has named GPUs."""
     if any(name == "all" or name.startswith("gpu:") for name in context.settings.devices):
         return []
     ranks = job is not None and (job.world_size or 1) > 1
@@ -391,7 +394,9 @@ def _gpus_left_out(context: Context, inventory: Inventory, job: Job | None) -> l
 def whole_run(
     session: Session, end_s: float, *, window_id: int, warnings: list[str]
 ) -> WindowResult:
-    """Energy of the run; of what another process of the job has counted, only the rest."""
+    """Return the energy of the run, without the part that another process of the job has
+    counted.
+    """
     from_s = max(session.started_s, min(session.role.counts_from_s, end_s))
     if from_s > session.started_s:
         counted_s = from_s - session.started_s
@@ -414,7 +419,7 @@ def run_result(
     exit_code: int | None,
     signal: int | None,
 ) -> RunResult:
-    """With what the joules mean, as far as that can be said."""
+    """Return the result with its accounting, as far as possible."""
     from wattloop.measure.run_result import RunResult
 
     facts: dict[str, Any] = {
@@ -444,7 +449,7 @@ def run_result(
 
 
 def call_all(listeners: Iterable[Callable[[], None]], note: Callable[[str], None]) -> None:
-    """Tell those who wait for the end; what fails there is a note."""
+    """Call the functions registered for the end; a failure becomes a note."""
     for listener in list(listeners):
         try:
             listener()

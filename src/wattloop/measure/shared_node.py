@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from wattloop.measure.session import Session
 
 
-# Runs that count the same devices at the same time: each knows of the others, one counts.
+# Runs that count the same devices at the same time.
 #
-# Every process that counts keeps a small file in a folder of the machine: its runs, their devices,
-# begin and end. The run that began first counts; a later one leaves the time they share out of
+# Every counting process writes a small file to a folder of the machine: its runs, their devices,
+# begin and end. The run that began first counts. A later run leaves the time they share out of
 # totals. Runs of other users and of other stores are marked, and not left out.
 
 FOLDER = "wattloop-runs"
@@ -39,7 +39,8 @@ FOLDER = "wattloop-runs"
 PARENTS = ("/dev/shm", "/tmp")
 
 
-"""Where every user may make a folder; in memory, so that a short run does not wait for a disk."""
+"""A folder in which every user may create folders; in memory, so that a short run does not wait for
+a disk."""
 
 
 FOLDER_VARIABLE = "WATTLOOP_NODE_RUNS"
@@ -48,7 +49,8 @@ FOLDER_VARIABLE = "WATTLOOP_NODE_RUNS"
 REMEMBERED_S = 60.0
 
 
-"""How long a process lists a run that has ended: every other run looks twice a second."""
+"""Time for which a process lists a run that has ended; every other run reads the list twice a
+second."""
 
 
 REMEMBERED = 64
@@ -57,7 +59,7 @@ REMEMBERED = 64
 DEAD_S = 3_600.0
 
 
-"""The list of a process that was killed is removed when it has not changed for this long."""
+"""The list of a killed process is removed when it has not changed for this long."""
 
 
 RECENT_S = 1.0
@@ -88,11 +90,11 @@ class CountingRun(NamedTuple):
     """A run that counts devices of this machine.
 
     Attributes:
-        store: tells stores apart without naming them.
+        store: distinguishes stores without naming them.
         from_s, until_s: since when and up to when it counts; None while it does.
-        devices: what it counts, by names that hold in every process of the machine.
-        share: whether it counts its own part of them only.
-        journal: where its last reading stands if it dies.
+        devices: the counted devices, by names valid in every process of the machine.
+        share: whether it counts only its own share of them.
+        journal: path of the journal with its last reading, if it crashes.
         uid: of the user who owns the file that lists it.
         ours: whether it is a run of this user into the same store.
     """
@@ -108,7 +110,7 @@ class CountingRun(NamedTuple):
     ours: bool = False
 
     def meets(self, keys: Iterable[str]) -> bool:
-        """Whether it counts one of these devices."""
+        """Return True if it counts one of these devices."""
         own = set(self.devices)
         others = set(keys)
         return bool(own & others) or bool((WHOLE_NODE in own | others) and own and others)
@@ -161,18 +163,18 @@ class SharedTime(NamedTuple):
 
 
 def device_key(domain: Domain) -> str:
-    """Names a device so that it means the same in every process of this machine."""
+    """Return a name of a device that is valid in every process of this machine."""
     return WHOLE_NODE if domain.scope is Scope.NODE else domain.identity or domain.name
 
 
 def machine_name(host: Host) -> str:
-    """Tells machines, trees of files and stand-ins for devices apart."""
+    """Return a name that distinguishes machines, file trees and device stubs."""
     stand_ins = (os.environ.get(name, "") for name in STAND_INS)
     return " ".join((host.boot_id, str(host.sysfs), str(host.procfs), *stand_ins))
 
 
 def store_key(location: str) -> str:
-    """Tells stores apart without naming them: a URL may carry a password."""
+    """Return a name that distinguishes stores without naming them: a URL may carry a password."""
     place = location if "://" in location else os.path.realpath(location)
     return _digest(place)
 
@@ -184,7 +186,7 @@ def shared_time(
     key_of: Mapping[str, str],
     between: Callable[[float, float], WindowResult],
 ) -> SharedTime | None:
-    """What `run` shares with the others; None where it had its devices for itself.
+    """Return the time that `run` shares with the others; None where it had its devices to itself.
 
     Args:
         run: with its end.
@@ -224,10 +226,10 @@ def shared_time(
 
 
 def _leads(other: CountingRun, run: CountingRun) -> bool:
-    """Whether `other` counts what both see."""
+    """Return True if `other` counts the devices of both."""
     if not other.ours or (run.share and other.share):
         return False
-    if run.share != other.share:  # what the whole devices used contains the part of one run
+    if run.share != other.share:  # the energy of whole devices includes the share of one run
         return run.share
     return (other.from_s, other.run_id) < (run.from_s, run.run_id)
 
@@ -235,7 +237,7 @@ def _leads(other: CountingRun, run: CountingRun) -> bool:
 def _by_times(
     led: Mapping[str, Sequence[tuple[float, float]]],
 ) -> dict[tuple[str, ...], list[tuple[float, float]]]:
-    """Domains that are left out at the same times, together with these times."""
+    """Group domains that are left out at the same times, with these times."""
     groups: dict[tuple[tuple[float, float], ...], list[str]] = {}
     for name, spans in led.items():
         groups.setdefault(tuple(_union(spans)), []).append(name)
@@ -253,11 +255,11 @@ def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 class NodeRuns:
-    """The runs that count devices of one machine, as the processes list them.
+    """The runs that count devices of one machine, as listed by their processes.
 
     Args:
-        machine: tells machines and trees of files apart.
-        last_reading_s: time of the last reading in the journal of a run that died.
+        machine: distinguishes machines and file trees.
+        last_reading_s: time of the last reading in the journal of a crashed run.
     """
 
     def __init__(self, machine: str, last_reading_s: Callable[[str], float]) -> None:
@@ -273,7 +275,7 @@ class NodeRuns:
         _listed.put(self._machine, run)
 
     def leave(self, run_id: str, until_s: float | None) -> None:
-        """The run has ended; without a time it counts nothing after all."""
+        """Record the end of the run; without a time it counts nothing."""
         run = self._own.pop(run_id, None)
         if run is not None and until_s is None:
             _listed.drop(run_id)
@@ -281,7 +283,7 @@ class NodeRuns:
             _listed.put(self._machine, run._replace(until_s=until_s))
 
     def look(self, now_s: float) -> list[CountingRun]:
-        """Every other run that was seen since this one began, with its end where it has one.
+        """Return every other run seen since this one began, with its end where it has one.
 
         A run whose process died ends with its last reading, or when it was last seen alive.
         """
@@ -295,7 +297,7 @@ class NodeRuns:
                 continue
             if run.until_s is None and not alive:
                 last_s = self._last_reading_s(run.journal) if run.ours else -math.inf
-                if last_s < run.from_s:  # its journal is in the store already
+                if last_s < run.from_s:  # its journal was already imported into the store
                     last_s = self._alive_s.get(run.run_id, run.from_s)
                 run = run._replace(until_s=last_s)  # noqa: PLW2901 - with its end
             elif run.until_s is None:
@@ -305,7 +307,7 @@ class NodeRuns:
 
 
 class _Listing:
-    """The file in which this process lists its runs, and those of the others."""
+    """The file in which this process lists its runs, and those of the other processes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -326,7 +328,7 @@ class _Listing:
             self._write()
 
     def read(self, machine: str) -> list[tuple[CountingRun, bool]]:
-        """Runs of every process on this machine, and whether that process lives."""
+        """Read the runs of every process on this machine, and whether that process is alive."""
         with self._lock:
             self._ours()
             mine = {run.store for _, run in self._runs.values()}
@@ -350,7 +352,7 @@ class _Listing:
             return found
 
     def _ours(self) -> None:
-        """A forked child has no runs of its own yet."""
+        """Return this process's runs; a forked child has none yet."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._runs.clear()
@@ -388,7 +390,7 @@ class _Listing:
             if not stat.S_ISREG(facts.st_mode):
                 return []
             known = self._cache.get(path.name)
-            # Two writes within a tick of the kernel's clock have the same time.
+            # Two writes within a tick of the kernel's clock have the same mtime.
             recent = abs(time.time() - facts.st_mtime) < RECENT_S
             if known is None or recent or known[0] != facts.st_mtime_ns:
                 known = (facts.st_mtime_ns, _parsed(file.read(MOST_BYTES), facts.st_uid))
@@ -397,7 +399,7 @@ class _Listing:
 
 
 def _parsed(data: bytes, uid: int) -> list[tuple[str, CountingRun]]:
-    """The runs of a file; another user may have written anything into it."""
+    """Parse the runs of a file; another user may have written anything into it."""
     try:
         rows = json.loads(data)
         return [
@@ -430,7 +432,7 @@ def _age_s(path: Path) -> float:
 
 
 def _old(runs: Iterable[CountingRun]) -> bool:
-    """Whether every run ended so long ago that no other asks for it."""
+    """Return True if every run ended so long ago that no other run needs it."""
     oldest_s = time.monotonic() - REMEMBERED_S
     return all(run.until_s is not None and run.until_s < oldest_s for run in runs)
 
@@ -450,7 +452,7 @@ def _digest(text: str) -> str:
 
 
 def _folder(*, create: bool = False) -> Path | None:
-    """The machine's folder, made if need be; None where it cannot be used."""
+    """Return the machine's folder, creating it if needed; None where it cannot be used."""
     named = os.environ.get(FOLDER_VARIABLE)
     parent = next((each for each in PARENTS if os.access(each, os.W_OK)), PARENTS[-1])
     folder = Path(named) if named else Path(parent) / FOLDER
@@ -467,7 +469,7 @@ def _folder(*, create: bool = False) -> Path | None:
 
 
 def _start_of(pid: int) -> str:
-    """When a process began, in ticks since boot; empty when there is none."""
+    """Return the start time of a process in ticks since boot; empty when it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -482,11 +484,11 @@ _listed = _Listing()
 EVENT = "neighbour"
 
 
-"""Type of the events by which a journal without an end tells who else counted."""
+"""Type of the events that record the other counting runs in a journal without an end."""
 
 
 class Presence:
-    """Lists a run while it counts, and finds out with which others it shares its devices.
+    """Registration of a run while it counts, and detection of runs that share its devices.
 
     Args:
         session: that measures the run.
@@ -500,7 +502,7 @@ class Presence:
         self._written: dict[str, CountingRun] = {}
 
     def begin(self, from_s: float) -> None:
-        """The run counts from `from_s` on."""
+        """Register the run as counting from `from_s` on."""
         session = self._session
         if self._nodes is None or not session.channels:
             return
@@ -517,7 +519,7 @@ class Presence:
         self._listed = True
 
     def update(self, journal: RunJournal) -> None:
-        """Look at the others; a run that does not count, or does so from now on, says so."""
+        """Read the other runs; update the entry of a run whose counting changed."""
         role = self._session.role
         if self._listed and not role.counts:
             self._leave(None)
@@ -532,7 +534,7 @@ class Presence:
                 journal.add_event({"type": EVENT, "time_s": now_s, **other._asdict()})
 
     def end(self, result: WindowResult, end_s: float) -> SharedTime | None:
-        """The run has ended; what it shared."""
+        """Record the end of the run; return the shared time."""
         if not self._listed or self._nodes is None:
             return None
         others = self._nodes.look(end_s)
@@ -553,7 +555,7 @@ def shared_in(
     domains: Iterable[Domain],
     between: Callable[[float, float], WindowResult],
 ) -> SharedTime | None:
-    """What a run shared that died before it could say so, from the events of its journal."""
+    """Compute the shared time of a crashed run from the events of its journal."""
     others: dict[str, CountingRun] = {}
     for event in journal.events:
         if isinstance(event, dict) and event.get("type") == EVENT:

@@ -1,4 +1,4 @@
-"""Two sources of one domain, read side by side and compared (thesis, tables 3.3-3.6)."""
+"""Verification of meters: compare two sources of one domain (thesis, tables 3.3-3.6)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,17 +19,17 @@ DURATION_S = 5.0
 
 
 class Verdict(StrEnum):
-    """What a comparison says."""
+    """Verdict of a comparison."""
 
     AGREE = "agree"
     DIFFER = "differ"
     UNKNOWN = "unknown"
-    """One of the two gave no reading, or did not move."""
+    """One of the two gave no reading, or did not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Energy of one domain as one source saw it; None when it could not be read."""
+    """Energy of one domain from one source; None when it could not be read."""
 
     meter: str
     source: str
@@ -40,7 +40,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Two sources of one domain over the same seconds."""
+    """Comparison of two sources of one domain over the same seconds."""
 
     domain: str
     first: Observed
@@ -49,7 +49,7 @@ class Check:
     difference: float | None
     """Second relative to first: 0.02 means that the second saw 2% more."""
     allowed: float | None
-    """How far apart they may be by their own uncertainties and known errors."""
+    """Tolerance from the uncertainties and known errors of both."""
     text: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,7 +78,9 @@ def verify(
     duration_s: float = DURATION_S,
     on_progress: Callable[[float], None] | None = None,
 ) -> list[Check]:
-    """Read every domain that two meters offer for `duration_s`, and compare them pair by pair."""
+    """Read every domain that two meters offer for `duration_s`, and compare the meters pair by
+    pair.
+    """
     feeds = [MeterStream(meter, clock, index) for index, meter in enumerate(meters)]
     offered: dict[str, list[tuple[MeterStream, int]]] = {}
     for feed in feeds:
@@ -99,7 +101,7 @@ def verify(
 
 
 def compare(domain: str, first: Observed, second: Observed) -> Check:
-    """The verdict on two observations of the same seconds."""
+    """Compare two observations of the same seconds."""
     for observed in (first, second):
         if observed.energy_j is None or observed.energy_j <= 0:
             reason = observed.reason or "it did not move"
@@ -125,7 +127,9 @@ def _read(
     duration_s: float,
     on_progress: Callable[[float], None] | None,
 ) -> tuple[float, float]:
-    """Read until `duration_s` has passed; the times between which every feed has readings."""
+    """Read until `duration_s` has passed; return the times between which every stream has
+    readings.
+    """
     for feed in feeds:
         feed.find_ticks(4 * _period_s(feed), clock.sleep)
     first_s = [feed.read() for feed in feeds]
@@ -137,7 +141,7 @@ def _read(
         if on_progress is not None:
             on_progress(min(1.0, passed_s / duration_s))
     end_s = clock.now_s()
-    # A sensor that changes ten times a second says what happened before `end_s` only after it.
+    # A sensor that updates ten times a second shows the time before `end_s` only after it.
     clock.sleep(min(0.5, max(_period_s(feed) for feed in feeds)))
     for feed in feeds:
         feed.read()

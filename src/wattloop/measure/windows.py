@@ -47,14 +47,14 @@ def window_energy(
     end_s: float,
     warnings: Sequence[str] = (),
 ) -> WindowResult:
-    """Energy of every channel between two instants, what is missing, and what to beware of."""
+    """Compute the energy of every source between two instants, missing parts and warnings."""
     energies: list[DomainEnergy] = []
     absent = list(missing)
     notes = list(warnings)
     for channel in channels:
         span = channel.between(begin_s, end_s)
         if channel.domain.name == "psys" and (span is None or not span.moved):
-            continue  # no part of any total, and many machines only pretend to have it
+            continue  # not part of any total, and many machines only pretend to have it
         reason = _reason_missing(channel, span, begin_s, end_s)
         if reason is not None:
             absent.append(Missing(channel.domain.name, reason))
@@ -113,7 +113,8 @@ def _with_totals(
 
 
 def _whole_node(channels: Sequence[DomainSource], inside: Mapping[str, str | None]) -> set[str]:
-    """Domains that see the whole node and with it everything else: one family of them, best first.
+    """Return the domains that cover the whole node, and with it everything else: one family of
+    them, best first.
 
     `psys` is not among them: makers disagree on what it covers.
     """
@@ -159,7 +160,9 @@ def _reason_missing(
 def unseen_wraps_reason(
     track: CounterCurve | FusedCurve, begin_s: float, end_s: float
 ) -> str | None:
-    """Why a counter does not show the energy of a time on its own; None when it does."""
+    """Return the reason why a counter alone does not give the energy of a time; None when it
+    does.
+    """
     unread_s, wraps = track.unseen_wraps(begin_s, end_s)
     if not wraps:
         return None
@@ -171,7 +174,7 @@ def unseen_wraps_reason(
 
 
 def _stuck(channel: DomainSource, span: EnergySpan) -> bool:
-    """A counter of a whole device that shows no change at all is not a zero.
+    """Return True for a counter of a whole device that never changed: it is broken, not zero.
 
     Parts inside a device (cores, an idle graphics unit) may truly use too little to count.
     """
@@ -199,30 +202,30 @@ _current: contextvars.ContextVar[Window | None] = contextvars.ContextVar(
 
 
 def current_window() -> Window | None:
-    """The innermost `with` window of this thread or task."""
+    """Return the innermost `with` window of this thread or task."""
     return _current.get()
 
 
 class WindowKeeper(Protocol):
-    """What a window needs of the session it belongs to."""
+    """Interface of the session that a window belongs to."""
 
     def window_ended(self, window: Window) -> None:
-        """Take the readings that end it."""
+        """Take the readings that end the window."""
         ...
 
     def resolve(self, window: Window) -> WindowResult:
-        """Compute its energy from the readings so far."""
+        """Compute the energy of the window from the readings so far."""
         ...
 
     def settled(self, end_s: float) -> bool:
-        """Whether later readings can no longer sharpen what ended at `end_s`."""
+        """Return True if later readings cannot improve a window that ended at `end_s`."""
         ...
 
 
 class Window(EnergyProperties):
-    """A region being measured. Windows may nest, overlap, and live in any thread or task.
+    """A measured region. Windows may nest, overlap, and live in any thread or task.
 
-    Beginning and ending only take readings and times; energy is computed when it is asked for,
+    Beginning and ending only take readings and times; energy is computed on request,
     or in the background, so a window costs microseconds.
     """
 
@@ -262,7 +265,7 @@ class Window(EnergyProperties):
 
     @property
     def result(self) -> WindowResult:
-        """Energies and times; of a window that is still open, those so far."""
+        """Return energies and times; of an open window, those so far."""
         if self._result is not None:
             return self._result
         result = self._keeper.resolve(self)
@@ -279,7 +282,7 @@ class Window(EnergyProperties):
         self.end()
 
     def leave(self) -> None:
-        """It is no longer the innermost window of this thread or task."""
+        """Stop being the innermost window of this thread or task."""
         if self._token is not None:
             try:
                 _current.reset(self._token)

@@ -1,9 +1,10 @@
-"""One line of JSON for each change and each refusal, in files that are turned over when full.
+"""Audit log: one line of JSON for each change and each refusal, in files that are rotated when
+full.
 
 {"time": "2026-03-01T12:00:00.123Z", "event": "set", "pid": 4711, "uid": 1000, "user": "alice",
  "lever": "gpu:0/power_limit", "before": 400.0, "after": 250.0, "why": ""}
 
-Refusals have a file of their own, so that they cannot push changes out. What one user causes in
+Refusals have their own file, so that they cannot displace changes. What one user causes in
 masses is listed until a budget is used up, then summed up: the last line of its kind stands for
 those before it, which it counts.
 """
@@ -46,26 +47,27 @@ LINES_PER_S, BURST = 1 / 6, 300
 SUMMARY_S = 600.0
 
 
-"""How often lines that were not listed are summed up."""
+"""Interval at which unlisted lines are summarised."""
 
 
 @dataclass(slots=True)
 class _Summary:
-    """Lines of one user, event and lever that were not listed."""
+    """Summary of unlisted lines of one user, event and lever."""
 
     record: dict[str, Any]
-    """The last of them."""
+    """The last of the lines."""
     count: int = 0
     since_s: float = field(default_factory=time.monotonic)
 
 
 class AuditLog:
-    """Thread-safe. A full disk costs lines, never a lever; how many is said when it works again.
+    """Rotated, thread-safe log. A full disk costs lines, never a lever; the number of lost lines is
+    logged later.
 
     Args:
         path: of the changes; refusals are in `refusals_path(path)`.
-        turn_over_b: how long a file gets.
-        kept: how many older files of each stay.
+        turn_over_b: size at which a file is rotated.
+        kept: number of older files of each.
         trusts: users whose lines are all listed.
 
     Raises:
@@ -105,14 +107,14 @@ class AuditLog:
         refusal = event in REFUSALS
         with self._busy:
             if peer is not None and not self.trusts(peer):
-                # what was refused may name any lever: those are summed up by user and event
+                # refusals may name any lever: those are summarised by user and event
                 key = (peer.uid, event, "" if refusal else str(fields.get("lever", "")))
                 if not self._listed(key, refusal, record):
                     return
             self._file(event).write(record)
 
     def sum_up(self, older_than_s: float = SUMMARY_S) -> None:
-        """Write what was not listed for so long; called now and then, and at the end."""
+        """Write the summaries that are due; called periodically, and at the end."""
         now_s = time.monotonic()
         with self._busy:
             for key, summary in list(self._unlisted.items()):
@@ -146,7 +148,7 @@ class AuditLog:
 
 
 class _File:
-    """Lines in a file, and the older files next to it."""
+    """A log file, and the older files next to it."""
 
     def __init__(self, path: Path, turn_over_b: int, kept: int) -> None:
         self.path = path
@@ -189,15 +191,15 @@ class _File:
 
 
 def refusals_path(path: Path) -> Path:
-    """`control.refused.jsonl` of `control.jsonl`."""
+    """Return `control.refused.jsonl` for `control.jsonl`."""
     return path.with_name(f"{path.stem}.refused{path.suffix}")
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """All lines that are left, changes and refusals, the oldest first. A torn line is left out.
+    """Read all lines, changes and refusals, the oldest first. A torn line is left out.
 
     Raises:
-        ConfigError: it is not there, or may not be read.
+        ConfigError: it does not exist, or may not be read.
     """
     refusals = _lines(refusals_path(path)) if refusals_path(path).exists() else iter(())
     return heapq.merge(_lines(path), refusals, key=lambda record: str(record.get("time", "")))
@@ -214,7 +216,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             text = file.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             if file == path and not numbers:
-                raise ConfigError(f"{path}: there is no log there; name it with --log") from None
+                raise ConfigError(f"{path}: no log found; name it with --log") from None
             continue
         except OSError as error:
             raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""The client side of the control daemon, and the levers that it sets through the daemon."""
+"""Client of the control daemon, and the levers that are set through the daemon."""
 
 import os
 import socket
@@ -33,31 +33,31 @@ from wattloop.hardware.host import Host
 __all__ = ["LOW_POWER", "Change", "Client", "RemoteLever", "connect", "daemon_levers"]
 
 
-# The client's side of the control daemon.
+# Client of the control daemon.
 #
-# with connect() as client:
-#     client.set("gpu:0/power_limit", 250.0)
-#     ...
-# # what was set is back, also after `kill -9`: the lease is the connection
+#     with connect() as client:
+#         client.set("gpu:0/power_limit", 250.0)
+#
+# The lease is the connection: levers are restored when it ends, also after `kill -9`.
 
 PATIENCE_S = 30.0
 
 
-"""A device may be restored by somebody else at this moment, or the disk be busy."""
+"""Another process may be restoring the device, or the disk may be busy."""
 
 
 class Change(NamedTuple):
-    """What a lever was when the lease on it began, and what it is now."""
+    """Value of a lever when the lease on it began, and its present value."""
 
     before: Setting
     after: Setting
 
 
 def connect(path: str | Path | None = None, *, patience_s: float = PATIENCE_S) -> "Client":
-    """A connection to the daemon at `path`, at `WATTLOOP_CONTROL_SOCKET`, or at its usual place.
+    """Connect to the daemon at `path`, at `WATTLOOP_CONTROL_SOCKET`, or at the default socket.
 
     Raises:
-        DaemonGone: nobody listens there, or this user may not connect.
+        DaemonGone: no daemon listens there, or this user may not connect.
     """
     client = Client(socket_path(path), patience_s)
     client.hello()
@@ -67,8 +67,8 @@ def connect(path: str | Path | None = None, *, patience_s: float = PATIENCE_S) -
 class Client:
     """One lease. Thread-safe; not for forked children, which connect on their own.
 
-    While nothing is held a connection that was cut is made again; while something is held its
-    loss is told, since what was set is put back then.
+    A lost connection without a lease is made again. With a lease its loss is reported, since the
+    daemon restores the levers then.
     """
 
     def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
@@ -89,46 +89,48 @@ class Client:
         self.close()
 
     def __del__(self) -> None:
-        with suppress(Exception):  # half made, or the interpreter ends
+        with suppress(Exception):  # partly initialised, or the interpreter ends
             self.close()
 
     def hello(self) -> dict[str, Any]:
-        """Who the daemon takes us for: `user`, `uid`, `trusted`, and its `wattloop` version."""
+        """Return this client's identity in the daemon: `user`, `uid`, `trusted`, and its `wattloop`
+        version.
+        """
         return self._asked("hello")
 
     def levers(self) -> list[dict[str, Any]]:
-        """Every lever of the daemon as this user may use it; see `remote_lever.RemoteLever`."""
+        """Return every lever of the daemon with this user's rights; see `RemoteLever`."""
         return list(self._asked("levers")["levers"])
 
     def read(self, lever: str) -> Setting:
-        """The present value of a lever.
+        """Return the present value of a lever.
 
         Raises:
-            LeverError: it cannot be read, or there is none of that name.
+            LeverError: it cannot be read, or no lever has that name.
         """
         return _setting(self._asked("read", lever=lever)["value"])
 
     def check(
         self, lever: str, value: Setting, *, job: str = "", uid: int | None = None
     ) -> Setting:
-        """`value` as the device would take it; sets nothing. Raises as `set` does."""
+        """Return `value` as the device would accept it; sets nothing. Raises as `set` does."""
         return _setting(self._asked("check", lever=lever, value=value, **_whose(job, uid))["value"])
 
     def set(self, lever: str, value: Setting, *, job: str = "", uid: int | None = None) -> Change:
-        """Set a lever until `release`, or until this connection ends in whatever way.
+        """Set a lever until `release`, or until this connection ends for any reason.
 
         Args:
             lever: `gpu:0/power_limit`.
             value: watts or MHz, a share (`"70%"`), `"default"`, the name of a choice, or
                 `LOW_POWER`.
-            job: for whom, by clients that the rules trust: a job whose GPU it is.
+            job: the job whose GPU it is; only for clients that the rules trust.
             uid: the user of that job.
 
         Raises:
             NotAllowed: the rules do not let this user do that.
-            DeviceBusy: somebody else holds the device; the message names them.
+            DeviceBusy: another process holds the device; the message names it.
             ConfigError: not a value of this lever, or outside the device's own limits.
-            DaemonGone: the connection is lost, and with it all that was set over it.
+            DaemonGone: the connection is lost, and the daemon restores the levers.
             LeverError: the device refuses.
         """
         reply = self._asked("set", lever=lever, value=value, **_whose(job, uid))
@@ -136,10 +138,10 @@ class Client:
         return Change(_setting(reply["before"]), _setting(reply["after"]))
 
     def release(self, lever: str | None = None) -> None:
-        """Have a lever (all of this connection unless named) put back to what it was.
+        """Restore a lever, or all levers of this connection.
 
         Raises:
-            LeverError: it did not go back; the daemon's journal keeps it.
+            LeverError: it was not restored; it stays in the daemon's journal.
         """
         if lever is None:
             self.held.clear()
@@ -149,11 +151,11 @@ class Client:
         self._asked("release", lever=lever)
 
     def close(self) -> None:
-        """End the lease; everything is put back."""
+        """End the lease; the daemon restores everything."""
         line, self._line, self._rest = self._line, None, b""
         self.held.clear()
         if line is not None:
-            # in a forked child the descriptor is closed already, and its number another file's
+            # in a forked child the descriptor is closed, and its number may belong to another file
             close_private(line.detach())
 
     def _asked(self, do: str, **fields: Any) -> dict[str, Any]:
@@ -165,7 +167,7 @@ class Client:
         with self._busy:
             self._number += 1
             message = {"v": VERSION, "id": self._number, "do": do, **fields}
-            # with nothing held a lost connection has lost nothing, so asking again is safe
+            # without a lease a new connection loses nothing, so retrying is safe
             for attempt in (1, 2):
                 fresh = self._line is None
                 try:
@@ -176,7 +178,7 @@ class Client:
                     self.close()
                     if held or fresh or attempt == 2:
                         raise DaemonDisconnected(self._gone(error, held)) from None
-                except WattloopError:  # why it hangs up
+                except WattloopError:  # the reason for the disconnect
                     self.close()
                     raise
         if reply.get("ok") is True:
@@ -186,7 +188,7 @@ class Client:
     def _exchanged(self, message: dict[str, Any]) -> dict[str, Any]:
         if self._line is None:
             self._line = self._connected()
-        # whoever hung up already has said why
+        # the daemon has already sent the reason of its disconnect
         with suppress(BrokenPipeError, ConnectionResetError):
             self._line.sendall(encoded(message))
         while True:
@@ -196,11 +198,11 @@ class Client:
                 raise OSError(f"it sent {error}") from None
             if reply.get("id") == message["id"]:
                 return reply
-            if reply.get("id") is None:  # said before it hangs up
+            if reply.get("id") is None:  # sent before the disconnect
                 raise error_from(reply.get("error"))
 
     def _connected(self) -> socket.socket:
-        """Through the socket of our own where there is one, else through the common one."""
+        """Connect through this user's own socket if there is one, else through the common one."""
         give_up_s = time.monotonic() + self._patience_s
         own = [trusted_path(self.path, uid=os.geteuid())]
         own += [trusted_path(self.path, gid=gid) for gid in sorted({os.getegid(), *os.getgroups()})]
@@ -210,7 +212,7 @@ class Client:
         while True:
             try:
                 return self._connected_to(self.path)
-            except BlockingIOError:  # its queue is full of others
+            except BlockingIOError:  # its queue is full
                 if time.monotonic() >= give_up_s:
                     raise
                 time.sleep(0.005)
@@ -261,16 +263,18 @@ def _setting(value: Any) -> Setting:
 
 
 class RemoteLever(Lever):
-    """One lever of the daemon, as `control.hold` takes it.
+    """A lever of the daemon, for use with `control.lever_session`.
 
-    The daemon locks, journals and restores, also when we are killed: there is no lock and no
-    journal on our side. To put it back is to release it, so that it returns to the operator's
-    default even where that is outside of what we may set.
+    The daemon locks, journals and restores, also when this process is killed. This process needs no
+    lock and no journal. Restoring it means releasing it, so that it returns to the operator's
+    default even where that is outside this user's range.
 
     Args:
         client: shared by all levers of a daemon.
-        offer: what `Client.levers` says of it.
-        name: what it is called here, where cards have other numbers than in the daemon's list.
+
+        offer: the description from `Client.levers`.
+
+        name: the name here, where cards have other numbers than in the daemon's list.
     """
 
     kept_elsewhere = True
@@ -286,11 +290,11 @@ class RemoteLever(Lever):
 
     @property
     def managed(self) -> bool:
-        """Whether the daemon has the device in its hands already."""
+        """True if the daemon already manages the device."""
         return bool(self._offer["managed"])
 
     def state(self) -> LeverState:
-        """As the daemon gave it, with the present value; limits are what we may set."""
+        """Return the daemon's state with the present value; limits are this user's range."""
         offer = self._offer
         held_by = str(offer["held_by"])
         available, reason = bool(offer["available"]), str(offer["reason"])
@@ -320,7 +324,7 @@ class RemoteLever(Lever):
         return self._client.read(self._theirs)
 
     def accepted(self, value: Setting) -> Setting:
-        """`value` as the device would take it, within what the operator allows us."""
+        """Return `value` as the device would accept it, within this user's range."""
         try:
             return self._client.check(self._theirs, value)
         except (ConfigError, LeverError) as error:
@@ -329,14 +333,14 @@ class RemoteLever(Lever):
             raise ConfigError(named) from None
 
     def check_part(self, part: str, value: Setting) -> None:
-        """The daemon puts back what was there, whatever we may set."""
+        """Accept any value: the daemon restores the previous one, whatever this user may set."""
 
     def write(self, value: Setting) -> None:
-        """Have the daemon set it."""
+        """Ask the daemon to set the lever."""
         self._client.set(self._theirs, value)
 
     def write_part(self, part: str, value: Setting) -> None:
-        """Have the daemon put it back."""
+        """Ask the daemon to restore the lever."""
         self._client.release(self._theirs)
 
     def write_text(self, value: Setting) -> str:
@@ -348,9 +352,10 @@ class RemoteLever(Lever):
 
 
 def daemon_levers(found: LeverInventory, host: Host) -> LeverInventory:
-    """`found`, with the daemon's levers in place of those that we may not set, or that it holds.
+    """Return `found`, with the daemon's levers in place of those that this user may not set, or
+    that it manages.
 
-    Without a socket nothing is done and nothing is imported. `WATTLOOP_CONTROL_SOCKET=` (empty)
+    Without a socket this does nothing and imports nothing. `WATTLOOP_CONTROL_SOCKET=` (empty)
     switches it off.
     """
     path = _socket(host)
@@ -383,7 +388,7 @@ def daemon_levers(found: LeverInventory, host: Host) -> LeverInventory:
 
 
 def _socket(host: Host) -> Path | None:
-    """Where to ask; the usual place is about this machine, not about a tree of files."""
+    """Return the socket to use; the default one belongs to this machine, not to a file tree."""
     named = os.environ.get(SOCKET_VARIABLE)
     if named is not None:
         return Path(named) if named else None

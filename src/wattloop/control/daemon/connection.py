@@ -1,4 +1,4 @@
-"""One client: lines of bounded length, at a bounded rate; its lease ends with it."""
+"""Connection of one client: lines of bounded length at a bounded rate; its lease ends with it."""
 
 import os
 import select
@@ -25,7 +25,9 @@ from wattloop.core.errors import WattloopError
 
 
 class Connection(threading.Thread):
-    """A thread of its own, so that a slow device or a silent client holds up nobody else."""
+    """Thread that serves one client, so that a slow device or a silent client delays no other
+    client.
+    """
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class Connection(threading.Thread):
         self._why = "the client closed the connection"
 
     def run(self) -> None:
-        """Until the client goes, in whatever way."""
+        """Serve requests until the client disconnects for any reason."""
         process: int | None = None
         try:
             process = _process(self.peer.pid)
@@ -65,26 +67,28 @@ class Connection(threading.Thread):
             self._log.write("cut_off", self.peer, why=str(error))
             with suppress(OSError):
                 hang_up(self._line, error)
-        except ProcessLookupError:  # a child of it may have the connection: it was not given to it
+        except ProcessLookupError:  # a child may hold the connection: the lease was not given to it
             self._why = "the client ended"
         except OSError as error:
             self._why = f"the connection failed: {error.strerror or error}"
         finally:
             if process is not None:
                 os.close(process)
-            # first back, then closed: a client that waits for the end finds its levers restored
+            # restore before closing: a client that waits for the end finds its levers restored
             self._leases.end(self._lease, self._why)
             self._line.close()
             self._on_end(self)
 
     def stop(self) -> None:
-        """Have it end as if the client had gone."""
+        """End as if the client had disconnected."""
         self._why = "the daemon ends"
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_RD)
 
     def _next_line(self, process: int | None) -> bytes | None:
-        """The next request; None when the client is gone or has been silent for too long."""
+        """Return the next request; None when the client has disconnected or was silent for too
+        long.
+        """
         limits = self._desk.rules.limits
         begun_s = time.monotonic()
         while b"\n" not in self._rest:
@@ -111,15 +115,15 @@ class Connection(threading.Thread):
         return line
 
     def _patience_s(self, line_s: float, idle_s: float) -> float | None:
-        """Whoever holds something may be silent for as long as they like."""
+        """Return the idle timeout; a client with a lease has none."""
         if self._rest:
             return line_s
         return None if self._lease.jobs else idle_s
 
     def _ready(self, process: int | None, timeout_s: float | None) -> bool:
-        """Whether there is something to read; the process that connected may have ended.
+        """Return True if data can be read; the process that connected may have ended.
 
-        A forked child of it keeps the connection open, and is not whom the lease was given to.
+        A forked child of it keeps the connection open, but the lease was not given to it.
         """
         poll = select.poll()
         poll.register(self._line, select.POLLIN)
@@ -134,7 +138,7 @@ class Connection(threading.Thread):
         return False
 
     def _send(self, data: bytes) -> None:
-        """All of it, to a client that reads."""
+        """Send all of the data, to a client that reads."""
         line_s = self._desk.rules.limits.line_s
         give_up_s = time.monotonic() + line_s
         poll = select.poll()
@@ -147,13 +151,13 @@ class Connection(threading.Thread):
 
 
 def hang_up(line: socket.socket, error: WattloopError) -> None:
-    """Say why, if the client listens, and close nothing."""
+    """Send the reason of the disconnect; the caller closes the connection."""
     line.setblocking(False)
     line.send(encoded({"v": VERSION, "id": None, "ok": False, "error": error_of(error)}))
 
 
 def _process(pid: int) -> int | None:
-    """A descriptor that tells when a process has ended; None for one of another container.
+    """Return a pidfd that reports the end of a process; None for a process of another container.
 
     Raises:
         ProcessLookupError: it has ended already.

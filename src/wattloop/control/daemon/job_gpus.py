@@ -1,4 +1,4 @@
-"""Which job of which user has which GPUs of this node: a file from the node agent to the daemon.
+"""Jobs and the GPUs they have on this node: a file that the node agent writes for the daemon.
 
 `{"jobs": [{"job": "1234", "uid": 1000, "gpus": [0, 1]}]}`, written by root. What a user says of
 their own GPUs (`CUDA_VISIBLE_DEVICES`) proves nothing; this does.
@@ -23,7 +23,7 @@ class JobGpus(NamedTuple):
 
 
 def write_job_gpus(path: Path, jobs: Iterable[JobGpus]) -> None:
-    """Whole or not at all, readable by all, writable by us only."""
+    """Write the file atomically, readable by all, writable by its owner only."""
     data = {"jobs": [{"job": j.job, "uid": j.uid, "gpus": list(j.gpus)} for j in jobs]}
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     fresh.unlink(missing_ok=True)
@@ -38,10 +38,10 @@ def write_job_gpus(path: Path, jobs: Iterable[JobGpus]) -> None:
 
 
 def read_job_gpus(path: Path) -> list[JobGpus]:
-    """The jobs in the file; none when it is not there.
+    """Return the jobs in the file; none when it does not exist.
 
     Raises:
-        ConfigError: somebody else could have written it, or it is not such a list.
+        ConfigError: another user could have written it, or it is not such a list.
     """
     try:
         data = json.loads(read_trusted(path))
@@ -56,7 +56,7 @@ def read_job_gpus(path: Path) -> list[JobGpus]:
 
 
 def gpus_of(jobs: Iterable[JobGpus], uid: int, job: str = "") -> set[int]:
-    """The GPUs of a user, or of one job of theirs."""
+    """Return the GPUs of a user, or of one of the user's jobs."""
     return {
         gpu
         for owned in jobs

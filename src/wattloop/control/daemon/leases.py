@@ -1,4 +1,4 @@
-"""Leases of devices: which client has which device, what it set, and what is restored."""
+"""Leases of devices: the client of each device, the values it set, and their restoration."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from wattloop.core.errors import ConfigError, DeviceBusy, LeverError, WattloopEr
 
 
 class ClientLease:
-    """One connection's claim; compared by identity."""
+    """The lease of one connection; compared by identity."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -30,7 +30,7 @@ class ClientLease:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseResult:
-    """What became of a lever when it was given back."""
+    """Result of restoring a lever at the end of its lease."""
 
     lever: str
     before: Setting
@@ -38,12 +38,12 @@ class ReleaseResult:
     fault: str = ""
 
 
-# One device: who has it, what they set, and what it goes back to.
+# State of one device: its lease, the values set, and the value to restore.
 #
-# Below a lease lies the operator's default cap, and below that what the device had before the
-# daemon touched it. All of it is one `Hold`: locked, journaled before it is set, read back.
+# Below a lease lies the operator's default cap, and below that the value before the daemon. All of
+# it is one `LeverSession`: locked, journaled before it is set, read back.
 
-# A hold looks at leftovers with the environment of whoever left them: one at a time.
+# A session restores leftovers in the environment of their owner: one at a time.
 _entering = threading.Lock()
 
 
@@ -59,7 +59,7 @@ class DeviceLease:
         self.defaults: dict[str, Setting] = {}
         """Lever -> the operator's default cap."""
         self.stuck: dict[str, Setting] = {}
-        """Levers that did not go back yet -> what we had set them to."""
+        """Levers that are not restored yet -> the value that the daemon had set."""
         self._leased: dict[str, Setting] = {}
         self._hold: LeverSession | None = None
         self._say = say
@@ -68,11 +68,11 @@ class DeviceLease:
 
     @property
     def managed(self) -> bool:
-        """Whether the daemon has the device in its hands."""
+        """True if the daemon manages the device."""
         return self._hold is not None
 
     def leased(self) -> dict[str, Setting]:
-        """Lever -> value, of the present lease."""
+        """Return lever -> value of the present lease."""
         with self._busy:
             return dict(self._leased)
 
@@ -80,8 +80,8 @@ class DeviceLease:
         """Set a lever for a lease.
 
         Raises:
-            DeviceBusy: another client has the device, or a process beside the daemon.
-            LeverError: it did not take; it is back at what it was.
+            DeviceBusy: another client or another process has the device.
+            LeverError: the value was not accepted; the lever is restored.
         """
         with self._busy:
             if self.lease not in (None, lease):
@@ -101,7 +101,9 @@ class DeviceLease:
             return Change(before, self._shows(name, value))
 
     def release(self, lease: ClientLease, name: str | None = None) -> list[ReleaseResult]:
-        """Put a lever (all of the lease unless named) back to the default cap or what it was."""
+        """Restore a lever (all of the lease unless named) to the default cap or its previous
+        value.
+        """
         with self._busy:
             if self.lease is not lease:
                 return []
@@ -117,12 +119,12 @@ class DeviceLease:
             return done
 
     def cap(self, name: str, value: Setting) -> Change | None:
-        """Make `value` the default of a lever, now or when its lease ends; None for no change.
+        """Make `value` the default cap of a lever, now or when its lease ends; None removes it.
 
-        A cap never raises: what stands lower already is left.
+        A cap never raises a value that is already lower.
 
         Raises:
-            LeverError: it did not take.
+            LeverError: the device did not accept it.
         """
         with self._busy:
             held = self._held(name)
@@ -155,7 +157,7 @@ class DeviceLease:
             return done
 
     def mend(self) -> list[ReleaseResult]:
-        """Try again what did not go back."""
+        """Try again to restore levers that could not be restored."""
         with self._busy:
             waiting = [pair for pair in self.stuck.items() if pair[0] not in self._leased]
             done = [self._back(name, before) for name, before in waiting]
@@ -163,7 +165,7 @@ class DeviceLease:
             return [one for one in done if one.lever not in self.stuck]
 
     def renew(self, levers: Mapping[str, Lever]) -> None:
-        """Levers as they were found again; while the device is in use it keeps those it has."""
+        """Replace the levers after a new search; a device in use keeps its levers."""
         with self._busy:
             if self._hold is None:
                 self.levers = dict(levers)
@@ -184,7 +186,7 @@ class DeviceLease:
     def _write(self, held: LeverSession, name: str, value: Setting) -> None:
         lever = held.levers[name]
         conflict = lever.conflict({name: lever.accepted(value)})
-        if conflict:  # of two bounds one is set before the other
+        if conflict:  # one of two bounds is set before the other
             raise WriteOrderError(conflict)
         held.set({name: value})
         self.stuck.pop(name, None)
@@ -194,12 +196,12 @@ class DeviceLease:
         return self.defaults.get(name, self._hold.previous[name])
 
     def _back(self, name: str, ours: Setting) -> ReleaseResult:
-        """To the default cap, or to what it was; what does not go back is tried again."""
+        """Restore to the default cap or the previous value; a failure is tried again later."""
         assert self._hold is not None
         found = self._foreign(name, ours)
         if found is not None:
             self.stuck.pop(name, None)
-            fault = f"{name} stands at {found}, which somebody else has set since; left alone"
+            fault = f"{name} is at {found}, which another process has set since; left alone"
             return ReleaseResult(name, ours, found, fault)
         try:
             if name in self.defaults:
@@ -213,7 +215,9 @@ class DeviceLease:
         return ReleaseResult(name, ours, self._below(name))
 
     def _foreign(self, name: str, ours: Setting) -> Setting:
-        """What somebody beside the daemon has set a lever to; None when nobody has."""
+        """Return the value that another process has set a lever to; None when no other process
+        has.
+        """
         lever = self.levers[name]
         if not lever.reads_back:
             return None
@@ -225,7 +229,7 @@ class DeviceLease:
         return None if any(lever.took(value, found) for value in known) else found
 
     def _tidy(self) -> None:
-        """Let the device go when nothing is set on it."""
+        """Release the device when no lever of it is set."""
         if self._hold is None or self._leased or self.defaults or self.stuck:
             return
         held, self._hold = self._hold, None
@@ -243,7 +247,7 @@ class DeviceLease:
 
 
 def _can_go_back(lever: Lever, wanted: str) -> bool:
-    """Whether it may be set and put back; the one that is asked for says so itself."""
+    """Return True if the lever can be set and restored; the requested one reports its own error."""
     if lever.name == wanted:
         return True
     try:
@@ -259,7 +263,7 @@ def _why_not(lever: Lever) -> str:
 
 
 class LeaseTable:
-    """Seats by device. The main thread adds and removes them; connections use them."""
+    """Leases by device. The main thread adds and removes them; connections use them."""
 
     def __init__(self, levers: Iterable[Lever], log: AuditLog, place: Path) -> None:
         self.seats: dict[str, DeviceLease] = {}
@@ -270,7 +274,7 @@ class LeaseTable:
         self.found(levers)
 
     def found(self, levers: Iterable[Lever]) -> None:
-        """Levers of the machine; devices in use keep the ones they have."""
+        """Update the levers of the machine; devices in use keep theirs."""
         by_device: dict[str, dict[str, Lever]] = {}
         for lever in levers:
             by_device.setdefault(lever.device, {})[lever.name] = lever
@@ -286,15 +290,15 @@ class LeaseTable:
         self._by_lever = {name: seat for seat in self.seats.values() for name in seat.levers}
 
     def levers(self) -> Iterator[tuple[Lever, DeviceLease]]:
-        """Every lever with its device."""
+        """Return every lever with its device."""
         for name, seat in self._by_lever.items():
             yield seat.levers[name], seat
 
     def of(self, name: str) -> tuple[Lever, DeviceLease]:
-        """One lever.
+        """Return one lever.
 
         Raises:
-            ConfigError: there is none of that name.
+            ConfigError: no lever has that name.
         """
         seat = self._by_lever.get(name)
         if seat is None:
@@ -303,7 +307,7 @@ class LeaseTable:
         return seat.levers[name], seat
 
     def end(self, lease: ClientLease, why: str, name: str | None = None) -> list[ReleaseResult]:
-        """Put back what a lease has set (one lever if named); every line is logged."""
+        """Restore the values of a lease (one lever if named); every change is logged."""
         done: list[ReleaseResult] = []
         for seat in list(self.seats.values()):
             jobs = dict(lease.jobs)
@@ -313,7 +317,9 @@ class LeaseTable:
         return done
 
     def take_over(self, seat: DeviceLease, lease: ClientLease, rules: Rules) -> None:
-        """End a user's lease on a device that a trusted client wants; not another trusted one's."""
+        """End a user's lease on a device that a trusted client needs; not another trusted
+        client's.
+        """
         other = seat.lease
         if other is None or other is lease or rules.trusts(other.peer):
             return
@@ -321,7 +327,8 @@ class LeaseTable:
             self._logged("released", one, f"taken over by {lease}", other)
 
     def apply_defaults(self, rules: Rules, *, again: bool = False) -> None:
-        """The operator's caps on all devices; one that is leased gets its cap when the lease ends.
+        """Apply the operator's caps to all devices; a leased device gets its cap when the lease
+        ends.
 
         Args:
             rules: with the caps.
@@ -351,7 +358,7 @@ class LeaseTable:
                 self._log.write("default", lever=lever.name, **fields)
 
     def revoke(self, rules: Rules) -> None:
-        """Put back what new rules do not allow any more."""
+        """Restore values that new rules do not allow."""
         for lever, seat in list(self.levers()):
             lease = seat.lease
             if lease is None or lever.name not in seat.leased():
@@ -361,13 +368,13 @@ class LeaseTable:
                 self.end(lease, f"revoked: {refusal}", lever.name)
 
     def mend(self) -> None:
-        """Try again what did not go back."""
+        """Try again to restore levers that could not be restored."""
         for seat in list(self.seats.values()):
             for one in seat.mend():
                 self._logged("mended", one, "it did not go back before")
 
     def close(self) -> None:
-        """Everything back to what it was before the daemon."""
+        """Restore everything to the values before the daemon."""
         for seat in list(self.seats.values()):
             if seat.lease is not None:
                 self.end(seat.lease, "the daemon ends")
@@ -392,7 +399,7 @@ class LeaseTable:
         self._log.write(event, lease.peer if lease else None, **fields, why=why)
 
     def _complain(self, lever: str, why: str) -> None:
-        """Once per reason: it is tried again every few seconds."""
+        """Log each reason once: the attempt is repeated every few seconds."""
         if self._complained.get(lever) != why:
             self._complained[lever] = why
             self._log.write("default_failed", lever=lever, why=why)
@@ -402,7 +409,9 @@ class LeaseTable:
 
 
 def _refusal(rules: Rules, lease: ClientLease, lever: Lever, value: Setting) -> str:
-    """Why a value may not stay; empty when it may: within the ranges, or as the low-power mode."""
+    """Return the reason why a value is not allowed; empty if it is within the ranges or the
+    low-power mode.
+    """
     try:
         rules.check(lease.peer, lever.state(), value)
     except WattloopError as error:

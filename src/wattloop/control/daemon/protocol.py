@@ -16,19 +16,19 @@ from wattloop.core.errors import ConfigError, DeviceBusy, LeverError, WattloopEr
 SO_PEERGROUPS = 59
 
 
-"""Of Linux 4.13 on x86 and ARM; Python does not name it."""
+"""Since Linux 4.13 on x86 and ARM; Python has no name for it."""
 
 
 MOST_B = 1_024
 
 
-"""What Python takes: 256 groups."""
+"""Limit of Python: 256 groups."""
 
 
 CREDENTIALS = struct.Struct("iII")
 
 
-"""Process, user, group; of users and groups there are more than two thousand millions."""
+"""Process, user, group; numbers of users and groups need all 32 bits."""
 
 
 PROC = Path("/proc")
@@ -36,7 +36,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A process that has connected: what it was when it did."""
+    """A process that has connected, as it was at that time."""
 
     pid: int
     uid: int
@@ -45,19 +45,19 @@ class Peer:
     command: str
 
     def __str__(self) -> str:
-        # others are told the program, not its arguments
+        # others see the program, not its arguments
         program = self.command.partition(" ")[0] or "unknown"
         return f"{self.user} (process {self.pid}, {program})"
 
 
 def uid_of(line: socket.socket) -> int:
-    """The user at the other end, without looking anything else up."""
+    """Return the user at the other end, without further lookups."""
     data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return int(CREDENTIALS.unpack(data)[1])
 
 
 def peer_of(line: socket.socket) -> Peer:
-    """The process at the other end; its word is not asked for."""
+    """Return the process at the other end, from the kernel and not from its own claims."""
     data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     pid, uid, gid = CREDENTIALS.unpack(data)
     user = user_name(uid)
@@ -65,7 +65,9 @@ def peer_of(line: socket.socket) -> Peer:
 
 
 def _groups(line: socket.socket, user: str, gid: int) -> tuple[int, ...]:
-    """Its supplementary groups; from the data base of groups where the kernel does not say."""
+    """Return its supplementary groups; from the group database where the kernel does not provide
+    them.
+    """
     with suppress(OSError, struct.error):
         data = line.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MOST_B)
         return struct.unpack(f"{len(data) // 4}I", data)
@@ -75,7 +77,7 @@ def _groups(line: socket.socket, user: str, gid: int) -> tuple[int, ...]:
 
 
 def _command(pid: int) -> str:
-    """For people; a process may call itself what it likes."""
+    """Return the command for people; a process may choose any name."""
     try:
         data = (PROC / str(pid) / "cmdline").read_bytes()[:400]
     except OSError:
@@ -85,15 +87,14 @@ def _command(pid: int) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)[:120]
 
 
-# What a client and the daemon say to each other: one JSON object per line, in both directions.
+# Messages between client and daemon: one JSON object per line, in both directions.
 #
-# -> {"v": 1, "id": 7, "do": "set", "lever": "gpu:0/power_limit", "value": 250}
-# <- {"v": 1, "id": 7, "ok": true, "before": 400.0, "after": 250.0}
-# <- {"v": 1, "id": 7, "ok": false, "error": {"kind": "refused", "message": "..."}}
+#     -> {"v": 1, "id": 7, "do": "set", "lever": "gpu:0/power_limit", "value": 250}
+#     <- {"v": 1, "id": 7, "ok": true, "before": 400.0, "after": 250.0}
+#     <- {"v": 1, "id": 7, "ok": false, "error": {"kind": "refused", "message": "..."}}
 #
 # `do` is one of `hello`, `levers`, `read`, `check`, `set`, `release`. A lease is the connection:
-# what
-# was set over it is put back when it ends.
+# the daemon restores its levers when it ends.
 
 VERSION = 1
 
@@ -116,7 +117,7 @@ REPLY_MOST_B = 1 << 20
 LOW_POWER = "low_power"
 
 
-"""In place of a value: what the operator's rules say low power is."""
+"""In place of a value: the low-power mode of the operator's rules."""
 
 
 class PermissionDenied(LeverError):
@@ -124,11 +125,11 @@ class PermissionDenied(LeverError):
 
 
 class DaemonDisconnected(LeverError):
-    """The daemon ended, or cut the connection: what was set over it is put back."""
+    """The daemon ended, or closed the connection, and restores what was set over it."""
 
 
 class ProtocolError(WattloopError):
-    """What arrived is none of our protocol; whoever sent it is cut off."""
+    """Received data does not follow the protocol; the sender is disconnected."""
 
 
 KINDS: dict[str, type[WattloopError]] = {
@@ -141,16 +142,16 @@ KINDS: dict[str, type[WattloopError]] = {
 }
 
 
-"""Kind of an error on the wire -> exception on both sides; the first that fits is said."""
+"""Kind of an error on the wire -> exception on both sides; the first match is used."""
 
 
 def socket_path(named: str | Path | None = None) -> Path:
-    """The socket named, the one `WATTLOOP_CONTROL_SOCKET` names, or the machine's."""
+    """Return `path`, the socket of `WATTLOOP_CONTROL_SOCKET`, or the machine's."""
     return Path(named or os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
 
 
 def trusted_path(path: Path, *, uid: int = -1, gid: int = -1) -> Path:
-    """The socket of a trusted user or group next to the common one."""
+    """Return the socket of a trusted user or group next to the common one."""
     return path.with_name(f"{path.name}.u{uid}" if uid >= 0 else f"{path.name}.g{gid}")
 
 
@@ -159,10 +160,10 @@ def encoded(message: dict[str, Any]) -> bytes:
 
 
 def decoded(line: bytes) -> dict[str, Any]:
-    """One line as an object.
+    """Decode one line as an object.
 
     Raises:
-        Rubbish: not JSON, not an object, or of another version.
+        ProtocolError: not JSON, not an object, or of another version.
     """
     try:
         message = json.loads(line, parse_constant=_no_number)
@@ -179,13 +180,13 @@ def decoded(line: bytes) -> dict[str, Any]:
 
 
 def error_of(error: WattloopError) -> dict[str, str]:
-    """An exception for the wire."""
+    """Encode an exception for the wire."""
     kind = next((kind for kind, known in KINDS.items() if isinstance(error, known)), "lever")
     return {"kind": kind, "message": str(error)}
 
 
 def error_from(data: Any) -> WattloopError:
-    """An exception from the wire."""
+    """Decode an exception from the wire."""
     known = data if isinstance(data, dict) else {}
     message = "".join(c for c in str(known.get("message", "")) if c.isprintable())
     kind = KINDS.get(str(known.get("kind")), LeverError)
@@ -193,4 +194,4 @@ def error_from(data: Any) -> WattloopError:
 
 
 def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")

@@ -1,4 +1,4 @@
-"""Answer one request of one client: judge it by the rules, do it, log it."""
+"""Request handler: judge a client's request by the rules, execute it, log it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ Answer = dict[str, Any]
 
 
 class RequestHandler:
-    """What clients may ask for. The server hands it new rules when they are read again."""
+    """Requests that clients may make. The server replaces its rules when they are read again."""
 
     def __init__(self, rules: Rules, leases: LeaseTable, log: AuditLog) -> None:
         self.rules = rules
@@ -32,7 +32,7 @@ class RequestHandler:
         }
 
     def answered(self, lease: ClientLease, message: Answer) -> Answer:
-        """The reply; what is not allowed or does not work is in it, and logged."""
+        """Return the reply to a request; refusals and failures are in it, and logged."""
         number = message.get("id")
         head: Answer = {"v": VERSION, "id": number if isinstance(number, int) else None}
         try:
@@ -44,7 +44,7 @@ class RequestHandler:
         except WattloopError as error:
             self._refused(lease, message, error)
             return {**head, "ok": False, "error": error_of(error)}
-        except Exception as error:  # noqa: BLE001 - a fault of ours is no reason to drop the others
+        except Exception as error:  # noqa: BLE001 - an internal error must not drop other clients
             self._refused(lease, message, error)
             said = LeverError(f"the control daemon failed: {type(error).__name__}: {error}")
             return {**head, "ok": False, "error": error_of(said)}
@@ -89,7 +89,7 @@ class RequestHandler:
         job, uid = self._job(lease, message)
         value = self._allowed(lease, lever, message)
         if self.rules.trusts(lease.peer):
-            # a power budget comes before a user's wish
+            # a power budget has priority over a user's request
             self._leases.take_over(seat, lease, self.rules)
         change = seat.set(lease, lever.name, value, job)
         fields: Answer = {"lever": lever.name, "before": change.before, "after": change.after}
@@ -111,7 +111,7 @@ class RequestHandler:
         return {"released": [one.lever for one in done]}
 
     def _allowed(self, lease: ClientLease, lever: Lever, message: Answer) -> Setting:
-        """The value as the device takes it, within what the rules allow this client."""
+        """Return the value as the device accepts it, within the range of this client."""
         if "value" not in message:
             raise ConfigError("'value' is missing")
         asked = message["value"]
@@ -121,7 +121,8 @@ class RequestHandler:
                 return lever.accepted(self.rules.low_power_for(lease.peer, state))
             except ValueError as error:
                 raise ConfigError(str(error)) from None
-        self.rules.range_for(lease.peer, state)  # whoever may set nothing is told no more
+        # raises for a client that may set nothing, before any detail is revealed
+        self.rules.range_for(lease.peer, state)
         if asked is None:
             value = lever.accepted(None)
         elif isinstance(asked, str | int | float):

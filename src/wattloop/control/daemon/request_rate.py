@@ -1,11 +1,11 @@
-"""A bound on how often something happens: in the long run, with bursts."""
+"""Rate limiter: a long-term rate with bursts."""
 
 import threading
 import time
 
 
 class Rate:
-    """So many requests per second in the long run, and a burst now and then. Thread-safe."""
+    """A token bucket: a number of requests per second in the long run, and bursts. Thread-safe."""
 
     def __init__(self, per_s: float, burst: float) -> None:
         self._per_s = per_s
@@ -15,7 +15,7 @@ class Rate:
         self._busy = threading.Lock()
 
     def passed(self) -> bool:
-        """Whether one more is within it."""
+        """Return True if one more request is within the rate."""
         with self._busy:
             now_s = time.monotonic()
             self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
@@ -27,5 +27,5 @@ class Rate:
 
     @property
     def full(self) -> bool:
-        """Whether nothing was used lately."""
+        """True if the bucket is full again."""
         return self._left + (time.monotonic() - self._at_s) * self._per_s >= self._burst

@@ -17,23 +17,23 @@ from wattloop.core.quantities import Dimension, number_and_unit, quantity
 
 # Ranges of values as an operator writes them: `100 W to 400 W`, `50% to 100%`, `600 to 1980 MHz`.
 #
-# A bound may be left out (`to 400 W`, `100 W to`), and `any` is the whole range of the device.
-# For a lever that is a choice, the names. A cap is `70%`, `350 W`, or `-10%`: below the device's
+# A bound may be left out (`to 400 W`, `100 W to`), and `any` is the whole range of the device. For
+# a lever that is a choice, the names. A cap is `70%`, `350 W`, or `-10%`: below the device's
 # default.
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Watts, MHz, or a share of what the device leaves the factory with."""
+    """An amount in watts or MHz, or a share of the device's factory value."""
 
     number: float
     unit: str
 
     def on(self, state: LeverState) -> float:
-        """As this device counts.
+        """Convert to the unit of this device.
 
         Raises:
-            ValueError: it counts in something else, or states no maximum to take a share of.
+            ValueError: it has another unit, or states no maximum to take a share of.
         """
         if self.unit != "%":
             if self.unit != state.unit:
@@ -50,17 +50,17 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What may be set; no bounds and no choices is all that the device takes."""
+    """A range of allowed values; without bounds and choices, all that the device accepts."""
 
     low: Amount | None = None
     high: Amount | None = None
     choices: tuple[str, ...] = ()
 
     def limits(self, state: LeverState) -> tuple[float | None, float | None]:
-        """Lowest and highest value on this device, within its own limits.
+        """Return the lowest and highest value on this device, within its own limits.
 
         Raises:
-            ValueError: the bounds are none of this device's.
+            ValueError: the bounds do not apply to this device.
         """
         low = state.low if self.low is None else max(self.low.on(state), state.low or 0.0)
         high = self.high.on(state) if self.high is not None else state.high
@@ -69,7 +69,7 @@ class Range:
         return low, high
 
     def refusal(self, state: LeverState, value: Setting) -> str:
-        """Why a value may not be set; empty when it may."""
+        """Return the reason why a value may not be set; empty when it may."""
         if isinstance(value, str) or state.unit == "name":
             if not self.choices or value in self.choices:
                 return ""
@@ -78,17 +78,17 @@ class Range:
             low, high = self.limits(state)
         except ValueError as error:
             return str(error)
-        if value is None:  # not locked: anything up to the device's own highest
+        if value is None:  # not locked: any clock up to the device's highest
             free = self.high is None or (state.high is not None and high == state.high)
             return "" if free else f"leaving it to the device would pass {self.high}"
-        # shares are rarely round, and a device rounds
+        # shares are rarely round numbers, and a device rounds
         slack = 1e-6 * abs(value) + 1e-3
         if (low is not None and value < low - slack) or (high is not None and value > high + slack):
             return f"{shown(value, state.unit)} is outside {self.text(state)}"
         return ""
 
     def text(self, state: LeverState | None = None) -> str:
-        """For people; with a device, in its own unit."""
+        """Format for people; with a device, in its own unit."""
         if self.choices:
             return ", ".join(self.choices)
         if state is None:
@@ -105,10 +105,10 @@ ANY = Range()
 
 
 def range_of(text: object) -> Range:
-    """What stands in the rules.
+    """Parse a range of the rules.
 
     Raises:
-        ValueError: how to write it.
+        ValueError: the text is not a range; the message shows the syntax.
     """
     if isinstance(text, list):
         if not text or not all(isinstance(name, str) for name in text):
@@ -125,19 +125,19 @@ def range_of(text: object) -> Range:
     high = amount(high_text) if high_text.strip() else None
     low = amount(low_text, high.unit if high else "") if low_text.strip() else None
     if low and high and "%" not in (low.unit, high.unit) and low.unit != high.unit:
-        raise ValueError(f"{low} to {high} is no range; {HOW}")
+        raise ValueError(f"{low} to {high} is not a range; {HOW}")
     if low and high and low.unit == high.unit and low.number > high.number:
-        raise ValueError(f"{low} to {high} is no range; {HOW}")
+        raise ValueError(f"{low} to {high} is not a range; {HOW}")
     if (low and low.number < 0) or (high and high.number <= 0):
         raise ValueError(f"a bound is above zero; {HOW}")
     return Range(low, high)
 
 
 def amount(text: object, unit: str = "") -> Amount:
-    """`350 W`, `70%`, or `-10%`: that much below the device's default.
+    """Parse `350 W`, `70%`, or `-10%`: below the device's default.
 
     Raises:
-        ValueError: how to write it.
+        ValueError: the text is not an amount; the message shows the syntax.
     """
     words = str(text).strip()[:40]
     what = "an amount; write it as 250 W, 1400 MHz or 70%"
@@ -160,34 +160,33 @@ def amount(text: object, unit: str = "") -> Amount:
 HOW = "write a range as '100 W to 400 W', '50% to 100%' or '600 MHz to 1980 MHz', or 'any'"
 
 
-# Who may set which lever within which range: the operator's rules, and how they are judged.
+# The operator's rules and their evaluation.
 #
-# Everything is forbidden that no rule allows. A user may do what any of the rules that name them
-# allows.
+# Everything that no rule allows is forbidden. A user may do what any rule that names them allows.
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client, one user and all together may take of the daemon."""
+    """Limits of the daemon's resources for one client, one user and all together."""
 
     connections: int = 128
     connections_per_user: int = 16
     requests_per_s: float = 50.0
     burst: float = 400.0
     line_s: float = 5.0
-    """A line that was begun is ended, and a reply read, in this time."""
+    """Timeout for the rest of a line, and for reading a reply."""
     idle_s: float = 60.0
-    """A client that holds nothing and says nothing is let go."""
+    """Idle timeout of a client without a lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What some users may do.
+    """Permissions of some users.
 
     Attributes:
         line: in the rules, for people.
-        everyone: whoever may open the socket.
-        uids, gids: whom it is for.
+        everyone: applies to all users who may open the socket.
+        uids, gids: users and groups it applies to.
         levers: pattern -> range.
         low_power: may ask for the operator's low-power mode, for its levers within their ranges;
             without levers for all that have one.
@@ -205,17 +204,17 @@ class Rule:
     only_own_gpus: bool = False
 
     def names(self, peer: Peer) -> bool:
-        """Whether it is for this user."""
+        """Return True if the rule applies to this user."""
         return self.everyone or peer.uid in self.uids or not self.gids.isdisjoint(peer.gids)
 
     def range_for(self, lever: str) -> Range | None:
-        """Of the first pattern that fits; None without one."""
+        """Return the range of the first matching pattern; None without one."""
         return next((own for pattern, own in self.levers.items() if matches(pattern, lever)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The whole file."""
+    """All rules of the file."""
 
     path: Path
     rules: tuple[Rule, ...] = ()
@@ -229,11 +228,11 @@ class Rules:
     limits: Limits = field(default_factory=Limits)
 
     def of(self, peer: Peer) -> list[Rule]:
-        """Those that name this user."""
+        """Return the rules that apply to this user."""
         return [rule for rule in self.rules if rule.names(peer)]
 
     def trusts(self, peer: Peer) -> bool:
-        """Whether this user may set levers in the name of jobs."""
+        """Return True if this user may set levers in the name of jobs."""
         return any(rule.trusted for rule in self.of(peer))
 
     @property
@@ -247,10 +246,10 @@ class Rules:
         return frozenset().union(*(rule.gids for rule in self.rules if rule.trusted))
 
     def range_for(self, peer: Peer, state: LeverState) -> Range:
-        """What this user may set a lever to: of several rules the one that reaches furthest.
+        """Return the range of a lever for this user: of several rules the widest.
 
         Raises:
-            NotAllowed: nothing.
+            PermissionDenied: no rule allows any value.
         """
         ranges = [r for rule in self._open(peer, state.name) if (r := rule.range_for(state.name))]
         if not ranges:
@@ -266,7 +265,7 @@ class Rules:
         return max(ranges, key=reach)
 
     def check(self, peer: Peer, state: LeverState, value: Setting) -> None:
-        """Raise NotAllowed unless some rule lets this user set this value."""
+        """Raise PermissionDenied unless a rule lets this user set this value."""
         self.range_for(peer, state)
         refusals = [
             own.refusal(state, value)
@@ -279,13 +278,14 @@ class Rules:
             )
 
     def low_power_for(self, peer: Peer, state: LeverState) -> float:
-        """The operator's low-power value of a lever, inside a rule that gives it to this user.
+        """Return the operator's low-power value of a lever, inside a rule that gives it to this
+        user.
 
         A rule with levers gives it for those, and within their ranges: a value outside of a range
         becomes its nearest bound. A rule without levers gives it for every lever that has one.
 
         Raises:
-            NotAllowed: there is none, or it is not for this user.
+            PermissionDenied: none is set, or it is not for this user.
             ValueError: it is not a value of this lever.
         """
         lever = state.name
@@ -304,14 +304,14 @@ class Rules:
         return min(inside)
 
     def default_cap_for(self, lever: str) -> Amount | None:
-        """The operator's cap while nobody holds it."""
+        """Return the operator's cap for a device without a lease."""
         return next((a for p, a in self.default_caps.items() if matches(p, lever)), None)
 
     def _open(self, peer: Peer, lever: str) -> list[Rule]:
-        """Rules that name this user and do not fail for whose GPU it is.
+        """Return rules that apply to this user and to this GPU.
 
         Raises:
-            NotAllowed: there are some, but it is not the user's own GPU.
+            PermissionDenied: a rule would apply, but it is not the user's own GPU.
         """
         named = self.of(peer)
         gpu = re.match(r"gpu:(\d+)/", lever)
@@ -336,7 +336,7 @@ class Rules:
 
 
 def matches(pattern: str, lever: str) -> bool:
-    """`gpu:*/power_limit`, `cpu/governor`, or `gpu/power_limit` for all GPUs."""
+    """Match `gpu:*/power_limit`, `cpu/governor`, or `gpu/power_limit` for all GPUs."""
     if fnmatchcase(lever, pattern):
         return True
     family, _, leaf = pattern.partition("/")
@@ -345,7 +345,9 @@ def matches(pattern: str, lever: str) -> bool:
 
 
 def describe_rules(rules: Rules) -> list[str]:
-    """One line per thing that holds, or does not, on this machine. Sets nothing."""
+    """Describe the rules that apply on this machine, and those that do not, one line each. Sets
+    nothing.
+    """
     levers = inventory(remote=False).levers
     lines = [f"{rules.path}: {len(rules.rules)} rule(s), {len(levers)} lever(s) on this machine"]
     for lever in levers:

@@ -22,7 +22,7 @@ from wattloop.core.yaml_spec import (
 ALL_GPUS = "gpu:*/power_limit"
 
 
-"""What a cap is for when it is written without a lever."""
+"""The lever of a cap that is written without one."""
 
 
 class _Strict(BaseModel):
@@ -30,7 +30,7 @@ class _Strict(BaseModel):
 
 
 class SocketSpec(_Strict):
-    """Where clients connect, and who may open it."""
+    """The socket: its path, mode and group."""
 
     path: str = ""
     mode: int = 0o660
@@ -39,7 +39,7 @@ class SocketSpec(_Strict):
     @field_validator("mode", mode="before")
     @classmethod
     def _octal(cls, value: Any) -> Any:
-        """YAML reads 0660 as an octal number, and 660 as six hundred and sixty."""
+        """Convert a mode: YAML reads 0660 as an octal number, and 660 as six hundred and sixty."""
         if isinstance(value, str):
             try:
                 value = int(value, 8)
@@ -73,7 +73,7 @@ class RuleSpec(_Strict):
 
 
 class LimitsSpec(_Strict):
-    """What one client, one user and all together may take."""
+    """Limits of the daemon's resources."""
 
     connections: int = Field(128, ge=1, le=4_096)
     connections_per_user: int = Field(16, ge=1, le=4_096)
@@ -104,14 +104,14 @@ class RulesSpec(_Strict):
 
 def _pattern(name: Any) -> str:
     if not isinstance(name, str) or "/" not in name or not name.isprintable():
-        raise ValueError(f"{name!r} is no lever; write it as gpu:*/power_limit or cpu/governor")
+        raise ValueError(f"{name!r} is not a lever; write it as gpu:*/power_limit or cpu/governor")
     return name
 
 
 def _cap(text: Any) -> Amount:
     found = amount(text)
     if found.number <= 0 or (found.unit == "%" and found.number > 100):
-        raise ValueError(f"{text} is no cap: a share is above 0% and at most 100%, or -10%")
+        raise ValueError(f"{text} is not a cap: a share is above 0% and at most 100%, or -10%")
     return found
 
 
@@ -126,10 +126,10 @@ DEFAULT_RULES = Path("/etc/wattloop/control.yaml")
 
 
 def read_rules(path: Path = DEFAULT_RULES) -> Rules:
-    """The rules of a file.
+    """Read the rules of a file.
 
     Raises:
-        ConfigError: somebody else could have written it, or `FILE:LINE: field: what is wrong`.
+        ConfigError: another user could have written it, or `FILE:LINE: field: what is wrong`.
     """
     path = path.absolute()
     try:
@@ -181,7 +181,7 @@ def _rules(path: Path, spec: RulesSpec, source: YamlWithLines) -> Rules:
 def _rule(spec: RuleSpec, number: int, source: YamlWithLines, faults: list[Fault]) -> Rule:
     place = ("rules", number)
     if not (spec.users or spec.groups or spec.uids or spec.everyone):
-        faults.append((place, "it names nobody; give users, groups, uids or everyone: true"))
+        faults.append((place, "it names no user; give users, groups, uids or everyone: true"))
     if not (spec.levers or spec.low_power):
         faults.append((place, "it allows nothing; give levers, or low_power: true"))
     uids = {uid for uid in spec.uids if uid >= 0}
@@ -191,7 +191,7 @@ def _rule(spec: RuleSpec, number: int, source: YamlWithLines, faults: list[Fault
         try:
             uids.add(pwd.getpwnam(user).pw_uid)
         except KeyError:
-            faults.append(((*place, "users", position), f"there is no user {user!r} here"))
+            faults.append(((*place, "users", position), f"unknown user {user!r}"))
     gids = [_gid(name, (*place, "groups", n), faults) for n, name in enumerate(spec.groups)]
     return Rule(
         line=source.line(place),
@@ -209,5 +209,5 @@ def _gid(name: str | int, place: tuple[str | int, ...], faults: list[Fault]) -> 
     try:
         return name if isinstance(name, int) else grp.getgrnam(name).gr_gid
     except KeyError:
-        faults.append((place, f"there is no group {name!r} here"))
+        faults.append((place, f"unknown group {name!r}"))
         return None

@@ -1,4 +1,4 @@
-"""The control daemon: its socket, its signals, its clients."""
+"""The control daemon: sockets, signals, and a thread per client."""
 
 import os
 import re
@@ -34,7 +34,8 @@ from wattloop.core.errors import ConfigError, WattloopError
 LONGEST_PATH_B = 100
 
 
-"""The kernel takes 107 bytes, and the new socket has a longer name for a moment."""
+"""Length of a socket's path: the kernel accepts 107 bytes, and the new socket has a longer name at
+first."""
 
 
 BACKLOG = 256
@@ -43,13 +44,13 @@ BACKLOG = 256
 class Listener:
     """Listening Unix sockets: one of the given mode and group, and one per trusted user and group.
 
-    A crowd of clients fills the kernel's queue of a socket, and then no other client gets in. So
+    Many clients can fill the kernel's queue of a socket, and then no other client can connect. So
     each user and group that the rules trust has a socket of its own (`protocol.trusted_path`),
     which no others can open.
 
-    It is made under another name, with its rights, and then takes its place at once: nobody
-    connects to one half made, and a dead one is replaced. A link or any other file there is left
-    alone, and is an error.
+    A socket is created under another name, with its mode, and then renamed: no client
+    connects to an incomplete one, and a stale one is replaced. Any other file there, or a link,
+    is left alone and is an error.
 
     Raises:
         ConfigError: another daemon listens, or the place cannot be used.
@@ -84,7 +85,9 @@ class Listener:
         self.trust(trusted_uids, trusted_gids)
 
     def trust(self, uids: Iterable[int], gids: Iterable[int]) -> None:
-        """Listen for these users and groups, and for our own user, apart from the others."""
+        """Open a separate socket for each of these users and groups, and for the daemon's own
+        user.
+        """
         wanted = [(uid, -1, 0o600) for uid in sorted({os.geteuid(), *uids})]
         wanted += [(-1, gid, 0o660) for gid in sorted(set(gids))]
         if wanted == self._wanted:
@@ -96,7 +99,7 @@ class Listener:
                 stale.unlink()
         for uid, gid, mode in wanted:
             path = trusted_path(self.path, uid=uid, gid=gid)
-            # only root gives files away, and a name can be too long: they use the common socket
+            # only root can change owners, and a name can be too long: those use the common socket
             with suppress(OSError):
                 self.trusted.append(_bound(path, mode, gid, uid)[0])
                 self._trusted_paths.append(path)
@@ -110,7 +113,7 @@ class Listener:
         self.trusted, self._trusted_paths = [], []
 
     def close(self) -> None:
-        """Stop listening, and take the socket away unless it is another daemon's by now."""
+        """Stop listening, and remove the socket unless it already belongs to another daemon."""
         with suppress(OSError):
             if _identity(self.path) == self._identity:
                 self.path.unlink()
@@ -154,14 +157,14 @@ def _bound(
         fresh.unlink()
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        before = os.umask(0o177)  # nobody connects before it has its mode and group
+        before = os.umask(0o177)  # no client can connect before the socket has its mode and group
         try:
             line.bind(str(fresh))
         finally:
             os.umask(before)
         if gid is not None:
             os.chown(fresh, uid, gid, follow_symlinks=False)
-        os.chmod(fresh, mode)  # noqa: PTH101 - beside chown, which pathlib has not
+        os.chmod(fresh, mode)  # noqa: PTH101 - like chown, which pathlib lacks
         line.listen(BACKLOG)
         line.setblocking(False)
         identity = _identity(fresh)
@@ -182,26 +185,26 @@ def _identity(path: Path) -> tuple[int, int]:
 TICK_S = 5.0
 
 
-"""How often what failed is tried again."""
+"""Interval of retries."""
 
 
 END_S = 20.0
 
 
-"""How long the daemon waits for devices that are slow to go back."""
+"""Time that the daemon waits for devices that are slow to be restored."""
 
 
 AT_ONCE = 32
 
 
-"""Clients of one socket that are let in before the other sockets are looked at."""
+"""Number of clients of one socket that are accepted before the other sockets are polled."""
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Server:
-    """One daemon. `run` returns when it is told to end and everything is back.
+    """The daemon. `run` returns after a stop signal, when everything is restored.
 
     Args:
         rules: as read from their file.
@@ -266,7 +269,7 @@ class Server:
                 self._asked_to.discard(signal.SIGHUP)
                 self._reload()
                 continue
-            # trusted clients first, and a bounded number of others before they are looked at again
+            # trusted clients first, and a bounded number of others before the next poll
             for line in sockets:
                 if line.fileno() in happened:
                     self._accept(line)
@@ -280,7 +283,7 @@ class Server:
                 line, _ = listening.accept()
             except BlockingIOError:
                 return
-            except OSError:  # it went away again, or there are no descriptors left
+            except OSError:  # the client has disconnected, or no descriptors are left
                 time.sleep(0.01)
                 return
             self._welcome(line, trusted=listening is not self._listener.socket)
@@ -289,13 +292,13 @@ class Server:
         try:
             uid = uid_of(line)
             rate = self._rate(uid, trusted=trusted)
-            # before anything is looked up: a user who connects in masses costs little
+            # before any lookup: a user who connects many times costs little
             if not trusted and not rate.passed():
                 per_s = self._rules.limits.requests_per_s
                 self._turn_away(line, uid, f"more requests than {per_s:g} a second")
                 return
             peer = peer_of(line)
-        except OSError:  # it went away again
+        except OSError:  # the client has disconnected
             line.close()
             return
         refusal = self._refusal(peer)
@@ -316,7 +319,7 @@ class Server:
         with self._busy:
             everyone = len(self._connections)
             own = sum(connection.peer.uid == peer.uid for connection in self._connections)
-        # a node agent's caps shall not wait for users who come in crowds
+        # caps of a node agent must not wait for many users
         if everyone >= limits.connections and not self._rules.trusts(peer):
             return f"more than {limits.connections} connections"
         if own >= limits.connections_per_user and peer.uid != os.geteuid():
@@ -324,7 +327,7 @@ class Server:
         return ""
 
     def _turn_away(self, line: socket.socket, uid: int, why: str, peer: Peer | None = None) -> None:
-        """Said to the client; logged once until the next tick, with how often."""
+        """Refuse a client with the reason; logged once until the next tick, with the number."""
         count = self._turned_away[uid] = self._turned_away.get(uid, 0) + 1
         if count == 1:
             with suppress(OSError):
@@ -334,7 +337,9 @@ class Server:
         line.close()
 
     def _rate(self, uid: int, *, trusted: bool) -> Rate:
-        """Of a user; apart for the socket of a trusted one, which others cannot reach."""
+        """Return the rate of a user; separate for the socket of a trusted user, which others cannot
+        reach.
+        """
         limits = self._rules.limits
         key = (uid, trusted)
         return self._rates.setdefault(key, Rate(limits.requests_per_s, limits.burst))
@@ -347,7 +352,7 @@ class Server:
         try:
             self._leases.mend()
             self._leases.apply_defaults(self._rules, again=True)
-        except Exception as error:  # noqa: BLE001 - a fault of ours is no reason to let all go
+        except Exception as error:  # noqa: BLE001 - an internal error must not end all leases
             self._log.write("fault", why=f"{type(error).__name__}: {error}")
         for uid, count in self._turned_away.items():
             if count > 1:
@@ -409,12 +414,12 @@ class Server:
 
 
 def found_levers() -> list[Lever]:
-    """What this machine has, set by ourselves and by no other daemon."""
+    """Find the levers of this machine, without those of another daemon."""
     return inventory(remote=False).levers
 
 
 def _tell_systemd(state: str) -> None:
-    """`Type=notify`: the unit is started when clients can connect."""
+    """Notify systemd (`Type=notify`): the unit is started when clients can connect."""
     name = os.environ.get("NOTIFY_SOCKET", "")
     if not name:
         return

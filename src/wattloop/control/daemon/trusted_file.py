@@ -1,4 +1,4 @@
-"""Files that tell root what to do: only those that nobody but root or we can have written."""
+"""Trusted files: configuration for root that only root or the daemon's user can have written."""
 
 import os
 import stat
@@ -12,15 +12,15 @@ MOST_B = 1 << 20
 
 
 def read_trusted(path: Path) -> str:
-    """The text of a file of root's or ours, in folders of root's or ours; no link to one.
+    """Read a file of root or of this user, in folders of root or of this user; links are refused.
 
     Raises:
-        FileNotFoundError: it is not there.
-        ConfigError: somebody else could have written it, or it cannot be read.
+        FileNotFoundError: it does not exist.
+        ConfigError: another user could have written it, or it cannot be read.
     """
     path = path.absolute()
     try:
-        # a pipe would keep us waiting, a link lead us elsewhere
+        # a pipe would block, a link would lead elsewhere
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path, flags)
     except FileNotFoundError:
@@ -43,19 +43,20 @@ def read_trusted(path: Path) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Nobody but root and we can put another file there, up to the root of the file system.
+    """Check that only root and this user can replace files in a folder, up to the root of the file
+    system.
 
     Raises:
-        ConfigError: somebody else can, with the command that mends it.
+        ConfigError: another user can; the message has the command that fixes it.
     """
     real = folder.resolve()
-    # also where a link to it lies: whoever can change that chooses the folder
+    # also the folder of a link: its owner chooses the target
     for place in dict.fromkeys((real, *real.parents, *folder.absolute().parents)):
         try:
             status = place.stat()
         except OSError as error:
             raise ConfigError(f"{place}: cannot be looked at: {error.strerror}") from None
-        # in a sticky folder others cannot rename or remove what is ours
+        # in a sticky folder other users cannot rename or remove our files
         _check(place, status, shared=bool(status.st_mode & stat.S_ISVTX))
 
 

@@ -1,8 +1,7 @@
-"""A process that outlives the daemon by a moment, to put levers back after `kill -9`.
+"""Watchdog of the daemon: a process that restores levers after `kill -9` of the daemon.
 
-As `control.guardian`, for all journals of one owner: the daemon has as many holds as devices,
-and
-one small process is enough.
+Like `control.watchdog`, for all journals of one owner: the daemon has a session per device, and one
+process is enough.
 """
 
 import os
@@ -23,7 +22,7 @@ TRY_FOR_S = 30.0
 
 
 class Watcher:
-    """The daemon's side."""
+    """The daemon's side of the watchdog."""
 
     def __init__(self, place: Path) -> None:
         ours, theirs = os.pipe()
@@ -56,7 +55,7 @@ class Watcher:
         return self._process.poll() is None
 
     def dismiss(self) -> None:
-        """Everything is back, or it is the watcher's turn: let it look and go."""
+        """Close the pipe: the watchdog restores what is left, if anything, and ends."""
         close_private(self._pipe)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(TRY_FOR_S)
@@ -74,13 +73,13 @@ def main(words: list[str]) -> None:
         if not left:
             return
         for journal in left:
-            if not is_held(journal):  # by another who restores it
+            if not is_held(journal):  # by another process that restores it
                 restore(place, journal=journal)
         time.sleep(0.05)
 
 
 def _left(place: Path, pid: int, started: int) -> list[Path]:
-    """Journals of that process which have something to restore."""
+    """Return the journals of that process which have values to restore."""
     found = []
     for path in journals(place):
         with suppress(LeverError, FileNotFoundError):
@@ -92,4 +91,4 @@ def _left(place: Path, pid: int, started: int) -> list[Path]:
 
 if __name__ == "__main__":
     main(sys.argv[1:])
-    os._exit(0)  # nothing is left to tidy up, and nobody to wait for it
+    os._exit(0)  # nothing is left to clean up, and no process waits for it
