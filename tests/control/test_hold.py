@@ -268,7 +268,7 @@ def test_somebody_elses_value_is_left(rig: Rig, capsys: pytest.CaptureFixture[st
     with applied(rig.lever(LIMIT), 90.0):
         rig.put_limit_w(111)
     assert rig.limit_w() == 111
-    assert "somebody else has set since; it was 150 W" in capsys.readouterr().err
+    assert "another process has set since; it was 150 W" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

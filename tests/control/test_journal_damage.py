@@ -139,9 +139,7 @@ def test_doubt_stops_the_next_hold_until_it_is_decided(rig: Rig, leftover: list[
     """The lost value may be ours: the next hold must not take it for the previous one."""
     for file in leftover:
         file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:3]) + b"rubbish\n")
-    with pytest.raises(
-        LeverError, match=r"stands at 80 W, and its journal has lost a record.* 150"
-    ):
+    with pytest.raises(LeverError, match=r"is at 80 W, and its journal has lost a record.* 150"):
         lever_session([rig.lever(LIMIT)], guardian=False).__enter__()
     assert rig.limit_w() == 80
     assert [result.fate for result in restore(rig.state, force=True)] == [RestoreStatus.RESTORED]

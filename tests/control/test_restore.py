@@ -50,7 +50,7 @@ def test_somebody_elses_value_is_left_unless_forced(rig: Rig) -> None:
     rig.put_limit_w(111)
     (result,) = restore(rig.state)
     assert result.fate is RestoreStatus.CHANGED
-    assert "stands at 111 W" in result.message
+    assert "is at 111 W" in result.message
     assert rig.limit_w() == 111
     assert len(rig.journals()) == 1
     (result,) = restore(rig.state, force=True)

@@ -36,14 +36,14 @@ FIELDS = ("g_co2e_per_kwh", "carbonIntensity")
 
 
 class LiveIntensity(NamedTuple):
-    """What the provider said."""
+    """Reply of the provider."""
 
     g_co2e_per_kwh: float
     zone: str
 
 
 def fetch_live(url: str, timeout_s: float = TIMEOUT_S) -> LiveIntensity | Gap:
-    """Ask `url`; a `Gap` with the reason when there is no usable answer within `timeout_s`.
+    """Request `url`; return a `Gap` with the reason without a usable answer within `timeout_s`.
 
     The request runs in a thread of its own, since the timeout of a socket bounds neither the
     look-up of a name nor a reply that trickles in.
@@ -60,7 +60,7 @@ def fetch_live(url: str, timeout_s: float = TIMEOUT_S) -> LiveIntensity | Gap:
 
 
 def shown_url(url: str) -> str:
-    """Host and path only: user, password and query may hold a secret."""
+    """Return host and path only: user, password and query may hold a secret."""
     try:
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
@@ -69,7 +69,7 @@ def shown_url(url: str) -> str:
 
 
 def _asked(url: str, timeout_s: float) -> LiveIntensity | Gap:
-    import urllib.request  # 15 ms that only users of a live provider should pay
+    import urllib.request  # takes 15 ms, only for users of a live provider
     from http.client import HTTPException
 
     # urllib takes `user:password@host` for a host and port, and says so in its error.
@@ -121,11 +121,11 @@ def _understood(body: bytes, where: str) -> LiveIntensity | Gap:
 SINGLE_STEP_S = 3_600.0
 
 
-"""How long the only value of a file holds: grids publish by the hour."""
+"""Validity of the only value of a file: grids publish by the hour."""
 
 
 class IntensityPoint(NamedTuple):
-    """From `wall_s` on, a kilowatt-hour costs this many grams of CO2e."""
+    """Carbon intensity from `wall_s` on, in grams of CO2e per kilowatt-hour."""
 
     wall_s: float
     g_co2e_per_kwh: float
@@ -134,7 +134,7 @@ class IntensityPoint(NamedTuple):
 def mean_intensity(
     series: Sequence[IntensityPoint], begin_wall_s: float, end_wall_s: float
 ) -> tuple[float, float] | None:
-    """Mean intensity over a run, each interval weighted by the time it shares with the run.
+    """Return the mean intensity over a run, each interval weighted by its overlap with the run.
 
     Returns the mean and the share of the run that the series covers, or None when it covers
     nothing. Power is taken as constant over the run.
@@ -153,7 +153,7 @@ def mean_intensity(
 
 
 def load_series(path: Path, zone: str = "") -> tuple[IntensityPoint, ...]:
-    """The points of a file in order of time; those of `zone` where it has a column for it.
+    """Return the points of a file in order of time; those of `zone` where it has such a column.
 
     Raises:
         ConfigError: the file cannot be read or a line is wrong; the message names the line.
@@ -224,19 +224,17 @@ def _intensity(text: str | None, where: str) -> float:
 
 
 def _ends(series: Sequence[IntensityPoint]) -> list[float]:
-    """When each value stops holding; the last one holds as long as the one before it."""
+    """Return the end of each value; the last one is valid as long as the one before it."""
     starts = [point.wall_s for point in series]
     last_step_s = starts[-1] - starts[-2] if len(starts) > 1 else SINGLE_STEP_S
     return [*starts[1:], starts[-1] + last_step_s]
 
 
-# Grams of CO2e of an energy: which carbon intensity holds for a run, and the product.
+# Grams of CO2e of an energy: m = E x intensity.
 #
-# m = E x intensity
-#
-# The most specific source wins: live provider, the user's series, the user's value, the annual
-# value of the zone. One that fails is named in a note and the next is taken. Without any there is
-# no number: a world average would be wrong by a factor of ten in both directions.
+# The most specific source is used: live provider, the user's series, the user's value, the annual
+# value of the zone. A source that fails is named in a note and the next is used. Without any source
+# the number is unknown: a world average would be wrong by a factor of ten in both directions.
 
 NO_ZONE = (
     "set zone: to your country (FRA, US, Germany), or carbon: {g_per_kwh: 50} to your own value, "
@@ -245,7 +243,7 @@ NO_ZONE = (
 
 
 class IntensityKind(StrEnum):
-    """Where an intensity comes from."""
+    """Kind of source of an intensity."""
 
     LIVE = "live"
     SERIES = "series"
@@ -254,7 +252,7 @@ class IntensityKind(StrEnum):
 
 
 class Intensity(NamedTuple):
-    """Grams of CO2e per kilowatt-hour, for which zone, and who says so."""
+    """Grams of CO2e per kilowatt-hour, with zone and source."""
 
     g_co2e_per_kwh: float
     zone: str
@@ -282,7 +280,8 @@ def carbon_g(energy_j: float, g_co2e_per_kwh: float) -> float:
 def find_intensity(
     settings: Settings, begin_wall_s: float | None = None, end_wall_s: float | None = None
 ) -> IntensitySearch:
-    """The intensity for a run between two times of day. Never raises, and waits 2 s at most.
+    """Find the intensity for a run between two wall-clock times. Never raises, and waits 2 s at
+    most.
 
     To be called once, at the end of a run: a live provider is asked here.
     """

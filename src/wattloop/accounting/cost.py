@@ -17,17 +17,16 @@ class Cost(NamedTuple):
 
 
 def cost_of(energy_j: float, tariff_per_kwh: float, currency: str) -> Cost:
-    """Price of an energy at a flat tariff."""
+    """Return the price of an energy at a flat tariff."""
     return Cost(kwh_from_joules(energy_j) * tariff_per_kwh, currency, tariff_per_kwh)
 
 
-# Familiar equivalents of an energy or a mass of CO2e, each with its factor's source and year.
-#
-# For a feeling of size only: nothing else is computed from them.
+# Familiar equivalents of an energy or a mass of CO2e, each with its factor's source and year. They
+# only illustrate the size: no other number is computed from them.
 
 
 class Factor(NamedTuple):
-    """How much of a familiar thing one joule, or one gram of CO2e, is worth."""
+    """Conversion factor from joules or grams of CO2e to a familiar unit."""
 
     name: str
     unit: str
@@ -39,7 +38,7 @@ class Factor(NamedTuple):
 
 
 class Equivalent(NamedTuple):
-    """So many units of a familiar thing."""
+    """A number of familiar units."""
 
     name: str
     amount: float
@@ -101,7 +100,7 @@ ENERGY_FACTORS = (
 
 
 def equivalents(energy_j: float | None, mass_g: float | None) -> tuple[Equivalent, ...]:
-    """What an energy and its CO2e amount to; what is not known is left out."""
+    """Return equivalents of an energy and its CO2e; unknown ones are left out."""
     found = []
     for quantity, factors in ((mass_g, CARBON_FACTORS), (energy_j, ENERGY_FACTORS)):
         if quantity is not None:

@@ -22,12 +22,10 @@ __all__ = [
 ]
 
 
-# How near to its power limit a device worked: E / (TDP x T), and the label for it.
-#
 # efficiency = energy consumed / (TDP x runtime)        (EnergyScopium)
 #
-# Under a power cap the limit is the one enforced, and `basis` says so. What the label means and
-# does not mean is in docs/accounting.md.
+# Under a power cap the limit is the enforced one, and `basis` names it. docs/accounting.md explains
+# the label.
 
 PLAIN_BASIS = "TDP"
 
@@ -59,7 +57,7 @@ class Efficiency(NamedTuple):
 
     @property
     def capped(self) -> bool:
-        """Whether the limit is one that somebody set below what the device may draw."""
+        """True if the limit was set below the device's own maximum."""
         return "enforced" in self.basis
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,7 +75,8 @@ class Efficiency(NamedTuple):
 
 
 def efficiencies(result: WindowResult, cpu_tdp_w: float | None = None) -> tuple[Efficiency, ...]:
-    """Every CPU package and GPU, then `cpu`, `gpu` and `node` over all their devices.
+    """Return efficiencies of every CPU package and GPU, then of `cpu`, `gpu` and `node` over all
+    their devices.
 
     Args:
         result: the window.
@@ -107,7 +106,7 @@ def efficiencies(result: WindowResult, cpu_tdp_w: float | None = None) -> tuple[
 
 
 def _devices(domains: Iterable[DomainEnergy]) -> list[DomainEnergy]:
-    """Whole CPU packages and GPUs; cores and uncore have no limit of their own."""
+    """Return whole CPU packages and GPUs; cores and uncore have no limit of their own."""
     return [
         domain
         for domain in domains
@@ -157,12 +156,12 @@ UNDERLOAD_RATIO = 0.5
 
 """One kind of device is underused when its efficiency is below half of the other kind's.
 Ours: EnergyScopium names the insight without a number. An idle CPU still draws 20 to 28% of its
-TDP (thesis, table 3.13), so a ratio under 0.5 beside a busy GPU means little work on it.
+TDP (thesis, table 3.13), so a ratio under 0.5 next to a busy GPU means little work on it.
 """
 
 
 class Severity(StrEnum):
-    """How much an insight asks for attention."""
+    """Urgency of an insight."""
 
     GOOD = "good"
     INFO = "info"
@@ -170,7 +169,7 @@ class Severity(StrEnum):
 
 
 class Insight(NamedTuple):
-    """Something the numbers say, with its meaning in plain words."""
+    """A finding from the numbers, with its meaning in plain words."""
 
     code: str
     severity: Severity
@@ -181,7 +180,7 @@ class Insight(NamedTuple):
 
 
 def insights(found: Sequence[Efficiency]) -> tuple[Insight, ...]:
-    """Insights for one node, from what `efficiencies` returned."""
+    """Return insights for one node, from the result of `efficiencies`."""
     by_name = {efficiency.name: efficiency for efficiency in found}
     said: list[Insight] = []
     if "node" in by_name:
@@ -203,7 +202,7 @@ def insights(found: Sequence[Efficiency]) -> tuple[Insight, ...]:
 
 
 def node_imbalance(efficiency_by_node: Mapping[str, float]) -> tuple[Insight, ...]:
-    """Nodes of one job that are underused compared with the others."""
+    """Return nodes of one job that are underused compared with the others."""
     return tuple(
         Insight(
             "node_imbalance",

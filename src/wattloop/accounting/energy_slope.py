@@ -1,4 +1,4 @@
-"""Least squares of a line, and the slope of energy over runtime per device."""
+"""Least-squares fit of a line, and the slope of energy over runtime per device."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ NORMAL_95 = 1.96
 
 
 class Line(NamedTuple):
-    """y = intercept + slope x, and how well it fits.
+    """Fitted line y = intercept + slope x, and its quality.
 
     `rmse` divides the squared residuals by the number of points, as the thesis does; the
     uncertainty divides by the degrees of freedom (points - 2).
@@ -90,7 +90,7 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> Line:
 
 
 class Slope(NamedTuple):
-    """Joules each further second of runtime costs on one device."""
+    """Joules per additional second of runtime on one device."""
 
     device: str
     slope_w: float
@@ -102,7 +102,7 @@ class Slope(NamedTuple):
 def slopes(
     runs: Mapping[str, Sequence[tuple[float, float]]],
 ) -> tuple[tuple[Slope, ...], tuple[Missing, ...]]:
-    """A slope for each device from its (runtime in s, energy in J) pairs.
+    """Fit a slope for each device from its (runtime in s, energy in J) pairs.
 
     Devices whose runs make no line (fewer than three, or all equally long) come back as missing,
     and those whose longer runs used less: the same work under several power caps, say.

@@ -37,7 +37,7 @@ LINEAR_R2 = 0.99
 COVERED = 0.99
 
 
-"""A window with less of its time read says too little about idling."""
+"""A window with a smaller covered share is not used."""
 
 
 class IdleLine(NamedTuple):
@@ -67,7 +67,7 @@ class IdleLine(NamedTuple):
 
 
 class IdleFit(NamedTuple):
-    """What `fit_idle` found: a line per domain, the domains without one, and warnings."""
+    """Result of `fit_idle`: a line per domain, domains without one, and warnings."""
 
     lines: dict[str, IdleLine]
     skipped: tuple[Missing, ...]
@@ -75,7 +75,7 @@ class IdleFit(NamedTuple):
 
 
 class ApplicationDomain(NamedTuple):
-    """Application energy of one domain; None with a reason where it cannot be told."""
+    """Application energy of one domain; None with a reason where it is unknown."""
 
     name: str
     energy_j: float | None
@@ -87,7 +87,7 @@ class ApplicationDomain(NamedTuple):
 
 
 class ApplicationEnergy(NamedTuple):
-    """Energy due to the application: what was measured minus what idling would have used."""
+    """Energy due to the application: measured energy minus the energy of idling."""
 
     domains: tuple[ApplicationDomain, ...]
     warnings: tuple[str, ...]
@@ -127,7 +127,7 @@ class ApplicationEnergy(NamedTuple):
 def application_energy(
     result: WindowResult, idle_lines: Mapping[str, IdleLine]
 ) -> ApplicationEnergy:
-    """Measured minus idle, per domain, with the uncertainty of both."""
+    """Compute measured minus idle energy, per domain, with the uncertainty of both."""
     domains, warnings = [], []
     for measured in result.domains:
         line = idle_lines.get(measured.name)
@@ -147,7 +147,7 @@ def fit_idle(
     Args:
         measure_sleep: sleeps for so many seconds and returns the window around the sleep.
         durations_s: lengths of the windows; at least three different ones.
-        on_window: told of each window as it ends, for a progress bar.
+        on_window: called with each window as it ends, for a progress bar.
     """
     windows = []
     for duration_s in durations_s:
@@ -159,7 +159,7 @@ def fit_idle(
 
 
 def fit_windows(windows: Sequence[WindowResult]) -> IdleFit:
-    """A line for each domain seen in idle `windows`."""
+    """Fit a line for each domain seen in idle `windows`."""
     lines: dict[str, IdleLine] = {}
     skipped: list[Missing] = []
     warnings: list[str] = []
@@ -241,7 +241,7 @@ VERSION = 1
 OLD_AFTER_DAYS = 90
 
 
-"""Firmware, kernel and services change within months; then the line should be fitted anew."""
+"""Firmware, kernel and services change within months; then the line should be fitted again."""
 
 
 DAY_S = 86_400.0
@@ -272,7 +272,7 @@ class IdleRecord(NamedTuple):
 
 
 def idle_path(store_location: str, machine_id: str) -> Path:
-    """`<directory of the store>/idle/<machine_id>.json`.
+    """Return `<directory of the store>/idle/<machine_id>.json`.
 
     A store on a database server has no directory: the user's data directory is used.
     """
@@ -282,7 +282,7 @@ def idle_path(store_location: str, machine_id: str) -> Path:
 
 
 def save_idle(path: Path, record: IdleRecord) -> None:
-    """Write `record` so that readers see the old file or the new one, never half of it."""
+    """Write `record` atomically."""
     import tempfile  # only writers need it, and it is slow to import
 
     text = json.dumps(_to_dict(record), indent=2) + "\n"
@@ -306,7 +306,7 @@ def save_idle(path: Path, record: IdleRecord) -> None:
 
 
 def load_idle(path: Path) -> IdleRecord | None:
-    """The stored lines; None when the machine has none yet.
+    """Return the stored lines; None when the machine has none yet.
 
     Raises:
         StoreTooNew: a newer Wattloop wrote the file.
@@ -341,7 +341,7 @@ def load_idle(path: Path) -> IdleRecord | None:
 def _damaged(path: Path, problem: Exception) -> StoreError:
     what = f"'{problem.args[0]}' is missing" if isinstance(problem, KeyError) else str(problem)
     return StoreError(
-        f"idle lines in {path} are damaged ({what}); run 'wattloop idle' to fit them anew, "
+        f"idle lines in {path} are damaged ({what}); run 'wattloop idle' to fit them again, "
         "or delete the file to do without"
     )
 

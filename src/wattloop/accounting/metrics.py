@@ -1,4 +1,4 @@
-"""What weighs energy against time. Smaller is better for every objective.
+"""Metrics that combine energy and time: EDP, ED2P, EDS. Smaller is better for every objective.
 
     EDP    = E t
     ED2P   = E t^2
@@ -18,7 +18,7 @@ from wattloop.core.errors import ConfigError
 
 
 class Point(NamedTuple):
-    """What one setting took, in one scope of energy."""
+    """Energy and time of one setting, in one scope of energy."""
 
     time_s: float
     energy_j: float
@@ -74,7 +74,7 @@ METRICS: Mapping[str, str] = {
 
 
 def objective(metric: str, reference: Point, k: float = 2.0) -> Objective:
-    """The function to be made small for `metric`.
+    """Return the function to be minimised for `metric`.
 
     Raises:
         ConfigError: unknown metric, or a `k` that is not a number above 1.

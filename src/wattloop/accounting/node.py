@@ -11,21 +11,19 @@ from wattloop.core.settings import Settings
 from wattloop.core.units import format_power
 from wattloop.hardware.chassis import ADAPTER_W, BOARD_W, DISK_W, FAN_SHARE, PSU_EFFICIENCY, Fact
 
-# Energy of the whole node. Where nobody measures it, a stated model.
+# Energy of the whole node: measured, or modelled as P_node = (P_measured + P_other) / eta_psu.
 #
-# P_node = (P_measured + P_other) / eta_psu
-#
-# P_other is what has no sensor: board, disk, adapter card, and fans that work in proportion to the
-# power they cool. The defaults and their ranges are in `wattloop.hardware.chassis`.
+# P_other is the power of parts without a sensor: board, disk, adapter card, and fans in proportion
+# to the power they cool. The defaults and their ranges are in `wattloop.hardware.chassis`.
 
 WHOLE = 0.99
 
 
-"""A node that was read for less of the time is not known as a whole."""
+"""A node with a smaller covered share is not used as a whole."""
 
 
 class NodeEnergy(NamedTuple):
-    """Joules the node drew from its socket, and how they were found.
+    """Joules the node drew from its socket, and their origin.
 
     Attributes:
         energy_j: joules, or None with `reason` when there is nothing to start from.
@@ -50,7 +48,7 @@ class NodeEnergy(NamedTuple):
 
 
 def node_energy(result: WindowResult, settings: Settings) -> NodeEnergy:
-    """What is measured of the whole node, else the model over what was measured of its parts."""
+    """Return the measured energy of the whole node, else the model over its measured parts."""
     measured = _measured_node(result)
     if measured:
         sources = " and ".join(domain.source for domain in measured)
@@ -69,7 +67,7 @@ def node_energy(result: WindowResult, settings: Settings) -> NodeEnergy:
 
 
 def _measured_node(result: WindowResult) -> list[DomainEnergy]:
-    """One domain, or several that make up the node together: modules, or two batteries."""
+    """Return one domain, or several that make up the node together: modules, or two batteries."""
     # psys stops at the board (and makers disagree where), so it is not the node's energy.
     return [d for d in result.counted if d.scope is Scope.NODE and d.name != "psys"]
 
@@ -110,7 +108,9 @@ def _modelled(
 
 
 def _error(result: WindowResult, node_j: float, other_w: Fact, eta: Fact) -> EnergyError:
-    """Other parts and power supply are models of this node too, as good in every window."""
+    """Return the error: other parts and power supply are models of this node, the same in every
+    window.
+    """
     parts = energy_error(result.counted, result.duration_s)
     models = {
         key: ModelError(model.energy_j / eta.value, model.relative, model.power_w / eta.value)
@@ -122,7 +122,7 @@ def _error(result: WindowResult, node_j: float, other_w: Fact, eta: Fact) -> Ene
 
 
 def _host_share(domains: Sequence[DomainEnergy]) -> float:
-    """Part of the host that this machine has: 1 unless it is a virtual one.
+    """Return the part of the host that this machine has: 1 unless it is a virtual one.
 
     A host's board, disks and network card serve all its guests, so a guest is charged for them as
     it is for the processors.
@@ -132,7 +132,7 @@ def _host_share(domains: Sequence[DomainEnergy]) -> float:
 
 
 def _other_w(power_w: float, stated_w: float | None, share: float, host_share: float) -> Fact:
-    """Board, disks and network card are one per host: a guest or a job carries its share.
+    """Return the power of board, disks and network card: one per host, shared by guests and jobs.
 
     What the user states is of this machine, so only a job's share of it applies.
     """
@@ -160,9 +160,7 @@ def _efficiency(stated: float | None) -> Fact:
     return PSU_EFFICIENCY
 
 
-# Energy of the room: what the node used, times the PUE the user states.
-#
-# E_facility = E_node x PUE
+# Energy of the facility: E_facility = E_node x PUE, with the PUE that the user states.
 
 
 class FacilityEnergy(NamedTuple):
@@ -179,7 +177,7 @@ class FacilityEnergy(NamedTuple):
 
 
 def facility_energy(node: NodeEnergy, pue: float, pue_source: str = "default") -> FacilityEnergy:
-    """Node energy times PUE; None stays None."""
+    """Return node energy times PUE; None stays None."""
     return FacilityEnergy(
         energy_j=None if node.energy_j is None else node.energy_j * pue,
         uncertainty_j=node.uncertainty_j * pue,

@@ -1,7 +1,7 @@
-"""Carbon and cost of a stored run with the settings of now.
+"""Restatement of a stored run: its carbon and cost with the present settings.
 
-A run is stored with the carbon and cost that were known as it ended. Whoever states a zone or a
-tariff later sees them in every view of the run; the store keeps what it has.
+A run is stored with the carbon and cost that were known as it ended. If you state a zone or a
+tariff later, every view of the run uses it; the store stays unchanged.
 
 - What the run did not know is filled in from flags, environment or file.
 - What it knew is replaced only by a flag or an environment variable with another value: the
@@ -28,7 +28,9 @@ STALE_NOTES = ("carbon: ", "carbon intensity: ", "cost: ", "PUE ")
 
 
 def restated(record: RunRecord, settings: Settings) -> RunRecord:
-    """The run as `settings` account for it; the same object where they change nothing."""
+    """Return the run with the accounting of `settings`; the same object where they change
+    nothing.
+    """
     accounting = record.accounting or {}
     node = accounting.get("node") or {}
     given = [name for name in settings.sources if _applies(name, settings, record)]
@@ -83,7 +85,9 @@ def _facility(
 
 
 def _search(given: list[str], settings: Settings, record: RunRecord) -> IntensitySearch:
-    """The intensity of what is stated now; a series may need the zone that the run stated."""
+    """Find the intensity of the present settings; a series may need the zone that the run
+    stated.
+    """
     stated: dict[str, Any] = {name: getattr(settings, name) for name in CARBON if name in given}
     if "carbon_file" in given:
         stated.setdefault("zone", settings.zone or str(record.settings.get("zone") or ""))
@@ -95,7 +99,7 @@ def _carbon(
     energy_j: float, accounting: Mapping[str, Any], search: IntensitySearch
 ) -> dict[str, Any]:
     if search.found is None:
-        # What the run knew stands; a wrong word of now does not take it away.
+        # Values of the run remain; an invalid present setting does not remove them.
         return {} if accounting.get("carbon_g") is not None else {"carbon_reason": search.reason}
     return {
         "carbon_g": carbon_g(energy_j, search.found.g_co2e_per_kwh),
@@ -105,7 +109,7 @@ def _carbon(
 
 
 def _faults(accounting: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """Why something is still not known: the setting for it cannot be taken."""
+    """Return why a value is still unknown: its setting is invalid."""
     found = {}
     if accounting.get("cost") is None and "tariff_per_kwh" in settings.faults:
         found["cost_reason"] = settings.faults["tariff_per_kwh"]

@@ -1,4 +1,4 @@
-"""All accounting of a window, and the summary line that fits a log."""
+"""Accounting of a window (carbon, cost, efficiency, idle), and the summary line for a log."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -56,7 +56,7 @@ def _scopes(result: WindowResult) -> str:
 
 
 def _grid(accounting: "Accounting") -> str:
-    """What was drawn from the grid; only where carbon or cost is asked for."""
+    """Return the energy drawn from the grid; only where carbon or cost is configured."""
     words = []
     if accounting.carbon_g is not None and accounting.intensity is not None:
         where = (accounting.intensity.zone, accounting.intensity.year)

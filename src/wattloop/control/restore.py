@@ -87,7 +87,7 @@ def restore_levers(
 
     Args:
         pairs: the journal entry of each lever, and the lever, or None where it is not found.
-        same_boot: whether the machine has not been rebooted since the values were set. After a reboot
+        same_boot: whether the machine has not been rebooted since. After a reboot
             only what still shows one of our values is written.
         force: also overwrite values that another process has set since.
         dry_run: write nothing.
@@ -139,7 +139,7 @@ def _one(
     if entry.incomplete and not known and not force:
         stands = shown(found, entry.unit) if readable else "a value that cannot be read"
         raise LeverError(
-            f"{_label(entry, part)} stands at {stands}, and its journal has lost a record: whether "
+            f"{_label(entry, part)} is at {stands}, and its journal has lost a record: whether "
             f"Wattloop or another program set that is unknown. It was "
             f"{shown(previous, entry.unit)} before; 'wattloop restore --force' writes that, "
             "'wattloop restore --forget' leaves it as it is"

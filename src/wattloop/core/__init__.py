@@ -1,1 +1,1 @@
-"""Ground floor: units, clock, errors, records, results, provenance. Standard library only."""
+"""Foundation: units, clock, errors, records, results, provenance. Standard library only."""

@@ -1,4 +1,4 @@
-"""Where time comes from. Everything that needs time is given a clock."""
+"""Clocks: the machine's own, and a virtual one for tests and simulations."""
 
 import threading
 import time
@@ -40,7 +40,7 @@ class RealClock:
 
 
 class VirtualClock:
-    """Time that moves only when told to, or when somebody sleeps on it."""
+    """Virtual time, which advances only on request or by `sleep`."""
 
     def __init__(self, start_s: float = 0.0, wall_start_s: float = 0.0) -> None:
         self._now_s = start_s
@@ -68,12 +68,12 @@ class VirtualClock:
             self._now_s += max(0.0, duration_s)
 
     def suspend(self, duration_s: float) -> None:
-        """Pretend the machine slept: wall time passes, monotonic time does not."""
+        """Simulate a suspend: wall time passes, monotonic time does not."""
         with self._lock:
             self._suspended_s += duration_s
             self._wall_offset_s += duration_s
 
     def set_wall(self, wall_s: float) -> None:
-        """Pretend an administrator set the clock."""
+        """Simulate an administrator who sets the clock."""
         with self._lock:
             self._wall_offset_s = wall_s - self._now_s

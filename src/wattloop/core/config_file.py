@@ -1,4 +1,4 @@
-"""The user's `wattloop.yaml`: found, read, and checked with errors that name line and field."""
+"""The configuration file `wattloop.yaml`, with errors that name line and field."""
 
 import itertools
 import os
@@ -61,7 +61,7 @@ def load_settings(
     config: str | None = None,
     needs: Collection[str] | None = None,
 ) -> Settings:
-    """Defaults, then the file (`config`, or the one found), then `WATTLOOP_*` variables.
+    """Load defaults, then the file (`config`, or the one found), then `WATTLOOP_*` variables.
 
     A wrong value of a setting that is not in `needs` (None: all are) stops nothing and is kept in
     `Settings.faults`.
@@ -75,11 +75,11 @@ def load_settings(
 
 
 def find_config(environment: Mapping[str, str], config: str | None = None) -> Path | None:
-    """The file to use: the one named, else the nearest, else the user's own; None without any.
+    """Find the file to use: the named one, else the nearest, else the user's own; None without any.
 
     Looks in the working directory and its parents up to the root of a git repository or the home
     directory; outside of both, as long as the folders belong to this user. A file that another user
-    can have written is ignored, which is said once. A file that was named is used, whoever it
+    can have written is ignored with one warning. A named file is used, whichever user it
     belongs to, and is an error if it does not exist.
     """
     for name, source in ((config, "--config"), (environment.get("WATTLOOP_CONFIG"), "")):
@@ -99,7 +99,7 @@ def find_config(environment: Mapping[str, str], config: str | None = None) -> Pa
 
 
 def read_config(path: Path, base: Settings | None = None) -> Settings:
-    """`base` (or the defaults) with the values of one file.
+    """Return `base` (or the defaults) with the values of one file.
 
     Raises:
         ConfigError: `FILE:LINE: field ...`, with what is allowed.
@@ -108,7 +108,7 @@ def read_config(path: Path, base: Settings | None = None) -> Settings:
 
 
 def _read(path: Path, settings: Settings, *, named: bool = True) -> Settings:
-    """`settings` with the values of a file; wrong ones are among its faults."""
+    """Return `settings` with the values of a file; wrong ones are among its faults."""
     for entry in _entries(path, named=named):
         name = FIELDS[entry.key]
         source = f"file {path}:{entry.line}"
@@ -136,7 +136,7 @@ def _entries(path: Path, *, named: bool) -> Iterator[_Entry]:
 
     try:
         with path.open("rb") as file:
-            # another user may have put another file there since it was found
+            # another user may have replaced the file since it was found
             if not named and distrust(path, status=os.fstat(file.fileno())):
                 return
             text = file.read().decode("utf-8")
@@ -160,7 +160,7 @@ def _entries(path: Path, *, named: bool) -> Iterator[_Entry]:
 
 
 def _entry(path: Path, key: Any, node: Any, loader: Any) -> Iterator[_Entry]:
-    """The value of one top-level key, or those of its section."""
+    """Return the value of one top-level key, or those of its section."""
     line = key.start_mark.line + 1
     name = key.value
     if name == "tariff" and node.id == "scalar":
@@ -178,7 +178,7 @@ def _entry(path: Path, key: Any, node: Any, loader: Any) -> Iterator[_Entry]:
 
 
 def _pairs(path: Path, node: Any, what: str) -> Iterator[tuple[Any, Any]]:
-    """Keys and values of a mapping; refuses anything else, and a key that occurs twice."""
+    """Return keys and values of a mapping; refuse anything else, and a duplicate key."""
     line = node.start_mark.line + 1
     if node.id != "mapping":
         raise ConfigError(f"{path}:{line}: {what} must be 'key: value' lines, not a {node.id}")
@@ -197,7 +197,7 @@ def _pairs(path: Path, node: Any, what: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _check_no_duplicates(path: Path, node: Any, what: str) -> None:
-    """Inside values too (gauges), a repeated key would silently lose the first."""
+    """Check nested values too (gauges): a repeated key would silently lose the first."""
     if node.id == "mapping":
         for key, value in _pairs(path, node, what):
             _check_no_duplicates(path, value, f"{what}.{key.value}")
@@ -221,7 +221,7 @@ def _check_known(path: Path, key: str, line: int) -> None:
 
 
 def _from_file_of(path: Path, value: str) -> str:
-    """Paths in the file are relative to the file, wherever the command is started."""
+    """Resolve paths relative to the file, wherever the command is started."""
     if not value or "://" in value:
         return value
     return str(path.resolve().parent / user_path(value))
@@ -240,7 +240,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _folders(here: Path, home: Path) -> list[Path]:
-    """The working directory and those above it in which a file may speak for it."""
+    """Return the working directory and the folders above it in which a file applies to it."""
     line = [here, *here.parents]
     for number, directory in enumerate(line):
         if directory == home or os.path.exists(directory / ".git"):  # noqa: PTH110 - never raises

@@ -6,12 +6,12 @@
     ├── CommandError         the program to measure cannot be started
     ├── LeverError           a lever cannot be read, set or restored
     │   └── DeviceBusy       another process holds the device's levers
-    ├── StrategyError        a strategy cannot go on from what it is given
-    ├── ImpossibleAction     a scheduling policy asked for what cannot be done
-    ├── InvariantBroken      a simulation no longer adds up
-    ├── SlurmError           Slurm refuses what it was asked for
+    ├── StrategyError        a strategy cannot continue from its input
+    ├── ImpossibleAction     a scheduling policy asked for an impossible action
+    ├── InvariantBroken      an invariant of a simulation failed
+    ├── SlurmError           Slurm refuses a request
     │   └── SlurmAway        Slurm does not answer; it may later
-    └── StoreError           runs cannot be kept or found
+    └── StoreError           runs cannot be stored or found
         ├── StoreUnwritable
         ├── StoreTooNew
         ├── StoreLocked
@@ -73,19 +73,21 @@ class DeviceBusy(LeverError):
 
 
 class StrategyError(WattloopError):
-    """A strategy cannot go on from what it is given, such as the events of another search."""
+    """A strategy cannot continue from its input, such as the events of another search."""
 
 
 class ImpossibleAction(WattloopError):
-    """A scheduling policy asked for what cannot be done; the message says who, when and why."""
+    """A scheduling policy asked for an impossible action; the message says which policy, when and
+    why.
+    """
 
 
 class InvariantBroken(WattloopError):
-    """A simulation no longer adds up: what was lost or used twice, and after which event."""
+    """An invariant of a simulation failed: what was lost or used twice, and after which event."""
 
 
 class SlurmError(WattloopError):
-    """Slurm refuses what it was asked for; the message has its words."""
+    """Slurm refused a request; the message quotes it."""
 
 
 class SlurmAway(SlurmError):
@@ -93,7 +95,7 @@ class SlurmAway(SlurmError):
 
 
 class StoreError(WattloopError):
-    """Runs cannot be kept or found."""
+    """Runs cannot be stored or found."""
 
 
 class StoreUnwritable(StoreError):
@@ -105,11 +107,11 @@ class StoreTooNew(StoreError):
 
 
 class StoreLocked(StoreError):
-    """Another process holds the store for longer than we are willing to wait."""
+    """Another process has locked the store for longer than the timeout."""
 
 
 class RunSenseless(StoreError):
-    """What was recorded of a run cannot be understood, or no database can hold it."""
+    """The record of a run is invalid, or no database can hold it."""
 
 
 class RunNotFound(StoreError):

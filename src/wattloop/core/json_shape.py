@@ -1,4 +1,4 @@
-"""Whether plain data from JSON have the shape that a record's type hints state."""
+"""Validation of JSON data against the type hints of a record."""
 
 import types
 import typing
@@ -13,11 +13,11 @@ LARGEST_INT = 2**63
 
 
 def shape_fault(data: Any, hint: Any, where: str = "") -> str:
-    """What keeps `data` from being JSON of `hint`, such as `domains.0.name: not text`; empty if
-    nothing does.
+    """Return the first fault of `data` as JSON of `hint`, such as `domains.0.name: not text`; empty
+    if valid.
 
     Records (named tuples, dataclasses) are objects with their fields; fields that they do not know
-    are left out of account.
+    are ignored.
     """
     origin = typing.get_origin(hint)
     if hint is Any:
@@ -67,7 +67,7 @@ def _record_fault(data: Any, record: Any, where: str) -> str:
     if not isinstance(data, Mapping):
         return f"{where or 'it'}: not an object"
     known = _fields_of(record)
-    assert known is not None  # whoever asks has looked
+    assert known is not None  # the caller has checked
     for name, (hint, is_needed) in known.items():
         if name in data:
             fault = shape_fault(data[name], hint, _below(where, name))
@@ -84,7 +84,7 @@ def _below(where: str, key: object) -> str:
 
 @cache
 def _fields_of(record: Any) -> dict[str, tuple[Any, bool]] | None:
-    """Field -> its hint, and whether it has no default; None for what is not a record."""
+    """Return field -> its hint, and whether it has no default; None for what is not a record."""
     if not isinstance(record, type):
         return None
     if is_dataclass(record):

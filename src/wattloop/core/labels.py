@@ -1,4 +1,4 @@
-"""When work near a power limit is called low, medium or high, and when a peer falls behind."""
+"""Labels of efficiency (low, medium, high), and detection of values below those of their peers."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -8,7 +8,8 @@ LOW = 0.4
 HIGH = 0.9
 """Above this it is of high energy efficiency (same)."""
 IMBALANCE_RATIO = 0.75
-"""A device or node is out of balance below three quarters of the median of its peers. Ours."""
+"""A device or node is out of balance below three quarters of the median of its peers. Our
+choice."""
 
 
 class Label(StrEnum):
@@ -20,14 +21,14 @@ class Label(StrEnum):
 
 
 def label_of(efficiency: float) -> Label:
-    """`low` below 0.4, `high` above 0.9, `medium` between."""
+    """Return `low` below 0.4, `high` above 0.9, `medium` between."""
     if efficiency < LOW:
         return Label.LOW
     return Label.HIGH if efficiency > HIGH else Label.MEDIUM
 
 
 def below_peers(values: Mapping[str, float]) -> list[tuple[str, float, float]]:
-    """(name, value, median of the others) of those clearly below the others."""
+    """Return (name, value, median of the others) of those clearly below the others."""
     below = []
     for name, value in values.items():
         others = [v for other, v in values.items() if other != name]

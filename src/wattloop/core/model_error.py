@@ -1,4 +1,4 @@
-"""Errors that two runs share: those of one model on one machine.
+"""Model errors that cancel between runs: those of one model on one machine.
 
 A modelled or estimated energy has a random error of its own (resolution, gaps) and the error of its
 model, stated as a share r of the energy and as a power b:
@@ -25,7 +25,7 @@ MODELS = (Provenance.MODELLED, Provenance.ESTIMATED)
 
 
 class ModelError(NamedTuple):
-    """Error of one model: `relative` of the energy, and `power_w` all the time; half-widths."""
+    """Error of one model: `relative` to the energy, and a constant `power_w`; half-widths."""
 
     energy_j: float
     relative: float
@@ -36,7 +36,7 @@ class ModelError(NamedTuple):
 
 
 class EnergyError(NamedTuple):
-    """The error of an energy, taken apart: what is random, and the models with which it was made.
+    """The error of an energy, split into a random part and the parts of its models.
 
     `models` are by identity: two runs share a model when its key is in both.
     """
@@ -47,7 +47,7 @@ class EnergyError(NamedTuple):
     models: Mapping[str, ModelError] = {}
 
     def plus(self, other: "EnergyError") -> "EnergyError":
-        """The error of both energies together, one after the other on one machine."""
+        """Return the error of both energies together, one after the other on one machine."""
         models = dict(self.models)
         for key, model in other.models.items():
             before = models.get(key, model._replace(energy_j=0.0))
@@ -60,7 +60,7 @@ class EnergyError(NamedTuple):
         )
 
     def scaled(self, energy_j: float, duration_s: float) -> "EnergyError":
-        """The error of the part that has this energy; random errors stay."""
+        """Return the error of the part that has this energy; random errors stay."""
         part = energy_j / self.energy_j if self.energy_j else 0.0
         models = {k: m._replace(energy_j=m.energy_j * part) for k, m in self.models.items()}
         return EnergyError(energy_j, duration_s, self.random_j, models)
@@ -75,7 +75,7 @@ class EnergyError(NamedTuple):
         return cls(data["energy_j"], data["duration_s"], data["random_j"], models)
 
     def without(self, shared: Iterable[str]) -> float:
-        """Half-width in joules of all but the models that are named."""
+        """Return the half-width in joules of all but the named models."""
         kept = set(self.models) - set(shared)
         return math.hypot(self.random_j, *(self.models[k].of_j(self.duration_s) for k in kept))
 
@@ -83,7 +83,7 @@ class EnergyError(NamedTuple):
 def energy_error(
     domains: Iterable[DomainEnergy], duration_s: float, machine: str = ""
 ) -> EnergyError:
-    """The error of the sum of some domains of one window."""
+    """Return the error of the sum of some domains of one window."""
     energy_j, squares, models = 0.0, 0.0, {}
     for domain in domains:
         part_j = domain.energy_j or 0.0
@@ -98,7 +98,7 @@ def energy_error(
 
 
 def ratio_error(first: EnergyError, second: EnergyError) -> float:
-    """Half-width of second / first that the models of both leave; their other errors not included.
+    """Return the half-width of second / first that the models of both leave, without other errors.
 
     Raises:
         ZeroDivisionError: the first energy is 0.
@@ -116,6 +116,6 @@ def ratio_error(first: EnergyError, second: EnergyError) -> float:
 
 
 def _identity(domain: DomainEnergy, machine: str) -> str:
-    """Another TDP or stated error is another model, such as one of another version."""
+    """Return the identity of a model: another TDP or stated error is another model."""
     parts = (machine, domain.name, domain.source, domain.device, domain.tdp_w)
     return "|".join(map(str, (*parts, domain.known_error, domain.known_error_w)))

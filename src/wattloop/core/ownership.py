@@ -1,4 +1,4 @@
-"""Trust in files that were found and not named: only this user or root can have written them.
+"""Trust in files that the user did not name: only this user or root can have written them.
 
 Another user can leave a file in a folder above the working directory, or in a home that `sudo`
 kept. Root obeys only files of its own.
@@ -14,7 +14,7 @@ _said: set[str] = set()
 
 
 def is_trusted(path: Path, remedy: str = "copy it to a file of your own") -> bool:
-    """Whether to use a file that was found; one that is ignored is named once, with the reason.
+    """Return True if a file that was found may be used; warn once, with the reason, if not.
 
     Args:
         path: a file that exists.
@@ -34,7 +34,8 @@ def distrust(
     remedy: str = "copy it to a file of your own",
     status: os.stat_result | None = None,
 ) -> str:
-    """Why a file is not to be used, and what to do; empty if only this user or root wrote it.
+    """Return why a file is not to be used, and the remedy; empty if only this user or root wrote
+    it.
 
     Args:
         path: the file.
@@ -43,7 +44,7 @@ def distrust(
     """
     try:
         status = status or path.stat()
-        # a link of another user chooses the file, and that file may be ours
+        # another user's link chooses the file, and that file may be ours
         owners = {path.lstat().st_uid, status.st_uid}
     except OSError as error:
         return f"{_printable(path)} is ignored: it cannot be looked at ({error.strerror})"
@@ -61,7 +62,7 @@ def distrust(
 
 
 def _is_private_group(status: os.stat_result) -> bool:
-    """Whether the file's group is its owner's alone, as many systems set it up (umask 002)."""
+    """Return True if the file's group has only its owner, as many systems set it up (umask 002)."""
     import grp
     import pwd
 

@@ -13,7 +13,9 @@ from typing import Any
 
 
 def entry_points(group: str) -> Iterator[tuple[str, str]]:
-    """(name, `module:attribute`) of every entry point of `group`; the first on the path wins."""
+    """Return (name, `module:attribute`) of every entry point of `group`; the first on the path
+    wins.
+    """
     seen: set[str] = set()
     for folder in sys.path:
         try:
@@ -28,7 +30,7 @@ def entry_points(group: str) -> Iterator[tuple[str, str]]:
 
 
 def loaded(target: str) -> Any:
-    """The object that `module:attribute` names."""
+    """Import the object that `module:attribute` names."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-# Quantities as people write them: `5 mJ`, `20 kJ`, `4.5 kW`, `1.4 GHz`, `10 min`, `25 GB/s`.
+# Syntax of quantities: `5 mJ`, `20 kJ`, `4.5 kW`, `1.4 GHz`, `10 min`, `25 GB/s`.
 #
-# The case of a unit decides where SI lets it: `mJ` is a millijoule, `MJ` a megajoule, `Gb/s`
-# counts bits and `GB/s` bytes. A spelling that could be either (`mj`) is refused. Elsewhere case
-# is free:
+# The case of a unit decides where SI requires it: `mJ` is a millijoule, `MJ` a megajoule, `Gb/s`
+# counts bits and `GB/s` bytes. An ambiguous spelling (`mj`) is refused. Elsewhere case is free:
 # `kwh`, `KW` and `mhz` have one meaning.
 
 NUMBER = r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -20,7 +19,7 @@ WRITTEN = re.compile(rf"\s*({NUMBER})\s*([^\d\s.,:;-][^\s]*|)\s*")
 
 
 class Dimension(StrEnum):
-    """What a quantity measures; the value names its SI unit."""
+    """Dimension of a quantity; the value names its SI unit."""
 
     ENERGY = "J"
     POWER = "W"
@@ -65,7 +64,7 @@ UNITS: dict[Dimension, dict[str, float]] = {
 
 
 def quantity(text: str, *dimensions: Dimension, what: str) -> Quantity:
-    """The quantity that a text states, in one of `dimensions`; without a unit, in the first.
+    """Parse a quantity in one of `dimensions`; without a unit, in the first.
 
     Args:
         text: a number, and usually a unit.
@@ -98,7 +97,9 @@ def quantity(text: str, *dimensions: Dimension, what: str) -> Quantity:
 
 
 def number_and_unit(text: str) -> tuple[float, str] | None:
-    """`1.5 kWh` as (1.5, "kWh"), `70%` as (70, "%"); None where a text does not begin so."""
+    """Split `1.5 kWh` into (1.5, "kWh"), `70%` into (70, "%"); None where a text does not begin
+    so.
+    """
     match = WRITTEN.fullmatch(text)
     number = float(match.group(1)) if match else math.nan
     return (number, match.group(2)) if match and math.isfinite(number) else None
@@ -107,7 +108,7 @@ def number_and_unit(text: str) -> tuple[float, str] | None:
 Values = list[float | str]
 
 
-"""Settings of one lever before the machine has been asked: `170.0`, `70%`, `performance`."""
+"""Settings of one lever before the machine's limits are known: `170.0`, `70%`, `performance`."""
 
 
 MOST_VALUES = 1_000
@@ -117,10 +118,11 @@ RANGE_KEYS = ("from", "to", "step")
 
 
 def expanded(value: Any) -> Values:
-    """`[100, 150]`, `{from: 100, to: 260, step: 10}`, `100:260:10` or a single value, as a list.
+    """Expand `[100, 150]`, `{from: 100, to: 260, step: 10}`, `100:260:10` or a single value to a
+    list.
 
     Raises:
-        ValueError: with what to write.
+        ValueError: the text is invalid; the message shows the syntax.
     """
     if isinstance(value, Mapping):
         return _from_mapping(value)
@@ -138,12 +140,12 @@ def expanded(value: Any) -> Values:
 
 
 def range_from_text(text: str) -> Values:
-    """`100:260:10`, or with a unit, `50%:100%:10%`."""
+    """Parse `100:260:10`, or with a unit, `50%:100%:10%`."""
     return _from_mapping(dict(zip(RANGE_KEYS, text.split(":"), strict=True)))
 
 
 def seconds(value: Any) -> Any:
-    """`90`, `90 s`, `1.5 min` or `2 h` as seconds; anything else is left to be refused."""
+    """Parse `90`, `90 s`, `1.5 min` or `2 h` as seconds; anything else is returned unchanged."""
     if not isinstance(value, str):
         return value
     what = "a time; write seconds, '10 min' or '2 h'"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Provenance(StrEnum):
-    """How a reported quantity was obtained, strongest first."""
+    """Origin of a reported quantity, strongest first."""
 
     MEASURED = "measured"
     """Read from a sensor of this machine."""
@@ -21,15 +21,13 @@ class Provenance(StrEnum):
 
     @classmethod
     def weakest(cls, parts: Iterable["Provenance"]) -> "Provenance":
-        """The provenance of a sum: it is only as good as its weakest part."""
+        """Return the provenance of a sum: that of its weakest part."""
         order = list(cls)
         return max(parts, key=order.index)
 
 
-# What can be read of a node, and what a reading is, as plain data.
-#
-# Nothing here reads hardware or files. The meaning of every field is part of the contract between
-# meters (who produce readings) and windows (who turn them into energy, `core.results`).
+# Domains and readings. The fields are the contract between meters, which produce readings, and
+# windows, which turn them into energy (`core.results`). Nothing here reads hardware or files.
 
 SLOW_SENSOR_S = 0.02
 
@@ -39,7 +37,7 @@ a gauge of the same device gives it its shape."""
 
 
 class DomainKind(StrEnum):
-    """What a domain's reading means."""
+    """Meaning of a domain's reading."""
 
     COUNTER = "counter"
     """Joules since some moment in the past; may wrap or be reset."""
@@ -48,7 +46,7 @@ class DomainKind(StrEnum):
 
 
 class Scope(StrEnum):
-    """Which part of a node a domain covers."""
+    """The part of a node that a domain covers."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -58,7 +56,7 @@ class Scope(StrEnum):
 
 
 class Domain(NamedTuple):
-    """One thing whose energy can be read, and what is known of the sensor.
+    """A domain whose energy can be read, and the properties of its sensor.
 
     Attributes:
         name: unique within a node: `cpu:0/package`, `gpu:3`, `dram`, `node`.
@@ -107,7 +105,7 @@ class Domain(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """Something beside energy that a meter can read: `gpu:0/utilisation`, `gpu:0/sm_clock`."""
+    """A quantity other than energy that a meter can read: `gpu:0/utilisation`, `gpu:0/sm_clock`."""
 
     name: str
     unit: str
@@ -117,9 +115,9 @@ class Signal(NamedTuple):
 class Gap(NamedTuple):
     """A reading that could not be taken.
 
-    `lost` means that nobody should wait for the device (fallen off the bus, permission
-    withdrawn): what it used from now on is not guessed. It is read on all the same, and its first
-    good reading ends the loss.
+    `lost` means that the device is not expected back (fallen off the bus, permission withdrawn):
+    its energy from now on is not extrapolated. It is still read, and its first good reading ends
+    the loss.
     """
 
     reason: str

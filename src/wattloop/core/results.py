@@ -7,10 +7,7 @@ from typing import Any, NamedTuple
 
 from wattloop.core.records import Provenance, Scope
 
-# What was found: energies of a window and how a run ended, as plain data.
-#
-# The meaning of every field is part of the contract between windows (who turn readings into
-# energy) and the store (who keeps it).
+# The fields are the contract between windows, which compute energy, and the store, which saves it.
 
 
 class Missing(NamedTuple):
@@ -18,7 +15,7 @@ class Missing(NamedTuple):
 
     Attributes:
         name: of the part, such as `gpu:1` or `dram`.
-        reason: what stands in the way.
+        reason: why it could not be read.
         remedy: what the user can do about it; empty where nothing is known to help.
     """
 
@@ -61,14 +58,14 @@ class DomainEnergy(NamedTuple):
 
 
 class WindowResult(NamedTuple):
-    """What was found for one window: an energy per domain, what is missing, and warnings.
+    """Result of one window: an energy per domain, missing parts, and warnings.
 
     Attributes:
         name: as the program calls it.
         window_id, parent_id: its number within the run, and that of the window around it.
         begin_s, end_s: seconds on the machine's monotonic clock.
         domains: energy of each, overlapping ones included; `counted` are those of the total.
-        missing: parts of the node that somebody expected and nobody read.
+        missing: parts of the node that were expected and not read.
         warnings: for people, such as that it was too short for a sensor.
         metrics: numbers that the program gave with it.
     """
@@ -111,7 +108,7 @@ class WindowResult(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether every known part of the node was read for the whole window."""
+        """True if every known part of the node was read for the whole window."""
         return not self.missing and bool(self.counted)
 
     @property
@@ -134,11 +131,11 @@ class WindowResult(NamedTuple):
         return self.scope_energy_j(Scope.DRAM)
 
     def scope_energy_j(self, scope: Scope) -> float | None:
-        """Joules of one scope, overlapping domains left out; None when it was not read."""
+        """Return joules of one scope, without overlapping domains; None when it was not read."""
         return _sum_j(self.scope_domains(scope))
 
     def scope_domains(self, scope: Scope) -> tuple[DomainEnergy, ...]:
-        """The domains of one scope that were read and do not overlap."""
+        """Return the domains of one scope that were read and do not overlap."""
         parts = [d for d in self.domains if d.scope is scope and d.energy_j is not None]
         names = non_overlapping((d.name, _inside_name(d.name)) for d in parts)
         return tuple(d for d in parts if d.name in names)
@@ -164,7 +161,7 @@ class WindowResult(NamedTuple):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "WindowResult":
-        """Inverse of `to_dict`."""
+        """Convert back from `to_dict`."""
         return cls(
             name=data["name"],
             window_id=data["window_id"],
@@ -179,16 +176,16 @@ class WindowResult(NamedTuple):
 
 
 class RunStatus(StrEnum):
-    """How a run ended."""
+    """Status of an ended run."""
 
     RUNNING = "running"
     FINISHED = "finished"
     FAILED = "failed"
     """The program ended with an exit code other than 0, or raised."""
     KILLED = "killed"
-    """A signal ended the program; Wattloop saw it happen."""
+    """A signal ended the program while Wattloop was measuring it."""
     DIED = "died"
-    """Whoever measured it died first; recovered from its journal."""
+    """The measuring process died first; recovered from its journal."""
 
 
 def domain_energy_to_dict(energy: DomainEnergy) -> dict[str, Any]:
@@ -215,7 +212,7 @@ def domain_energy_to_dict(energy: DomainEnergy) -> dict[str, Any]:
 
 
 def domain_energy_from_dict(data: dict[str, Any]) -> DomainEnergy:
-    """Inverse of `domain_energy_to_dict`; fields of later versions are left out."""
+    """Convert back from `domain_energy_to_dict`; fields of later versions are left out."""
     return DomainEnergy(
         **{
             **{name: data[name] for name in DomainEnergy._fields if name in data},
@@ -226,7 +223,7 @@ def domain_energy_from_dict(data: dict[str, Any]) -> DomainEnergy:
 
 
 def non_overlapping(domains: Iterable[tuple[str, str | None]]) -> set[str]:
-    """Names of (name, inside) pairs that may be added without counting a joule twice.
+    """Return the names of (name, inside) pairs that may be added without counting a joule twice.
 
     A domain is left out when one that contains it is present. `psys` is the exception: makers
     disagree on what it covers, so it counts only where no package can be read.
@@ -238,7 +235,9 @@ def non_overlapping(domains: Iterable[tuple[str, str | None]]) -> set[str]:
 
 
 def _inside_name(name: str) -> str | None:
-    """`cpu:0/core` lies inside `cpu:0/package`; other names stand alone within their scope."""
+    """Return the containing domain: `cpu:0/core` lies inside `cpu:0/package`; other names have
+    none.
+    """
     head, _, leaf = name.rpartition("/")
     return f"{head}/package" if head and leaf != "package" else None
 
@@ -249,7 +248,7 @@ def _sum_j(parts: Iterable[DomainEnergy] | Sequence[DomainEnergy]) -> float | No
 
 
 class EnergyProperties(ABC):
-    """The figures of its result, within reach."""
+    """Properties that delegate to the result."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Secrets that a person keeps in a file or passes on standard input, never on a command line."""
+"""Secrets from a file or from standard input, never from a command line."""
 
 import stat
 import sys
@@ -8,7 +8,7 @@ from wattloop.core.user_code import user_path
 
 
 def read_secret(name: str, option: str) -> str:
-    """The first line of a file; of standard input for `-`.
+    """Return the first line of a file; of standard input for `-`.
 
     Raises:
         ConfigError: it cannot be read, is empty, or other users may read or write it.

@@ -1,4 +1,4 @@
-"""What a user may configure. A flag beats the environment, which beats the file, which beats us.
+"""Settings: defaults, then the file, then the environment, then flags.
 
 This module only knows plain values: `wattloop.core.config_file` reads the YAML file.
 """
@@ -18,7 +18,7 @@ SAMPLERS = ("auto", "thread", "process")
 SHARES = ("none", "process")
 
 STORE = frozenset(("store",))
-"""Settings of a verb that only looks at what is stored."""
+"""Settings of a command that only reads the store."""
 GRID = frozenset(
     (
         *("pue", "zone", "carbon_g_per_kwh", "carbon_url", "carbon_file"),
@@ -32,7 +32,7 @@ SENSORS = frozenset(
         *("ipmi", "visa_resource", "replay_file", "virtual_gpus", "sampler", "share"),
     )
 )
-"""Settings of a verb that reads sensors or sets levers and accounts for nothing."""
+"""Settings of a command that reads sensors or sets levers and does no accounting."""
 
 
 class Settings(NamedTuple):
@@ -54,11 +54,11 @@ class Settings(NamedTuple):
         cpu_tdp_w: TDP of one CPU package, where we do not know it.
         dimms: installed memory modules as `COUNTxCAPACITY` in GiB, such as `8x32`; or
             `dmidecode`, to ask that program.
-        node_overhead_w: power of what nobody measures (fans, disks), if the user knows it.
+        node_overhead_w: power of parts without a sensor (fans, disks), if the user knows it.
         node_share: the part of the node that is accounted for; below 1 for a job on a shared one.
         psu_efficiency: efficiency of the power supply, if the user knows it.
-        sampler: who reads the sensors while a program measures itself: a `thread` of the program,
-            a `process` beside it, or `auto`: a process once the measurement has lasted a second.
+        sampler: reader of the sensors while a program measures itself: a `thread` of the program,
+            a separate `process`, or `auto`: a process once the measurement has lasted a second.
         share: what a run on shared devices states: all of their energy (`none`), or its own part
             by CPU time and GPU utilisation (`process`).
         retain: what a server drops when it is old, such as `samples=30d,levels=1y,runs=forever`.
@@ -97,7 +97,9 @@ class Settings(NamedTuple):
     faults: Mapping[str, str] = {}
 
     def overridden(self, values: Mapping[str, Any], source: str) -> "Settings":
-        """A copy with `values` (None means "not given") checked and taken from `source`."""
+        """Return a copy with `values` (None means "not given") checked and attributed to
+        `source`.
+        """
         given = {name: value for name, value in values.items() if value is not None}
         known = set(self._fields) - {"sources", "faults"}
         for name in given:
@@ -122,11 +124,11 @@ class Settings(NamedTuple):
         return self._replace(**checked, sources=sources, faults=faults)
 
     def with_fault(self, name: str, fault: str) -> "Settings":
-        """A copy that remembers why a value of `name` was not taken."""
+        """Return a copy that records why a value of `name` was refused."""
         return self._replace(faults={**self.faults, name: fault})
 
     def checked(self, needs: Collection[str] | None = None) -> "Settings":
-        """These settings, if all that are in `needs` (None: all) could be taken.
+        """Return these settings, if all that are in `needs` (None: all) are valid.
 
         Raises:
             ConfigError: the first fault among them.
@@ -138,7 +140,7 @@ class Settings(NamedTuple):
 
     @property
     def store_location(self) -> str:
-        """Path or URL of the store, `~/.local/share/wattloop/runs.db` unless configured."""
+        """Return path or URL of the store, `~/.local/share/wattloop/runs.db` unless configured."""
         if self.store:
             return self.store
         base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
@@ -178,7 +180,7 @@ def settings_from(
     base: Settings | None = None,
     needs: Collection[str] | None = None,
 ) -> Settings:
-    """`base` (or the defaults) with the `WATTLOOP_*` variables of `environment` applied.
+    """Return `base` (or the defaults) with the `WATTLOOP_*` variables of `environment` applied.
 
     Args:
         environment: variables by name.
@@ -198,7 +200,9 @@ def settings_from(
 
 
 def _checked(name: str, value: Any, source: str) -> Any:
-    """`value` in the type of setting `name`, or a ConfigError that says what is allowed."""
+    """Return `value` in the type of setting `name`, or raise a ConfigError that says what is
+    allowed.
+    """
     where = f"{source}: {name}"
     if name == "tariff_per_kwh":
         return _price(value, where)
@@ -263,7 +267,7 @@ def _number(value: Any, where: str, what: str) -> float:
 
 
 def _price(value: Any, where: str) -> tuple[float, str]:
-    """A price per kWh and its currency, empty where none is named.
+    """Parse a price per kWh and its currency, empty where none is named.
 
     `0.30`, `0.30 EUR`, `EUR 0.30`, `0,30 EUR/kWh` and `300 EUR/MWh` mean the same.
     """

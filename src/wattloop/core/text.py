@@ -4,11 +4,9 @@ import json
 import re
 from typing import Any
 
-# Characters that a terminal obeys instead of showing them, and how text is kept free of them.
-#
-# A run's name, tag or command may come from another machine. An escape sequence in it could clear
-# the screen, rename the window, write to the clipboard or hide a line; marks of writing direction
-# could make a text read as another one.
+# Control characters. A run's name, tag or command may come from another machine. An escape sequence
+# in it could clear the screen, rename the window, write to the clipboard or hide a line. Marks of
+# writing direction could make a text read as another one.
 
 # C0 but for tab and line feed, DEL, C1, and marks that reverse the direction of writing
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -22,39 +20,39 @@ _IN_JSON = re.compile(
 
 
 def replaced(text: str) -> str:
-    """With a replacement character for each of them, for text that is stored."""
+    """Replace each control character by a replacement character, for text that is stored."""
     return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def replaced_in_json(text: str) -> str:
-    """The same for all texts within a JSON document in ASCII."""
+    """Replace them in all texts of a JSON document in ASCII."""
     return _IN_JSON.sub(r"\1\\ufffd", text) if "\\" in text else text
 
 
 def escaped(text: str) -> str:
-    r"""With `\x1b` for each of them, for text that is shown."""
+    r"""Escape each control character as `\x1b`, for text that is shown."""
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def plain(value: object) -> str:
-    """`value` as text without control characters, NUL among them, and halves of characters.
+    """Return `value` as text without control characters, NUL, and lone surrogates.
 
-    Command lines and folder names may hold bytes that are no text in any encoding.
+    Command lines and folder names may hold bytes that are not text in any encoding.
     """
     text = value if isinstance(value, str) else str(value)
     return replaced(text).encode("utf-8", "replace").decode()
 
 
 def json_text(data: Any) -> str:
-    """JSON in ASCII, so that whatever a string holds survives: a search tries the very values."""
+    """Return JSON in ASCII, which preserves any string: a search tries exactly these values."""
     return json.dumps(data, separators=(",", ":"), default=str)
 
 
 def plain_json(data: Any) -> str:
-    """The same for what is only shown: without control characters in any text."""
+    """Return JSON for display: without control characters in any text."""
     return replaced_in_json(json_text(data))
 
 
 def plain_data(text: str) -> Any:
-    """The inverse; an earlier release may have stored control characters."""
+    """Parse JSON; an earlier release may have stored control characters."""
     return json.loads(replaced_in_json(text))

@@ -1,4 +1,4 @@
-"""Work in a thread of its own for as long as a block runs."""
+"""A background thread for the duration of a `with` block."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -6,7 +6,7 @@ from typing import Self
 
 
 class BackgroundThread(ABC):
-    """`with` one of it: `_work` runs beside the block and ends soon after `_stop` is set.
+    """A context manager: `_work` runs during the block and ends soon after `_stop` is set.
 
     Args:
         name: of the thread.
@@ -28,4 +28,4 @@ class BackgroundThread(ABC):
 
     @abstractmethod
     def _work(self) -> None:
-        """What runs beside the block."""
+        """Do the work of the thread."""

@@ -3,7 +3,7 @@
 J_PER_WH = 3_600.0
 J_PER_KWH = 3_600_000.0
 SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-"""Of the units that people write behind a time."""
+"""Units that users write after a time."""
 NO_EXPONENT_BELOW = 1e9
 
 
@@ -51,7 +51,9 @@ def format_bytes(size_b: float) -> str:
 
 
 def format_number(value: float, digits: int = 4, group: str = "") -> str:
-    """So many figures, and everyday sizes in full: `20000`, not `2e+04`; with `,` `20,000`."""
+    """Format with this many significant digits, and everyday sizes in full: `20000`, not `2e+04`;
+    with `,` `20,000`.
+    """
     text = f"{value:{group}.{digits}g}"
     return f"{value:{group}.0f}" if "e+" in text and abs(value) < NO_EXPONENT_BELOW else text
 

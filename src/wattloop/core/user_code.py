@@ -14,8 +14,8 @@ from wattloop.core.errors import ConfigError
 
 
 def user_path(text: str) -> Path:
-    """`~/runs.db` as a path. An unknown user (`~nobody/x`) stays as written, so that whoever opens
-    the file says that it is not there.
+    """Expand `~/runs.db` to a path. An unknown user (`~someone/x`) stays as written, so that
+    opening the file reports it as missing.
     """
     return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises for unknown users
 
@@ -24,9 +24,9 @@ INSTALLED = ("site-packages", "dist-packages")
 
 
 def user_sources(module: ModuleType) -> list[Path]:
-    """In a fixed order, the module's own file among them; empty where it has none.
+    """Return source files in a fixed order, including the module's own; empty where it has none.
 
-    Read from the text of the files, not from what is loaded: an import within a function counts.
+    Read from the text of the files, not from loaded modules: an import within a function counts.
     """
     file = getattr(module, "__file__", None)
     if file is None:
@@ -49,7 +49,7 @@ def user_sources(module: ModuleType) -> list[Path]:
 
 
 def _imports(path: Path, root: Path) -> Iterator[str]:
-    """Dotted names that a file imports, as seen from the root."""
+    """Return dotted names that a file imports, as seen from the root."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -66,7 +66,7 @@ def _imports(path: Path, root: Path) -> Iterator[str]:
 
 
 def _files(name: str, root: Path) -> Iterator[Path]:
-    """The module of this name and the packages it is in, where they are below the root."""
+    """Return the module of this name and its packages, where they are below the root."""
     place = root
     for part in name.split("."):
         place /= part
@@ -85,7 +85,7 @@ def forbid_user_code(reason: str) -> None:
 
 
 def check_user_code(asked: str) -> None:
-    """Refuse where this process runs no code or configuration of the user.
+    """Raise where this process may not run code or configuration of the user.
 
     Raises:
         ConfigError: `asked`, and why.
@@ -95,7 +95,8 @@ def check_user_code(asked: str) -> None:
 
 
 def load_user_code(place: str, asked: str, wanted: str) -> ModuleType:
-    """The module, run if it is a file: imports of files beside it work as with `python FILE.py`.
+    """Import the module, or run the file: imports of files next to it work as with `python
+    FILE.py`.
 
     Args:
         place: a file that ends in `.py`, or the name of a module.
@@ -103,7 +104,7 @@ def load_user_code(place: str, asked: str, wanted: str) -> ModuleType:
         wanted: what is named after the colon: `Class`.
 
     Raises:
-        ConfigError: there is no such thing, it fails, or this process runs no user code.
+        ConfigError: it does not exist, it fails, or this process runs no user code.
     """
     check_user_code(asked)
     if not place.endswith(".py"):
@@ -133,7 +134,7 @@ def _from_file(path: Path, asked: str) -> ModuleType:
 
 def _imported(place: str, asked: str, wanted: str) -> ModuleType:
     here = str(Path.cwd())
-    if here not in sys.path:  # as `python -m` does: a package beside the user is found
+    if here not in sys.path:  # as `python -m` does: a package in the working directory is found
         sys.path.insert(0, here)
     try:
         return importlib.import_module(place)
@@ -155,10 +156,10 @@ def _first_on_path(folder: Path) -> None:
 
 
 def _forget_namesakes(folder: Path) -> None:
-    """Modules of other folders that were imported under the name of a file beside this one."""
+    """Unload modules of other folders that have the name of a file next to this one."""
     for path in folder.glob("*.py"):
         known = getattr(sys.modules.get(path.stem), "__file__", None)
-        # what Python or an installed library brings is not pushed aside
+        # modules of Python or of an installed library are not replaced
         if known and Path(known).parent != folder and _is_users(Path(known)):
             del sys.modules[path.stem]
 

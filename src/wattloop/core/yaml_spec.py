@@ -19,19 +19,19 @@ Place = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class YamlWithLines:
-    """The content of a file, and on which line each of its fields stands."""
+    """The content of a YAML file, and the line of each of its fields."""
 
     path: str
     data: dict[str, Any]
     lines: Mapping[Place, int]
 
     def where(self, place: Sequence[str | int]) -> str:
-        """`FILE:LINE`, of the field or of the nearest one around it."""
+        """Return `FILE:LINE` of the field or of the nearest one around it."""
         line = self.line(place)
         return f"{self.path}:{line}" if line else self.path
 
     def line(self, place: Sequence[str | int]) -> int:
-        """Its line; 0 when it is not in the file."""
+        """Return the line; 0 when it is not in the file."""
         known = list(place)
         while known and tuple(known) not in self.lines:
             known.pop()
@@ -39,10 +39,10 @@ class YamlWithLines:
 
 
 def read_yaml(name: str) -> YamlWithLines:
-    """A file of `key: value` lines.
+    """Read a file of `key: value` lines.
 
     Raises:
-        ConfigError: not there, not YAML, or a key that is given twice, with its line.
+        ConfigError: missing, not YAML, or a duplicate key, with its line.
     """
     path = user_path(name)
     try:
@@ -54,7 +54,7 @@ def read_yaml(name: str) -> YamlWithLines:
 
 
 def load_yaml(text: str, name: str) -> YamlWithLines:
-    """The same for text that came from the file `name`."""
+    """Parse text that came from the file `name`."""
     import yaml
 
     loader = yaml.SafeLoader(text)
@@ -77,7 +77,7 @@ def load_yaml(text: str, name: str) -> YamlWithLines:
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """What to say of a word that is not known."""
+    """Suggest the nearest known word for an unknown one."""
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
 
@@ -104,7 +104,7 @@ def _note_lines(name: str, node: Any, place: Place, lines: dict[Place, int]) -> 
 Fault = tuple[tuple[str | int, ...], str]
 
 
-"""Where it is in the file, and what is wrong there."""
+"""Place in the file, and the fault."""
 
 
 WORDS = {
@@ -115,11 +115,11 @@ WORDS = {
 }
 
 
-"""Pydantic's name of a fault -> what we say."""
+"""Pydantic's name of a fault -> our message."""
 
 
 def format_errors(faults: Iterable[Fault], source: YamlWithLines | None, *, otherwise: str) -> str:
-    """One line per fault, in the order of the file; without one, `otherwise` is to blame."""
+    """Format one line per fault, in the order of the file; without one, `otherwise` is to blame."""
     ordered = list(dict.fromkeys(faults))
     if source is not None:
         ordered.sort(key=lambda fault: source.line(fault[0]))
@@ -130,7 +130,7 @@ def format_errors(faults: Iterable[Fault], source: YamlWithLines | None, *, othe
 
 
 def validation_errors(error: "ValidationError", model: "type[BaseModel]") -> list[Fault]:
-    """What pydantic found, by the names people write."""
+    """Return pydantic's errors, by the names users write."""
     return [(_place(fault["loc"], model), _message(fault, model)) for fault in error.errors()]
 
 
@@ -156,7 +156,7 @@ def _message(fault: Any, model: "type[BaseModel]") -> str:
 
 
 def _place(loc: tuple[str | int, ...], model: "type[BaseModel]") -> tuple[str | int, ...]:
-    """Without the names that pydantic gives to the branches of a union."""
+    """Remove the names that pydantic gives to the branches of a union."""
     place: list[str | int] = []
     at: Any = model
     for part in loc:
@@ -188,7 +188,7 @@ def _is_model(at: Any) -> bool:
 
 
 def _below(at: Any, part: str | int) -> Any:
-    """The type of a field or item of `at`; None when it has none of that name."""
+    """Return the type of a field or item of `at`; None when it has none of that name."""
     if _is_model(at):
         for name, info in at.model_fields.items():
             names = {name, info.alias, *_choices(info.validation_alias)}
@@ -204,7 +204,7 @@ def _below(at: Any, part: str | int) -> Any:
 
 
 def _plain(annotation: Any) -> Any:
-    """The model in `Model | None`; otherwise the container in it; otherwise the type itself."""
+    """Return the model in `Model | None`, else the container in it, else the type itself."""
     if typing.get_origin(annotation) is typing.Annotated:
         return _plain(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):

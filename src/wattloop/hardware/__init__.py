@@ -1,1 +1,1 @@
-"""Facts about machines: where their files are, and what their parts draw."""
+"""Hardware facts: files of the machine, and published figures of CPUs, GPUs, memory and chassis."""

@@ -58,7 +58,8 @@ class AnnualIntensity(NamedTuple):
 
 
 def annual_intensity(zone: str) -> AnnualIntensity:
-    """The entry for an ISO 3166 alpha-3 or alpha-2 code or an English country name, in any case.
+    """Return the entry for an ISO 3166 alpha-3 or alpha-2 code or an English country name, in any
+    case.
 
     Raises:
         ConfigError: no such country; the message lists near matches.
@@ -72,7 +73,7 @@ def annual_intensity(zone: str) -> AnnualIntensity:
 
 @cache
 def annual_intensities() -> tuple[AnnualIntensity, ...]:
-    """Every entry of the data file, by alpha-3 code."""
+    """Return every entry of the data file, by alpha-3 code."""
     with DATA_FILE.open(newline="", encoding="utf-8") as lines:
         return tuple(
             AnnualIntensity(

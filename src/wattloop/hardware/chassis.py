@@ -1,10 +1,10 @@
-"""What the rest of a node draws: power-supply efficiencies, board, disk, adapter card and fans."""
+"""Power of the rest of a node: power-supply efficiencies, board, disk, adapter card and fans."""
 
 from typing import NamedTuple
 
 
 class Fact(NamedTuple):
-    """A value and who says so. The half-width is our judgement of how far machines differ."""
+    """A value and its source. The half-width is our estimate of how far machines differ."""
 
     value: float
     half_width: float

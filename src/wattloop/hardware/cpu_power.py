@@ -1,4 +1,4 @@
-"""Power of a CPU package from how busy its cores are: one load curve per kind of processor.
+"""Model of CPU package power from core utilisation: one load curve per kind of processor.
 
     P = TDP min(limit, idle + (start - idle) min(1, n) + (curve(u) - start) phi)         [W]
 
@@ -75,7 +75,7 @@ def package_power_w(
     clock_ratio: float | None = None,
     curves: Mapping[str, LoadCurve] = PUBLISHED,
 ) -> float:
-    """Watts of a whole package.
+    """Return watts of a whole package.
 
     Args:
         processor: cores, TDP and kind.
@@ -93,7 +93,7 @@ def package_power_w(
 
 
 def clock_factor(kind: str, clock_ratio: float | None) -> float:
-    """How much more, or less, busy cores draw than in the published curve of their kind."""
+    """Return the power of busy cores relative to the published curve of their kind."""
     if clock_ratio is None:
         return 1.0
     if kind == "amd server":
@@ -102,7 +102,7 @@ def clock_factor(kind: str, clock_ratio: float | None) -> float:
 
 
 def core_activity(cores: Iterable[Sequence[float]]) -> float:
-    """Activity of a package from the busy share of each thread, grouped by core.
+    """Return the activity of a package from the busy share of each thread, grouped by core.
 
     Threads of a core are taken as busy at random, so both are busy for the product of the shares.
     """
@@ -119,7 +119,7 @@ def core_activity(cores: Iterable[Sequence[float]]) -> float:
 
 
 def even_load(activity: float, *, smt: bool) -> float:
-    """The load of each thread that gives this activity: the inverse of `core_activity`."""
+    """Return the load of each thread that gives this activity: the inverse of `core_activity`."""
     activity = min(1.0, max(0.0, activity))
     if not smt:
         return activity
@@ -129,7 +129,8 @@ def even_load(activity: float, *, smt: bool) -> float:
 
 
 def estimate_error(processor: Processor, *, clock_known: bool) -> StatedError:
-    """The stated error, meant to hold nine times in ten for a family of unmeasured processors.
+    """Return the stated error, meant to hold nine times in ten for a family of unmeasured
+    processors.
 
     It comes from families of published processors, each estimated from the others. A TDP that is
     itself a guess scales everything; its error is independent of the model's, so squares add.
@@ -141,7 +142,7 @@ def estimate_error(processor: Processor, *, clock_known: bool) -> StatedError:
 
 
 def family(processor: Processor) -> str:
-    """Kind of processor by maker: AMD's servers keep more awake and stay further below TDP.
+    """Return the kind of processor by maker.
 
     A Threadripper boosts to its limit as desktop processors do.
     """

@@ -10,11 +10,7 @@ from typing import NamedTuple
 from wattloop.hardware.host import Host
 from wattloop.hardware.sysfs_file import read_whole, whole_number
 
-# Which processor this is, and its thermal design power (TDP).
-#
-# `cpu_tdp.csv` holds what makers publish: `intel` is ark.intel.com, `amd` the product pages of
-# amd.com, `ampere` and `nvidia` their data sheets. `unpublished` marks parts that makers build for
-# one cloud and that no public page lists; their value is that of the nearest public sibling.
+# Identification of the processor, and its TDP.
 
 SERVER_W_PER_THREAD = 3.7
 
@@ -59,14 +55,14 @@ class Processor(NamedTuple):
 
 
 def processor_named(model_name: str) -> Processor | None:
-    """The table's entry for a name as the kernel prints it; None when it is not there."""
+    """Return the table's entry for a name as the kernel prints it; None when it has none."""
     return _entry(normalise(model_name)) or _mobile_by_suffix(model_name)
 
 
 def guess_processor(
     model_name: str, *, cores: int, threads: int, vendor_family_model: str = "", virtual: bool
 ) -> Processor:
-    """A processor for a name nobody knows, such as `Intel(R) Xeon(R) Processor @ 2.80GHz`.
+    """Return a processor for an unknown name, such as `Intel(R) Xeon(R) Processor @ 2.80GHz`.
 
     In a virtual machine the generation (CPUID family and model) tells the likely host part; else
     the number of cores decides.
@@ -107,7 +103,7 @@ def guess_processor(
 
 
 def normalise(model_name: str) -> str:
-    """`Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz` and `Xeon E5-2680 V4` have one form."""
+    """Normalise `Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz` and `Xeon E5-2680 V4` to one form."""
     text = re.sub(r"\((?:r|tm)\)", " ", model_name.lower())
     text = re.sub(r"\s(?:@|w/|with\s).*", " ", text)
     text = re.sub(r"\b(?:\d+-core|\w+-core)\b.*", " ", text)
@@ -246,7 +242,7 @@ class Package(NamedTuple):
 
 
 def read_packages(host: Host) -> tuple[Package, ...]:
-    """The sockets of this machine in order; empty when /proc/cpuinfo cannot be read."""
+    """Return the sockets of this machine in order; empty when /proc/cpuinfo cannot be read."""
     blocks = _blocks(host.read_text("proc", "cpuinfo") or "")
     sockets: dict[int, list[dict[str, str]]] = {}
     for block in blocks:
@@ -255,7 +251,7 @@ def read_packages(host: Host) -> tuple[Package, ...]:
 
 
 def clock_mhz(host: Host, cpu: int) -> float | None:
-    """The current clock of a logical CPU from cpufreq."""
+    """Return the current clock of a logical CPU from cpufreq."""
     kilohertz = read_whole(host.sysfs / CPU_TREE / f"cpu{cpu}/cpufreq/scaling_cur_freq")
     return None if kilohertz is None else kilohertz / 1_000
 

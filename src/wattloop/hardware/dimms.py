@@ -74,7 +74,7 @@ class Dimm(NamedTuple):
 
 
 def dimms_from_smbios(host: Host) -> tuple[Dimm, ...]:
-    """Modules in the firmware's tables; empty when there are none or they cannot be read.
+    """Return modules in the firmware's tables; empty when there are none or they cannot be read.
 
     Raises:
         PermissionError: the tables are there, for root only.
@@ -87,7 +87,7 @@ def dimms_from_smbios(host: Host) -> tuple[Dimm, ...]:
 
 
 def parse_smbios(table: bytes) -> tuple[Dimm, ...]:
-    """Installed modules among SMBIOS structures that follow one another."""
+    """Parse installed modules from consecutive SMBIOS structures."""
     dimms = []
     start = 0
     while start + 4 <= len(table):
@@ -107,7 +107,7 @@ def parse_smbios(table: bytes) -> tuple[Dimm, ...]:
 
 
 def dimms_from_dmidecode(text: str) -> tuple[Dimm, ...]:
-    """Installed modules in what `dmidecode --type 17` prints."""
+    """Parse installed modules from the output of `dmidecode --type 17`."""
     dimms = []
     for block in re.split(r"\n\s*\n", text):
         if not re.search(r"^\s*Memory Device\s*$", block, re.MULTILINE):
@@ -133,7 +133,7 @@ def dimms_from_dmidecode(text: str) -> tuple[Dimm, ...]:
 
 
 def dimms_from_setting(text: str) -> tuple[Dimm, ...]:
-    """Modules as a user writes them: `8x32`, or `4x16+2x32`, in GiB; or asks dmidecode for.
+    """Parse modules as a user writes them: `8x32`, or `4x16+2x32`, in GiB; or run dmidecode.
 
     Raises:
         ConfigError: it is neither.
@@ -223,7 +223,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def run_dmidecode(program: str = "dmidecode", timeout_s: float = 10.0) -> tuple[Dimm, ...]:
-    """Modules that dmidecode finds. It needs root; its own words are in the error if it fails.
+    """Return modules that dmidecode finds. It needs root; its message is in the error if it fails.
 
     Raises:
         CommandError: it is not there, fails, or lists none.

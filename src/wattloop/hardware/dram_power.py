@@ -1,4 +1,4 @@
-"""The thesis's model of main memory power (section 4.2, equation 4.1), and the memory in use."""
+"""Model of main memory power (thesis, section 4.2, equation 4.1), and the memory in use."""
 
 import math
 import os
@@ -12,7 +12,7 @@ from wattloop.hardware.dimms import Dimm
 
 
 class MemoryUse:
-    """Reads `meminfo`: (MemTotal - MemAvailable) / MemTotal."""
+    """Reader of `meminfo`: (MemTotal - MemAvailable) / MemTotal."""
 
     def __init__(self, procfs: Path) -> None:
         self.path = procfs / "meminfo"
@@ -20,7 +20,7 @@ class MemoryUse:
     def used_fraction(self) -> float | Gap:
         """Share of the memory in use, 0 to 1."""
         try:
-            # The kernel makes the file anew for each open; its first lines are all we need.
+            # The kernel generates the file for each open; only its first lines are needed.
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 head = os.read(fd, 512)
@@ -71,7 +71,7 @@ def dram_power_w(dimms: Iterable[Dimm], used_fraction: float) -> float:
 
 
 def memory_use_factor(used_fraction: float) -> float:
-    """mem_use: how much of the base power is drawn at this usage."""
+    """Return mem_use: the share of the base power at this usage."""
     for bound, factor in TIERS:
         if used_fraction < bound:
             return factor
@@ -85,7 +85,7 @@ def base_power_w(dimm: Dimm) -> float:
 
 
 def is_low_power(dimm: Dimm) -> bool:
-    """Whether it is of the kind that laptops have."""
+    """Return True for the kind of memory that laptops have."""
     return dimm.technology.startswith("LPDDR") or dimm.form in ("SODIMM", "Row Of Chips")
 
 

@@ -1,4 +1,4 @@
-"""Reading GPUs from YAML: ours quickly, the user's with errors that name file, line and field."""
+"""GPU data files in YAML: the shipped ones, and the user's with errors by file, line and field."""
 
 import math
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ LEAST = {
     **dict.fromkeys(("memory_bytes_s", "pcie_bytes_s", "link_bytes_s"), 1e8),
     **dict.fromkeys(PEAKS, 1e8),
 }
-"""No GPU has less: whoever wrote 80 for 80 GB, or 989 for 989 TFLOPS, took another unit."""
+"""No GPU has less: 80 for 80 GB, or 989 for 989 TFLOPS, is in the wrong unit."""
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
 FIELDS = tuple(f.name for f in fields(Gpu))
 
 
 def read_shipped_gpu(path: Path) -> Gpu:
-    """A file of the package: its content is tested, so it is not looked at again."""
+    """Read a file of the package: its content is tested, so it is not validated again."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -38,7 +38,7 @@ def read_shipped_gpu(path: Path) -> Gpu:
 
 
 def read_user_gpu(name: str, known: Mapping[str, Gpu]) -> Gpu:
-    """A file of the user: a whole GPU, or some figures of a known one.
+    """Read a file of the user: a whole GPU, or some figures of a known one.
 
     A file called like a known GPU (or whose `name` is one's) changes what it gives;
     `like: h100-sxm` starts a new GPU from another one.
@@ -53,7 +53,7 @@ def read_user_gpu(name: str, known: Mapping[str, Gpu]) -> Gpu:
     if like is not None and like not in known:
         variants = [other for other in known if other.startswith(f"{like}-")]
         near = f"use {' or '.join(variants)}" if variants else nearest(like, tuple(known))
-        raise _error(lined, "like", f"is no known GPU; {near}")
+        raise _error(lined, "like", f"is not a known GPU; {near}")
     base = known.get(like or own_name)
     stated = values.pop("sources", {})
     said = stated.pop("*", f"user file {name}")
@@ -81,7 +81,7 @@ def read_user_gpu(name: str, known: Mapping[str, Gpu]) -> Gpu:
 
 
 def _checked(lined: YamlWithLines, key: str, value: Any) -> Any:
-    """The value of one field, or what is wrong with it."""
+    """Return the value of one field, or raise its fault."""
     if key in (*TEXTS, "like"):
         if not isinstance(value, str) or not value.strip():
             raise _error(lined, key, f"must be text, not {value!r}")
@@ -124,7 +124,7 @@ def _number(
     lined: YamlWithLines, place: tuple[str, ...], value: Any, *, zero: bool = False
 ) -> float:
     try:
-        # YAML takes 67e12 for text: it wants a dot and a sign. People need not know that.
+        # YAML takes 67e12 for text: it requires a dot and a sign. Users need not know that.
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan

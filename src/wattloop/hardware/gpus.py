@@ -1,4 +1,4 @@
-"""What makers publish of their GPUs: a table of data files, and names that people use for them.
+"""Table of GPUs with their published figures, and lookup by the names that people use.
 
 `gpu_data/NAME.yaml` holds one GPU each, with the source of every figure. Files of the user, in
 `~/.config/wattloop/gpus`, override figures of known GPUs and add others (docs/gpus.md).
@@ -38,7 +38,7 @@ class Gpu:
         sms: streaming multiprocessors or compute units.
         base_clock_mhz, boost_clock_mhz: of the SMs; the peaks hold at boost.
         tdp_w, cap_min_w, cap_max_w: factory power limit and the range it may be set to.
-        idle_w: drawn with a context open and nothing to do; None when nobody published it.
+        idle_w: drawn with a context open and nothing to do; None when it is not published.
         link_bytes_s: NVLink or Infinity Fabric of one GPU, both directions together; 0 for none.
         link_gpus: how many GPUs of a node that link joins; 0 for none.
         pcie_bytes_s: one direction.
@@ -74,12 +74,13 @@ class Gpu:
         return hash((self.name, self.product, self.tdp_w, self.memory_bytes))
 
     def source(self, figure: str) -> str:
-        """Where the figure of this field comes from."""
+        """Return the source of this field's figure."""
         return self.sources.get(figure) or self.sources.get("*", "")
 
 
 def gpu_named(text: str) -> Gpu:
-    """The GPU called `text`: `h200`, `NVIDIA H200`, `A100-SXM4-40GB`, or a path `my_gpu.yaml`.
+    """Return the GPU called `text`: `h200`, `NVIDIA H200`, `A100-SXM4-40GB`, or a path
+    `my_gpu.yaml`.
 
     Case, maker, punctuation and the number after SXM do not matter. A name that fits several
     variants means the one with the highest power limit (SXM rather than PCIe), then with most
@@ -93,7 +94,7 @@ def gpu_named(text: str) -> Gpu:
 
         return read_user_gpu(text, {gpu.name: gpu for gpu in known_gpus()})
     exact = _key(text)
-    # a name and nothing else: `../x` and `/tmp/x` would be files of somebody else
+    # a name and nothing else: `../x` and `/tmp/x` would be other files
     is_name = re.fullmatch(r"[a-z0-9-]+", exact) is not None
     if is_name and not _user_files() and (SHIPPED / f"{exact}.yaml").is_file():
         return _shipped(exact)  # the usual case reads one file
@@ -104,7 +105,7 @@ def gpu_named(text: str) -> Gpu:
 
 
 def gpu_of_table(name: str) -> Gpu:
-    """The same by its name alone, for names that others wrote: files are not opened.
+    """Return a GPU by its name alone, for untrusted names: files are not opened.
 
     Raises:
         ConfigError: no such GPU, or the name of a file.
@@ -115,7 +116,7 @@ def gpu_of_table(name: str) -> Gpu:
 
 
 def variant_assumed(text: str) -> str:
-    """What to tell people of a name that fits several variants; empty when it fits one."""
+    """Return a note for a name that fits several variants; empty when it fits one."""
     if _is_path(text):
         return ""
     matches = _matches(text)
@@ -126,13 +127,13 @@ def variant_assumed(text: str) -> str:
 
 
 def known_gpus() -> tuple[Gpu, ...]:
-    """Every GPU of the table and of the user's files, by name."""
+    """Return every GPU of the table and of the user's files, by name."""
     files = _user_files()
     return _known(tuple((path, _changed_ns(path)) for path in files))
 
 
 def user_folder() -> Path:
-    """Where a user keeps GPUs of their own."""
+    """Return the folder of the user's own GPU files."""
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(base) / "wattloop" / "gpus"
 
@@ -176,7 +177,7 @@ def _is_path(text: str) -> bool:
 
 
 def _matches(text: str) -> list[Gpu]:
-    """GPUs that carry all words of the name, the one meant first."""
+    """Return GPUs that carry all words of the name, the best match first."""
     wanted = _words(text)
     if not wanted:
         return []

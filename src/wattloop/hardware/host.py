@@ -1,4 +1,4 @@
-"""Where this machine's files are, and who it is."""
+"""The host: roots of its file trees, and its identity."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ class Host:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Host":
-        """Roots named by `WATTLOOP_SYSFS_ROOT` and `WATTLOOP_PROCFS_ROOT`."""
+        """Return roots named by `WATTLOOP_SYSFS_ROOT` and `WATTLOOP_PROCFS_ROOT`."""
         env = os.environ if environment is None else environment
         return cls(
             sysfs=Path(env.get("WATTLOOP_SYSFS_ROOT") or "/sys"),

@@ -1,4 +1,4 @@
-"""Sensor chips as the kernel lists them below `class/hwmon`."""
+"""Sensor chips of the kernel's `class/hwmon`."""
 
 import re
 from collections.abc import Iterator

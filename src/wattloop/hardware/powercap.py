@@ -1,4 +1,4 @@
-"""The kernel's powercap tree: its energy zones, what each one counts, and its power limits."""
+"""The kernel's powercap tree: energy zones, their domains, and their power limits."""
 
 import os
 import re
@@ -17,7 +17,7 @@ MIRROR_WAIT_S = 0.0005
 
 
 class Zone:
-    """One zone of the tree: its counter, its domain's name, and why it cannot be read."""
+    """One zone of the tree: its counter, its domain's name, and the reason if it cannot be read."""
 
     def __init__(self, directory: Path, name: str, scope: Scope, inside: str | None) -> None:
         self.directory = directory
@@ -89,7 +89,7 @@ def all_zones(host: Host) -> list[Zone]:
 
 
 def without_mirrors(zones: Sequence[Zone], sleep: Callable[[float], None]) -> list[Zone]:
-    """The zones, less those of other dies that show a counter which is there already.
+    """Return the zones without those of other dies that show an existing counter.
 
     On AMD processors of several dies (Zen 1 and 2) the kernel lists a package for each die, and
     all of them show the one counter of the socket. Machines without dies are not looked at.
@@ -117,7 +117,7 @@ _DIE = re.compile(r"(cpu|dram):(\d+)/die:\d+(/.+)?")
 
 
 def _same_counter(first: Zone, second: Zone, sleep: Callable[[float], None]) -> bool:
-    """Equal now, and still equal after it has moved: two counters of their own never are."""
+    """Return True if both are equal, also after a change: two independent counters never are."""
     begin = _shared_value(first, second)
     if begin is None:
         return False
@@ -183,7 +183,7 @@ def _tree_order(directory: Path) -> tuple[bool, list[int], str]:
 def _zone(directory: Path) -> Zone:
     label = read_text(directory / "name")
     if not label:
-        # Nobody can tell what it counts, but that there is something must be said.
+        # Its content is unknown, but its existence is reported.
         zone = Zone(directory, directory.name, Scope.OTHER, None)
         zone.refusal = zone.refusal or f"{directory / 'name'} is not readable"
         return zone

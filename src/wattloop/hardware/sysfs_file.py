@@ -1,4 +1,4 @@
-"""Files of the kernel: small texts, and numbers that are read again and again."""
+"""Files of the kernel: small texts, and numbers that are read repeatedly."""
 
 import errno
 import math
@@ -10,11 +10,11 @@ from wattloop.core.records import Gap
 LONGEST_NUMBER = 20
 
 
-"""Digits of the largest 64-bit number; what is longer is no number of the kernel's."""
+"""Digits of the largest 64-bit number; a longer text is not a number of the kernel."""
 
 
 def read_text(path: Path) -> str:
-    """Stripped content; empty when the file is not there or not readable."""
+    """Return the stripped content; empty when the file is missing or not readable."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -22,7 +22,7 @@ def read_text(path: Path) -> str:
 
 
 def read_whole(path: Path) -> int | None:
-    """The whole number in a file; None when it holds anything else or cannot be read."""
+    """Return the whole number in a file; None when it holds anything else or cannot be read."""
     return whole_number(read_text(path))
 
 
@@ -81,7 +81,7 @@ class NumberFile:
         return self._number(data.strip())
 
     def sample(self) -> bytes | float | Gap:
-        """The file's text if it can be had in one call, else what `read` returns."""
+        """Return the file's text if one call is enough, else the result of `read`."""
         try:
             data = os.pread(self._fd, _LONGEST, 0)
         except OSError:  # not open, or trouble: the long way finds out
@@ -96,7 +96,7 @@ class NumberFile:
         return self._number(sampled.strip()) if isinstance(sampled, bytes) else sampled
 
     def refusal(self) -> str:
-        """Why the file cannot be opened and read; empty when it can.
+        """Return why the file cannot be opened and read; empty when it can.
 
         A file that opens but holds no number at this moment, or whose device is asleep, is not
         refused: its readings are gaps until it does.

@@ -44,14 +44,14 @@ REGISTER_PERIOD_S = 0.001
 CACHED_PERIOD_S = 2.0
 
 
-"""Drivers that let everybody read give out a value up to 1 to 2 s old on purpose."""
+"""Drivers that let every user read return values up to 1 to 2 s old on purpose."""
 
 
 REMEDY = "run 'sudo chmod a+r {path}', see docs/meters/amd-cpu.md"
 
 
 def detect(context: Context) -> Sequence["AmdCpu"]:
-    """The sockets of `amd_energy` that neither powercap nor perf counts already."""
+    """Find the sockets of `amd_energy` that neither powercap nor perf counts already."""
     sockets = _find_sockets(context.host)
     counted = _counted(context) if sockets else frozenset()
     left = [socket for socket in sockets if socket.name not in counted]
@@ -66,7 +66,7 @@ def detect(context: Context) -> Sequence["AmdCpu"]:
 
 
 def detect_second_source(context: Context) -> Sequence["AmdCpu"]:
-    """The sockets of `amd_energy`, whether or not something else counts them too."""
+    """Find the sockets of `amd_energy`, whether or not another meter counts them too."""
     return _open(context.host, _find_sockets(context.host))
 
 
@@ -136,7 +136,7 @@ def _open(host: Host, sockets: Sequence[_Socket]) -> Sequence[AmdCpu]:
 
 
 def _counted(context: Context) -> frozenset[str]:
-    """Domains that finer sources of the same joules read."""
+    """Return domains that finer sources of the same joules read."""
     names = rapl.readable_names(context.host)
     try:
         meters = perf.detect(context)

@@ -80,7 +80,7 @@ def _refusal(smi: MeterUnavailable, refused: Sequence[Missing]) -> MeterUnavaila
 
 
 def nvidia_count(host: Host) -> int:
-    """How many numbers NVIDIA cards have taken."""
+    """Return how many numbers NVIDIA cards use."""
     try:
         return sum(1 for _ in (host.procfs / "driver/nvidia/gpus").iterdir())
     except OSError:
@@ -108,13 +108,13 @@ class Gauge(NamedTuple):
     per_unit: float
 
     def read(self) -> Reading:
-        """The value, or why there is none."""
+        """Read the value, or a gap with the reason."""
         value = self.file.read()
         return value if isinstance(value, Gap) else value / self.per_unit
 
 
 def detect_hwmon(cards: Sequence[AmdCard]) -> tuple["AmdHwmon | None", tuple[Missing, ...]]:
-    """The cards that have a power file, and why others have none."""
+    """Find the cards that have a power file, and the reasons why others have none."""
     readable: list[tuple[AmdCard, Gauge]] = []
     refused: list[Missing] = []
     for card in cards:
@@ -163,7 +163,7 @@ class AmdHwmon(Meter):
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """What the driver shows beside power."""
+        """Signals of the driver other than power."""
         return tuple(Signal(gauge.name, gauge.unit) for gauge in self._signal_gauges)
 
     def read(self) -> Sequence[Reading]:
@@ -223,7 +223,7 @@ def _domain(card: AmdCard, gauge: Gauge) -> Domain:
 
 
 def limit_note(limit_w: float | None, default_w: float | None) -> str:
-    """What the limit is, for people."""
+    """Describe the limit for people."""
     if limit_w is None:
         return ""
     if default_w is not None and limit_w < default_w:
@@ -272,7 +272,7 @@ def handles_by_address(smi: Any) -> dict[str, Any]:
 
 
 def inspect(smi: Any, card: AmdCard, handle: Any) -> Gpu:
-    """Facts of a card that do not change while we read it."""
+    """Read the constant facts of a card."""
     try:
         model = str(smi.amdsmi_get_gpu_asic_info(handle)["market_name"])
     except (smi.AmdSmiException, KeyError):
@@ -295,7 +295,7 @@ def _cap_w(cap: float) -> float:
 
 
 def attempt(smi: Any, call: Call, gpu: Gpu, handle: Any = None) -> Reading:
-    """The call's value, or a gap that says why there is none."""
+    """Return the call's value, or a gap with the reason."""
     name = gpu.card.name
     try:
         return float(call(smi, gpu, gpu.handle if handle is None else handle))
@@ -307,7 +307,7 @@ def attempt(smi: Any, call: Call, gpu: Gpu, handle: Any = None) -> Reading:
 
 
 def reason(error: Exception) -> str:
-    """What the library says, on one line."""
+    """Return the library's message, on one line."""
     return " ".join(str(getattr(error, "err_info", error)).split())
 
 
@@ -319,7 +319,7 @@ def energy_j(smi: Any, gpu: Gpu, handle: Any) -> float:
 
 
 def power_w(smi: Any, gpu: Gpu, handle: Any) -> float:
-    """Watts of the socket; ValueError where the card reports none."""
+    """Return watts of the socket; ValueError where the card reports none."""
     info = smi.amdsmi_get_power_info(handle)
     for key in ("current_socket_power", "average_socket_power", "socket_power"):
         value = info.get(key)

@@ -1,4 +1,4 @@
-"""The contract every meter keeps."""
+"""Contract of meters: domains, readings, signals, and the context of detection."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Reading = float | Gap
 
 
 class Context(NamedTuple):
-    """What `detect` functions are given: the machine, the user's settings and the clock."""
+    """Input of `detect` functions: the machine, the user's settings and the clock."""
 
     host: Host = Host()
     settings: Settings = Settings()
@@ -48,7 +48,7 @@ class Meter(ABC):
     @property
     @abstractmethod
     def domains(self) -> tuple[Domain, ...]:
-        """What it reads. Fixed for the life of the meter."""
+        """Domains of the meter. Fixed for its life."""
 
     @abstractmethod
     def read(self) -> Sequence[Reading]:
@@ -57,7 +57,7 @@ class Meter(ABC):
         """
 
     def sample(self) -> Any:
-        """A reading in whatever form is cheapest to take; `decoded` makes readings of it later.
+        """Take a reading in the cheapest form; `decoded` converts it later.
 
         Code that runs once in a while runs from a cold cache, ten times slower than in a loop:
         what need not be done at the moment of a reading is done for many readings at once.
@@ -65,13 +65,13 @@ class Meter(ABC):
         return self.read()
 
     def decoded(self, sampled: Any) -> Sequence[Reading]:
-        """The readings that `sample` took."""
+        """Convert the readings that `sample` took."""
         readings: Sequence[Reading] = sampled
         return readings
 
     @property
     def refused(self) -> tuple[Missing, ...]:
-        """Parts of the node that this meter found but may not or cannot read, and the remedy.
+        """Parts of the node that this meter found but cannot read, and the remedy.
 
         They belong among the missing parts of every window. Fixed for the life of the meter.
         """
@@ -79,15 +79,15 @@ class Meter(ABC):
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """What `read_signals` returns, in order."""
+        """Signals that `read_signals` returns, in order."""
         return ()
 
     def read_signals(self) -> Sequence[Reading]:
-        """One value per signal, or a `Gap`. Never raises for a fault of the device."""
+        """Read one value per signal, or a `Gap`. Never raises for a fault of the device."""
         return ()
 
     def close(self) -> None:
         """Release files and handles; called once, after the last read."""
 
     def after_fork_in_child(self) -> None:
-        """Forget handles that a forked child must not share. Nothing to do for most meters."""
+        """Drop handles that a forked child must not share. Most meters have none."""

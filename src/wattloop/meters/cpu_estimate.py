@@ -31,7 +31,7 @@ CLOCK_CPUS = 8
 
 
 def detect(context: Context) -> Sequence["CpuEstimate"]:
-    """Available wherever /proc/stat and /proc/cpuinfo can be read."""
+    """Return the estimate wherever /proc/stat and /proc/cpuinfo can be read."""
     host = context.host
     packages = read_packages(host)
     ticks = _read_ticks(host)
@@ -126,14 +126,14 @@ class CpuEstimate(Meter):
         self._power_w = [self._package_w(i, busy) for i in range(len(self._packages))]
 
     def _evaluate(self) -> None:
-        """Add the energy since the last evaluation, if enough time has passed to know it."""
+        """Add the energy since the last evaluation, if enough time has passed."""
         now_s = self._clock.now_s()
         elapsed_s = now_s - self._at_s
         if self._closed or elapsed_s < MIN_INTERVAL_S:
             return
         ticks = _read_ticks(self._host)
         if isinstance(ticks, Gap):
-            # The joules of this stretch stay owed: the next good read covers it whole.
+            # The joules of this time are added by the next good read.
             self._fault = ticks
             return
         self._fault = None

@@ -22,7 +22,7 @@ than the model when idle, up to 65 % more under load, since the model does not s
 LOW_POWER_ERROR = 0.8
 
 
-"""Laptop memory: there is no measurement to compare with (docs/meters/dram.md)."""
+"""Laptop memory, without a measurement to compare with (docs/meters/dram.md)."""
 
 
 REMEDY = (
@@ -32,7 +32,7 @@ REMEDY = (
 
 
 def detect(context: Context) -> Sequence["Dram"]:
-    """The model, unless the memory's power is measured here."""
+    """Return the model, unless the memory's power is measured here."""
     measured_by = _measured_by(context)
     if measured_by:
         raise MeterUnavailable(
@@ -42,7 +42,7 @@ def detect(context: Context) -> Sequence["Dram"]:
 
 
 def detect_second_source(context: Context) -> Sequence["Dram"]:
-    """The model, whether or not the memory's power is measured too."""
+    """Return the model, whether or not the memory's power is measured too."""
     dimms, origin = _modules(context)
     use = MemoryUse(context.host.procfs)
     reading = use.used_fraction()
@@ -97,7 +97,7 @@ def _measured_by(context: Context) -> str:
 
 
 def _modules(context: Context) -> tuple[tuple[Dimm, ...], str]:
-    """What the user says, else what the firmware says."""
+    """Return the modules that the user states, else those of the firmware."""
     host, asked = context.host, context.settings.dimms
     if asked and asked != DMIDECODE:
         return dimms_from_setting(asked), "from the setting dimms"

@@ -1,6 +1,4 @@
-"""Sensors that are plain files: Intel GPUs, NVIDIA Grace and Jetson, batteries, and the user's
-own.
-"""
+"""Sensors that are plain files: Intel GPUs, NVIDIA Grace and Jetson, batteries, and custom ones."""
 
 import glob
 import re
@@ -25,14 +23,16 @@ from wattloop.meters.base import Reading
 
 
 class Sensor(Protocol):
-    """Something that gives watts or joules."""
+    """Interface of a sensor that gives watts or joules."""
 
     def read(self) -> Reading:
         """Watts or joules, or a gap."""
         ...
 
     def refusal(self) -> tuple[str, Path | None]:
-        """Why it cannot be read at all and which file is to blame; ("", None) when it can."""
+        """Return the reason why it cannot be read and the file concerned; ("", None) when it
+        can.
+        """
         ...
 
     def close(self) -> None: ...
@@ -102,7 +102,7 @@ class BatterySensor:
         )
 
     def status(self) -> str:
-        """What the kernel says the battery does."""
+        """Return the battery's state from the kernel."""
         try:
             return self._status.read_text(errors="replace").strip()
         except OSError:
@@ -131,7 +131,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 def configured_gauges(
     entries: Sequence[Mapping[str, Any]], host: Host
 ) -> tuple[list[Gauge], list[Missing]]:
-    """A gauge for every file that the entries name, and the entries that name none.
+    """Return a gauge for every file that the entries name, and the entries without a file.
 
     Raises:
         ConfigError: an entry is wrong; the message names it and what is allowed.
@@ -418,7 +418,7 @@ def grace_modules(host: Host) -> Iterator[Gauge]:
 
 
 def has_grace(host: Host) -> bool:
-    """Whether a Grace socket is measured, whose power already contains the memory's."""
+    """Return True if a Grace socket is measured, whose power already contains the memory's."""
     return any(part == "Grace" for _, part, _ in _grace_meters(host))
 
 
@@ -468,7 +468,7 @@ def _grace_meters(host: Host) -> Iterator[tuple[Path, str, int]]:
     for chip in find_chips(host):
         if chip.name not in ("power_meter", "acpitz"):
             continue
-        # The files lie beside the name, or with the ACPI device one level down.
+        # The files are next to the name, or with the ACPI device one level down.
         for directory in (chip.directory, chip.directory / "device"):
             label = read_text(directory / "power1_oem_info")
             match = re.fullmatch(r"(Module|Grace|CPU|SysIO) Power Socket (\d+)", label)

@@ -1,4 +1,4 @@
-"""Memory in use, as a signal. Offered whether or not anything measures the memory's power."""
+"""Memory in use, as a signal without energy."""
 
 from collections.abc import Sequence
 from typing import ClassVar

@@ -87,7 +87,7 @@ class Ipmi(PolledNode):
 
 
 def parse_power_w(text: str) -> float | Gap:
-    """Watts in what `ipmitool dcmi power reading` prints."""
+    """Parse the watts of `ipmitool dcmi power reading`."""
     match = re.search(r"Instantaneous power reading\s*:\s*(\d+(?:\.\d+)?)\s*Watts", text)
     if match is None:
         return Gap("ipmitool printed no instantaneous power reading")

@@ -67,7 +67,7 @@ class Card:
 
 
 def inspect(nvml: Any, index: int, counters: dict[str, bool]) -> Card | Missing:
-    """What card `index` offers, or why it cannot be measured.
+    """Return the facts of card `index`, or the reason why it cannot be measured.
 
     `counters` remembers which models have the energy counter: asking takes 4 ms, and cards of one
     model agree.
@@ -141,7 +141,7 @@ def _limit_note(limit_mw: int | None, default_mw: int | None) -> str:
 
 
 def partitioned(nvml: Any, handle: Any, name: str, model: str) -> Missing | None:
-    """Cards shared by hardware partitions have one power sensor for all of them."""
+    """Return True for cards in hardware partitions, which share one power sensor."""
     mig = _optional(nvml, nvml.nvmlDeviceGetMigMode, handle)
     if mig is not None and mig[0] == MIG_ON:
         return Missing(
@@ -217,7 +217,9 @@ def _has_instant(nvml: Any, handle: Any) -> bool:
 
 
 def _answers(nvml: Any, call: Callable[[Any], Any], handle: Any) -> bool:
-    """Whether the card supports the call; a passing fault counts as yes, a gone card raises."""
+    """Return True if the card supports the call; a transient fault counts as yes, a lost card
+    raises.
+    """
     try:
         call(handle)
     except nvml.NVMLError as error:
@@ -228,7 +230,7 @@ def _answers(nvml: Any, call: Callable[[Any], Any], handle: Any) -> bool:
 
 
 def _optional(nvml: Any, call: Callable[[Any], Any], handle: Any) -> Any:
-    """The call's value, or None where the card does not offer it."""
+    """Return the call's value, or None where the card does not offer it."""
     try:
         return call(handle)
     except nvml.NVMLError as error:
@@ -241,13 +243,10 @@ def _text(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-# NVIDIA GPUs: the energy counter, and power for the shape between its steps.
-#
-# The counter is exact in total but takes milliseconds to read and changes ten times a second; the
-# power reading takes microseconds. Both have the domain `gpu:N`, N being NVML's index (that of
-# `nvidia-smi`): CUDA_VISIBLE_DEVICES does not renumber cards. Which of them a run counts is
-# decided
-# in `measure.visible_gpus`.
+# Counter and power. The counter is exact in total but takes milliseconds to read and changes ten
+# times a second; the power reading takes microseconds. Both have the domain `gpu:N`, N being NVML's
+# index (that of `nvidia-smi`): CUDA_VISIBLE_DEVICES does not renumber cards. `meters.visible_gpus`
+# decides which of them a run counts.
 
 COUNTER_READ_COST_S = 0.004
 
@@ -276,7 +275,7 @@ IMPLAUSIBLE = 2.0
 
 
 def detect(context: Context) -> Sequence[Meter]:
-    """A meter for power and one for the counters, as far as the cards have them."""
+    """Find a meter for power and one for the counters, as far as the cards have them."""
     nvml = nvml_library.open_nvml(context.host)
 
     cards: list[Card] = []

@@ -1,4 +1,4 @@
-"""NVIDIA's management library (NVML) through nvidia-ml-py: opening it, and what its errors mean."""
+"""NVIDIA's management library (NVML) through nvidia-ml-py: initialisation, errors and remedies."""
 
 import contextlib
 import os
@@ -78,7 +78,7 @@ _PERMANENT = UNSUPPORTED | {NO_PERMISSION, GPU_IS_LOST, RESET_REQUIRED}
 
 
 def open_nvml(host: Host) -> Any:
-    """The initialised `pynvml` module; `shut_down` releases it.
+    """Return the initialised `pynvml` module; `shut_down` releases it.
 
     Raises:
         MeterUnavailable: without a driver this takes under 2 ms, since nvidia-ml-py (40 ms to
@@ -110,7 +110,7 @@ def open_nvml(host: Host) -> Any:
 
 
 def shut_down(nvml: Any) -> None:
-    """Release the library; a driver that hangs delays us by a second, not for ever."""
+    """Release the library; a driver that hangs delays this by a second at most."""
 
     def quietly() -> None:
         # An error means "already shut down" or "the driver is gone": nothing left to release.
@@ -126,23 +126,23 @@ def shut_down(nvml: Any) -> None:
 
 
 def error_code(error: Exception) -> int:
-    """The nvmlReturn_t of an NVMLError."""
+    """Return the nvmlReturn_t of an NVMLError."""
     return int(getattr(error, "value", 999))
 
 
 def is_unsupported(error: Exception) -> bool:
-    """Whether the card will never answer this call."""
+    """Return True if the card will never answer this call."""
     return error_code(error) in UNSUPPORTED
 
 
 def explain(error: Exception) -> tuple[str, str]:
-    """What happened and what to do about it."""
+    """Explain an error and its remedy."""
     code = error_code(error)
     return _MEANING.get(code, (f"NVML error {code}", ""))
 
 
 def gap(domain: str, code: int) -> Gap:
-    """The reading that an error leaves behind."""
+    """Return the gap for an error."""
     reason, _ = _MEANING.get(code, (f"NVML error {code}", ""))
     return Gap(f"{domain}: {reason}", lost=code in _PERMANENT)
 

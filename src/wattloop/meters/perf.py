@@ -1,4 +1,4 @@
-"""CPU and DRAM energy from the kernel's `power` event source, the second way to RAPL."""
+"""CPU and DRAM energy from the kernel's `power` perf events, the second interface to RAPL."""
 
 import errno
 import math
@@ -44,7 +44,7 @@ LEAVES = {
 
 
 def detect(context: Context) -> Sequence["Perf"]:
-    """The energy events of domains that powercap does not read already."""
+    """Find the energy events of domains that powercap does not read already."""
     events = find_events(context.host)
     taken = rapl.readable_names(context.host)
     left = [event for event in events if event.name not in taken]
@@ -58,7 +58,7 @@ def detect(context: Context) -> Sequence["Perf"]:
 
 
 def detect_second_source(context: Context) -> Sequence["Perf"]:
-    """The energy events, whether or not powercap reads the same domains."""
+    """Find the energy events, whether or not powercap reads the same domains."""
     return _opened(context.host, find_events(context.host))
 
 
@@ -192,7 +192,7 @@ def _name(socket: str, leaf: str) -> str:
 
 
 def _sockets(host: Host, cpus: Sequence[int]) -> dict[int, str]:
-    """Which socket (or die) each CPU of the mask stands for.
+    """Return the socket (or die) that each CPU of the mask represents.
 
     Intel counts by die where a package has several. AMD counts by package, though some kernels
     (6.9 to 6.11) list one CPU for each core complex: their counts are the same joules again.

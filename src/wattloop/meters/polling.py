@@ -12,16 +12,16 @@ T = TypeVar("T")
 
 
 class Poller(Generic[T]):
-    """Calls `poll` again and again in a daemon thread and keeps its latest answer.
+    """A daemon thread that calls `poll` repeatedly and stores its latest answer.
 
-    The thread starts with the first question, so that detecting a meter starts nothing.
+    The thread starts with the first `latest`, so that detecting a meter starts nothing.
 
     Args:
         poll: asks the device; returns its answer or a `Gap`. A raised exception becomes a `Gap`.
         clock: for the age of the answer.
         period_s: pause between two calls.
-        stale_s: an answer older than this is no longer given out.
-        finish: called in the thread after the last poll, to put back what was changed.
+        stale_s: an answer older than this is not returned.
+        finish: called in the thread after the last poll, to restore what was changed.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Poller(Generic[T]):
         self.forget()
 
     def forget(self) -> None:
-        """Start anew with the next `latest`; also for a forked child, where no thread survives."""
+        """Restart with the next `latest`; also for a forked child, where no thread survives."""
         self._latest: tuple[float, T] | None = None
         self._fault = Gap("no answer yet")
         self._answered = threading.Event()
@@ -49,7 +49,7 @@ class Poller(Generic[T]):
         self._thread: threading.Thread | None = None
 
     def latest(self) -> T | Gap:
-        """The newest answer, or why there is none, with the age of the last good one."""
+        """Return the newest answer, or a gap with the age of the last good one."""
         if self._stop.is_set():
             return Gap("the meter is closed")
         self._start()

@@ -33,7 +33,7 @@ READ_PERMISSION_REMEDY = (
 
 
 def detect(context: Context) -> Sequence["Rapl"]:
-    """The powercap zones that can be read."""
+    """Find the powercap zones that can be read."""
     zones = find_zones(context.host)
     if not zones:
         raise MeterUnavailable(
@@ -53,12 +53,12 @@ def detect(context: Context) -> Sequence["Rapl"]:
 
 
 def readable_names(host: Host) -> frozenset[str]:
-    """Names of the domains that `detect` would offer; other meters stand back for them."""
+    """Return names of the domains that `detect` would offer; other meters then leave them out."""
     return frozenset(zone.name for zone in find_zones(host) if not zone.refusal)
 
 
 class Rapl(Meter):
-    """Reads `energy_uj` files that are kept open."""
+    """Meter of `energy_uj` files that are kept open."""
 
     name: ClassVar[str] = "rapl"
     shared: ClassVar[bool] = True
@@ -99,7 +99,7 @@ def _joules(microjoules: float | Gap) -> Reading:
 
 
 def _remedy(zone: Zone) -> str:
-    """What would make an unreadable zone readable."""
+    """Return the remedy for an unreadable zone."""
     denied = zone.refusal.endswith("permission denied")
     return READ_PERMISSION_REMEDY.format(path=zone.path) if denied else ""
 
@@ -124,7 +124,7 @@ def _domain(zone: Zone) -> Domain:
 
 
 def _design_power(zone: Zone) -> tuple[float | None, str]:
-    """The power a zone is made for, or the lower limit that is enforced on it."""
+    """Return the design power of a zone, or the lower limit that is enforced on it."""
     maximum_w, limit_w = zone.long_term_w
     if maximum_w is None:
         return None, ""

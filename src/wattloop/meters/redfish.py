@@ -28,7 +28,9 @@ MOST_W = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the controller is. The credentials never appear in a `repr`, a message or a source."""
+    """Address of the controller. The credentials never appear in a `repr`, a message or a
+    source.
+    """
 
     origin: str
     path: str
@@ -67,7 +69,7 @@ class Endpoint:
 
 
 class Client:
-    """One controller; remembers which of its resources have power readings."""
+    """Client of one controller; caches which of its resources have power readings."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
         self._endpoint = endpoint
@@ -88,7 +90,7 @@ class Client:
                 self._sensors = self._find_sensors()
             return sum(self._sensor_w(path, kind) for path, kind in self._sensors)
         except _FaultError as fault:
-            # The next poll looks for the sensors anew: chassis come and go.
+            # The next poll searches the sensors again: chassis may be added and removed.
             self._sensors = None
             return Gap(f"Redfish {self._endpoint.origin}: {fault}")
 
@@ -149,7 +151,7 @@ class Client:
 
 
 class _FaultError(Exception):
-    """Why the controller's answer is of no use, in words for a person."""
+    """The reason why the controller's answer is unusable, for people."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -192,7 +194,7 @@ TIMEOUT_S = 5.0
 
 
 def detect(context: Context) -> Sequence["Redfish"]:
-    """Only where `redfish_url` names a controller; nothing is asked of it yet."""
+    """Return the meter only where `redfish_url` names a controller; sends no request yet."""
     url = context.settings.redfish_url
     if not url:
         raise MeterUnavailable(

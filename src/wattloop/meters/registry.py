@@ -1,4 +1,4 @@
-"""Which meters exist, and which of them can be used here.
+"""Registry of meters: the known ones, and those that can be used on this machine.
 
 Meters are listed here by hand, best source first. Third parties add theirs through the
 entry-point group `wattloop.meters`: an object `detect(context) -> Sequence[Meter]`.
@@ -50,11 +50,11 @@ ASKED_FOR_BY = {
 ENTRY_POINT_GROUP = "wattloop.meters"
 
 
-FAULT_REMEDY = "this is a fault of the meter: report it to whoever wrote it, with this line"
+FAULT_REMEDY = "this is a fault of the meter: report it to its author, with this line"
 
 
 class Inventory:
-    """What can be read here, and what cannot, with reasons."""
+    """Meters of this machine, and missing ones with reasons."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Inventory:
         self.meters = [] if meters is None else meters
         self.refusals = [] if refusals is None else refusals
         self.names: list[str] = []
-        """For each meter, the name under which it was looked for."""
+        """For each meter, the name under which it was detected."""
 
     def missing(self) -> list[Missing]:
         """Parts of the node that exist but that no meter reads."""
@@ -89,11 +89,11 @@ class Inventory:
 
 
 def detect(context: Context, *, explain: bool = True) -> Inventory:
-    """Try every meter the settings allow; refusals keep their reasons.
+    """Try every meter the settings allow; refusals are recorded with reasons.
 
     Args:
         context: machine, settings and clock.
-        explain: whether meters that nobody asked for are loaded too, only to say so. That takes
+        explain: whether unrequested meters are loaded too, only to list them. That takes
             milliseconds, which a person who lists devices does not mind and a program does.
     """
     inventory = Inventory()
@@ -121,7 +121,7 @@ def detect(context: Context, *, explain: bool = True) -> Inventory:
 def detect_one(
     name: str, finder: Detect, context: Context, refusals: list[MeterUnavailable]
 ) -> Sequence[Meter]:
-    """Meters of one source; a refusal, or a fault of a third party's code, is kept with reason."""
+    """Detect meters of one source; a refusal, or an error of a third party's code, is recorded."""
     try:
         return finder(context)
     except MeterUnavailable as refusal:
@@ -135,7 +135,7 @@ def detect_one(
 
 
 def meter_names(context: Context | None = None) -> list[str]:
-    """Names of all known meters, third parties' included."""
+    """Return names of all known meters, including third parties'."""
     return list(_finders(context or Context()))
 
 

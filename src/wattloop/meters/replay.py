@@ -1,4 +1,4 @@
-"""Readings of a recorded file, played back on the clock.
+"""Replay of a recorded file of readings, on the clock.
 
 One line per reading: `time_s,domain,kind,value` as CSV, or the same fields as JSON lines.
 `value`
@@ -65,7 +65,7 @@ class Replay(Meter):
         return self._domains
 
     def read(self) -> Sequence[Reading]:
-        """What was read at this point of the recording."""
+        """Return the values at this point of the recording."""
         if self._closed:
             return [Gap("the meter is closed")] * len(self._tracks)
         now_s = self._clock.now_s()

@@ -1,4 +1,4 @@
-"""One meter for every sensor that is just a file: known ones, and those the user names."""
+"""Meter of sensors that are single files: known ones, and those the user names."""
 
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
@@ -73,7 +73,9 @@ def _known(host: Host) -> Iterable[Gauge]:
 
 
 def _is_idle_battery(gauge: Gauge) -> bool:
-    """On mains a battery says nothing of the machine: it is left out, not called missing."""
+    """Return True for a battery on mains, which does not show the machine's power: left out, not
+    missing.
+    """
     sensor = gauge.sensor
     return isinstance(sensor, BatterySensor) and sensor.status() != "Discharging"
 

@@ -1,4 +1,4 @@
-"""GPUs that the environment gives to a program, and those of the machine that it leaves out.
+"""Visible GPUs: those that the environment gives to a program, and those that it hides.
 
 CUDA, ROCm, Slurm and container runtimes each name a program's GPUs in a variable. NVML and the
 kernel show all of the machine's cards whatever these variables say.
@@ -40,14 +40,14 @@ VARIABLES = (CUDA, ROCR, HIP, OPENCL, *SLURM, CONTAINER)
 
 
 class LeftOut(NamedTuple):
-    """Cards that the program cannot use, and the variable that says so."""
+    """Cards that the program cannot use, and the variable that hides them."""
 
     names: tuple[str, ...]
     because: str
 
     @property
     def text(self) -> str:
-        """For people: which cards are not counted, why, and how to count them."""
+        """Describe for people which cards are not counted, why, and how to count them."""
         verb = "is" if len(self.names) == 1 else "are"
         return (
             f"{', '.join(self.names)} {verb} not counted: {self.because}; "
@@ -56,7 +56,7 @@ class LeftOut(NamedTuple):
 
 
 class _Card(NamedTuple):
-    """One card, with the numbers and names by which a variable may mean it."""
+    """One card, with the numbers and names that a variable may use for it."""
 
     name: str
     uuid: str = ""
@@ -72,7 +72,7 @@ Mig = Callable[[str], str | None]
 def gpus_left_out(
     context: Context, inventory: Inventory, environment: Mapping[str, str], *, ranks: bool = False
 ) -> list[LeftOut]:
-    """The machine's GPUs that are not the program's, by maker.
+    """Return the machine's GPUs that are hidden from the program, by maker.
 
     Args:
         context: machine and settings.
@@ -119,7 +119,7 @@ def _nvidia_choice(
     ranks: bool,
     mig: Mig = lambda word: None,
 ) -> tuple[list[_Card] | None, str]:
-    """The visible cards and the variable that says so; None where no variable decides."""
+    """Return the visible cards and the variable that selects them; None where no variable does."""
     by_slurm = _slurm_choice(cards, environment)
     if ranks and by_slurm[0] is not None:
         return by_slurm
@@ -192,7 +192,8 @@ def _slurm_choice(
 
 
 def _listed(cards: Sequence[_Card], text: str, mig: Mig = lambda word: None) -> list[_Card] | None:
-    """Cards of a list of numbers and UUIDs; as for CUDA, what follows an unknown entry is ignored.
+    """Return the cards of a list of numbers and UUIDs; as for CUDA, entries after an unknown one
+    are ignored.
 
     None where a MIG instance cannot be assigned to a card.
     """

@@ -11,10 +11,10 @@ from wattloop.core.records import Domain, DomainKind, Gap, Scope
 from wattloop.meters.base import Context, Meter, Reading
 from wattloop.meters.polling import Poller
 
-# What Wattloop changes on a WT310E, and how it puts everything back.
+# Changes to the settings of a WT310E, and their restoration.
 #
 # Commands as in Yokogawa's manual IM WT310E-17EN. A query answers with or without header and in
-# long or short form (`:INTEGRATE:STATE RESET`, `RES`), whatever the user has set.
+# long or short form (`:INTEGRATE:STATE RESET`, `RES`), depending on the user's settings.
 
 CHANGED = (
     (":COMMUNICATE:HEADER", "0"),
@@ -25,7 +25,7 @@ CHANGED = (
 )
 
 
-"""Communication settings: they change what we are told, not what is measured."""
+"""Communication settings: they change the replies, not the measurement."""
 
 
 INTEGRATION = ((":INTEGRATE:MODE", "NORMAL"), (":INTEGRATE:TIMER", "0,0,0"))
@@ -35,7 +35,7 @@ INTEGRATION = ((":INTEGRATE:MODE", "NORMAL"), (":INTEGRATE:TIMER", "0,0,0"))
 
 
 class Setup:
-    """Snapshot, change, restore.
+    """Snapshot, change and restoration of the instrument's settings.
 
     An integration that a user has running is only read. One that is stopped with a result on the
     display is left alone too: starting it would add to the result, resetting would lose it.
@@ -69,7 +69,7 @@ class Setup:
             raise
 
     def restore(self) -> None:
-        """Put back what was changed, last change first."""
+        """Restore the changed settings, last change first."""
         if self._started:
             self._started = False
             self._write(":INTEGRATE:STOP")
@@ -159,7 +159,7 @@ class Yokogawa(Meter):
         return self._link.poller.wait(timeout_s)
 
     def close(self) -> None:
-        """The last of both to close puts the instrument back as it was found."""
+        """Close; the last of both meters restores the instrument's settings."""
         if not self._closed:
             self._closed = True
             self._link.users -= 1
@@ -173,7 +173,7 @@ class Yokogawa(Meter):
 
 
 class _Link:
-    """What both meters share: the connection and the thread that polls it."""
+    """Connection and polling thread that both meters share."""
 
     def __init__(self, address: str, clock: Clock, period_s: float, stale_s: float) -> None:
         self.users = 0

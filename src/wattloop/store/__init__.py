@@ -1,14 +1,4 @@
-"""Runs, windows, steps and samples as records.
+"""Store of runs: journals of live runs, a database of finished runs, samples, jobs, exports.
 
-While a run lives:
-
-The database:
-
-Samples and curves:
-
-Jobs and other machines:
-
-Ways out:
-
-Importing this package loads nothing: live runs need only `journal_writer`, not a database.
+Importing this package loads nothing: live runs need only `journal`, not a database.
 """

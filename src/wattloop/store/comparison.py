@@ -1,4 +1,4 @@
-"""Runs side by side: energy and EDP per scope, time and power, and which differences are real.
+"""Comparison of runs: energy and EDP per scope, time and power, and significant differences.
 
 A difference counts as real when it exceeds the uncertainty of both values together. The same
 sensor, and the same model on the same machine, errs the same way in both runs, so its systematic
@@ -17,12 +17,12 @@ from wattloop.core.results import DomainEnergy
 from wattloop.store.runs import RunRecord
 
 TOTAL = "total"
-"""Everything that was read, each device once; what that is may differ between runs."""
+"""The sum of all devices that were read; these may differ between runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One quantity of one run, and how it differs from that of the first.
+    """One quantity of one run, and its difference to the first run.
 
     `difference` and `difference_uncertainty` are fractions of the first run's value; None where
     one of the two is not known. `real` is None where there is nothing to compare.
@@ -47,7 +47,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The first run is what the others are compared with."""
+    """Runs compared with the first run."""
 
     records: tuple[RunRecord, ...]
     quantities: tuple[Quantity, ...]
@@ -179,12 +179,12 @@ def _sensors(record: RunRecord, scope: str) -> set[tuple[str, str, str, str]]:
 
 
 def _measured(parts: Sequence[DomainEnergy]) -> list[DomainEnergy]:
-    """Those whose stated uncertainty is without the systematic error of the sensor."""
+    """Return domains whose stated uncertainty excludes the systematic error of the sensor."""
     return [part for part in parts if part.provenance not in MODELS]
 
 
 def _notes(records: Sequence[RunRecord]) -> list[str]:
-    """What makes the runs less comparable than a table of numbers suggests."""
+    """Return reasons why the runs are less comparable than the numbers suggest."""
     notes = []
     first = records[0]
     names = {part.name for part in _parts(first, TOTAL)}

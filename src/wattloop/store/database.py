@@ -50,7 +50,7 @@ def needs_driver(module: str, where: str) -> None:
 
 
 def translated(error: SQLAlchemyError, where: str) -> StoreError:
-    """The `StoreError` for what the database reported."""
+    """Return the `StoreError` for an error of the database."""
     if isinstance(error, DBAPIError):
         if isinstance(error.orig, sqlite3.Error):
             return _from_sqlite(error.orig, where)
@@ -59,7 +59,8 @@ def translated(error: SQLAlchemyError, where: str) -> StoreError:
 
 
 def _from_sqlite(error: sqlite3.Error, where: str) -> StoreError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the high bits only say which kind of
+    # the high bits only extend the primary code
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreLocked(
             f"{where}: another process has been writing to it for too long; try again, see who "
@@ -100,7 +101,7 @@ def _from_postgresql(error: DBAPIError, where: str) -> StoreError:
         )
     if state.startswith("53"):  # disk full, out of memory, too many connections
         return StoreUnwritable(f"{where}: {reason}; make room on the server")
-    if state.startswith(("22", "23")):  # numbers out of range, texts that are none
+    if state.startswith(("22", "23")):  # numbers out of range, invalid texts
         return RunSenseless(f"{where}: cannot hold it: {reason}")
     if state == "3D000" or "does not exist" in reason:
         return StoreError(f"{where}: {reason}; create it with: createdb NAME")
@@ -112,18 +113,16 @@ def _from_postgresql(error: DBAPIError, where: str) -> StoreError:
     return StoreError(f"{where}: {reason}")
 
 
-# Opens stores: a SQLite file by default, PostgreSQL by URL.
-#
-# `reading` and `writing` are the only ways to a connection, each one transaction; whatever the
-# database reports comes out as a `StoreError` that says what to do.
+# Connections: `reading` and `writing` are the only ways to one, each a transaction. Errors of the
+# database become a `StoreError` with a remedy.
 
 TIMEOUT_S = 10.0
 
 
-"""How long to wait for another process that holds the store."""
+"""Time to wait for another process that has locked the store."""
 
 
-_SCHEMA_LOCK = 0x57617474  # any number that nobody else uses for PostgreSQL's advisory locks
+_SCHEMA_LOCK = 0x57617474  # an arbitrary number for PostgreSQL's advisory locks
 
 
 class Store:
@@ -146,13 +145,15 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that only reads; sees one consistent state."""
+        """Open a transaction that only reads and sees one consistent state."""
         with self._transaction(write=False) as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that is committed when the block ends and undone when it raises."""
+        """Open a transaction that is committed when the block ends and rolled back when it
+        raises.
+        """
         if self.read_only:
             raise StoreUnwritable(
                 f"{self.where}: is read-only here; allow writing with 'chmod u+w' on the file "
@@ -162,7 +163,7 @@ class Store:
             yield connection
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._engine.dispose()
 
     def __enter__(self) -> "Store":
@@ -183,9 +184,9 @@ class Store:
 
 
 def open_store(location: str | Path, timeout_s: float = TIMEOUT_S) -> Store:
-    """The store at a path or URL (`runs.db`, `sqlite:///runs.db`, `postgresql://host/name`).
+    """Open the store at a path or URL (`runs.db`, `sqlite:///runs.db`, `postgresql://host/name`).
 
-    Creates it, and the folders above it, when it is not there. A file that cannot be written is
+    Creates it, and the folders above it, when it does not exist. A file that cannot be written is
     opened for reading.
 
     Raises:
@@ -215,7 +216,7 @@ def _prepare(store: Store) -> None:
         if migrations.is_current(connection, store.where):
             return
         if store.read_only and migrations.is_readable(connection, store.where):
-            return  # a store of an earlier release: it lacks tables that nobody filled
+            return  # a store of an earlier release: it lacks tables that were never filled
     if store.read_only:
         raise StoreUnwritable(
             f"{store.where}: holds no runs this version can read and cannot be written; allow "
@@ -244,12 +245,12 @@ def _sqlite(path: Path, timeout_s: float) -> Engine:
     arguments: dict[str, Any] = {"timeout": timeout_s, "check_same_thread": False}
     url = f"sqlite:///{path}"
     if place.is_read_only:
-        # a database in WAL mode needs its folder writable, unless it is declared unchanging
+        # a database in WAL mode needs a writable folder, unless it is opened as immutable
         rest = path.with_name(path.name + "-wal")
         unchanging = not (rest.exists() and rest.stat().st_size)
         quoted = path.absolute().as_uri().removeprefix("file://")
         url = f"sqlite:///file:{quoted}?mode=ro&uri=true" + ("&immutable=1" if unchanging else "")
-    # no pool: nothing is kept open that a forked child could inherit and damage
+    # no pool: a forked child could inherit and damage an open connection
     engine = create_engine(url, connect_args=arguments, poolclass=NullPool)
     return _with_own_transactions(engine)
 
@@ -262,7 +263,7 @@ def _memory() -> Engine:
 
 
 def _with_own_transactions(engine: Engine) -> Engine:
-    """BEGIN IMMEDIATE for writers: two of them queue up instead of failing half-way."""
+    """Use BEGIN IMMEDIATE for writers: two of them queue up instead of failing half-way."""
 
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: object) -> None:

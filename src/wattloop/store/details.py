@@ -1,4 +1,4 @@
-"""What happened inside a run: windows, steps and events, in the order they were written."""
+"""Windows, steps and events of a run, in the order they were written."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from wattloop.store.schema import events, steps, windows
 
 @dataclass(slots=True)
 class SortedEvents:
-    """Rows that are ready to be inserted, and how many events could not be understood."""
+    """Rows that are ready to be inserted, and the number of invalid events."""
 
     windows: list[dict[str, Any]] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -23,7 +23,6 @@ class SortedEvents:
     strange: int = 0
 
     def insert(self, connection: Connection, run_id: str) -> None:
-        """Put them into the store."""
         for table, rows in ((windows, self.windows), (steps, self.steps), (events, self.events)):
             for position, row in enumerate(rows):
                 row |= {"run_id": run_id, "position": position}
@@ -32,7 +31,7 @@ class SortedEvents:
 
 
 def sort_events(happened: Iterable[dict[str, Any]]) -> SortedEvents:
-    """A journal's events, by the table they go to."""
+    """Sort a journal's events by their table."""
     found = SortedEvents()
     for event in happened:
         try:
@@ -51,17 +50,17 @@ def sort_events(happened: Iterable[dict[str, Any]]) -> SortedEvents:
 
 
 def read_windows(store: Store, run_id: str) -> list[WindowResult]:
-    """The closed windows of a run, in the order they closed."""
+    """Return the closed windows of a run, in the order they closed."""
     return [WindowResult.from_dict(body) for body in _bodies(store, windows, run_id)]
 
 
 def read_steps(store: Store, run_id: str) -> list[dict[str, Any]]:
-    """Training steps and epochs: kind, index, begin_s, end_s, energy per domain, metrics."""
+    """Return training steps and epochs: kind, index, begin_s, end_s, energy per domain, metrics."""
     return _bodies(store, steps, run_id)
 
 
 def read_events(store: Store, run_id: str) -> list[dict[str, Any]]:
-    """Gaps, notes and feeds that were added later."""
+    """Return gaps, notes and streams that were added later."""
     return _bodies(store, events, run_id)
 
 
@@ -74,7 +73,7 @@ def _bodies(store: Store, table: Table, run_id: str) -> list[dict[str, Any]]:
 def _window(data: dict[str, Any]) -> dict[str, Any]:
     fault = shape_fault(data, WindowResult)
     if fault:
-        raise ValueError(fault)  # what cannot be read back is not worth keeping
+        raise ValueError(fault)  # an event that cannot be read back is dropped
     window = WindowResult.from_dict(data)
     return {
         "window_id": int(window.window_id),
@@ -99,7 +98,7 @@ def _step(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _single_steps(event: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """One step each from an event that holds many, a column per field.
+    """Split an event that holds many steps, a column per field, into single steps.
 
     Energies are one column per domain; null is "not read" and is left out.
     """

@@ -1,8 +1,8 @@
-"""Power over 1, 10 and 60 seconds: lowest, mean and highest, for drawing.
+"""Downsampled power curves over 1, 10 and 60 seconds: lowest, mean and highest, for drawing.
 
 Raw counters are joules that wrap; a curve shows watts. `watts` turns a domain's raw readings
 into
-power, `binned` and `coarser` summarise it. Levels are for eyes: they are kept with 16 bits per
+power, `binned` and `coarser` summarise it. Levels are for display: they have 16 bits per
 value (1/65534 of the curve's range). Energy is never computed from them.
 """
 
@@ -29,7 +29,7 @@ LEVELS_S = (1, 10, 60)
 class Curve:
     """Points to draw. `times_s` are the middles of bins of `level_s`; 0 means single samples.
 
-    NaN marks a stretch without readings.
+    NaN marks a gap.
     """
 
     level_s: float
@@ -48,7 +48,7 @@ class Curve:
         self.highest.append(highest)
 
     def part(self, low: int, high: int) -> Curve:
-        """The points from number `low` up to, not including, `high`."""
+        """Return the points from number `low` up to, not including, `high`."""
         piece = slice(low, high)
         return Curve(
             self.level_s,
@@ -93,13 +93,13 @@ def watts(
 
 
 def binned(times_s: Sequence[float], values: Sequence[float], level_s: float) -> Curve:
-    """Lowest, mean and highest of the values in each bin of `level_s` seconds."""
+    """Return lowest, mean and highest of the values in each bin of `level_s` seconds."""
     curve = Curve(level_s)
     begin, count = 0, len(times_s)
     while begin < count:
         number = math.floor(times_s[begin] / level_s)
         end = bisect_left(times_s, (number + 1) * level_s, begin)
-        end = max(end, begin + 1)  # times that stand still must not stop us
+        end = max(end, begin + 1)  # equal times must not stop the loop
         part = values[begin:end]
         total = sum(part)
         if math.isnan(total):  # gaps in this bin
@@ -115,7 +115,7 @@ def binned(times_s: Sequence[float], values: Sequence[float], level_s: float) ->
 
 
 def coarser(curve: Curve, level_s: float) -> Curve:
-    """The same curve with wider bins."""
+    """Return the same curve with wider bins."""
     result = Curve(level_s)
     mean = binned(curve.times_s, curve.mean, level_s)
     lowest = binned(curve.times_s, curve.lowest, level_s)
@@ -132,7 +132,7 @@ _GAP = 65_535
 
 
 def pack_curve(curve: Curve) -> bytes:
-    """A curve in about four bytes per point."""
+    """Encode a curve in about four bytes per point."""
     finite = [v for part in (curve.lowest, curve.highest) for v in part if math.isfinite(v)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     step = (high - low) / (_GAP - 1) or 1.0
@@ -147,12 +147,12 @@ def pack_curve(curve: Curve) -> bytes:
 
 
 def _code(steps: float) -> int:
-    """Of equal values the mean may differ from them in its last bit, and fall below the lowest."""
+    """Clamp: the mean of equal values may differ in its last bit, and fall below the lowest."""
     return min(max(0, round(steps)), _GAP - 1) if math.isfinite(steps) else _GAP
 
 
 def unpack_curve(data: bytes) -> Curve:
-    """Inverse of `pack_curve`, to 1/65534 of the curve's range."""
+    """Decode `pack_curve`, to 1/65534 of the curve's range."""
     level_s, count, first, low, step = _HEAD.unpack_from(data)
     body = zlib.decompress(data[_HEAD.size :])
     steps: array[int] = array("I")

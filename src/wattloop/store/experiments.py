@@ -1,4 +1,4 @@
-"""Experiments and their trials."""
+"""Experiments (sweeps, searches, cap searches, benchmarks) and their trials."""
 
 import json
 import os
@@ -15,17 +15,14 @@ from wattloop.core.text import json_text, plain
 from wattloop.store.database import Store
 from wattloop.store.schema import experiments, trials
 
-# Experiments: what is tried and why.
-#
-# An experiment (a sweep, a search for a cap, a benchmark) is a record with a specification; its
-# trials are in `trial_records`.
+# Experiments: a record with a specification; its trials are below.
 
 RUNNING = "running"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What is tried and why.
+    """An experiment: its specification, status and machine.
 
     Attributes:
         experiment_id: unique; sorts by time of creation.
@@ -50,7 +47,7 @@ class Experiment:
 
 
 def new_experiment_id(kind: str, wall_s: float) -> str:
-    """Sortable by time and unique: `sweep-20261115-031500-3f9a`."""
+    """Return an identifier that sorts by time and is unique: `sweep-20261115-031500-3f9a`."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(wall_s))
     return f"{kind}-{stamp}-{os.urandom(2).hex()}"
 
@@ -61,8 +58,8 @@ def create_experiment(store: Store, experiment: Experiment) -> None:
 
 
 def find_experiment(store: Store, reference: str, *kinds: str) -> Experiment:
-    """The experiment with this identifier, the newest of this name, or the only one that begins or
-    ends so; or `last`.
+    """Find an experiment by its identifier, its name (the newest), a unique beginning or end, or
+    `last`.
 
     Args:
         store: where to look.
@@ -93,7 +90,9 @@ def find_experiment(store: Store, reference: str, *kinds: str) -> Experiment:
 
 
 def namesakes(store: Store, reference: str, *kinds: str) -> list[Experiment]:
-    """All that have the name by which `find_experiment` found one, newest first; else none."""
+    """Return all experiments with the name by which `find_experiment` found one, newest first; else
+    none.
+    """
     known = list_experiments(store, *kinds)
     if reference == "last" or any(e.experiment_id == reference for e in known):
         return []
@@ -101,19 +100,19 @@ def namesakes(store: Store, reference: str, *kinds: str) -> list[Experiment]:
 
 
 def list_experiments(store: Store, *kinds: str) -> list[Experiment]:
-    """Experiments of these kinds, or all, newest first."""
+    """Return experiments of these kinds, or all, newest first."""
     query = select(experiments.c.body, experiments.c.status)
     if kinds:
         query = query.where(experiments.c.kind.in_(kinds))
     query = query.order_by(experiments.c.created_wall_s.desc(), experiments.c.experiment_id.desc())
     with store.reading() as connection:
         if store.read_only and not inspect(connection).has_table(experiments.name):
-            return []  # written by an earlier release, and cannot be given the table
+            return []  # written by an earlier release, and the table cannot be created
         return [_experiment(*row) for row in connection.execute(query)]
 
 
 def same_experiments(store: Store, fingerprint: str) -> list[Experiment]:
-    """Experiments of the same specification and command, newest first."""
+    """Return experiments of the same specification and command, newest first."""
     query = (
         select(experiments.c.body, experiments.c.status)
         .where(experiments.c.fingerprint == fingerprint)
@@ -126,7 +125,7 @@ def same_experiments(store: Store, fingerprint: str) -> list[Experiment]:
 def set_experiment_status(
     store: Store, experiment_id: str, status: str, facts: Mapping[str, Any] | None = None
 ) -> None:
-    """Say how far it is; `facts` are added to those that are known."""
+    """Set the status; `facts` are added to the known ones."""
     with store.writing() as connection:
         query = select(experiments.c.body, experiments.c.status)
         row = connection.execute(
@@ -144,14 +143,14 @@ def set_experiment_status(
 
 
 def delete_experiment(store: Store, experiment_id: str) -> bool:
-    """Remove it with its trials; the runs that were measured stay. False when it is not there."""
+    """Remove an experiment with its trials; measured runs stay. False when it does not exist."""
     query = delete(experiments).where(experiments.c.experiment_id == experiment_id)
     with store.writing() as connection:
         return connection.execute(query).rowcount > 0
 
 
 def _begins(experiment_id: str, reference: str) -> bool:
-    """`sweep-2026`, or the last letters, which are what tells two apart."""
+    """Return True for `sweep-2026`, or the last letters, which distinguish experiments."""
     return experiment_id.startswith(reference) or experiment_id.endswith(f"-{reference}")
 
 
@@ -172,16 +171,14 @@ def _columns(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-# Trials of an experiment: what was tried, and what came of it, written as it happens.
-#
-# A trial is one setting tried once. It is written when it begins and again when it ends, each in a
-# transaction of its own: after `kill -9` everything that ended is there, and what was under way is
-# marked `running`.
+# Trials: one setting tried once. A trial is written when it begins and again when it ends, each in
+# its own transaction. After `kill -9` every ended trial is in the store, and the unfinished ones
+# are marked `running`.
 
 KEYS_AT_ONCE = 500
 
 
-"""Databases take some hundred values in one query."""
+"""Databases accept some hundred values in one query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +189,8 @@ class TrialRecord:
         key: unique within its experiment, and the same whenever that trial is planned again.
         number: its place in the order in which trials were begun.
         status: `running` until it ended, then that of its outcome.
-        settings: what was tried.
-        outcome: what came of it; empty while it runs.
+        settings: the parameters tried.
+        outcome: the result; empty while it runs.
         run_id: the measured run, if there is one.
     """
 
@@ -206,7 +203,7 @@ class TrialRecord:
 
     @property
     def ended(self) -> bool:
-        """Whether there is an outcome, good or bad."""
+        """True if there is an outcome, good or bad."""
         return self.status != RUNNING
 
     def to_dict(self) -> dict[str, Any]:
@@ -216,9 +213,9 @@ class TrialRecord:
 def begin_trial(
     store: Store, experiment_id: str, key: str, settings: Mapping[str, Any]
 ) -> TrialRecord:
-    """Write down that a trial begins. One that ended before is handed back as it is.
+    """Insert a trial that begins. One that ended before is returned unchanged.
 
-    One that was under way when its process died keeps its number and begins again.
+    A trial whose process died keeps its number and begins again.
     """
     with store.writing() as connection:
         mine = (trials.c.experiment_id == experiment_id) & (trials.c.key == plain(key))
@@ -239,7 +236,7 @@ def begin_trial(
 
 
 def end_trial(store: Store, experiment_id: str, record: TrialRecord) -> None:
-    """Write down what came of a trial that was begun."""
+    """Write the outcome of a trial that was begun."""
     mine = (trials.c.experiment_id == experiment_id) & (trials.c.key == plain(record.key))
     with store.writing() as connection:
         connection.execute(
@@ -248,7 +245,7 @@ def end_trial(store: Store, experiment_id: str, record: TrialRecord) -> None:
 
 
 def add_trials(store: Store, experiment_id: str, records: Sequence[TrialRecord]) -> None:
-    """Write down trials that have ended, all or none; one that is there already is replaced."""
+    """Insert ended trials, all or none; an existing trial is replaced."""
     with store.writing() as connection:
         for record in records:
             mine = (trials.c.experiment_id == experiment_id) & (trials.c.key == plain(record.key))
@@ -259,7 +256,7 @@ def add_trials(store: Store, experiment_id: str, records: Sequence[TrialRecord])
 def trials_with_keys(
     store: Store, kind: str, keys: Sequence[str], status: str
 ) -> dict[str, TrialRecord]:
-    """Trials of any experiment of a kind that have these keys and this status, by key.
+    """Return trials of any experiment of a kind that have these keys and this status, by key.
 
     For keys that say all about a trial, so that what one experiment knows serves another.
     """
@@ -280,7 +277,9 @@ def trials_with_keys(
 
 
 def forget_trials(store: Store, experiment_id: str, keep: Sequence[str]) -> int:
-    """Remove trials whose status is not one of `keep`, so that they are run again; how many."""
+    """Remove trials whose status is not one of `keep`, so that they run again; return their
+    number.
+    """
     query = delete(trials).where(
         trials.c.experiment_id == experiment_id, trials.c.status.not_in(list(keep))
     )
@@ -289,12 +288,12 @@ def forget_trials(store: Store, experiment_id: str, keep: Sequence[str]) -> int:
 
 
 def read_trials(store: Store, experiment_id: str) -> list[TrialRecord]:
-    """All trials in the order in which they were begun."""
+    """Return all trials in the order in which they were begun."""
     return list(each_trial(store, experiment_id))
 
 
 def each_trial(store: Store, experiment_id: str) -> Iterator[TrialRecord]:
-    """As `read_trials`, one at a time: ten thousand of them need not be in memory at once."""
+    """Iterate as `read_trials`, one at a time, which saves memory."""
     query = (
         select(trials.c.key, trials.c.body)
         .where(trials.c.experiment_id == experiment_id)
@@ -306,7 +305,7 @@ def each_trial(store: Store, experiment_id: str) -> Iterator[TrialRecord]:
 
 
 def _record(body: str, key: str, where: str, experiment_id: str) -> TrialRecord:
-    """What a row holds; fields of later versions are left out."""
+    """Build a record from a row; fields of later versions are left out."""
     try:
         data = _parsed(body)
         return TrialRecord(**{name: data[name] for name in TrialRecord.__slots__ if name in data})
@@ -318,7 +317,7 @@ def _record(body: str, key: str, where: str, experiment_id: str) -> TrialRecord:
 
 
 def _parsed(body: str) -> dict[str, Any]:
-    """By pydantic's parser, which takes half of json's time: thousands of trials are read at once.
+    """Parse JSON with pydantic's parser, which takes half of json's time.
 
     It refuses a few texts that json writes and reads, such as half of a surrogate pair.
     """

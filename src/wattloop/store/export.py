@@ -49,7 +49,7 @@ def export(
 
 
 def format_for(target: str, asked: str | None) -> str:
-    """The format that was asked for, else the one that the file's name says, else CSV."""
+    """Return the requested format, else the one of the file's suffix, else CSV."""
     return asked or _ENDINGS.get(PurePath(target).suffix.lower(), "csv")
 
 
@@ -66,7 +66,7 @@ def _known(word: str, allowed: Sequence[str] | dict[str, Any], option: str) -> N
 
 
 def copy_runs(source: Store, target: Store) -> tuple[list[str], list[str]]:
-    """Copy what the target does not have; (copied, already there).
+    """Copy runs that the target lacks; return (copied, already there).
 
     Each run is one transaction: interrupted, the copy is continued by starting it again.
     """
@@ -87,7 +87,7 @@ def copy_runs(source: Store, target: Store) -> tuple[list[str], list[str]]:
 
 
 def _copy(old: Connection, new: Connection, run_id: str) -> None:
-    """All rows of a run, in every table that belongs to runs, present and future ones."""
+    """Copy all rows of a run, in every table that belongs to runs."""
     for table in metadata.sorted_tables:
         if "run_id" not in table.c:
             continue

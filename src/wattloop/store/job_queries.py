@@ -1,4 +1,4 @@
-"""Jobs in pages, filtered and sorted by the database, with their runs and journals."""
+"""Queries on jobs: pages, filters and totals by the database, with their runs and journals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wattloop.store.schema import jobs, run_facts, runs
 LOOK_BACK = 1_000
 
 
-"""How many runs are looked at to find the last job."""
+"""Number of runs that are searched for the last job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class JobMembers:
     name: str
     records: tuple[RunRecord, ...]
     earlier: int
-    """Jobs of the same name that ran before this one."""
+    """Number of earlier jobs with the same name."""
 
 
 def find_job_members(store: Store, reference: str = "last") -> JobMembers:
-    """The job of this name, the one that a run belongs to, or the `last` one.
+    """Find the job of this name, the one that a run belongs to, or the `last` one.
 
     Launchers give every job the same name unless told otherwise, so runs of one name that do not
     overlap in time are different jobs; the newest is meant.
@@ -60,7 +60,7 @@ def find_job_members(store: Store, reference: str = "last") -> JobMembers:
 
 
 def stored_journal(store: Store, record: RunRecord) -> Journal:
-    """The readings of a stored run, without signals and events."""
+    """Return the readings of a stored run, without signals and events."""
     journal = Journal(Path(record.run_id), {"feeds": record.feeds})
     for index, feed in enumerate(record.feeds):
         series = [s for s in series_of(record.feeds) if s.feed == index]
@@ -75,7 +75,7 @@ def stored_journal(store: Store, record: RunRecord) -> Journal:
 
 
 def _anchor(store: Store, reference: str) -> RunRecord:
-    """A run of the job that is meant."""
+    """Return a run of the requested job."""
     named = list_runs(store, RunFilter(job=reference))
     if named:
         return named[0]
@@ -86,7 +86,7 @@ def _anchor(store: Store, reference: str) -> RunRecord:
 
 
 def _launching_run(store: Store, name: str) -> list[RunRecord]:
-    """The run that started the others, where the job is called after it."""
+    """Return the run that started the others, where the job is named after it."""
     try:
         record = find_run(store, name)
     except RunNotFound:
@@ -95,12 +95,14 @@ def _launching_run(store: Store, name: str) -> list[RunRecord]:
 
 
 def _job_name(record: RunRecord) -> str:
-    """A run without a job is the job of those that it started."""
+    """Return the name of a run's job; a run without a job names the job of those that it
+    started.
+    """
     return str(record.job["id"]) if record.job else record.run_id
 
 
 def _attempts(members: Sequence[RunRecord]) -> list[list[RunRecord]]:
-    """Runs that overlap in time, directly or through others; the oldest first."""
+    """Group runs that overlap in time, directly or through others; the oldest first."""
     attempts: list[list[RunRecord]] = []
     until_s = -math.inf
     for record in sorted(members, key=lambda r: r.started_wall_s):
@@ -132,7 +134,7 @@ SORTS: Mapping[str, Column[Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs; empty or None is any.
+    """Filter of jobs; empty or None is any.
 
     Attributes:
         text: is in the name or the identifier of the job or its first run.
@@ -160,7 +162,7 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class JobTotals:
-    """Sums over all matching jobs that count; each with how many jobs know it."""
+    """Sums over all matching jobs that count, each with the number of jobs that have a value."""
 
     runs: int
     counted: int
@@ -171,7 +173,7 @@ class JobTotals:
     with_facility: int
     with_carbon: int
     quarantined: int
-    """Runs whose figures are not believed, and in none of these sums."""
+    """Quarantined runs, which are in none of these sums."""
     measured: int
     """Jobs with an energy of which every part was read from a sensor of the machine."""
 
@@ -185,10 +187,11 @@ def job_page(
     offset: int = 0,
     limit: int = 25,
 ) -> list[dict[str, Any]]:
-    """Some of the matching jobs: see the table `jobs` for what a row has."""
+    """Return a page of the matching jobs: see the table `jobs` for the columns."""
     column = SORTS[sort]
     order = column.desc() if descending else column.asc()
-    if column.nullable:  # PostgreSQL takes no index for an order that says where no nulls go
+    # PostgreSQL uses no index for an order with NULLS LAST on a column without nulls
+    if column.nullable:
         order = order.nulls_last()
     query = select(*COLUMNS).where(*_conditions(wanted or JobFilter()))
     query = query.order_by(order, jobs.c.first_run_id.desc()).offset(offset).limit(limit)
@@ -197,17 +200,18 @@ def job_page(
 
 
 def job_totals(store: Store, wanted: JobFilter | None = None) -> JobTotals:
-    """Of all matching jobs; the database reads each of them for that."""
+    """Return totals of all matching jobs; the database reads each of them."""
     with store.reading() as connection:
         query = _totals(_conditions(wanted or JobFilter()))
         return JobTotals(*connection.execute(query).one())
 
 
 def job_with_runs(store: Store, job_key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A job, and what each of its runs measured, by host; `gpu_energy_j` is of its GPUs alone.
+    """Return a job, and the measurement of each of its runs, by host; `gpu_energy_j` is of its GPUs
+    alone.
 
     Raises:
-        RunNotFound: there is no such job.
+        RunNotFound: the job does not exist.
     """
     joined = runs.outerjoin(run_facts, run_facts.c.run_id == runs.c.run_id)
     facts = (run_facts.c.label, run_facts.c.insights, run_facts.c.provenance)
@@ -227,8 +231,8 @@ def _with_gpus(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def known_values(store: Store, name: str) -> list[str]:
-    """What a column holds: choices for a filter."""
-    # of hosts a job has several: they are in its runs
+    """Return the values of a column: choices for a filter."""
+    # a job has several hosts: they are in its runs
     column = runs.c.host if name == "host" else jobs.c[name]
     query = select(column).distinct().where(column != "").order_by(column).limit(200)
     with store.reading() as connection:
@@ -288,7 +292,7 @@ AT_ONCE = 500
 
 
 def fill_jobs(store: Store) -> int:
-    """Runs that were there before jobs had rows get theirs; how many there were."""
+    """Insert jobs for runs that were stored before jobs had rows; return the number of runs."""
     query = select(runs.c.run_id, runs.c.body).where(runs.c.job_key.is_(None))
     query = query.order_by(runs.c.started_wall_s).limit(AT_ONCE)
     filled = 0
@@ -308,13 +312,13 @@ def fill_jobs(store: Store) -> int:
                     .where(run_facts.c.run_id == run_id)
                     .values(efficiency=facts["efficiency"], job_nodes=facts["job_nodes"])
                 )
-            for job_key in sorted(keys):  # in one order: no two wait for each other
+            for job_key in sorted(keys):  # in one order, which prevents deadlocks
                 refresh_job_in(connection, job_key)
         filled += len(found)
 
 
 def fill_run_facts(store: Store) -> int:
-    """Runs kept by earlier releases get their columns; how many there were."""
+    """Fill the columns of runs from earlier releases; return the number of runs."""
     query = (
         select(runs.c.body, runs.c.job_key)
         .outerjoin(run_facts, run_facts.c.run_id == runs.c.run_id)

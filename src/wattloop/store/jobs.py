@@ -1,4 +1,4 @@
-"""One row per job: its key, and the totals of its runs."""
+"""Rows of jobs: their keys, and the totals of their runs."""
 
 import math
 import time
@@ -14,22 +14,20 @@ from wattloop.core.text import plain
 from wattloop.store.run_record import RunRecord, read_record
 from wattloop.store.schema import jobs, run_facts, runs
 
-# A row per job: what its runs add up to, kept up to date as they come and go.
-#
-# A job of a batch system is one row, however many nodes measured it. Any other run is a job of its
-# own.
+# One row per job, updated as its runs are inserted and deleted. A job of a batch system is one row,
+# however many nodes measured it. Any other run is its own job.
 
 AGENT_KIND = "slurm"
 
 
-"""Kind of the runs that a node's agent writes. Where a job has any, they are its energy; what the
-user's own program measured within it is shown beside them and not added."""
+"""Kind of the runs that a node agent writes. Where a job has any, they are its energy; energy
+measured by the user's own program is shown in addition and not added."""
 
 
 UNALLOCATED_KIND = "unallocated"
 
 
-"""Kind of the runs that hold what a node used for no job."""
+"""Kind of the runs with a node's energy outside of jobs."""
 
 
 LONGEST_KEY = 200
@@ -50,7 +48,9 @@ _COLUMNS = (
 
 
 def job_key_of(record: RunRecord) -> str:
-    """The job that a run belongs to: the batch system's where it is part of one, else itself."""
+    """Return the job that a run belongs to: the batch system's where it is part of one, else
+    itself.
+    """
     job = record.job or {}
     facts = job.get("scheduler")
     if isinstance(facts, Mapping):
@@ -62,13 +62,13 @@ def job_key_of(record: RunRecord) -> str:
 
 
 def lock_job_in(connection: Connection, job_key: str) -> None:
-    """Two nodes of one job at a time: the second must see what the first has added."""
+    """Lock a job: two nodes must not update its row at the same time."""
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(job_key))))
 
 
 def refresh_job_in(connection: Connection, job_key: str) -> None:
-    """Work out the row of a job from its runs; it goes when they are gone."""
+    """Compute the row of a job from its runs; it is deleted with the last run."""
     lock_job_in(connection, job_key)
     query = (
         select(*_COLUMNS)
@@ -112,7 +112,7 @@ def _together(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "device": _first(shown, "device"),
         **_judged(shown),
         "provenance": _provenance(shown),
-        # a node that said nothing, or whose figures are not believed, is a part that is missing
+        # a node without figures, or with quarantined ones, is a missing part
         "complete": all(m["complete"] for m in shown)
         and nodes >= (expected or 0)
         and not any(m["quarantine"] is not None for m in by_agents if m not in shown),
@@ -128,7 +128,7 @@ def _counts(member: Mapping[str, Any]) -> bool:
 
 
 def _judged(shown: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Label and insights: of all nodes together, and of nodes against each other."""
+    """Return label and insights: of all nodes together, and of nodes against each other."""
     codes = dict.fromkeys(code for m in shown for code in (m["insights"] or "").split(",") if code)
     known = [m for m in shown if m["efficiency"] and m["energy_j"]]
     if len(shown) == 1 or not known:
@@ -169,16 +169,16 @@ def _provenance(shown: Sequence[Mapping[str, Any]]) -> str:
     return Provenance.weakest(known).value if known else ""
 
 
-# Which job a run belongs to, also where a batch system has given a number out twice.
+# Keys of jobs, also where a batch system has used a number twice.
 #
-# A controller that lost its state begins with job 1 again. The newest job of a number has the
-# plain key, `slurm:lab:42`; one before it gets the time at which it began,
+# A controller that lost its state begins with job 1 again. The newest job of a number has the plain
+# key, `slurm:lab:42`; an earlier one gets the time at which it began,
 # `slurm:lab:42@2026-01-31T...`.
 
 APART_S = 30 * 86_400.0
 
 
-"""A job that is requeued runs again within that; whoever has its number later is another."""
+"""A requeued job runs again within this time; a later job with its number is another one."""
 
 
 _COLUMNS_job_keys = (
@@ -191,7 +191,7 @@ Row = Mapping[str, Any]
 
 
 def job_key_in(connection: Connection, record: RunRecord) -> str:
-    """The key under which a run is kept; earlier jobs of the same number make way for it."""
+    """Return the key of a run; earlier jobs of the same number are renamed."""
     key = job_key_of(record)
     if key == record.run_id:
         return key
@@ -210,7 +210,7 @@ def job_key_in(connection: Connection, record: RunRecord) -> str:
 
 
 def _earlier_key(connection: Connection, record: RunRecord, key: str) -> str:
-    """For a run of long ago that comes late: its job has made way already, or does so now."""
+    """Return the key of a late, old run: its job was renamed already, or is renamed now."""
     begins = func.substr(runs.c.job_key, 1, len(key) + 1) == f"{key}@"
     found = connection.execute(select(runs.c.job_key).where(begins).distinct()).scalars()
     for earlier in sorted(str(one) for one in found):
@@ -225,7 +225,7 @@ def _rows(connection: Connection, key: str) -> list[Row]:
 
 
 def _belongs(connection: Connection, record: RunRecord, known: Sequence[Row]) -> bool:
-    """Whether a run is of the job that these runs are of."""
+    """Return True if a run belongs to the job of these runs."""
     begin_s = min(row["started_wall_s"] for row in known)
     end_s = max(_end_s(row) for row in known)
     own_end_s = record.started_wall_s + (record.duration_s or 0.0)
@@ -242,9 +242,9 @@ def _belongs(connection: Connection, record: RunRecord, known: Sequence[Row]) ->
 
 
 def _ran_before(connection: Connection, record: RunRecord, row: Row) -> bool:
-    """Whether the node has a run of that very start of the job already, from begin to end.
+    """Return True if the node already has a run of that very start of the job, from begin to end.
 
-    One that died is gone on with by another run; one that was requeued has another count.
+    A crashed run is continued by another run; a requeued one has another restart count.
     """
     if row["status"] == RunStatus.DIED or not _restart(record.job):
         return False

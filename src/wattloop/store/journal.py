@@ -16,10 +16,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Frames: `length, crc32, kind` and a payload, as journals hold them and processes exchange them.
-#
-# A frame that was torn by a crash or a full disk fails its checksum and ends the readable part, so
-# a reader never sees half a record.
+# Frames: `length, crc32, kind` and a payload, in journals and between processes. A frame that was
+# torn by a crash or a full disk fails its checksum and ends the readable part, so a reader never
+# sees half a record.
 
 HEADER, SAMPLES, EVENT, END = b"H", b"S", b"E", b"X"
 
@@ -41,18 +40,18 @@ class SampleBlock(NamedTuple):
 
 
 def json_frame(kind: bytes, data: Any) -> bytes:
-    """A header, an event or an end."""
+    """Pack a header, an event or an end."""
     return pack_frame(kind, json.dumps(data, separators=(",", ":"), default=str).encode())
 
 
 def samples_frame(feed: int, width: int, times_s: array[float], values: array[float]) -> bytes:
-    """Readings of feed number `feed`."""
+    """Pack readings of stream number `feed`."""
     head = _BLOCK.pack(feed, width, len(times_s))
     return pack_frame(SAMPLES, head + times_s.tobytes() + values.tobytes())
 
 
 def frames_in(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
-    """(kind, payload, where it ends) of every whole frame up to the first torn one."""
+    """Iterate over (kind, payload, end position) of every whole frame up to the first torn one."""
     offset = 0
     while offset + FRAME.size <= len(data):
         length, checksum, kind = FRAME.unpack_from(data, offset)
@@ -65,7 +64,7 @@ def frames_in(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
 
 
 def block_from(payload: bytes) -> SampleBlock:
-    """The readings in the payload of a `SAMPLES` frame."""
+    """Unpack the readings of a `SAMPLES` frame."""
     feed, width, count = _BLOCK.unpack_from(payload)
     times_s: array[float] = array("d")
     values: array[float] = array("d")
@@ -76,33 +75,34 @@ def block_from(payload: bytes) -> SampleBlock:
 
 
 def pack_frame(kind: bytes, payload: bytes) -> bytes:
-    """A frame of any kind."""
+    """Pack a frame of any kind."""
     return FRAME.pack(len(payload), zlib.crc32(payload), kind) + payload
 
 
-# The live journal of a run: an append-only file that survives whatever kills its writer.
+# The live journal of a run.
 #
-# A journal is a sequence of frames (see `frames`) that a `JournalWriter` appends, of which a
-# reader takes all up to the first torn one. While its writer lives, it holds an exclusive `flock`
-# on the file: a journal that nobody holds belongs to a run that ended or died, and may be folded
-# into the store by whoever comes next.
+# A `JournalWriter` appends frames; a reader uses all up to the first torn one. The writer holds an
+# exclusive `flock` on the file. An unlocked journal belongs to a run that has finished or crashed,
+# and any process may import it into the store.
 #
-# Times are seconds on the machine's monotonic clock; the header ties them to the time of day.
+# Times are seconds on the machine's monotonic clock; the header relates them to the wall clock.
 
 FORMAT = 1
 
 
-"""Version of what frames hold. A reader refuses journals with a higher one."""
+"""Version of the frames' content. A reader refuses journals with a higher one."""
 
 
 HEADER_LIMIT_B = 16 * 1024 * 1024
 
 
-"""No header is as long as this; a damaged one may say so."""
+"""Upper limit of a header's length; a damaged one may state more."""
 
 
 def journal_directory(store_location: str) -> Path:
-    """Where live journals of a store are: beside the SQLite file, or in the user's data folder."""
+    """Return the folder of a store's live journals: next to the SQLite file, or in the user's data
+    folder.
+    """
     if "://" in store_location and not store_location.startswith("sqlite"):
         base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
         return Path(base) / "wattloop" / "journals"
@@ -111,7 +111,7 @@ def journal_directory(store_location: str) -> Path:
 
 
 class Journal:
-    """What could be read of a journal.
+    """The readable part of a journal.
 
     Attributes:
         torn_bytes: bytes at the end that no longer make a frame.
@@ -134,7 +134,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> Journal | None:
-    """Everything up to the first torn frame; None when not even the header is there."""
+    """Read everything up to the first torn frame; None without a complete header."""
     data = path.read_bytes()
     journal: Journal | None = None
     end_of_good = 0
@@ -153,7 +153,7 @@ def read_journal(path: Path) -> Journal | None:
                 journal.events.append(json.loads(payload))
             elif kind == END:
                 journal.end = json.loads(payload)
-        except (ValueError, RecursionError, struct.error):  # a whole frame with nonsense in it
+        except (ValueError, RecursionError, struct.error):  # a whole frame with invalid content
             break
         end_of_good = end
     if journal is not None:
@@ -162,7 +162,7 @@ def read_journal(path: Path) -> Journal | None:
 
 
 def read_header(path: Path) -> dict[str, Any] | None:
-    """The header alone, however long the journal is; None when it is not there or not whole."""
+    """Read the header alone, however long the journal is; None without a complete one."""
     with path.open("rb") as file:
         head = file.read(FRAME.size)
         if len(head) < FRAME.size:
@@ -178,14 +178,14 @@ def read_header(path: Path) -> dict[str, Any] | None:
 
 
 class JournalTail:
-    """Reads a journal that somebody else is writing, a few frames at a time."""
+    """Reader of a journal that another process is writing, a few frames at a time."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
         self._rest = b""
 
     def poll(self) -> Iterator[tuple[bytes, Any]]:
-        """Frames that have arrived since the last call: (kind, JSON or SampleBlock)."""
+        """Return frames that have arrived since the last call: (kind, JSON or SampleBlock)."""
         self._rest += self._file.read()
         used = 0
         for kind, payload, end in frames_in(self._rest):
@@ -198,7 +198,7 @@ class JournalTail:
 
 
 def journal_is_live(path: Path, stale_after_s: float = 60.0) -> bool:
-    """Whether its writer still holds it."""
+    """Return True if its writer still holds the lock."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -214,20 +214,20 @@ def journal_is_live(path: Path, stale_after_s: float = 60.0) -> bool:
 BACKLOG_LIMIT_B = 16 * 1024 * 1024
 
 
-"""How much is kept in memory while the disk refuses writes."""
+"""Limit of the buffer while the disk refuses writes."""
 
 
 RESERVE_B = 256 * 1024
 
 
-"""Room on the disk for the end of a run: ten times what the result of a large node takes."""
+"""Reserved disk space for the end of a run: ten times the result of a large node."""
 
 
 class JournalWriter:
-    """Appends frames. Never raises after it was opened: measuring must not harm the program.
+    """Writer of frames. Never raises after it was opened: measuring must not harm the program.
 
     When the disk refuses (full, read-only, unplugged), frames wait in memory and are retried at
-    the next call; `fault` says what is wrong. A disk that is full at the end has room for the
+    the next call; `fault` says what is wrong. A disk that is full at the end has space for the
     run's result all the same: it was reserved at the beginning.
     """
 
@@ -243,7 +243,7 @@ class JournalWriter:
         self._own(path, os.open(path, flags, 0o644), 0)
         try:
             _lock_own(self._fd)
-        except OSError as error:  # file systems without locks: age decides instead
+        except OSError as error:  # file systems without locks: the age decides instead
             self.fault = f"{path}: cannot lock: {error.strerror}"
         self._append(json_frame(HEADER, {"format": FORMAT, **header}))
         if self._backlog:
@@ -253,9 +253,9 @@ class JournalWriter:
 
     @classmethod
     def reopened(cls, path: Path) -> JournalWriter | None:
-        """Go on with a journal whose writer is gone; None if it has ended, is held or unreadable.
+        """Continue a journal whose writer is gone; None if it has ended, is locked or unreadable.
 
-        A torn frame at its end is cut off: nothing behind it could be read.
+        A torn frame at its end is cut off: frames after it could not be read.
         """
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
@@ -278,18 +278,18 @@ class JournalWriter:
         return writer
 
     def samples(self, feed: int, width: int, times_s: array[float], values: array[float]) -> None:
-        """Append readings of feed number `feed`."""
+        """Append readings of stream number `feed`."""
         self._append(samples_frame(feed, width, times_s, values))
 
     def event(self, event: dict[str, Any]) -> None:
-        """Append something that happened: a window, a step, a lost device, a note."""
+        """Append an event: a window, a step, a lost device, a note."""
         self._append(json_frame(EVENT, event))
 
     def end(self, outcome: dict[str, Any]) -> bool:
-        """Append the last frame; on a full disk into the reserved room, before all that waits.
+        """Append the last frame; on a full disk into the reserved space, before all waiting frames.
 
         Returns:
-            Whether it is in the file. Frames that did not fit are counted as dropped.
+            True if it is in the file. Frames that did not fit are counted as dropped.
         """
         if self._fd < 0:
             return False
@@ -309,14 +309,14 @@ class JournalWriter:
         return False
 
     def sync(self) -> None:
-        """Ask the kernel to put what was written on the disk (survives a power loss)."""
+        """Sync the file to disk, so that it survives a power failure."""
         try:
             os.fdatasync(self._fd)
         except OSError as error:
             self.fault = f"{self.path}: {error.strerror}"
 
     def close(self) -> None:
-        """Let go of the file: from now on anybody may fold it."""
+        """Close the file: from now on any process may import it."""
         if self._fd >= 0:
             self._drain()
             os.close(self._fd)
@@ -324,7 +324,7 @@ class JournalWriter:
         self._reserve.release()
 
     def discard(self) -> None:
-        """Close and remove, for a run that never began."""
+        """Close and remove the file of a run that never began."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -332,7 +332,7 @@ class JournalWriter:
         self.path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """In a forked child: drop our copy of the descriptor without writing."""
+        """In a forked child: close the copy of the descriptor without writing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -397,31 +397,33 @@ class JournalWriter:
 
 
 class _Reserve:
-    """Room on the disk of a journal, held by a file without a name: it ends with its process."""
+    """Reserved space on the journal's disk: an unnamed file that ends with its process."""
 
     def __init__(self, path: Path) -> None:
         self._fd = -1
-        with suppress(OSError):  # no room: the end is written if there is room by then
+        with suppress(OSError):  # no space: the end is written if there is space by then
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             path.unlink()
             os.posix_fallocate(self._fd, 0, RESERVE_B)
 
     def release(self) -> None:
-        """Free the room; forked children may still have copies of the descriptor."""
+        """Free the space; forked children may still have copies of the descriptor."""
         if self._fd >= 0:
             with suppress(OSError):
                 os.ftruncate(self._fd, 0)
             self.forget()
 
     def forget(self) -> None:
-        """Close our copy, in a forked child."""
+        """Close the copy in a forked child."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def _lock_own(descriptor: int, patience_s: float = 1.0) -> None:
-    """Lock a journal that was just created; somebody looking whether it is live may be first."""
+    """Lock a journal that was just created; a process that checks whether it is live may be
+    first.
+    """
     give_up_s = time.monotonic() + patience_s
     while True:
         try:
@@ -439,15 +441,15 @@ BIRTH_S = 60.0
 
 
 class Refusal(StrEnum):
-    """Why a journal cannot be had."""
+    """Reason why a journal cannot be locked."""
 
-    HELD = "held by somebody"
+    HELD = "locked by another process"
     GONE = "gone"
 
 
 @contextmanager
 def lock_journal(path: Path) -> Iterator[Refusal | None]:
-    """Holds the journal's lock inside the block; yields why not, if it cannot be had."""
+    """Lock the journal inside the block; yield the reason if it cannot be locked."""
     descriptor, refusal = _opened(path)
     try:
         yield refusal if descriptor is None else _lock(descriptor, path)
@@ -480,7 +482,7 @@ def _lock(descriptor: int, path: Path) -> Refusal | None:
         same = os.fstat(descriptor).st_ino == path.stat().st_ino
     except FileNotFoundError:
         same = False
-    return None if same else Refusal.GONE  # somebody folded it while we came
+    return None if same else Refusal.GONE  # another process imported it meanwhile
 
 
 def _age_s(path: Path) -> float:

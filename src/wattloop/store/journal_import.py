@@ -20,18 +20,17 @@ from wattloop.store.runs import RunRecord, delete_run_in, insert_run_in, read_re
 from wattloop.store.samples import pack_samples
 from wattloop.store.schema import runs
 
-# What a journal says of its run, as the record that is kept of it.
-#
-# A run is kept whatever is wrong with its journal: what is torn, odd or missing is said in a note.
+# Conversion of a journal into a run record. A run is imported whatever is wrong with its journal:
+# torn, invalid or missing parts are recorded in a note.
 
 Close = Callable[[Journal], dict[str, Any]]
 
 
-"""Computes the end of a run that has none, from what its journal holds."""
+"""Computes the end of a run that has none, from its journal."""
 
 
 def record_of(journal: Journal, close: Close) -> RunRecord:
-    """The record of a journal's run, ended by `close` where it has no end."""
+    """Return the record of a journal's run, ended by `close` where it has no end."""
     header, notes = journal.header, []
     if journal.torn_bytes:
         notes.append(f"the last {journal.torn_bytes} bytes of its journal were torn and left out")
@@ -73,7 +72,7 @@ _FROM_HEADER = frozenset(
 def _closed(
     journal: Journal, close: Close, notes: list[str]
 ) -> tuple[dict[str, Any], WindowResult | None]:
-    """The end that `close` computes; a run is kept even when it cannot."""
+    """Return the end that `close` computes; a run is imported even when it cannot."""
     try:
         end = close(journal)
         result = _result(end)
@@ -105,7 +104,7 @@ def _status(end: dict[str, Any]) -> RunStatus:
 
 
 def _feeds(journal: Journal) -> list[dict[str, Any]]:
-    """The feeds of the header, and those added while the run went on."""
+    """Return the streams of the header, and those added during the run."""
     feeds = list(journal.header.get("feeds") or ())
     for event in journal.events:
         if isinstance(event, dict) and event.get("type") == "feeds":
@@ -114,21 +113,21 @@ def _feeds(journal: Journal) -> list[dict[str, Any]]:
     return feeds
 
 
-# Puts journals into the store: of runs that ended, and of runs whose writer died.
+# Import: of runs that finished, and of runs whose writer crashed.
 #
-# Whoever folds holds the journal's lock, so that two never fold the same one and nobody folds a
-# live run. Everything of a run goes into one transaction, and the journal is removed only after
-# that is committed: killed at any moment, either the journal is still whole or the run is in the
-# store, and folding again changes nothing.
+# The importer holds the journal's lock, so no journal is imported twice at once and no live run is
+# imported. Everything of a run is one transaction, and the journal is removed after its commit. If
+# the importer is killed, either the journal is still complete or the run is in the store, and
+# importing again changes nothing.
 
 Arriving = Callable[[RunRecord], None]
 
 
-"""Looks at a record before it is kept."""
+"""Checks a record before it is inserted."""
 
 
 class Outcome(StrEnum):
-    """What became of a journal."""
+    """Status of a journal after an import."""
 
     FOLDED = "folded"
     ALREADY = "already in the store"
@@ -142,7 +141,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What became of one journal."""
+    """Result of importing one journal."""
 
     path: Path
     outcome: Outcome
@@ -151,7 +150,7 @@ class ImportResult:
 
 
 def import_journal(store: Store, path: Path, close: Close) -> ImportResult:
-    """Put one journal into the store and remove it.
+    """Import one journal and remove it.
 
     Raises:
         StoreError: the store refuses; the journal stays and nothing is lost.
@@ -178,13 +177,13 @@ def import_journal(store: Store, path: Path, close: Close) -> ImportResult:
 def keep_journal(
     store: Store, journal: Journal, close: Close, arriving: Arriving | None = None
 ) -> Outcome:
-    """Put what a journal holds into the store, in one transaction; the file is not touched.
+    """Insert the content of a journal in one transaction; the file stays.
 
     Args:
         store: where to.
         journal: as it was read, with a header that names a run.
         close: computes the end of a run that has none.
-        arriving: looks at the record before it is kept, and may change it.
+        arriving: checks the record before it is inserted, and may change it.
 
     Raises:
         RunSenseless: it cannot be understood.
@@ -201,12 +200,12 @@ def keep_journal(
 
 
 def import_orphaned(store: Store, close: Close) -> list[ImportResult]:
-    """Fold every journal of this store that nobody holds. Cheap when there is none.
+    """Import every unlocked journal of this store. Cheap when there is none.
 
-    A journal that cannot be folded does not stand in the way of the others.
+    A journal that cannot be imported does not block the others.
 
     Raises:
-        StoreLocked, StoreUnwritable: nothing can be folded now; the journals stay.
+        StoreLocked, StoreUnwritable: nothing can be imported now; the journals stay.
     """
     if store.read_only or store.place.is_memory:
         return []
@@ -244,9 +243,9 @@ def _keep(store: Store, journal: Journal, close: Close, arriving: Arriving | Non
 
 
 def _is_kept(connection: Connection, run_id: str) -> bool | None:
-    """Whether all of a run is there; None when nothing is.
+    """Return True if the complete run is in the store, None when none of it is.
 
-    False for one that was kept because its machine fell silent: all of it may still come.
+    False for a provisional run, whose machine disappeared: its data may still come.
     """
     query = select(runs.c.status, runs.c.body).where(runs.c.run_id == run_id)
     row = connection.execute(query).first()
@@ -256,7 +255,7 @@ def _is_kept(connection: Connection, run_id: str) -> bool | None:
 
 
 def _belongs_elsewhere(journal: Journal, store: Store) -> bool:
-    """Journals of all servers share one folder; each goes to its own."""
+    """Return True for a journal of another server: all servers share one folder."""
     settings = journal.header.get("settings")
     named = settings.get("store") if isinstance(settings, dict) else None
     if not store.place.is_server or not isinstance(named, str) or "://" not in named:
@@ -268,7 +267,7 @@ def _belongs_elsewhere(journal: Journal, store: Store) -> bool:
 
 
 def _set_aside(path: Path, fault: str) -> ImportResult:
-    """Keep what cannot be read where a person may look at it."""
+    """Move an unreadable journal aside for inspection."""
     aside = path.with_name(f"{path.name}.corrupt")
     note = (
         f"{path.name}: {fault}, so it cannot be told which run it is; kept as {aside}; delete it "
@@ -283,7 +282,7 @@ def _set_aside(path: Path, fault: str) -> ImportResult:
 
 
 def _removed(path: Path) -> str:
-    """Delete a journal that is safely in the store; a note when that is not allowed."""
+    """Delete a journal that was imported; return a note when that is not permitted."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

@@ -1,8 +1,7 @@
-"""The shape of a journal's header: a run, described by fields of the kinds they should have.
+"""Validation of a journal's header: fields and their types.
 
-A node's or a writer's token may send anything. A header that is not sound is refused at the
-first
-piece; a journal that turns out so later is set aside with its reason.
+Any owner of a token may send anything. An invalid header is refused with the first chunk; a journal
+that turns out invalid later is quarantined with its reason.
 """
 
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ _RECORD_FIELDS = frozenset(f.name for f in fields(RunRecord)) - {"status", "resu
 
 
 def identity_fault(header: Any) -> str:
-    """Why it cannot be told which run this is, and in which format; empty when it can."""
+    """Return why run and format cannot be identified; empty when they can."""
     if not isinstance(header, Mapping):
         return "its header is not an object"
     run_id, form = header.get("run_id"), header.get("format", FORMAT)
@@ -31,11 +30,11 @@ def identity_fault(header: Any) -> str:
 
 
 def header_fault(header: Any) -> str:
-    """What is wrong with a header; empty when its run can be shown and stored."""
+    """Return the fault of a header; empty when its run can be shown and stored."""
     fault = identity_fault(header)
     if fault:
         return fault
-    # what is null was not known to its writer, and is left out
+    # null means unknown to the writer, and is left out
     said = {key: header[key] for key in _RECORD_FIELDS if header.get(key) is not None}
     return (
         shape_fault(said, RunRecord, "header")
@@ -45,7 +44,7 @@ def header_fault(header: Any) -> str:
 
 
 def feeds_fault(feeds: Any) -> str:
-    """What is wrong with the meters of a run; empty when their series can be read."""
+    """Return the fault of a run's meters; empty when their series can be read."""
     if not isinstance(feeds, list):
         return "feeds: not a list"
     for number, feed in enumerate(feeds):

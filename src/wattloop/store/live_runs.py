@@ -1,4 +1,4 @@
-"""Runs that are still going on: known from the header of the journal that somebody holds."""
+"""Live runs, from the headers of locked journals."""
 
 import time
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ from wattloop.store.runs import RunRecord
 INCOMING = "incoming"
 
 
-"""Where, below the journals, those of other machines arrive; see `ingest`."""
+"""Folder below the journals for those of other machines; see `ingest`."""
 
 
 QUIET_S = 60.0
 
 
-"""A run of another machine goes on while something was heard of it so long ago."""
+"""A run of another machine is live while its last data is younger than this."""
 
 
 def live_runs(store: Store) -> list[RunRecord]:
-    """Newest first; without result, which only the end of a run has."""
+    """Return live runs, newest first; without a result, which only ended runs have."""
     found = []
     for path in _journals(store):
         record = _record(path)
@@ -34,7 +34,7 @@ def live_runs(store: Store) -> list[RunRecord]:
 
 
 def live_journal(store: Store, run_id: str) -> tuple[RunRecord, Path] | None:
-    """A run that goes on and its journal; None when there is none of that name."""
+    """Return a live run and its journal; None when none has that name."""
     if "/" in run_id or run_id.startswith("."):
         return None
     own = store.journals / f"{run_id}.journal"
@@ -46,13 +46,13 @@ def live_journal(store: Store, run_id: str) -> tuple[RunRecord, Path] | None:
 
 
 def still_live(path: Path) -> bool:
-    """Whether somebody writes it, or sends it from another machine."""
+    """Return True if a process writes it, or another machine sends it."""
     try:
         if path.suffix == ".part":
             return time.time() - path.stat().st_mtime < QUIET_S
         # a reader's lock on an empty journal could come before its writer's own
         return path.stat().st_size > 0 and journal_is_live(path)
-    except OSError:  # folded into the store and gone
+    except OSError:  # imported into the store and removed
         return False
 
 
@@ -72,8 +72,8 @@ def _record(path: Path) -> RunRecord | None:
 
 @lru_cache(maxsize=4_096)  # a header never changes, and a page of jobs asks for all of them
 def _read(path: Path, inode: int) -> RunRecord:
-    """What a header says; raises where it is not there yet, which is not remembered."""
-    del inode  # of another file at this place
+    """Parse a header; raises where it is not there yet, which is not cached."""
+    del inode  # of another file with this path
     header = read_header(path)
     if header is None:
         raise LookupError(f"{path}: no header")

@@ -1,4 +1,4 @@
-"""Where a store is: a file, a server, or memory."""
+"""Location of a store: a file, a server, or memory."""
 
 import os
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class StoreLocation:
 
     @classmethod
     def parse(cls, location: str) -> "StoreLocation":
-        """Understands paths, `~`, `sqlite:///PATH`, `:memory:` and `postgresql://...`."""
+        """Parse paths, `~`, `sqlite:///PATH`, `:memory:` and `postgresql://...`."""
         if location in (":memory:", "sqlite://", "sqlite:///:memory:"):
             return cls(location, "memory")
         if location.startswith("sqlite:///") or "://" not in location:
@@ -51,7 +51,7 @@ class StoreLocation:
 
     @property
     def is_memory(self) -> bool:
-        """Kept nowhere: gone when closed."""
+        """True for a store in memory, which is gone when closed."""
         return self.path is None and self.url is None
 
     @property
@@ -60,13 +60,13 @@ class StoreLocation:
 
     @property
     def is_read_only(self) -> bool:
-        """A file that exists and that we may not change."""
+        """True for a file that exists and that this user may not change."""
         if self.path is None or not self.path.exists():
             return False
         return not (os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK))
 
     def same_server(self, other: "StoreLocation") -> bool:
-        """Whether both name the same database, whoever logs in: journals hide the user."""
+        """Return True if both name the same database; the user is ignored, as journals hide it."""
         if self.url is None or other.url is None:
             return False
         ours, theirs = (
@@ -76,6 +76,6 @@ class StoreLocation:
         return ours == theirs
 
     def server_url(self) -> URL:
-        """The URL with the driver we use."""
+        """Return the URL with the driver we use."""
         assert self.url is not None
         return self.url.set(drivername="postgresql+psycopg")

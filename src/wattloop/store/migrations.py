@@ -1,8 +1,7 @@
-"""The version of a store's tables, and how an old store becomes a new one.
+"""Schema version of a store, and migrations between versions.
 
-A migration is one function per step; all steps, and what creates new tables, are one
-transaction:
-a store is of the old version or of the new one, never between.
+A migration is one function per version. All of them, and the creation of new tables, are one
+transaction: a store is of the old version or of the new one, never between.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ VERSION = 3
 
 
 def _from_1(connection: Connection) -> None:
-    """Columns for jobs of several nodes, for runs of other machines, and for retention.
+    """Add columns for jobs of several nodes, for runs of other machines, and for retention.
 
     They are empty in runs that were there before: `fill_jobs` fills what it can.
     """
@@ -43,7 +42,9 @@ def _from_1(connection: Connection) -> None:
 
 
 def _from_2(connection: Connection) -> None:
-    """How many nodes a job has, beside how many were heard of; not known of those kept before."""
+    """Add the number of a job's nodes, in addition to the number of reporting ones; unknown for old
+    jobs.
+    """
     present = set(inspect(connection).get_table_names())
     for table, name in (("run_facts", "job_nodes"), ("jobs", "nodes_expected")):
         if table in present:
@@ -57,7 +58,9 @@ MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _from_1, 2: _from_2}
 
 
 def is_current(connection: Connection, where: str) -> bool:
-    """Whether nothing needs to be done; raises `StoreTooNew`, or `StoreError` for other files."""
+    """Return True if no migration is needed; raises `StoreTooNew`, or `StoreError` for other
+    files.
+    """
     present = set(inspect(connection).get_table_names())
     if present and meta.name not in present and runs.name in present:
         raise StoreError(
@@ -68,13 +71,15 @@ def is_current(connection: Connection, where: str) -> bool:
 
 
 def is_readable(connection: Connection, where: str) -> bool:
-    """Whether runs can be read as it is: tables and columns that came later may be missing."""
+    """Return True if runs can be read without migration: later tables and columns may be
+    missing.
+    """
     present = set(inspect(connection).get_table_names())
     return {meta.name, runs.name} <= present and _version(connection, where) is not None
 
 
 def prepare(connection: Connection, where: str) -> None:
-    """Create what is missing and migrate what is old; call it inside a write transaction."""
+    """Create missing tables and migrate old ones; call it inside a write transaction."""
     present = set(inspect(connection).get_table_names())
     version = _version(connection, where) if meta.name in present else None
     if version is not None:

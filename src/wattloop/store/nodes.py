@@ -1,4 +1,4 @@
-"""What was last heard of each node, so that a server that starts knows whom to miss."""
+"""Last known state of each node, so that a restarted server knows which nodes are missing."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from wattloop.store.schema import nodes
 
 
 def keep_nodes(store: Store, heard: Mapping[str, tuple[float, dict[str, Any]]]) -> None:
-    """Remember nodes: name -> (when it was heard, what is known)."""
+    """Store nodes: name -> (time of the last report, state)."""
     if not heard:
         return
     rows = [
@@ -24,13 +24,13 @@ def keep_nodes(store: Store, heard: Mapping[str, tuple[float, dict[str, Any]]]) 
 
 
 def known_nodes(store: Store) -> dict[str, tuple[float, dict[str, Any]]]:
-    """What `keep_nodes` kept."""
+    """Return the nodes that `keep_nodes` stored."""
     with store.reading() as connection:
         found = connection.execute(select(nodes.c.node, nodes.c.heard_wall_s, nodes.c.body))
         return {node: (heard_s, plain_data(body)) for node, heard_s, body in found}
 
 
 def forget_node(store: Store, node: str) -> bool:
-    """A node that is no more; False when it was not known."""
+    """Delete a node; False when it was not known."""
     with store.writing() as connection:
         return connection.execute(delete(nodes).where(nodes.c.node == node)).rowcount > 0

@@ -1,4 +1,4 @@
-"""What is dropped when it is old: first single samples, then curves, then whole runs.
+"""Retention: old data is dropped in the order samples, curves, whole runs.
 
 Energy, windows, steps and labels of a run are kept apart from its samples: dropping samples changes
 no joule of any total, and curves are drawn from the means over 1, 10 and 60 seconds that are left.
@@ -23,14 +23,14 @@ from wattloop.store.runs import delete_run_in
 from wattloop.store.schema import runs, sample_chunks, sample_levels
 
 AT_ONCE = 50
-"""Runs per transaction: measuring and readers come in between."""
+"""Runs per transaction: other readers and writers run in between."""
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdwy])")
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800, "y": 31_557_600}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How old what may become, in seconds since the beginning of its run; infinite is for ever."""
+    """Maximum ages in seconds since the beginning of the run; infinite is for ever."""
 
     samples_s: float = math.inf
     levels_s: float = math.inf
@@ -42,7 +42,7 @@ class Retention:
 
     @classmethod
     def parse(cls, text: str) -> "Retention":
-        """From `samples=30d,levels=1y,runs=forever`; what is not named stays for ever."""
+        """Parse `samples=30d,levels=1y,runs=forever`; unnamed kinds are kept for ever."""
         ages = {}
         for part in filter(None, (p.strip() for p in text.split(","))):
             name, is_given, age = part.partition("=")
@@ -54,7 +54,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """How many runs lost what, and the size of it."""
+    """Numbers of runs by dropped data, and their size."""
 
     samples: int = 0
     levels: int = 0
@@ -63,20 +63,20 @@ class Dropped:
 
 
 def parse_age(text: str) -> float:
-    """Seconds of `30d`, `12h`, `1y`; `forever` is infinite."""
+    """Parse seconds of `30d`, `12h`, `1y`; `forever` is infinite."""
     if text.strip().lower() == "forever":
         return math.inf
     found = _AGE.fullmatch(text.strip().lower())
     if found is None:
-        raise ConfigError(f"{text!r} is no age; write 12h, 30d, 1y or forever")
+        raise ConfigError(f"{text!r} is not an age; write 12h, 30d, 1y or forever")
     return float(found[1]) * _UNITS_S[found[2]]
 
 
 def retention_of(settings: Settings) -> Retention | None:
-    """What the settings say is too old; None where they say nothing.
+    """Return the retention of the settings; None where they have none.
 
     Raises:
-        ConfigError: they say it in a way that is not understood; with where.
+        ConfigError: the text is invalid; the message names its source.
     """
     if not settings.retain:
         return None
@@ -95,15 +95,15 @@ def apply_retention(
     stop: threading.Event | None = None,
     report: Callable[[Dropped], None] | None = None,
 ) -> Dropped:
-    """Drop what is too old, some runs at a time; interrupted, the next call goes on.
+    """Drop old data, some runs at a time; after an interruption the next call continues.
 
     Args:
         store: from where.
         policy: what is too old.
-        dry_run: only say what would be dropped.
+        dry_run: only report what would be dropped.
         now_wall_s: the time it is; asked from the clock by default.
-        stop: set by somebody else to end this after some runs.
-        report: told after each transaction.
+        stop: set by another thread to end this after some runs.
+        report: called after each transaction.
     """
     now_s = time.time() if now_wall_s is None else now_wall_s
     stop = threading.Event() if stop is None else stop
@@ -137,7 +137,7 @@ def _has_levels(before_wall_s: float) -> ColumnElement[bool]:
 
 
 def _drop_samples(connection: Connection, run_ids: list[str], now_s: float) -> Dropped:
-    """Samples of series that have levels: of a run of two samples there is nothing coarser."""
+    """Drop samples of series that have levels: a run of two samples has none."""
     condition = _replaceable() & sample_chunks.c.run_id.in_(run_ids)
     size_b = _payload_b(connection, sample_chunks, condition)
     connection.execute(delete(sample_chunks).where(condition))
@@ -169,7 +169,7 @@ def _drop_runs(connection: Connection, run_ids: list[str], now_s: float) -> Drop
 
 
 def _mark(connection: Connection, run_ids: list[str], now_s: float, column: str, what: str) -> None:
-    """Runs say themselves what they have lost."""
+    """Mark the runs that lost data."""
     day = time.strftime("%Y-%m-%d", time.gmtime(now_s))
     query = select(runs.c.run_id, runs.c.body).where(runs.c.run_id.in_(run_ids))
     for run_id, text in connection.execute(query).all():
@@ -207,7 +207,7 @@ def _would_drop(store: Store, policy: Retention, now_s: float) -> Dropped:
 
 
 def _replaceable() -> ColumnElement[bool]:
-    """Chunks of which something coarser is there."""
+    """Return chunks of which a coarser level exists."""
     return exists().where(
         sample_levels.c.run_id == sample_chunks.c.run_id,
         sample_levels.c.feed == sample_chunks.c.feed,

@@ -14,12 +14,12 @@ from wattloop.store.schema import run_facts
 ALL = 0.99
 
 
-"""A run of whose energy more is counted by others is in no total."""
+"""A run of whose energy other runs count more than this share is in no total."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RunRecord:
-    """Everything known of one run but its samples, windows and steps.
+    """All data of one run except its samples, windows and steps.
 
     Attributes:
         run_id: unique; sorts by time of start.
@@ -33,7 +33,7 @@ class RunRecord:
         shared: the time in which other runs counted the same devices, and the joules of it that
             they count (`left_out_j`): totals do not add those again.
         notes: what happened to the record itself, such as a torn journal.
-        quarantine: why its figures are not believed; they are in no total then.
+        quarantine: why its figures are not trusted; they are in no total then.
         clock_offset_s: how far its machine's clock was ahead of the server's; start and end are
             corrected by it.
         provisional: kept because its machine fell silent; replaced when all of it comes.
@@ -83,12 +83,12 @@ class RunRecord:
 
     @property
     def energy_j(self) -> float | None:
-        """Joules of everything that could be read; None when nothing could."""
+        """Joules of all devices that were read; None when none was."""
         return None if self.result is None else self.result.energy_j
 
     @property
     def left_out(self) -> float:
-        """Part of its energy that another run counts, 0 to 1."""
+        """Share of its energy that another run counts, 0 to 1."""
         left_out_j, energy_j = (self.shared or {}).get("left_out_j"), self.energy_j
         if not isinstance(left_out_j, int | float) or not energy_j:
             return 0.0
@@ -96,7 +96,7 @@ class RunRecord:
         return 1.0 if part > ALL else part
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, with duration, energy and uncertainty spelled out."""
+        """Return plain data for JSON, with duration, energy and uncertainty."""
         data = {f.name: getattr(self, f.name) for f in fields(self)}
         data["status"] = self.status.value
         data["result"] = None if self.result is None else self.result.to_dict()
@@ -107,7 +107,7 @@ class RunRecord:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "RunRecord":
-        """Inverse of `to_dict`; fields of later versions are left out."""
+        """Convert back from `to_dict`; fields of later versions are left out."""
         known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
         known["status"] = RunStatus(known.get("status", RunStatus.FINISHED))
         if known.get("result") is not None:
@@ -116,7 +116,7 @@ class RunRecord:
 
 
 def read_record(body: str) -> RunRecord:
-    """A record from the text that is kept of it."""
+    """Parse a record from its stored text."""
     return RunRecord.from_dict(plain_data(body))
 
 
@@ -153,7 +153,7 @@ def facts_of(record: RunRecord) -> dict[str, Any]:
 
 
 def insert_run_facts_in(connection: Connection, record: RunRecord) -> None:
-    """Keep them with the run, within its transaction."""
+    """Insert the facts of a run, within its transaction."""
     connection.execute(insert(run_facts).values(**facts_of(record)))
 
 
@@ -162,20 +162,20 @@ def _part(value: Any, part: float) -> Any:
 
 
 def _exclusive(value: Any) -> bool | None:
-    """Whether the job had its nodes for itself; None where nobody said."""
+    """Return True if the job had its nodes to itself; None where unknown."""
     if value is None or value == "":
         return None
     return str(value).lower() not in ("0", "no", "false")
 
 
 def _count(value: Any) -> int | None:
-    """How many nodes its job has, as the batch system says."""
+    """Return the number of the job's nodes, from the batch system."""
     text = str(value or "")
     return int(text) if text.isdecimal() and 0 < len(text) < 7 else None
 
 
 def _efficiency(accounting: Mapping[str, Any]) -> float | None:
-    """Energy over limit x time of all devices of the node."""
+    """Return energy over limit x time of all devices of the node."""
     for one in accounting.get("efficiencies") or ():
         if isinstance(one, Mapping) and one.get("name") == "node":
             value = one.get("value")
@@ -184,7 +184,7 @@ def _efficiency(accounting: Mapping[str, Any]) -> float | None:
 
 
 def _device(record: RunRecord) -> str:
-    """The device that drew most: what runs of one kind of machine have in common."""
+    """Return the device that used most energy, which groups runs by kind of machine."""
     if record.result is None:
         return ""
     known = [d for d in record.result.domains if d.energy_j is not None and d.device]

@@ -31,7 +31,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs to list; None means any.
+    """Filter of runs; None means any.
 
     Attributes:
         name: may contain `*` for any text.
@@ -48,13 +48,13 @@ class RunFilter:
 
 
 def insert_run(store: Store, record: RunRecord) -> bool:
-    """Keep a run; False when it is there already."""
+    """Insert a run; False when it exists already."""
     with store.writing() as connection:
         return insert_run_in(connection, record)
 
 
 def insert_run_in(connection: Connection, record: RunRecord) -> bool:
-    """As `insert_run`, within somebody's transaction."""
+    """Insert a run within the caller's transaction."""
     if has_run(connection, record.run_id):
         return False
     columns = {**_columns(record), "job_key": job_key_in(connection, record)}
@@ -71,31 +71,31 @@ def insert_run_in(connection: Connection, record: RunRecord) -> bool:
 
 
 def has_run(connection: Connection, run_id: str) -> bool:
-    """Whether a run with exactly this identifier is kept."""
+    """Return True if a run with exactly this identifier is in the store."""
     return (
         connection.execute(select(runs.c.run_id).where(runs.c.run_id == run_id)).first() is not None
     )
 
 
 def find_run(store: Store, reference: str, *, by_name: bool = False) -> RunRecord:
-    """The run with this identifier, the only one that begins with it, or the `last` one.
+    """Find the run with this identifier, the only one that begins with it, or the `last` one.
 
     Of a program that measures itself below `wattloop run`, or of the ranks of a job, the last is
     the one that counted.
 
-    With `by_name`, what is no beginning of an identifier is a name, of which the newest run is
+    With `by_name`, a text that begins no identifier is a name, of which the newest run is
     meant; not for what removes runs.
     """
     with store.reading() as connection:
         query = select(runs.c.body)
-        # all of an identifier is looked up; beginnings are searched for among all runs
+        # a full identifier is looked up; beginnings are searched among all runs
         whole = connection.execute(query.where(runs.c.run_id == reference)).scalar()
         if whole is not None:
             return read_record(whole)
         if reference == "last":
             query = _newest_first(query).limit(1)
         else:
-            # compared piecewise: LIKE would read '%' and '_' as patterns
+            # compared by substring: LIKE would read '%' and '_' as patterns
             begins = func.substr(runs.c.run_id, 1, len(reference)) == reference
             query = query.where(begins).order_by(func.length(runs.c.run_id)).limit(10)
         found = [read_record(body) for (body,) in connection.execute(query)]
@@ -122,20 +122,20 @@ def list_runs(
 
 
 def child_runs(store: Store, run_id: str) -> list[RunRecord]:
-    """Runs that programs measured themselves while they were measured from outside by this one."""
+    """Return runs that programs measured themselves inside this run of `wattloop run`."""
     query = _newest_first(select(runs.c.body).where(runs.c.parent_run_id == run_id))
     with store.reading() as connection:
         return [read_record(body) for (body,) in connection.execute(query)]
 
 
 def delete_run(store: Store, run_id: str) -> bool:
-    """Remove a run with its windows, steps and samples; False when it is not there."""
+    """Delete a run with its windows, steps and samples; False when it does not exist."""
     with store.writing() as connection:
         return delete_run_in(connection, run_id)
 
 
 def delete_run_in(connection: Connection, run_id: str) -> bool:
-    """As `delete_run`, within somebody's transaction."""
+    """Delete a run within the caller's transaction."""
     job_key = connection.execute(select(runs.c.job_key).where(runs.c.run_id == run_id)).scalar()
     is_gone = connection.execute(delete(runs).where(runs.c.run_id == run_id)).rowcount > 0
     if job_key is not None:
@@ -144,7 +144,9 @@ def delete_run_in(connection: Connection, run_id: str) -> bool:
 
 
 def duration_in(connection: Connection, run_id: str) -> float | None:
-    """Seconds that the kept run with this identifier lasted; None when there is no such run."""
+    """Return the duration of the stored run with this identifier in seconds; None when it does not
+    exist.
+    """
     found = connection.execute(select(runs.c.duration_s).where(runs.c.run_id == run_id)).first()
     return None if found is None else found[0] or 0.0
 
@@ -171,7 +173,7 @@ def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
 
 
 def _columns(record: RunRecord) -> dict[str, Any]:
-    """Columns for lists and totals: energy and `counted` are what the run adds to a total."""
+    """Return columns for lists and totals: energy and `counted` are the run's part of a total."""
     part = 1.0 if record.left_out == 1.0 else 1.0 - record.left_out
     energy_j = record.energy_j
     return {
@@ -201,7 +203,7 @@ def _newest_first(query: Select[Any]) -> Select[Any]:
 
 
 def _counting(store: Store, record: RunRecord) -> RunRecord:
-    """The run that counted the devices of this one, where another did and is kept."""
+    """Return the run that counted the devices of this one, where another did and is stored."""
     if record.counted or record.counted_by is None:
         return record
     with store.reading() as connection:

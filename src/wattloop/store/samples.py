@@ -31,14 +31,14 @@ from wattloop.store.downsampling import (
 from wattloop.store.journal import SampleBlock
 from wattloop.store.schema import sample_chunks, sample_levels
 
-# An array of doubles as a few bytes per value, without loss.
+# Lossless compression of doubles to a few bytes per value.
 #
-# Sensors count in decimal units (microjoules, milliwatts, percent), so their doubles are small
-# integers in disguise: `pack` finds the decimal scale that gives every double back exactly, takes
-# first or second differences (a counter under steady load, a clock), and compresses byte planes.
-# Values that have no such scale are compressed as they are. NaN marks a gap and is kept as such.
+# Sensors count in decimal units (microjoules, milliwatts, percent), so their doubles are scaled
+# integers. `pack` finds the decimal scale that reproduces every double exactly, takes first or
+# second differences (a counter under steady load, a clock), and compresses byte planes. Values
+# without such a scale are compressed as they are. NaN marks a gap and is preserved.
 #
-# Sizes are measured by `benchmarks/store_size.py`; `docs/store.md` has the alternatives tried.
+# Sizes are measured by `benchmarks/store_size.py`; `docs/store.md` lists the alternatives tried.
 
 _HEAD = struct.Struct("<BBBII")  # codec, order of differences, decimals, values, gaps
 
@@ -56,7 +56,7 @@ _LEVEL = 6
 
 
 def pack(values: Sequence[float]) -> bytes:
-    """`values` in few bytes; `unpack` gives exactly the same doubles back."""
+    """Compress `values`; `unpack` returns exactly the same doubles."""
     filled, gaps = _without_gaps(values)
     found = _as_integers(filled)
     if found is None:
@@ -70,7 +70,7 @@ def pack(values: Sequence[float]) -> bytes:
 
 
 def unpack(data: bytes) -> array[float]:
-    """Inverse of `pack`."""
+    """Decompress `pack`."""
     try:
         codec, order, decimals, count, gap_count = _HEAD.unpack_from(data)
         gaps: array[int] = array("I")
@@ -109,7 +109,7 @@ def _decoded(codec: int, order: int, decimals: int, count: int, body: bytes) -> 
 
 
 def _without_gaps(values: Sequence[float]) -> tuple[array[float], array[int]]:
-    """Values with NaN replaced by the last good one, and (begin, length) of each stretch."""
+    """Return values with NaN replaced by the last good one, and (begin, length) of each gap."""
     filled = array("d", values)
     gaps: array[int] = array("I")
     if not math.isnan(sum(filled)):
@@ -130,7 +130,7 @@ def _without_gaps(values: Sequence[float]) -> tuple[array[float], array[int]]:
 
 
 def _as_integers(values: array[float]) -> tuple[int, int, list[int]] | None:
-    """(codec, decimals, integers) that give every double back exactly, if there are any."""
+    """Return (codec, decimals, integers) that reproduce every double exactly, if possible."""
     for decimals in _SCALES:
         scale, step = 10.0**decimals, 10.0**-decimals
         for codec in (_DIVIDE, _MULTIPLY):
@@ -156,12 +156,12 @@ def _as_integers(values: array[float]) -> tuple[int, int, list[int]] | None:
 
 
 def _differences(integers: list[int]) -> tuple[int, bytes]:
-    """(order, byte planes) of the differences of the order that makes them smallest."""
+    """Return (order, byte planes) of the differences of the order that makes them smallest."""
     best_order, best = 0, integers
     current = integers
     for order in (1, 2):
         current = [*current[:1], *map(sub, current[1:], current)]
-        # the head of a series of differences holds the absolute value: it does not count
+        # the first difference is the absolute value and does not count
         if sum(map(abs, current[2:])) < sum(map(abs, best[2:])):
             best_order, best = order, current
     # zigzag: small negative numbers become small positive ones, so high bytes stay zero
@@ -177,7 +177,7 @@ def _smallest_raw(values: array[float]) -> tuple[int, bytes]:
 
 
 def _planes(data: bytes) -> bytes:
-    """All first bytes, then all second bytes, ...: the high ones are nearly constant."""
+    """Return all first bytes, then all second bytes, ...: the high ones are nearly constant."""
     return b"".join(data[i::8] for i in range(8))
 
 
@@ -192,7 +192,7 @@ def _from_planes(planes: bytes) -> bytes:
 SIGNALS_FROM = 1_000
 
 
-"""Feed N + 1000 of a journal holds the signals of feed N."""
+"""Stream N + 1000 of a journal holds the signals of stream N."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ class Series:
 
 
 def series_of(feeds: Sequence[Mapping[str, Any]]) -> list[Series]:
-    """All series that a run's feeds describe."""
+    """Return all series of a run's streams."""
     found = []
     for feed, description in enumerate(feeds):
         meter = str(description.get("meter", ""))
@@ -239,7 +239,7 @@ def series_of(feeds: Sequence[Mapping[str, Any]]) -> list[Series]:
 
 
 def power_series(feeds: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
-    """Domain -> the series that shows its power, chosen as `measure` chooses its sources.
+    """Return domain -> the series of its power, chosen as `measure` chooses its sources.
 
     The first meter that offers a domain was used; another one was not even read (an estimate next
     to RAPL). A gauge that gives a slow counter of the same provenance its shape is drawn instead
@@ -262,7 +262,7 @@ def power_series(feeds: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
 
 
 def find_series(feeds: Sequence[Mapping[str, Any]], name: str) -> Series:
-    """The series called `name`."""
+    """Return the series called `name`."""
     known = series_of(feeds)
     for series in known:
         if series.name == name:
@@ -271,11 +271,11 @@ def find_series(feeds: Sequence[Mapping[str, Any]], name: str) -> Series:
     raise StoreError(f"this run has no samples of {name!r}; it has {names}")
 
 
-# Samples of a run: packed arrays per series and stretch of time.
+# Storage of samples: packed arrays per series and chunk of time.
 #
 # The domains (and signals) of one meter are read together, so they share one array of times. Times
-# are kept to the microsecond, values exactly. `sample_levels` holds the same as power over 1, 10
-# and 60 seconds, so that drawing a day does not touch the samples at all.
+# have microsecond resolution, values are exact. `sample_levels` holds the power over 1, 10 and 60
+# seconds, so that drawing a day does not read the samples at all.
 
 PART_LENGTH = 32_768
 
@@ -297,13 +297,12 @@ WHOLE: Span = (None, None)
 
 @dataclass(frozen=True, slots=True)
 class PackedSamples:
-    """Rows that are ready to be inserted; packing takes longer than any lock should be held."""
+    """Rows that are ready to be inserted; packing takes longer than a lock should be held."""
 
     chunks: list[dict[str, Any]] = field(default_factory=list)
     levels: list[dict[str, Any]] = field(default_factory=list)
 
     def insert(self, connection: Connection) -> None:
-        """Put them into the store."""
         if self.chunks:
             connection.execute(insert(sample_chunks), self.chunks)
         if self.levels:
@@ -313,7 +312,7 @@ class PackedSamples:
 def pack_samples(
     run_id: str, feeds: Sequence[Mapping[str, Any]], blocks: Iterable[SampleBlock]
 ) -> PackedSamples:
-    """All readings of a run as rows. Blocks that no feed describes are left out."""
+    """Pack all readings of a run as rows. Blocks without a stream description are left out."""
     described: dict[int, list[Series]] = {}
     for series in series_of(feeds):
         described.setdefault(series.feed, []).append(series)
@@ -321,7 +320,7 @@ def pack_samples(
     for block in blocks:
         width = len(described.get(block.feed, ()))
         if width == 0 or width != block.width or len(block.values) != width * len(block.times_s):
-            continue  # nobody could say what these numbers are
+            continue  # the meaning of these numbers is unknown
         times_s, values = gathered.setdefault(block.feed, (array("d"), array("d")))
         times_s.extend(block.times_s)
         values.extend(block.values)
@@ -342,7 +341,7 @@ def read_samples(
     series: Series,
     span: Span = WHOLE,
 ) -> tuple[array[float], array[float]]:
-    """(times, raw values) of one series; NaN marks a gap."""
+    """Return (times, raw values) of one series; NaN marks a gap."""
     table = sample_chunks
     query = (
         select(table.c.part, table.c.series, table.c.payload)
@@ -385,7 +384,7 @@ def _level_rows(
     for level_s in LEVELS_S:
         curve = binned(times_s, values, level_s) if finest is None else coarser(finest, level_s)
         if 2 * len(curve) > len(times_s if finest is None else finest):
-            continue  # hardly shorter than what there is
+            continue  # hardly shorter than the samples
         finest = curve
         for part, begin in enumerate(range(0, len(curve), PART_LENGTH)):
             points = curve.part(begin, begin + PART_LENGTH)
@@ -405,7 +404,7 @@ def _level_rows(
 def _in_order(
     times_s: array[float], columns: list[array[float]]
 ) -> tuple[array[float], list[array[float]]]:
-    """Readings by time: threads that close windows may append slightly out of order."""
+    """Sort readings by time: threads that close windows may append slightly out of order."""
     if all(map(le, times_s, times_s[1:])):
         return times_s, columns
     order = sorted(range(len(times_s)), key=times_s.__getitem__)
@@ -416,7 +415,7 @@ def _in_order(
 
 
 def overlaps(table: Table, span: Span) -> ColumnElement[bool]:
-    """The condition for chunks that hold a part of `span`."""
+    """Return the condition for chunks that overlap `span`."""
     begin_s, end_s = span
     conditions = [table.c.count > 0]
     if begin_s is not None:
@@ -442,14 +441,14 @@ def read_curve(
     max_points: int = 2_000,
     span: Span = WHOLE,
 ) -> Curve:
-    """The finest level that has at most `max_points` points within `span`; single samples if so.
+    """Return the finest level with at most `max_points` points within `span`, or single samples.
 
-    When even the coarsest level has more, it is thinned further.
+    If even the coarsest level has more, it is downsampled further.
     """
     with store.reading() as connection:
         levels = _points(connection, sample_levels, run_id, series, span)
         samples = _points(connection, sample_chunks, run_id, series, span).get(0, 0.0)
-        # of an old run the samples are gone and the levels are what there is
+        # an old run has only levels, no samples
         if levels and not 0 < samples <= max_points:
             fitting = [level_s for level_s, points in levels.items() if points <= max_points]
             level_s = min(fitting) if fitting else max(levels)
@@ -463,7 +462,7 @@ def read_curve(
 def _points(
     connection: Connection, table: Table, run_id: str, series: Series, span: Span
 ) -> dict[int, float]:
-    """Points within `span` by level (0 for single samples), without reading any of them.
+    """Count points within `span` by level (0 for single samples), without reading any of them.
 
     Of a chunk that reaches beyond the span, the share that lies within is taken.
     """
@@ -497,7 +496,7 @@ def _level(connection: Connection, run_id: str, series: Series, level_s: int, sp
     curve = Curve(level_s)
     for (payload,) in connection.execute(query):
         curve.extend(unpack_curve(payload))
-    half_s = level_s / 2  # a bin that the span only touches is shown
+    half_s = level_s / 2  # a bin that only touches the span is shown
     low = 0 if span[0] is None else bisect_left(curve.times_s, span[0] - half_s)
     high = len(curve) if span[1] is None else bisect_right(curve.times_s, span[1] + half_s)
     return curve.part(low, high)

@@ -1,4 +1,4 @@
-"""The tables of a store.
+"""Database schema of a store.
 
 A table is added by declaring it here on `metadata`: stores that lack it get it when they are
 opened next, without a new version. Changing or removing a column needs a new version and a
@@ -28,7 +28,7 @@ meta = Table("meta", metadata, Column("key", String, primary_key=True), Column("
 
 
 def _run_id() -> Column[str]:
-    """A column that belongs to a run and goes away with it."""
+    """Return a column that belongs to a run and is deleted with it."""
     return Column("run_id", String, ForeignKey("runs.run_id", ondelete="CASCADE"), primary_key=True)
 
 
@@ -62,8 +62,8 @@ runs = Table(
     Index("runs_by_job_key", "job_key"),
     Index("runs_by_host", "host"),
 )
-"""`job_key` is the job of `jobs` that it belongs to; None in a store that no server has opened
-since it was migrated. `quarantine` says why its figures are not believed."""
+"""`job_key` is the run's job in `jobs`; None in a store that no server has opened since it was
+migrated. `quarantine` is the reason why its figures are not trusted."""
 
 run_tags = Table(
     "run_tags",
@@ -93,7 +93,7 @@ run_facts = Table(
     Index("run_facts_by_cluster", "cluster"),
     Index("run_facts_by_project", "project"),
 )
-"""What lists and totals need of a run without reading its body."""
+"""Columns of a run that lists and totals need, without reading its body."""
 
 jobs = Table(
     "jobs",
@@ -129,8 +129,8 @@ jobs = Table(
     Column("carbon_g", Double),
     Index("jobs_by_start", "started_wall_s"),
 )
-"""A row per job, however many runs it is made of: worked out from them whenever one comes or goes,
-so that a list of a hundred thousand jobs is read as it lies there."""
+"""One row per job, computed from its runs whenever one is inserted or deleted, so that a list of a
+hundred thousand jobs needs no computation."""
 
 nodes = Table(
     "nodes",
@@ -139,7 +139,7 @@ nodes = Table(
     Column("heard_wall_s", Double, nullable=False),
     Column("body", Text, nullable=False),
 )
-"""What was last heard of each node, some seconds late."""
+"""Last known state of each node, some seconds late."""
 
 windows = Table(
     "windows",
@@ -229,6 +229,6 @@ trials = Table(
     Column("key", String, primary_key=True),
     Column("number", Integer, nullable=False),
     Column("status", String, nullable=False),
-    Column("run_id", String),  # no foreign key: a run comes into the store after its trial ended
+    Column("run_id", String),  # no foreign key: a run is inserted after its trial has ended
     Column("body", Text, nullable=False),
 )

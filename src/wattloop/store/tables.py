@@ -1,4 +1,4 @@
-"""Runs, samples, signals, windows and steps as rows, for spreadsheets and programs.
+"""Export tables: runs, samples, signals, windows and steps as rows.
 
 Every table names its columns and their types; None is a missing value and never a zero.
 """
@@ -21,19 +21,19 @@ Value = str | float | int | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns with their types, and rows that are made while they are read."""
+    """Columns with their types, and rows that are generated while they are read."""
 
     columns: dict[str, type]
     rows: Iterator[tuple[Value, ...]]
 
 
 def table_of(what: str, store: Store, records: Sequence[RunRecord]) -> Table:
-    """The table called `what` of these runs."""
+    """Return the table called `what` of these runs."""
     return TABLES[what](store, records)
 
 
 def iso_time(wall_s: float | None) -> str | None:
-    """A moment as `2026-01-31T12:00:00.123Z`; None when it is not known or out of range."""
+    """Format a time as `2026-01-31T12:00:00.123Z`; None when it is unknown or out of range."""
     if wall_s is None:
         return None
     try:
@@ -51,7 +51,7 @@ def _runs(store: Store, records: Sequence[RunRecord]) -> Table:
 
 
 def _samples(store: Store, records: Sequence[RunRecord]) -> Table:
-    """Raw joules and watts; with one run exactly what the replay meter reads."""
+    """Return raw joules and watts; with one run exactly what the replay meter reads."""
     columns = {"time_s": float, "domain": str, "kind": str, "value": float}
     return _readings(store, records, columns, lambda s: s.kind != "signal", lambda s: s.kind)
 
@@ -84,7 +84,7 @@ def _readings(
 
 
 def _windows(store: Store, records: Sequence[RunRecord]) -> Table:
-    """One row per window and domain; add up only those with `in_total`."""
+    """Return one row per window and domain; add up only those with `in_total`."""
     columns = {
         **{"run_id": str, "window_id": int, "parent_id": int, "window": str},
         **{"begin_s": float, "end_s": float, "duration_s": float, "domain": str, "scope": str},
@@ -111,7 +111,7 @@ def _windows(store: Store, records: Sequence[RunRecord]) -> Table:
 
 
 def _steps(store: Store, records: Sequence[RunRecord]) -> Table:
-    """One row per training step or epoch, one column per domain and metric.
+    """Return one row per training step or epoch, one column per domain and metric.
 
     `count` is above 1 where a very long run wrote several steps as one row.
     """
@@ -145,7 +145,7 @@ TABLES: dict[str, Callable[[Store, Sequence[RunRecord]], Table]] = {
     "windows": _windows,
     "steps": _steps,
 }
-"""What can be exported, by name."""
+"""Tables by name."""
 
 
 def _number(value: Any) -> float | None:

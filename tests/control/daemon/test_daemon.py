@@ -259,7 +259,7 @@ def test_what_somebody_else_has_set_since_is_left_alone(daemon: DaemonRig) -> No
         client.set(LIMIT, 400.0)
         daemon.put_limit_w(555.0)
     assert eventually(lambda: bool(daemon.log("not_restored")))
-    assert "somebody else" in daemon.log("not_restored")[-1]["fault"]
+    assert "another process" in daemon.log("not_restored")[-1]["fault"]
     assert daemon.limit_w() == 555.0
     with daemon.connect() as client:  # and what it is now is what the next one goes back to
         assert client.set(LIMIT, 400.0) == Change(555.0, 400.0)

@@ -1,5 +1,4 @@
-"""Audit log: one line of JSON for each change and each refusal, in files that are rotated when
-full.
+"""Audit log: one line of JSON for each change and each refusal, in rotated files.
 
 {"time": "2026-03-01T12:00:00.123Z", "event": "set", "pid": 4711, "uid": 1000, "user": "alice",
  "lever": "gpu:0/power_limit", "before": 400.0, "after": 250.0, "why": ""}

@@ -1,1 +1,1 @@
-"""File formats, one file each."""
+"""File formats of exports and imports, one module each."""

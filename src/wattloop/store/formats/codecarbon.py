@@ -1,4 +1,4 @@
-"""Reads the `emissions.csv` and the files of tasks of CodeCarbon (versions 1 to 3).
+"""Import of CodeCarbon's `emissions.csv` and its task files (versions 1 to 3).
 
 Column names: https://mlco2.github.io/codecarbon/output.html. CodeCarbon does not record whether
 an energy was measured or guessed (TDP times a constant for the CPU, watts per module for RAM), so
@@ -45,7 +45,7 @@ _PARTS = (
 
 @dataclass(slots=True)
 class Imported:
-    """What an import did. `problems` name the line and what is wrong with it."""
+    """Result of an import. `problems` name the line and the fault."""
 
     added: list[str] = field(default_factory=list)
     updated: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Imported:
 
 
 def import_codecarbon(store: Store, path: Path) -> Imported:
-    """Keep the runs of the file that are not kept yet; all or none."""
+    """Insert the runs of the file that the store lacks; all or none."""
     records, problems = read_codecarbon(path)
     outcome = Imported(problems=problems)
     with store.writing() as connection:
@@ -74,7 +74,7 @@ def import_codecarbon(store: Store, path: Path) -> Imported:
 
 
 def _count_once(connection: Connection, records: Iterable[RunRecord]) -> None:
-    """A task is a part of its run: it is left out of totals as soon as the run is there."""
+    """Exclude a task from totals as soon as its run is in the store: it is a part of it."""
     for run_id in {record.parent_run_id or record.run_id for record in records}:
         if not has_run(connection, run_id):
             continue
@@ -86,7 +86,7 @@ def _count_once(connection: Connection, records: Iterable[RunRecord]) -> None:
 
 
 def read_codecarbon(path: Path) -> tuple[list[RunRecord], list[str]]:
-    """The runs of a file, and what is wrong with the lines that hold none.
+    """Return the runs of a file, and the faults of invalid lines.
 
     A tracker that was flushed several times has several lines with growing totals; the longest
     is the run.
@@ -203,7 +203,7 @@ def _domain(name: str, scope: Scope, energy_j: float, version: str, model: str) 
 
 
 def _run_id(row: dict[str, str]) -> str:
-    """CodeCarbon's own identifier; version 1 has none, so what identifies the line."""
+    """Return CodeCarbon's own identifier, or one made of the line for version 1."""
     own = row.get("run_id") or ""
     if not own:
         key = "|".join(row[name] for name in ("timestamp", "project_name", "duration"))

@@ -10,7 +10,7 @@ from wattloop.store.formats.target import Target
 from wattloop.store.tables import Table
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-"""Beginnings that a spreadsheet takes for a formula."""
+"""First characters that a spreadsheet takes for a formula."""
 
 
 def write(table: Table, target: Target) -> None:
@@ -19,7 +19,9 @@ def write(table: Table, target: Target) -> None:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any] | Sequence[Any]]) -> str:
-    """Rows as CSV: mappings by their columns, or sequences; what a row lacks is an empty cell."""
+    """Format rows as CSV: mappings by their columns, or sequences; missing values are empty
+    cells.
+    """
     text = io.StringIO()
     lists = (
         [row.get(name) for name in columns] if isinstance(row, Mapping) else row for row in rows
@@ -39,7 +41,7 @@ def _as_in_json(value: Any) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    """Spreadsheets must not take text for a formula."""
+    """Escape text that a spreadsheet would take for a formula."""
     if value is None or isinstance(value, int | float):
         return value
     text = plain(value)

@@ -1,4 +1,4 @@
-"""JSON as other programs can read it: what is not a number is null."""
+"""JSON that other programs can read: NaN and infinities become null."""
 
 import json
 import math
@@ -11,13 +11,13 @@ from wattloop.store.tables import Table
 
 
 def text_of_runs(records: Sequence[RunRecord]) -> str:
-    """Everything known of the runs but their samples."""
+    """Return all data of the runs except their samples."""
     data = [_finite(record.to_dict()) for record in records]
     return json.dumps(data, indent=2, default=str) + "\n"
 
 
 def write(table: Table, target: Target) -> None:
-    """A list with one object per row, a row a line."""
+    """Write a list with one object per row, one row per line."""
     names = list(table.columns)
     with target.text() as file:
         file.write("[")

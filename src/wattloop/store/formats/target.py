@@ -1,4 +1,4 @@
-"""Where a file goes: whole or not at all, or to standard output."""
+"""Output target: a file that is written atomically, or standard output."""
 
 import os
 import sys
@@ -30,7 +30,7 @@ class Target:
 
     @contextmanager
     def text(self) -> Iterator[TextIO]:
-        """A text file in UTF-8."""
+        """Open a text file in UTF-8."""
         if self.is_stdout:
             yield sys.stdout
             sys.stdout.flush()
@@ -41,7 +41,7 @@ class Target:
 
     @contextmanager
     def path(self) -> Iterator[Path]:
-        """A temporary path beside the target; it takes the target's place when all went well."""
+        """Return a temporary path next to the target; it replaces the target on success."""
         goal = user_path(self.name)
         if goal.is_dir():
             raise ConfigError(f"{self.label}: is a directory; name a file in it")
@@ -62,9 +62,9 @@ class Target:
 
 
 def _settle(file: IO[str]) -> None:
-    """On the disk before it replaces what was there."""
+    """Sync the file before it replaces the target."""
     file.flush()
     try:
         os.fsync(file.fileno())
-    except OSError:  # pipes and some devices cannot
+    except OSError:  # pipes and some devices cannot be synced
         return

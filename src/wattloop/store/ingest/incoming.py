@@ -1,4 +1,4 @@
-"""Journals of other machines on this machine's disk until they are imported, and their owners."""
+"""Incoming journals of other machines on this machine's disk, and their owners."""
 
 import fcntl
 import json
@@ -19,16 +19,15 @@ from wattloop.store.jobs import AGENT_KIND, UNALLOCATED_KIND
 from wattloop.store.journal import END, frames_in
 from wattloop.store.run_record import RunRecord
 
-# Journals of other machines on this machine's disk, until they are in the store.
+# Files of an incoming journal.
 #
-# `RUN.part` holds the bytes that came; `RUN.from` says who sends them, since when, and whether
-# more
-# will come. Whoever changes a part holds its lock, so several processes may do it.
+# `RUN.part` holds the received bytes. `RUN.from` holds the sender, the time, and whether more will
+# come. A process locks a part before it changes it, so several processes may receive.
 
 ROOM_B = 512 * 1024 * 1024
 
 
-"""So much stays free on the disk: the database may be on it, too."""
+"""Space that stays free on the disk: the database may be on it, too."""
 
 
 LOOK_EVERY_S = 5.0
@@ -39,7 +38,7 @@ TAIL_B = 4096
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What `RUN.from` says."""
+    """Content of `RUN.from`."""
 
     node: str
     clock_offset_s: float | None
@@ -53,7 +52,7 @@ class Origin:
 
 
 class Part:
-    """A part that this process holds."""
+    """A part that this process has locked."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -61,16 +60,16 @@ class Part:
 
     @property
     def size_b(self) -> int:
-        """How much of it is there."""
+        """Number of received bytes."""
         return os.fstat(self._descriptor).st_size
 
     def tail(self) -> int:
-        """Checksum of its last bytes."""
+        """Return the checksum of the last bytes."""
         begin = max(0, self.size_b - TAIL_B)
         return zlib.crc32(os.pread(self._descriptor, TAIL_B, begin))
 
     def append(self, data: bytes) -> None:
-        """Durable when this returns; when the disk refuses, nothing has changed.
+        """Append bytes; durable when this returns. When the disk refuses, nothing has changed.
 
         Raises:
             StoreUnwritable: the disk is full, or broken.
@@ -92,14 +91,14 @@ class Part:
         self._note().unlink(missing_ok=True)
 
     def origin(self) -> Origin | None:
-        """Who sends it; None when nobody said."""
+        """The sender; None when unknown."""
         try:
             return Origin(**json.loads(self._note().read_text("utf-8")))
         except (OSError, TypeError, ValueError):
             return None
 
     def begin(self, source: Source) -> None:
-        """Say who sends it, before the first byte is there."""
+        """Record the sender, before the first byte is written."""
         self._write(Origin(source.node, source.clock_offset_s, time.time(), source.is_trusted))
 
     def finish(self) -> Origin:
@@ -110,7 +109,7 @@ class Part:
         return known
 
     def remove(self) -> None:
-        """It is in the store."""
+        """Remove the part after its import."""
         self.path.unlink(missing_ok=True)
         self._note().unlink(missing_ok=True)
 
@@ -138,18 +137,18 @@ class Incoming:
         self._is_roomy = True
 
     def path(self, run_id: str) -> Path:
-        """Where the bytes of a run are."""
+        """Return the path of a run's bytes."""
         return self.folder / f"{run_id}.part"
 
     def parts(self) -> list[Path]:
-        """All that are on their way, in order of their runs."""
+        """Return the runs of all parts, in order."""
         return sorted(self.folder.glob("*.part"))
 
     def check_room(self) -> None:
-        """Refuse before the disk is full, which would harm more than this.
+        """Refuse a part before the disk is full.
 
         Raises:
-            StoreUnwritable: there is too little.
+            StoreUnwritable: too little space is free.
         """
         now_s = time.monotonic()
         if now_s - self._looked_s > LOOK_EVERY_S:
@@ -163,7 +162,7 @@ class Incoming:
 
     @contextmanager
     def held(self, run_id: str, *, create: bool) -> Iterator[Part | None]:
-        """The part of a run, held until the block ends; None when it is not there."""
+        """Lock the part of a run until the block ends; None when it does not exist."""
         path = self.path(run_id)
         if create:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -177,7 +176,7 @@ class Incoming:
             try:
                 _lock(descriptor)
                 if not _is_same(descriptor, path):
-                    continue  # folded and removed while we waited
+                    continue  # imported and removed meanwhile
                 yield Part(path, descriptor)
                 return
             finally:
@@ -185,7 +184,7 @@ class Incoming:
 
 
 def _lock(descriptor: int) -> None:
-    with suppress(OSError):  # a file system without locks: for one process, as is supported
+    with suppress(OSError):  # a file system without locks: only one process is supported
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
@@ -197,7 +196,7 @@ def _is_same(descriptor: int, path: Path) -> bool:
 
 
 def _leave(descriptor: int, path: Path) -> None:
-    """Let go; a part into which nothing came is not left behind."""
+    """Unlock the part; remove it if it is empty."""
     try:
         if os.fstat(descriptor).st_size == 0 and _is_same(descriptor, path):
             path.unlink(missing_ok=True)
@@ -210,19 +209,20 @@ ENDED = -1
 
 
 class PartBook:
-    """Kept in memory, and worked out again from the files after a restart. Thread-safe.
+    """Cache of the parts' senders and completeness, rebuilt from the files after a restart.
+    Thread-safe.
 
-    Whoever asks about a part holds it.
+    The caller holds the lock of the part.
     """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._searched: dict[str, int] = {}
-        """How far a part was searched for its end; `ENDED` where it was found."""
+        """Position up to which a part was searched for its end; `ENDED` where it was found."""
         self._origins: dict[str, Origin] = {}
 
     def origin(self, run_id: str, part: Part) -> Origin | None:
-        """Who sends it; the file is read once."""
+        """Return the sender; the file is read once."""
         with self._guard:
             known = self._origins.get(run_id)
         if known is None and (known := part.origin()) is not None:
@@ -231,7 +231,7 @@ class PartBook:
         return known
 
     def is_complete(self, run_id: str, part: Part) -> bool:
-        """Whether no more will come; looks only at frames that were not looked at before."""
+        """Return True if no more data will come; only new frames are read."""
         with self._guard:
             begin = self._searched.get(run_id, 0)
         size_b = part.size_b
@@ -247,20 +247,20 @@ class PartBook:
         return origin is not None and origin.final
 
     def finish(self, run_id: str, part: Part) -> None:
-        """Its sender says that no more will come."""
+        """Record that the sender will send no more."""
         origin = part.finish()
         with self._guard:
             self._origins[run_id] = origin
 
     def complete(self) -> list[str]:
-        """Those that are known to be whole."""
+        """Return the parts that are known to be complete."""
         with self._guard:
             ended = {run_id for run_id, at in self._searched.items() if at == ENDED}
             final = {run_id for run_id, origin in self._origins.items() if origin.final}
         return sorted(ended | final)
 
     def forget(self, run_id: str) -> None:
-        """It is in the store, or begins anew."""
+        """Drop the entry: the part was imported, or begins again."""
         with self._guard:
             self._searched.pop(run_id, None)
             self._origins.pop(run_id, None)
@@ -279,11 +279,11 @@ def _searched(part: Part, begin: int) -> int:
 
 
 class NotYours(ConfigError):
-    """Somebody tried to write a run of another."""
+    """A sender tried to write a run of another sender."""
 
 
 def check_host(run_id: str, host: Any, source: Source) -> None:
-    """Whether a run that calls itself of `host` may come from there.
+    """Check that a run of `host` may come from this sender.
 
     Raises:
         NotYours: it may not.
@@ -293,7 +293,7 @@ def check_host(run_id: str, host: Any, source: Source) -> None:
 
 
 def check_owner(run_id: str, origin: Origin | None, source: Source | None) -> None:
-    """Who began a run goes on with it, and nobody else but the server's own token.
+    """Check that the sender began the run; only the server's own token may continue any run.
 
     Raises:
         NotYours: another began it.
@@ -306,7 +306,7 @@ def check_owner(run_id: str, origin: Origin | None, source: Source | None) -> No
 
 
 def check_record(record: RunRecord, source: Source | None) -> None:
-    """Who may hear of a run that is kept, and replace one that is kept provisionally.
+    """Check that the sender may read a stored run, and replace a provisional one.
 
     Raises:
         NotYours: it is another's.

@@ -1,4 +1,4 @@
-"""Validate a run that another machine sent: bounded texts, corrected clock, plausible figures."""
+"""Validation of runs from other machines: bounded texts, corrected clock, plausible energies."""
 
 import json
 import math
@@ -15,14 +15,12 @@ from wattloop.store.jobs import AGENT_KIND, UNALLOCATED_KIND
 from wattloop.store.journal_shape import feeds_fault
 from wattloop.store.run_record import RunRecord
 
-# What no machine can have used.
-#
-# Negative or endless energy, more than its devices can draw, a time that has not come yet.
+# Plausibility: negative or infinite energy, more than the devices can draw, a time in the future.
 
 MARGIN = 1.25
 
 
-"""Over the limit x time: GPUs exceed theirs for moments, sensors are off by some percent."""
+"""Tolerance over limit x time: GPUs exceed their limit briefly, sensors are off by some percent."""
 
 
 SLACK_S = 2.0
@@ -31,11 +29,11 @@ SLACK_S = 2.0
 FUTURE_S = 120.0
 
 
-EARLIEST_WALL_S = 946_684_800.0  # the year 2000: no GPU that anybody measures is older
+EARLIEST_WALL_S = 946_684_800.0  # the year 2000: older GPUs are not measured
 
 
 def reasons_to_doubt(record: RunRecord, now_wall_s: float) -> list[str]:
-    """Why the figures of a run cannot be; empty when they can."""
+    """Return why the figures of a run are impossible; empty when they are plausible."""
     return [*_times(record, now_wall_s), *_energies(record)]
 
 
@@ -76,9 +74,9 @@ def _energies(record: RunRecord) -> Iterator[str]:
 
 
 def _limit_w(domain: DomainEnergy) -> float:
-    """What the device may draw: its TDP where that is stated, below what any such device draws.
+    """Return the highest power of the device: its stated TDP, below the ceiling of its kind.
 
-    A limit that is enforced may have been another before: the ceiling is taken then.
+    An enforced limit may have been changed during the run, so the ceiling is used then.
     """
     ceiling_w = highest_power_w(domain.scope)
     stated_w = domain.tdp_w
@@ -87,15 +85,13 @@ def _limit_w(domain: DomainEnergy) -> float:
     return stated_w
 
 
-# A run that another machine sent: its texts are bounded, its clock corrected, its figures judged.
-#
-# Whoever holds a token may send anything: what would break a page, a total or a database is cut or
-# dropped here, with a note.
+# Sanitising: any owner of a token may send anything. Data that would break a page, a total or a
+# database is cut or dropped here, with a note.
 
 SMALLEST_OFFSET_S = 2.0
 
 
-"""Clocks that differ by less are not corrected: the way of a request takes as long."""
+"""Smaller clock differences are not corrected: a request takes as long."""
 
 
 LONGEST = {"name": 200, "host": 200, "user": 100, "cwd": 1_000, "python": 100, "version": 100}
@@ -107,7 +103,7 @@ LONGEST_ID = 200
 PLACES = ("store", "carbon_file", "carbon_url", "redfish_url", "visa_resource", "replay_file")
 
 
-"""Settings that name a file or an address of the machine that measured."""
+"""Settings that name a file or an address of the measuring machine."""
 
 
 MOST_TAGS, LONGEST_TAG = 64, 1_000
@@ -124,7 +120,7 @@ MOST_FEEDS, MOST_SERIES = 64, 2_048
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Who sends a run.
+    """The sender of a run.
 
     Attributes:
         node: whose token it is; empty when the sender may send any node's.
@@ -140,10 +136,10 @@ class Source:
 
 
 def received_run(record: RunRecord, source: Source, now_wall_s: float) -> None:
-    """Make a record of another machine fit to be kept.
+    """Make a record of another machine fit for the store.
 
     Raises:
-        ValueError, TypeError: it makes no sense at all.
+        ValueError, TypeError: it cannot be interpreted.
     """
     _bound(record)
     if not source.is_trusted and record.kind in (AGENT_KIND, UNALLOCATED_KIND):
@@ -157,13 +153,13 @@ def received_run(record: RunRecord, source: Source, now_wall_s: float) -> None:
         record.notes.append(
             f"quarantined, in no total: {record.quarantine}; look at the node's sensors and clock"
         )
-        record.accounting = None  # worked out from figures that cannot be
+        record.accounting = None  # derived from impossible figures
         if record.result is not None:
             record.result = WindowResult.from_dict(_finite(record.result.to_dict()))
 
 
 def without_places(settings: Any) -> dict[str, Any]:
-    """Settings of another machine without its files and addresses: they are not opened here."""
+    """Remove files and addresses from another machine's settings: they are not opened here."""
     known = settings if isinstance(settings, Mapping) else {}
     return {**known, **{name: "" for name in PLACES if known.get(name) or name == "store"}}
 
@@ -252,7 +248,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _is_accounting(value: Any) -> bool:
-    """Whether lists and pages can show it."""
+    """Return True if lists and pages can show it."""
     if not isinstance(value, dict) or len(json.dumps(value, allow_nan=False)) > LARGEST_JSON_B:
         return False
     known = {label.value for label in Label}
@@ -282,7 +278,7 @@ def _is_number(value: Any) -> bool:
 
 def _number(value: Any, name: str) -> float:
     if value is None or not _is_number(value):
-        raise ValueError(f"{name} is no number")
+        raise ValueError(f"{name} is not a number")
     return float(value)
 
 
@@ -301,7 +297,7 @@ def _correct_clock(record: RunRecord, offset_s: float | None) -> None:
 
 
 def _finite(data: Any) -> Any:
-    """The same without infinities and NaN, which neither JSON nor a sum can hold."""
+    """Replace infinities and NaN, which JSON and sums cannot hold."""
     if isinstance(data, float) and not math.isfinite(data):
         return None
     if isinstance(data, dict):

@@ -1,4 +1,4 @@
-"""Uploads of journals, chunk by chunk: in order, once, and never lost."""
+"""Uploads of journals in chunks: in order, exactly once, durable."""
 
 import json
 import logging
@@ -48,7 +48,7 @@ RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 
 class Unexpected(ConfigError):
-    """A piece that does not follow what is there; `offset` is where the next one begins."""
+    """A chunk that does not follow the received bytes; `offset` is where the next one begins."""
 
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class Unexpected(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What this end has of a run.
+    """State of a run on the server.
 
     Attributes:
         offset: where the next piece begins.
@@ -73,15 +73,15 @@ class Received:
 
 
 def check_name(run_id: str) -> None:
-    """Identifiers become names of files: nothing but names may be among them."""
+    """Check an identifier, which becomes a file name."""
     if not RUN_ID.fullmatch(run_id):
-        raise ConfigError(f"{run_id!r} is no identifier of a run")
+        raise ConfigError(f"{run_id!r} is not an identifier of a run")
 
 
 def check_header(run_id: str, piece: bytes, source: Source) -> str:
-    """The first piece begins with the header of that very run, of a node that may send it.
+    """Check that the first chunk begins with the header of that run, of a node that may send it.
 
-    What is wrong with that header is returned: such a journal is set aside.
+    Returns the fault of that header: such a journal is quarantined.
     """
     for kind, payload, _ in frames_in(piece):
         try:
@@ -95,14 +95,14 @@ def check_header(run_id: str, piece: bytes, source: Source) -> str:
     raise ConfigError(f"the first piece of {run_id} does not begin with its header")
 
 
-# Journals of other machines, piece by piece: in order, once, and never lost on the way.
+# Protocol of uploads.
 #
-# A journal only grows, so what a machine has still to send is everything beyond what this end has:
-# each piece names the offset it belongs to, and a piece that does not fit is answered with the
-# offset that would. Sent twice, a piece changes nothing.
+# A journal only grows, so a machine sends everything beyond the server's offset. Each chunk names
+# its offset, and a chunk that does not fit is answered with the offset that would. A chunk that is
+# sent twice changes nothing.
 #
-# Pieces are on this machine's disk when they are answered, whether the database is there or not.
-# When a run is whole it is put into the store; only then is its machine told to forget it.
+# Chunks are on the server's disk when they are acknowledged, whether the database is reachable or
+# not. A complete run is imported into the store. Only then may its machine delete it.
 
 STALE_S = 15 * 60.0
 
@@ -110,13 +110,13 @@ STALE_S = 15 * 60.0
 AWAY_S = 5.0
 
 
-"""So long a database that did not answer is not asked again."""
+"""Time for which a database that did not answer is not asked again."""
 
 
 REFUSED, REASON = ".refused", ".reason"
 
 
-"""Endings of a journal that was set aside, and of the file that says why."""
+"""Suffixes of a quarantined journal, and of the file with the reason."""
 
 
 MOST_REFUSED, LONGEST_REASON = 200, 1_000
@@ -126,7 +126,7 @@ _log = logging.getLogger("wattloop.ingest")
 
 
 class RefusedJournal(NamedTuple):
-    """A journal that was set aside: it cannot be stored as it is.
+    """A quarantined journal: it cannot be imported as it is.
 
     Attributes:
         node: that sent it; empty where that is not known.
@@ -139,11 +139,11 @@ class RefusedJournal(NamedTuple):
 
 
 class Ingest:
-    """Pieces of journals beside a store, put into it as they become whole.
+    """Received journals next to a store, imported as they become complete.
 
     Args:
-        store: where runs end up.
-        close: computes the end of a run whose machine was never heard of again.
+        store: target of the imports.
+        close: computes the end of a run whose machine disappeared.
     """
 
     def __init__(self, store: Store, close: Close) -> None:
@@ -154,7 +154,7 @@ class Ingest:
         self._away_until_s = 0.0
 
     def received(self, run_id: str, source: Source | None = None) -> Received:
-        """How far this end is with a run."""
+        """Return the state of a run."""
         check_name(run_id)
         with self._incoming.held(run_id, create=False) as part:
             if part is not None:
@@ -174,22 +174,22 @@ class Ingest:
         final: bool = False,
         restart: bool = False,
     ) -> Received:
-        """Append a piece; durable when this returns. When it was the last, `settle` is next.
+        """Append a chunk; durable when this returns. After the last one, call `settle`.
 
         Args:
             run_id: whose.
             offset: where the piece belongs.
             piece: the bytes.
-            source: who sends them; somebody with all rights by default.
+            source: the sender; one with all rights by default.
             final: nothing will follow, even if the journal has no end.
             restart: forget what came before; a journal that is complete here is kept.
 
         Raises:
             Unexpected: the piece belongs elsewhere.
             NotYours: the run is another node's.
-            ConfigError: it is no piece of a journal, or of another run.
+            ConfigError: not a chunk of a journal, or of another run.
             RunSenseless: its header makes no sense; it was set aside.
-            StoreUnwritable: the disk takes no more, or nobody can say whose run it is.
+            StoreUnwritable: the disk is full, or the owner of the run is unknown.
         """
         if len(piece) > LARGEST_PIECE_B:
             raise ConfigError(f"a piece has at most {LARGEST_PIECE_B} bytes, not {len(piece)}")
@@ -213,7 +213,7 @@ class Ingest:
             size_b = part.size_b
             if offset > size_b:
                 raise Unexpected(f"expected offset {size_b}, not {offset}", size_b)
-            fresh = piece[size_b - offset :]  # what came before is here already
+            fresh = piece[size_b - offset :]  # the earlier bytes are already here
             fault = ""
             if size_b == 0:
                 fault = check_header(run_id, fresh, source)
@@ -229,7 +229,7 @@ class Ingest:
             return Received(part.size_b, ended=False, complete=complete)
 
     def settle(self, run_id: str) -> Received:
-        """Put a complete run into the store; `ended` says whether it is there.
+        """Import a complete run into the store; `ended` is True if it is there.
 
         Raises:
             RunSenseless: it never will be; it was set aside.
@@ -242,12 +242,12 @@ class Ingest:
             return self._fold(part)
 
     def complete(self, *, search: bool = False) -> list[str]:
-        """Runs that are whole and not in the store yet; none while the store is away.
+        """Return runs that are complete and not imported; none while the store is unreachable.
 
         Args:
             search: look into every part, as after a restart; else name those that are known.
         """
-        if search:  # also while it is away: they are known then when it is back
+        if search:  # also while it is unreachable: they are known when it is back
             for path in self._incoming.parts():
                 with self._incoming.held(path.stem, create=False) as part:
                     if part is not None:
@@ -255,9 +255,9 @@ class Ingest:
         return [] if self._is_away() else self._book.complete()
 
     def abandoned(self, now_s: float | None = None) -> list[str]:
-        """Keep runs that nothing was heard of for a quarter of an hour, as died.
+        """Import runs without news for a quarter of an hour, as crashed.
 
-        When their machine comes back, all that it has replaces them.
+        When their machine comes back, its data replaces them.
         """
         now_s = time.time() if now_s is None else now_s
         found = []
@@ -265,7 +265,7 @@ class Ingest:
             if not _is_older(path, now_s - STALE_S):
                 continue
             with self._incoming.held(path.stem, create=False) as part:
-                # looked at again: it may have grown while we waited for it
+                # checked again: it may have grown while we waited for the lock
                 if part is None or not _is_older(path, now_s - STALE_S) or self._is_away():
                     continue
                 silent = not self._book.is_complete(path.stem, part)
@@ -275,11 +275,11 @@ class Ingest:
         return found
 
     def parts(self) -> list[Path]:
-        """Journals that are on their way."""
+        """Return journals that are being received."""
         return self._incoming.parts()
 
     def refused(self) -> list[RefusedJournal]:
-        """Journals that were set aside, newest first."""
+        """Return quarantined journals, newest first."""
         found = []
         for path in self._incoming.folder.glob(f"*{REFUSED}"):
             with suppress(OSError):  # removed by an operator this moment
@@ -287,9 +287,9 @@ class Ingest:
         return sorted(found, key=lambda one: one.refused_wall_s, reverse=True)[:MOST_REFUSED]
 
     def _is_kept(self, run_id: str, source: Source | None) -> bool:
-        """Whether the store has all of it.
+        """Return True if the store has the complete run.
 
-        False when it cannot be asked: keeping it again then changes nothing.
+        False when the store cannot be asked: importing it again changes nothing.
         """
         aside = self._incoming.path(run_id).with_suffix(REFUSED)
         if aside.exists():
@@ -308,7 +308,7 @@ class Ingest:
         return not record.provisional
 
     def _fold(self, part: Part, *, provisional: bool = False) -> Received:
-        """Into the store, as a run of this one; the part goes when that is committed."""
+        """Import a run into this store; the part is removed after the commit."""
         run_id, size_b = part.path.stem, part.size_b
         origin = part.origin()
         source = Source(is_trusted=True) if origin is None else origin.source
@@ -326,7 +326,7 @@ class Ingest:
             self._went_away(error)
             return Received(size_b, ended=False, complete=True)
         except Exception as error:
-            # a fault of ours with what it holds: other runs do not wait for it to be found
+            # an internal error with its content: other runs do not wait
             _log.exception("%s: cannot be stored", run_id)
             self._set_aside(part, f"{run_id}: {type(error).__name__}: {error}", source.node)
             raise RunSenseless(f"{run_id}: cannot be stored ({type(error).__name__})") from error
