@@ -119,8 +119,6 @@ def _understood(body: bytes, where: str) -> LiveIntensity | Gap:
 # (UTC unless it says otherwise) or seconds since 1970. A value holds until the next one.
 
 SINGLE_STEP_S = 3_600.0
-
-
 """Validity of the only value of a file: grids publish by the hour."""
 
 

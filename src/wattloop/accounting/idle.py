@@ -23,20 +23,12 @@ from wattloop.core.user_code import user_path
 # E_application = E_measured - E_idle(t_application)
 
 DURATIONS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-
-
 """Doubling lengths as in the thesis's table 3.13; one minute in all."""
 
-
 LINEAR_R2 = 0.99
-
-
 """The thesis found 0.9977 and more on quiet machines; below this the machine was not idle."""
 
-
 COVERED = 0.99
-
-
 """A window with a smaller covered share is not used."""
 
 
@@ -239,10 +231,7 @@ VERSION = 1
 
 
 OLD_AFTER_DAYS = 90
-
-
 """Firmware, kernel and services change within months; then the line should be fitted again."""
-
 
 DAY_S = 86_400.0
 

@@ -17,8 +17,6 @@ from wattloop.hardware.chassis import ADAPTER_W, BOARD_W, DISK_W, FAN_SHARE, PSU
 # to the power they cool. The defaults and their ranges are in `wattloop.hardware.chassis`.
 
 WHOLE = 0.99
-
-
 """A node with a smaller covered share is not used as a whole."""
 
 

@@ -14,8 +14,6 @@ from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy, format_mass
 
 STRONG = (Provenance.MEASURED,)
-
-
 """Provenance that needs no word; any other is stated."""
 
 

@@ -36,10 +36,7 @@ SIBLINGS = (
     ),
     frozenset(("gpu", leaf) for leaf in ("power_limit", "sm_clock", "memory_clock")),
 )
-
-
 """Family and leaf of levers that come from one driver: without it all of them are missing."""
-
 
 VIRTUAL = "WATTLOOP_VIRTUAL_GPUS=1 gives a virtual GPU to try things on"
 

@@ -48,11 +48,8 @@ SUFFIX = ".journal"
 
 
 MOST_B, STRANGERS_MOST_B = 1 << 30, 1 << 20
-
-
 """A line has about 100 bytes. No sweep reaches this limit, and a user cannot fill another's
 memory."""
-
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 

@@ -82,8 +82,6 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 PROC = Path("/proc")
-
-
 """Process numbers belong to this namespace, whatever WATTLOOP_PROCFS_ROOT says."""
 
 
@@ -293,16 +291,10 @@ SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 MOST_B = 4_096
-
-
 """Limit of a lock file's size; the description of an owner is shorter."""
 
-
 NAMES = 32
-
-
 """Number of names to try for a lock file, where other users occupy the first ones."""
-
 
 Counts = Callable[[int], bool]
 

@@ -14,8 +14,6 @@ MICROWATTS_PER_W = 1e6
 
 
 STEP_W = 0.126
-
-
 """Resolution of the registers, an eighth of a watt: a value is read back rounded to it."""
 
 

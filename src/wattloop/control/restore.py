@@ -197,14 +197,9 @@ def _label(entry: JournalEntry, part: str) -> str:
 
 
 PATIENCE_S = 10.0
-
-
 """Time to wait for another process that restores the same device."""
 
-
 DYING_S = 0.1
-
-
 """A process that has just been killed may hold its locks a moment longer."""
 
 

@@ -77,8 +77,6 @@ Report = Callable[[str], None]
 
 
 _said: set[str] = set()
-
-
 """Notes about the machine that this process has already printed."""
 
 

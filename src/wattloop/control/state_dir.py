@@ -16,13 +16,10 @@ STATE_VARIABLE = "WATTLOOP_STATE_DIR"
 
 
 DEFAULT_PLACE = Path("/var/tmp/wattloop-control")
-
-
 """Survives a reboot, is the same for every user, and can be created by any user.
 
 /var/lib would need root to prepare it, and two places would mean two locks for one device.
 """
-
 
 EVERYBODY = 0o1777
 
@@ -34,8 +31,6 @@ ROOT_COPIES = Path("/var/lib/wattloop/levers")
 
 
 USER_COPIES = "/tmp/wattloop-levers-{uid}"
-
-
 """Not in the home: machines may share it, and values of levers belong to one machine."""
 
 

@@ -20,8 +20,6 @@ TRY_FOR_S = 10.0
 
 
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
 """Signals to ignore: it ends with its owner, and a stop of both must not end it first."""
 
 

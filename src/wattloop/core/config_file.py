@@ -40,10 +40,7 @@ FIELDS: dict[str, str] = {
     "share": "share",
     "retain": "retain",
 }
-
-
 """Key in the file -> setting."""
-
 
 SECTIONS = frozenset(key.partition(".")[0] for key in FIELDS if "." in key)
 

@@ -106,10 +106,7 @@ def number_and_unit(text: str) -> tuple[float, str] | None:
 
 
 Values = list[float | str]
-
-
 """Settings of one lever before the machine's limits are known: `170.0`, `70%`, `performance`."""
-
 
 MOST_VALUES = 1_000
 

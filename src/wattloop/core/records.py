@@ -30,8 +30,6 @@ class Provenance(StrEnum):
 # windows, which turn them into energy (`core.results`). Nothing here reads hardware or files.
 
 SLOW_SENSOR_S = 0.02
-
-
 """A sensor that changes less often than this gains nothing from a read at an edge; where it counts,
 a gauge of the same device gives it its shape."""
 

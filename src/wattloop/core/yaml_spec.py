@@ -102,10 +102,7 @@ def _note_lines(name: str, node: Any, place: Place, lines: dict[Place, int]) -> 
 
 
 Fault = tuple[tuple[str | int, ...], str]
-
-
 """Place in the file, and the fault."""
-
 
 WORDS = {
     "missing": "it is missing",
@@ -113,8 +110,6 @@ WORDS = {
     "model_type": "write 'key: value' lines",
     "list_type": "write a list such as [1, 2]",
 }
-
-
 """Pydantic's name of a fault -> our message."""
 
 

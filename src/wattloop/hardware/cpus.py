@@ -13,21 +13,13 @@ from wattloop.hardware.sysfs_file import read_whole, whole_number
 # Identification of the processor, and its TDP.
 
 SERVER_W_PER_THREAD = 3.7
-
-
 """Median of TDP / threads over the server parts of the table with 32 threads or more."""
 
-
 UNKNOWN_TDP_ERROR = 0.5
-
-
 """Nine in ten server and desktop parts of the table lie within this fraction of the guess from
 their core count, eight in ten server parts of 32 threads or more within it of their threads'."""
 
-
 SERVER_BASE_W, SERVER_W_PER_CORE = 100.0, 4.0
-
-
 """A line through the medians of the table's server parts, by core count."""
 
 
@@ -144,14 +136,9 @@ _LIKELY_HOST = {
     "ARM-0x41-0xd0c": "Ampere Altra Q80-30",
     "ARM-0x41-0xd4f": "NVIDIA Grace",
 }
-
-
 """Vendor, CPUID family and model (for ARM implementer and part) to the host that clouds use."""
 
-
 _MOBILE_SUFFIX_W = {"u": 15.0, "p": 28.0, "h": 45.0, "hq": 45.0, "hs": 45.0, "hx": 55.0, "y": 7.0}
-
-
 """Intel and AMD sell laptop parts in classes of power that the last letters of a name tell."""
 
 
@@ -212,8 +199,6 @@ CPU_TREE = "devices/system/cpu"
 
 
 BOOST_OVER_BASE = 1.2
-
-
 """Typical ratio of the highest clock to the guaranteed one, where only the highest is known."""
 
 

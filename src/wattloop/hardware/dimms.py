@@ -13,10 +13,7 @@ from wattloop.hardware.host import Host
 from wattloop.hardware.sysfs_file import whole_number
 
 DMIDECODE = "dmidecode"
-
-
 """What users write for their modules to ask that program for them."""
-
 
 TABLE = "firmware/dmi/tables/DMI"
 
@@ -28,10 +25,7 @@ MIB_PER_GIB = 1024
 
 
 MEMORY_DEVICE = 17
-
-
 """SMBIOS structure type (DMTF DSP0134, section 7.18)."""
-
 
 TYPES = {
     0x07: "RAM", 0x0F: "SDRAM", 0x12: "DDR", 0x13: "DDR2", 0x18: "DDR3", 0x1A: "DDR4",
@@ -44,20 +38,12 @@ FORMS = {0x09: "DIMM", 0x0B: "Row Of Chips", 0x0D: "SODIMM", 0x0F: "FB-DIMM", 0x
 
 
 NOT_MEMORY = (0x08, 0x09, 0x0A, 0x0B, 0x1F)
-
-
 """ROM, flash, EEPROM, FEPROM and logical non-volatile devices share the structure."""
 
-
 NOT_MEMORY_NAMES = ("ROM", "Flash", "EEPROM", "FEPROM", "Logical non-volatile device")
-
-
 """The same as dmidecode calls them."""
 
-
 PERSISTENT = (0x05, 0x06, 0x07)
-
-
 """Memory technologies without DRAM: NVDIMM-F, NVDIMM-P, Intel Optane."""
 
 

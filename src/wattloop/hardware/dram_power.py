@@ -36,32 +36,18 @@ class MemoryUse:
 
 
 BASE_POWER_W = {16: 4.0, 32: 5.0, 64: 6.0, 128: 8.0, 256: 10.0}
-
-
 """Power_base by capacity in GiB, as the thesis gives it (4.2.2)."""
 
-
 SMALL_STEP_W = 1.0
-
-
 """Below 16 GiB we go on with the table's step at its lower end: 1 W per halving, 1 W at least."""
 
-
 LARGE_STEP_W = 2.0
-
-
 """Above 256 GiB with the step at its upper end: 2 W per doubling."""
 
-
 LOW_POWER_SHARE = 0.25
-
-
 """Laptop modules and soldered memory, relative to the server modules of the table."""
 
-
 TIERS = ((0.05, 0.30), (0.15, 0.60), (0.25, 0.70))
-
-
 """mem_use for usage below each bound (4.2.2); 0.75 up to a half, 0.80 above."""
 
 

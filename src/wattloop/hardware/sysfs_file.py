@@ -8,8 +8,6 @@ from pathlib import Path
 from wattloop.core.records import Gap
 
 LONGEST_NUMBER = 20
-
-
 """Digits of the largest 64-bit number; a longer text is not a number of the kernel."""
 
 
@@ -34,14 +32,9 @@ def whole_number(text: str | None) -> int | None:
 
 
 _LONGEST = 32
-
-
 """More bytes than any 64-bit number has digits."""
 
-
 _ASLEEP = (errno.EBUSY, errno.EPERM, errno.EAGAIN)
-
-
 """What drivers answer for a device in runtime suspend, once the file is open."""
 
 

@@ -25,8 +25,6 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
 RESTORED = [getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name)]
-
-
 """Python ignores these signals for itself; a program expects their default actions."""
 
 
@@ -129,8 +127,6 @@ PROC = Path("/proc")
 
 
 FORGOTTEN_AFTER_S = 0.9
-
-
 """A thread that waits for its own helper program collects it within milliseconds."""
 
 
@@ -266,19 +262,13 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 SI_USER = 0
-
-
 """Code of signals sent by kill(2); signals of the kernel and the terminal have a positive code."""
-
 
 ORPHAN_CHECK_S = 1.0
 
 
 ENDING_S = 1.0
-
-
 """Processes that outlive the program by less than this are ending with it."""
-
 
 LOOK_AGAIN_S = 0.02
 

@@ -17,14 +17,9 @@ from wattloop.measure.meter_stream import MeterStream, SourceTrack
 # them.
 
 UNSEEN_SHARE = 0.15
-
-
 """Power may differ by this share from the value that the two gauge readings around it agree on."""
 
-
 RATIO_SPAN_S = 20.0
-
-
 """Length of the past in which counter and gauge are compared when the counter has not been read
 yet."""
 

@@ -17,8 +17,6 @@ from wattloop.measure.windows import window_energy
 from wattloop.store.journal import Journal
 
 SHARES = "agent"
-
-
 """Name of the meter in runs that a node agent wrote: shares of the node's readings."""
 
 

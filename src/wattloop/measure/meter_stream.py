@@ -15,10 +15,7 @@ from wattloop.measure.energy_curve import CounterCurve, EnergySpan, GaugeCurve, 
 from wattloop.meters.base import Meter
 
 EDGE_READ_LIMIT_S = 50e-6
-
-
 """Windows read a meter at their edges only if a reading takes less than this."""
-
 
 MEASURED_COST_WEIGHT = 0.1
 
@@ -27,29 +24,17 @@ CHANGE_LOOK_S = 0.0005
 
 
 USUAL_GROWTH = 2.0
-
-
 """A reading that took longer than this many times the usual is left out of the estimate of the
 usual time."""
 
-
 READ_TRIES = 3
-
-
 """Number of further attempts after a delayed reading of a cheap meter, where its time matters."""
 
-
 LATE_NEEDED_S = 0.1
-
-
 """A delayed reading is used only if the reading before it is older than this."""
 
-
 STAMP_SLACK_S = 0.002
-
-
 """Readings of two processes closer together than this may be in the wrong order."""
-
 
 SourceTrack = CounterCurve | GaugeCurve
 

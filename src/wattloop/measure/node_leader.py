@@ -26,14 +26,9 @@ from wattloop.store.journal import HEADER, SAMPLES, Journal, JournalTail, Sample
 # dies, and another process of the job takes over.
 
 KEPT_S = 86_400.0
-
-
 """An unlocked lock file is removed a day after a process of its job last acquired it."""
 
-
 TIDY_EVERY_S = 3600.0
-
-
 """Checking thousands of lock files takes a tenth of a second, so not every run does it."""
 
 
@@ -157,17 +152,11 @@ def _file_name(job_id: str) -> str:
 # of one process are used as long as it has any, and those of others only before and after.
 
 LATE_STAMP_S = 1.0
-
-
 """A counter that falls this shortly after a change of process had a late timestamp."""
 
-
 OWN_ZERO = frozenset({"perf", "estimate", "virtual", "virtual-node"})
-
-
 """Meters that count from the moment a process opened them; all others show every process the
 same."""
-
 
 Rows = list[tuple[float, list[float]]]
 
@@ -292,8 +281,6 @@ FOLLOWER_INTERVAL_S = 1.0
 
 
 LAST_MOMENTS = 0.05
-
-
 """A rank that ends after the leader leaves this part of its time uncounted."""
 
 

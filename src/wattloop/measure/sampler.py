@@ -17,19 +17,13 @@ from wattloop.measure.meter_stream import MeterStream
 # A gauge is never slowed down, since changes between two of its readings are lost.
 
 SLOWEST = 4
-
-
 """A steady counter is read up to this many times less often."""
-
 
 STEADY_READS = 20
 
 
 STEADY_SHARE = 0.05
-
-
 """Power that stays within this share is steady."""
-
 
 STEADY_W = 1.0
 
@@ -70,10 +64,7 @@ class AdaptiveInterval:
 
 
 FLUSH_S = 0.5
-
-
 """Interval of flushes to the journal: the most that a crash can lose."""
-
 
 TICK_SEARCH_AT_S = (0.0, 0.7, 3.0, 12.0)
 
@@ -132,29 +123,17 @@ SIGNALS_S = 1.0
 
 
 SIGNALS_IN_PROCESS_S = 2.0
-
-
 """Signals such as utilisation cost more than all counters; inside a program they are read less
 often."""
 
-
 DUTY_IN_PROCESS = 0.004
-
-
 """Share of time that a meter may be read inside the user's program."""
 
-
 DUTY_ALONE = 0.03
-
-
 """The same in a separate process."""
 
-
 CPU_BUDGET = 0.004
-
-
 """Share of one core that cheap counters and the journal may take inside the user's program."""
-
 
 MOST_STRETCH = 8.0
 
@@ -163,16 +142,10 @@ SHORT_S = 0.02
 
 
 FAULT_PAUSE_S = 0.1
-
-
 """Pause after an internal failure, so that the thread does not spin."""
 
-
 CHORES_SLACK_S = 0.02
-
-
 """Tasks run up to this much early, together with a reading, to save wake-ups."""
-
 
 TICK_SEARCH_EVERY_S = 60.0
 

@@ -19,10 +19,7 @@ from wattloop.measure.domain_source import DomainSource, FusedCurve
 from wattloop.measure.energy_curve import CounterCurve, EnergySpan, GaugeCurve
 
 COVERAGE_FACTOR = 2.0
-
-
 """Stated uncertainties are two standard deviations: about 95%."""
-
 
 TOO_SHORT_PERIODS = 10
 

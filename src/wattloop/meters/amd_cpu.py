@@ -26,26 +26,17 @@ JOULES_PER_UNIT = 1e-6
 
 
 WRAP_J = 2**48 * JOULES_PER_UNIT
-
-
 """The driver multiplies its 64-bit count of 2^-16 J by 10^6 before it divides by 2^16: the file
 returns to zero after 2^48 uJ, which is 16 days at 200 W."""
 
-
 MAX_POWER_W = 1_000.0
-
-
 """Twice what any socket of this maker is built for."""
-
 
 REGISTER_PERIOD_S = 0.001
 
 
 CACHED_PERIOD_S = 2.0
-
-
 """Drivers that let every user read return values up to 1 to 2 s old on purpose."""
-
 
 REMEDY = "run 'sudo chmod a+r {path}', see docs/meters/amd-cpu.md"
 

@@ -94,8 +94,6 @@ def _integrated(device: Path) -> bool:
 
 
 POWER_FILES = ("power1_average", "power1_input")
-
-
 """Microwatts. RDNA3 and integrated graphics have only the second."""
 
 
@@ -237,10 +235,7 @@ def _watts(path: Path) -> float | None:
 
 
 MICROWATTS_ABOVE = 100_000
-
-
 """amdsmi gives power caps in microwatts since ROCm 6, in watts before; no card draws 100 kW."""
-
 
 NO_PERMISSION = 10
 
@@ -261,8 +256,6 @@ class Gpu:
 
 
 Call = Callable[[Any, Gpu, Any], float]
-
-
 """`call(amdsmi, gpu, handle)`"""
 
 
@@ -369,8 +362,6 @@ SIGNALS: tuple[tuple[str, str, Call], ...] = (
 
 
 READ_COST_S = 1e-3
-
-
 """One read of the driver's metrics table; AMD's firmware refreshes it every millisecond."""
 
 
@@ -421,8 +412,6 @@ def detect_smi(cards: Sequence[AmdCard]) -> Sequence[Meter]:
 
 
 _users: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-
-
 """Open meters per loaded amdsmi module, which has one state: the last to close shuts it down."""
 
 

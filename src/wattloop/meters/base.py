@@ -11,8 +11,6 @@ from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 
 Reading = float | Gap
-
-
 """Joules of a counter, watts of a gauge or the value of a signal, or why there is none."""
 
 

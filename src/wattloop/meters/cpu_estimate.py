@@ -13,10 +13,7 @@ from wattloop.hardware.host import Host
 from wattloop.meters.base import Context, Meter, Reading
 
 MIN_INTERVAL_S = 0.05
-
-
 """/proc/stat counts in ticks of 10 ms: over less than this, utilisation is mostly rounding."""
-
 
 CLOCK_INTERVAL_S = 0.5
 
@@ -25,8 +22,6 @@ STAT_BYTES = 131_072
 
 
 CLOCK_CPUS = 8
-
-
 """Reading one clock costs some 15 us in the kernel, so only the busiest CPUs are asked."""
 
 

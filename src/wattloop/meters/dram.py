@@ -13,17 +13,11 @@ from wattloop.meters.base import Context, Meter, Reading
 from wattloop.meters.gauge_files import has_grace
 
 KNOWN_ERROR = 0.7
-
-
 """Wide enough for what RAPL read in the thesis's own runs, whichever usage tier applied: 5 % more
 than the model when idle, up to 65 % more under load, since the model does not see traffic."""
 
-
 LOW_POWER_ERROR = 0.8
-
-
 """Laptop memory, without a measurement to compare with (docs/meters/dram.md)."""
-
 
 REMEDY = (
     "set 'dimms' in wattloop.yaml or WATTLOOP_DIMMS, such as 8x32 for eight modules of 32 GiB "

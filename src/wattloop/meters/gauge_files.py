@@ -231,10 +231,7 @@ def _refuse_twins(gauges: Iterable[Gauge]) -> None:
 
 
 MODULE_INPUTS = ("VDD_IN", "POM_5V_IN", "5V_IN")
-
-
 """The rail that feeds the whole module: it contains all the module's other rails."""
-
 
 CARRIER_INPUT = "VDD_MUX"
 
@@ -249,16 +246,10 @@ SYSTEM_5V_PART = "VDDQ_VDD2_1V8AO"
 
 
 KNOWN_ERROR = 0.05
-
-
 """Our allowance for chip, shunt resistor and rounding."""
 
-
 SHUNT_STEP_V = 40e-6
-
-
 """What one step of the chip means over the shunt."""
-
 
 USUAL_SHUNT_OHM, USUAL_RAIL_V = 0.005, 5.0
 
@@ -361,8 +352,6 @@ MICRO = 1e-6
 
 
 BATTERY_PERIOD_S = 5.0
-
-
 """Embedded controllers renew the figure every one to several seconds."""
 
 

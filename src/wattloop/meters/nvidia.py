@@ -249,28 +249,17 @@ def _text(value: str | bytes) -> str:
 # decides which of them a run counts.
 
 COUNTER_READ_COST_S = 0.004
-
-
 """Measured on an H200, driver 580: 2.5 to 3.9 ms of CPU a call."""
 
-
 SENSOR_ERROR = 0.05
-
-
 """NVML's manual states +-5 % for Fermi and Kepler and nothing for later cards: that it holds for
 them, and for the counter, is our assumption. The sensor of A100 and H100 looks at 25 % of the
 time only (arXiv 2312.02741)."""
 
-
 SENSOR_ERROR_W = 5.0
-
-
 """As `nvidia-smi --help-query-gpu` states it."""
 
-
 IMPLAUSIBLE = 2.0
-
-
 """Cards exceed their limit for moments; that none does so twofold is our assumption."""
 
 

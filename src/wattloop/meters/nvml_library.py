@@ -23,8 +23,6 @@ SHUTDOWN_PATIENCE_S = 1.0
 
 
 POWER_INSTANT_FIELD = 186
-
-
 """NVML_FI_DEV_POWER_INSTANT: 38 us a read on an H200, new every 100 ms, no lag."""
 
 

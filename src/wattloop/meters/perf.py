@@ -22,10 +22,7 @@ UPDATE_PERIOD_S = 0.001
 
 
 MOST_CPUS = 65_536
-
-
 """Above any number of CPUs that Linux is built for; a mask that names more is garbage."""
-
 
 REMEDY = (
     "run 'sudo sysctl kernel.perf_event_paranoid=0' (or give the program CAP_PERFMON), "

@@ -15,16 +15,10 @@ JOULES_PER_UNIT = 1e-6
 
 
 UPDATE_PERIOD_S = 0.001
-
-
 """Intel documents about 1 ms between updates of the energy status registers."""
 
-
 BURST = 2.0
-
-
 """No package draws more than this many times its highest power limit, not even for 1 ms."""
-
 
 READ_PERMISSION_REMEDY = (
     "since CVE-2020-8694 only root may read it: run 'sudo chmod a+r {path}' "

@@ -30,10 +30,7 @@ METERS: dict[str, str] = {
     "memory": "wattloop.meters.host_memory",
     "estimate": "wattloop.meters.cpu_estimate",
 }
-
-
 """Name -> module with `detect(context)`, in order of preference for the same domain."""
-
 
 ASKED_FOR_BY = {
     "replay": "replay_file",
@@ -42,10 +39,7 @@ ASKED_FOR_BY = {
     "ipmi": "ipmi",
     "virtual": "virtual_gpus",
 }
-
-
 """Meters that exist only where a setting names their source."""
-
 
 ENTRY_POINT_GROUP = "wattloop.meters"
 

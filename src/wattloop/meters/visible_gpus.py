@@ -64,8 +64,6 @@ class _Card(NamedTuple):
 
 
 Mig = Callable[[str], str | None]
-
-
 """The UUID of the card that a MIG instance is a part of; None where the driver does not say."""
 
 

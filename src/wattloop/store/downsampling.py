@@ -20,8 +20,6 @@ from operator import sub
 from wattloop.core.plausible import counter_rise_j
 
 LEVELS_S = (1, 10, 60)
-
-
 """Widths of the bins, in seconds; each divides the next."""
 
 

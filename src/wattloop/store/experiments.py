@@ -176,8 +176,6 @@ def _columns(experiment: Experiment) -> dict[str, Any]:
 # are marked `running`.
 
 KEYS_AT_ONCE = 500
-
-
 """Databases accept some hundred values in one query."""
 
 

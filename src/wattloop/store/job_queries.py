@@ -22,8 +22,6 @@ from wattloop.store.samples import read_samples, series_of
 from wattloop.store.schema import jobs, run_facts, runs
 
 LOOK_BACK = 1_000
-
-
 """Number of runs that are searched for the last job."""
 
 

@@ -18,17 +18,11 @@ from wattloop.store.schema import jobs, run_facts, runs
 # however many nodes measured it. Any other run is its own job.
 
 AGENT_KIND = "slurm"
-
-
 """Kind of the runs that a node agent writes. Where a job has any, they are its energy; energy
 measured by the user's own program is shown in addition and not added."""
 
-
 UNALLOCATED_KIND = "unallocated"
-
-
 """Kind of the runs with a node's energy outside of jobs."""
-
 
 LONGEST_KEY = 200
 
@@ -176,10 +170,7 @@ def _provenance(shown: Sequence[Mapping[str, Any]]) -> str:
 # `slurm:lab:42@2026-01-31T...`.
 
 APART_S = 30 * 86_400.0
-
-
 """A requeued job runs again within this time; a later job with its number is another one."""
-
 
 _COLUMNS_job_keys = (
     *(runs.c.run_id, runs.c.kind, runs.c.host, runs.c.user_name, runs.c.status),

@@ -88,14 +88,9 @@ def pack_frame(kind: bytes, payload: bytes) -> bytes:
 # Times are seconds on the machine's monotonic clock; the header relates them to the wall clock.
 
 FORMAT = 1
-
-
 """Version of the frames' content. A reader refuses journals with a higher one."""
 
-
 HEADER_LIMIT_B = 16 * 1024 * 1024
-
-
 """Upper limit of a header's length; a damaged one may state more."""
 
 
@@ -212,14 +207,9 @@ def journal_is_live(path: Path, stale_after_s: float = 60.0) -> bool:
 
 
 BACKLOG_LIMIT_B = 16 * 1024 * 1024
-
-
 """Limit of the buffer while the disk refuses writes."""
 
-
 RESERVE_B = 256 * 1024
-
-
 """Reserved disk space for the end of a run: ten times the result of a large node."""
 
 
@@ -435,8 +425,6 @@ def _lock_own(descriptor: int, patience_s: float = 1.0) -> None:
 
 
 BIRTH_S = 60.0
-
-
 """A journal younger than this may still be without header or lock."""
 
 

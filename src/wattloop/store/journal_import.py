@@ -24,8 +24,6 @@ from wattloop.store.schema import runs
 # torn, invalid or missing parts are recorded in a note.
 
 Close = Callable[[Journal], dict[str, Any]]
-
-
 """Computes the end of a run that has none, from its journal."""
 
 
@@ -121,8 +119,6 @@ def _feeds(journal: Journal) -> list[dict[str, Any]]:
 # importing again changes nothing.
 
 Arriving = Callable[[RunRecord], None]
-
-
 """Checks a record before it is inserted."""
 
 

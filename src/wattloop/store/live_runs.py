@@ -12,14 +12,9 @@ from wattloop.store.journal_shape import header_fault
 from wattloop.store.runs import RunRecord
 
 INCOMING = "incoming"
-
-
 """Folder below the journals for those of other machines; see `ingest`."""
 
-
 QUIET_S = 60.0
-
-
 """A run of another machine is live while its last data is younger than this."""
 
 

@@ -12,8 +12,6 @@ from wattloop.core.errors import StoreError, StoreTooNew
 from wattloop.store.schema import meta, metadata, runs
 
 VERSION = 3
-
-
 """Version of the tables in `schema`. A store with a higher one is refused."""
 
 
@@ -52,8 +50,6 @@ def _from_2(connection: Connection) -> None:
 
 
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _from_1, 2: _from_2}
-
-
 """From version N (the key) to N + 1, in the same transaction as everything else."""
 
 

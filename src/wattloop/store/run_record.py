@@ -12,8 +12,6 @@ from wattloop.core.text import plain, plain_data
 from wattloop.store.schema import run_facts
 
 ALL = 0.99
-
-
 """A run of whose energy other runs count more than this share is in no total."""
 
 

@@ -190,8 +190,6 @@ def _from_planes(planes: bytes) -> bytes:
 
 
 SIGNALS_FROM = 1_000
-
-
 """Stream N + 1000 of a journal holds the signals of stream N."""
 
 
@@ -278,19 +276,13 @@ def find_series(feeds: Sequence[Mapping[str, Any]], name: str) -> Series:
 # seconds, so that drawing a day does not read the samples at all.
 
 PART_LENGTH = 32_768
-
-
 """Samples per chunk: long enough to compress well, short enough to open a part of a run."""
-
 
 _TIMES = -1
 
 
 Span = tuple[float | None, float | None]
-
-
 """Begin and end on the run's monotonic clock; None means open."""
-
 
 WHOLE: Span = (None, None)
 

@@ -29,23 +29,15 @@ TURN_OVER_B = 10 << 20
 
 
 KEPT = 5
-
-
 """Older files next to it: `control.jsonl.1` is the newest of them."""
-
 
 REFUSALS = ("refused", "cut_off", "turned_away")
 
 
 LINES_PER_S, BURST = 1 / 6, 300
-
-
 """Per user, of changes and of refusals each: 4 MB a day at most."""
 
-
 SUMMARY_S = 600.0
-
-
 """Interval at which unlisted lines are summarised."""
 
 

@@ -41,8 +41,6 @@ __all__ = ["LOW_POWER", "Change", "Client", "RemoteLever", "connect", "daemon_le
 # The lease is the connection: levers are restored when it ends, also after `kill -9`.
 
 PATIENCE_S = 30.0
-
-
 """Another process may be restoring the device, or the disk may be busy."""
 
 

@@ -14,22 +14,13 @@ from wattloop.control.lock import user_name
 from wattloop.core.errors import ConfigError, DeviceBusy, LeverError, WattloopError
 
 SO_PEERGROUPS = 59
-
-
 """Since Linux 4.13 on x86 and ARM; Python has no name for it."""
 
-
 MOST_B = 1_024
-
-
 """Limit of Python: 256 groups."""
 
-
 CREDENTIALS = struct.Struct("iII")
-
-
 """Process, user, group; numbers of users and groups need all 32 bits."""
-
 
 PROC = Path("/proc")
 
@@ -109,14 +100,9 @@ REQUEST_MOST_B = 4_096
 
 
 REPLY_MOST_B = 1 << 20
-
-
 """A machine of 16 GPUs describes its 50 levers in 40 kB."""
 
-
 LOW_POWER = "low_power"
-
-
 """In place of a value: the low-power mode of the operator's rules."""
 
 
@@ -140,8 +126,6 @@ KINDS: dict[str, type[WattloopError]] = {
     "protocol": ProtocolError,
     "lever": LeverError,
 }
-
-
 """Kind of an error on the wire -> exception on both sides; the first match is used."""
 
 

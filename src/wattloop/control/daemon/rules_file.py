@@ -20,8 +20,6 @@ from wattloop.core.yaml_spec import (
 )
 
 ALL_GPUS = "gpu:*/power_limit"
-
-
 """The lever of a cap that is written without one."""
 
 

@@ -32,11 +32,8 @@ from wattloop.control.state_dir import state_directory
 from wattloop.core.errors import ConfigError, WattloopError
 
 LONGEST_PATH_B = 100
-
-
 """Length of a socket's path: the kernel accepts 107 bytes, and the new socket has a longer name at
 first."""
-
 
 BACKLOG = 256
 
@@ -183,22 +180,13 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 TICK_S = 5.0
-
-
 """Interval of retries."""
 
-
 END_S = 20.0
-
-
 """Time that the daemon waits for devices that are slow to be restored."""
 
-
 AT_ONCE = 32
-
-
 """Number of clients of one socket that are accepted before the other sockets are polled."""
-
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

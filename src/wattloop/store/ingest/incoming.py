@@ -25,10 +25,7 @@ from wattloop.store.run_record import RunRecord
 # come. A process locks a part before it changes it, so several processes may receive.
 
 ROOM_B = 512 * 1024 * 1024
-
-
 """Space that stays free on the disk: the database may be on it, too."""
-
 
 LOOK_EVERY_S = 5.0
 

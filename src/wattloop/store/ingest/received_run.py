@@ -18,10 +18,7 @@ from wattloop.store.run_record import RunRecord
 # Plausibility: negative or infinite energy, more than the devices can draw, a time in the future.
 
 MARGIN = 1.25
-
-
 """Tolerance over limit x time: GPUs exceed their limit briefly, sensors are off by some percent."""
-
 
 SLACK_S = 2.0
 
@@ -89,10 +86,7 @@ def _limit_w(domain: DomainEnergy) -> float:
 # database is cut or dropped here, with a note.
 
 SMALLEST_OFFSET_S = 2.0
-
-
 """Smaller clock differences are not corrected: a request takes as long."""
-
 
 LONGEST = {"name": 200, "host": 200, "user": 100, "cwd": 1_000, "python": 100, "version": 100}
 
@@ -101,10 +95,7 @@ LONGEST_ID = 200
 
 
 PLACES = ("store", "carbon_file", "carbon_url", "redfish_url", "visa_resource", "replay_file")
-
-
 """Settings that name a file or an address of the measuring machine."""
-
 
 MOST_TAGS, LONGEST_TAG = 64, 1_000
 

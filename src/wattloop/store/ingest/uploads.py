@@ -108,16 +108,10 @@ STALE_S = 15 * 60.0
 
 
 AWAY_S = 5.0
-
-
 """Time for which a database that did not answer is not asked again."""
 
-
 REFUSED, REASON = ".refused", ".reason"
-
-
 """Suffixes of a quarantined journal, and of the file with the reason."""
-
 
 MOST_REFUSED, LONGEST_REASON = 200, 1_000
 
