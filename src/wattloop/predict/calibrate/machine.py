@@ -169,7 +169,7 @@ def check_at_rest(bench: Bench, sensor: Sensor) -> None:
 
 
 def refusal(free_bytes: float, total_bytes: float, busy_shares: list[float | None]) -> str:
-    """Return why not to measure; empty when there is no obstacle.
+    """Return why not to measure; empty when measuring is possible.
 
     A GPU is busy when every sample shows it: a program's start keeps it busy for a moment.
     """

@@ -58,10 +58,10 @@ class TrialLoop:
         import torch
 
         path = self.trial.checkpoint / FILE
-        beside = path.with_suffix(".tmp")
+        temporary = path.with_suffix(".tmp")
         state = {name: part.state_dict() for name, part in self._parts.items()}
-        torch.save({"parts": state, "random": torch.get_rng_state()}, beside)
-        beside.replace(path)
+        torch.save({"parts": state, "random": torch.get_rng_state()}, temporary)
+        temporary.replace(path)
 
     def _load(self) -> None:
         import torch

@@ -179,7 +179,7 @@ class Guesses:
         except _DATA_DEPENDENT as problem:
             raise ConfigError(
                 f"operation '{name}' in {_where(path)} depends on data, which a trace does not "
-                "have; there is no default for it: register a cost rule for the module with "
+                "have, and it has no default: register a cost rule for the module with "
                 "predict.register_rule, or trace a part of the model"
             ) from problem
 

@@ -298,7 +298,7 @@ class _Step:
             if request.training:
                 if not value.requires_grad:
                     raise ConfigError(
-                        "no trained parameter reaches the loss, so there is no step to predict; "
+                        "no trained parameter reaches the loss, so no step can be predicted; "
                         "for the forward pass alone trace with training=False"
                     )
                 del output
