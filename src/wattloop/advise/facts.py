@@ -253,7 +253,7 @@ def _of_sweep(experiment: Experiment) -> TriedCap | None:
 
 
 def _only_capped(point: Mapping[str, Any], cap: str, axes: Mapping[str, Any]) -> bool:
-    """Whether every other lever stands at its default."""
+    """Return True if every other lever stands at its default."""
     levels = point.get("levels") or {}
     others = (name for name in levels if name != cap)
     return cap in levels and all(levels[n] == axes.get(n, {}).get("default") for n in others)

@@ -53,6 +53,6 @@ WORDS = re.compile(
 
 
 def waits_on_purpose(facts: RunFacts) -> bool:
-    """Whether command, name or tags say that it answers requests or a person."""
+    """Return True if command, name or tags say that it answers requests or a person."""
     said = [*facts.command[:6], facts.record.name, *map(str, facts.record.tags.values())]
     return any(WORDS.search(word.lower()) for word in said)

@@ -1,4 +1,4 @@
-"""Which columns go together: Pearson's r, Spearman's rho, and how likely chance is.
+"""Correlations of columns: Pearson's r and Spearman's rho with p values.
 
     p = 2 P(T > |r| sqrt((n - 2) / (1 - r^2))),  T of Student with n - 2 degrees of freedom
 

@@ -16,7 +16,7 @@ PACKAGES = {"sklearn": "scikit-learn"}
 
 
 def has_library(module: str) -> bool:
-    """Whether it is installed; does not load it."""
+    """Return True when a library is installed, without loading it."""
     return importlib.util.find_spec(module) is not None
 
 
@@ -60,7 +60,7 @@ class Findings:
 
     @property
     def headers(self) -> tuple[str, ...]:
-        """What stands above the columns."""
+        """Return the column headers."""
         return tuple(self.columns.values())
 
     def cells(self) -> list[tuple[str, ...]]:

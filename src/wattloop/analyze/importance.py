@@ -1,4 +1,4 @@
-"""How much of a result's spread each parameter makes.
+"""Importance: the share of a result's variance that each parameter explains.
 
 - `fanova`    functional ANOVA over a random forest, by Optuna: the share of the forest's variance
               that is the parameter's own; what is left to 1 are interactions

@@ -1,4 +1,4 @@
-"""Means of few repeats, with honest intervals, and the repeats that do not belong.
+"""Means of few repeats with confidence intervals, and outliers.
 
     half-width = t(0.975, n - 1) s / sqrt(n)
 

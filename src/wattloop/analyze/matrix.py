@@ -1,4 +1,4 @@
-"""Which levels were switched on in which run, runs from worst to best (GreenScreen, figure 7).
+"""Matrix of levels by run, from worst to best run (GreenScreen, figure 7).
 
 The table has one row per level: where the runs with it stand. A level that makes a run good stands
 near 1, one that does not matter near 0.5.

@@ -60,7 +60,7 @@ class Design:
     null: Floats = field(repr=False)
 
     def estimable(self, contrast: Floats) -> bool:
-        """Whether the data determine it: nothing in the null space may change it."""
+        """Return True when the data determine it: nothing in the null space may change it."""
         if not self.null.size:
             return True
         # per unit of a parameter in the millions, a contrast is as small as rounding
@@ -282,7 +282,7 @@ def regression(
     parameters: Sequence[str] | None = None,
     numeric: Sequence[str] = (),
 ) -> Regression:
-    """What each level adds to the target.
+    """Estimate what each level adds to the target.
 
     Args:
         table: the runs.
@@ -399,7 +399,7 @@ def _fitted(
 def _by_parameter(
     table: RunTable, target: str, design: Design, values: Floats, residual: float, freedom: int
 ) -> Findings:
-    """What the fit loses when a parameter is left out (type III)."""
+    """Return the loss of fit without each parameter (type III)."""
     rows: list[dict[str, Any]] = []
     for name in dict.fromkeys(design.owners[1:]):
         rest = design.without(name)

@@ -1,4 +1,4 @@
-"""The runs that no other run beats in everything, and the one where giving up a little gains most.
+"""Pareto front of runs, and its knee.
 
 A run is on the front when no other is at least as good in all objectives and better in one; equal
 runs are on it together. The knee is the point of the front farthest from the chord between its

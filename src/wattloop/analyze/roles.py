@@ -1,4 +1,4 @@
-"""Which columns hold energy, time, power and quality, in SI units.
+"""Roles of columns: energy, time, power and quality, in SI units.
 
 Named by the caller, else found by name and unit; what was taken is said.
 """
@@ -112,7 +112,7 @@ def epochs_of(table: RunTable, column: str | None = None) -> Floats | None:
 
 
 def quality_of(table: RunTable, column: str | None = None, *, held_out: bool = False) -> Quantity:
-    """How good a run is; per cent become shares.
+    """Return the quality of a run; per cent become shares.
 
     Args:
         table: the runs.
@@ -140,7 +140,7 @@ def quality_of(table: RunTable, column: str | None = None, *, held_out: bool = F
 
 
 def usual_target(table: RunTable) -> str:
-    """What one asks for first: energy, else power, else the first result.
+    """Return the default target: energy, else power, else the first result.
 
     Where rows were trained for different numbers of epochs, energy per epoch, if there is such a
     column: a total would tell how long each was allowed to train.

@@ -109,7 +109,7 @@ def unit_word(name: str) -> str:
 
 
 def is_identifier(name: str) -> bool:
-    """Whether it names a row instead of describing it."""
+    """Return True when a column names a row instead of describing it."""
     plain = name.lower()
     return plain in IDENTIFIERS or plain.endswith(("_id", "_provenance", *SPREADS))
 
@@ -120,7 +120,7 @@ def is_parameter_name(name: str) -> bool:
 
 
 def is_result_name(name: str) -> bool:
-    """Whether the name says that the value came out."""
+    """Return True when the name is that of a result."""
     if PARAMETER_PREFIX.match(name):
         return False
     words = set(words_of(name))
@@ -136,7 +136,7 @@ def larger_is_better(name: str) -> bool:
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """What to say of a word that is not known."""
+    """Return a suggestion for an unknown word."""
     lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower(), list(lower), n=1, cutoff=0.5)
     return f"did you mean '{lower[near[0]]}'?" if near else f"known are {', '.join(known)}"
@@ -205,7 +205,7 @@ class RunTable:
         return self.columns[name]
 
     def is_numeric(self, name: str) -> bool:
-        """Whether all values that are there are numbers."""
+        """Return True when all present values are numbers."""
         kinds = self._kinds(name)
         return bool(kinds) and kinds <= {int, float}
 
@@ -238,7 +238,7 @@ class RunTable:
         return [known[pair] for pair in pairs]
 
     def varies(self, name: str) -> bool:
-        """Whether it has two different values; quicker than to list them all."""
+        """Return True when it has two different values; faster than listing them all."""
         return len(set(self.column(name)) - {None}) > 1
 
     def levels(self, name: str) -> list[str]:
@@ -347,7 +347,7 @@ class RunTable:
 
 
 def label_of(value: Value) -> str:
-    """How a value is written as a level: 64.0 is 64."""
+    """Format a value as a level: 64.0 is 64."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

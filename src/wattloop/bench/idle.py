@@ -1,4 +1,4 @@
-"""What the machine would have used anyway: its idle line, and idle by threads.
+"""Idle energy to subtract: the machine's idle line, and idle by threads.
 
 E_idle(t) = a + b t, measured by `wattloop idle` and kept, or fitted here from a few short
 windows.

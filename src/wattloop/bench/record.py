@@ -164,7 +164,7 @@ FACTS = ("idle", "idle_by_threads", "left_out", "machine", "missing", "warnings"
 
 
 def kept_record(store: Store, reference: str) -> BenchRecord:
-    """What an earlier session found; `last` is the newest.
+    """Return the stored results of an earlier session; `last` is the newest.
 
     Raises:
         ExperimentNotFound: there is none of that name.

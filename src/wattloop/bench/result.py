@@ -1,4 +1,4 @@
-"""One measured kernel: how fast, how many joules, of which part of the machine."""
+"""Result of one measured kernel: time, energy and scope."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -70,7 +70,7 @@ class KernelResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it has a time."""
+        """Return True if it has a time."""
         return self.status == "ok"
 
     @property

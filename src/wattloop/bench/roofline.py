@@ -1,4 +1,4 @@
-"""How near a kernel comes to what the device can do (Williams, Waterman and Patterson, 2009).
+"""Roofline: rate of a kernel relative to its device's peaks (Williams et al., 2009).
 
 attainable = min(peak, intensity x bandwidth)
 

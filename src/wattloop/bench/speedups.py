@@ -1,4 +1,4 @@
-"""What SIMD and more threads bring, in time and in energy (thesis, tables 3.15 and 3.16).
+"""Gains of SIMD and threads in time and energy (thesis, tables 3.15 and 3.16).
 
 SIMD is compared with scalar code on one thread. More threads are compared with one thread of
 the

@@ -44,7 +44,7 @@ class MeasuredCurve:
 
     @property
     def responsive(self) -> bool:
-        """Whether power at the highest cap is more than 1.1 times that at the lowest."""
+        """Return True when power at the highest cap is more than 1.1 times that at the lowest."""
         return self.power_w[-1] > RESPONSIVE * self.power_w[0]
 
 
@@ -226,7 +226,7 @@ def replays(
 def exhaustive_choice(
     curve: MeasuredCurve, metric: str, k: float, noise: float, draw: np.random.Generator
 ) -> int:
-    """What trying every cap once would choose: the smallest reading."""
+    """Return the cap with the smallest reading when every cap is tried once."""
     readings = [_read(curve, index, noise, draw) for index in range(len(curve.caps_w))]
     seen = MeasuredCurve(
         curve.key, curve.caps_w, tuple(t for t, _ in readings), tuple(p for _, p in readings)

@@ -109,7 +109,7 @@ def log_metric(log_time: Array, log_power: Array, metric: str, k: float) -> Arra
 
 
 def regrets(log_time: Array, log_power: Array, metric: str, k: float) -> Array:
-    """How much worse than its own best each curve is at each cap: 0.02 is 2%."""
+    """Return how much worse than its best each curve is at each cap: 0.02 is 2%."""
     values = log_metric(log_time, log_power, metric, k)
     worse: Array = np.expm1(values - values.min(axis=1, keepdims=True))
     return worse
@@ -171,7 +171,7 @@ def next_probe(
 def further_probe(
     belief: CurveSurrogate, tried: Collection[int], metric: str, k: float, noise: float, seed: int
 ) -> Further | None:
-    """What one more probe is good for; None where nothing is left to learn.
+    """Return the value of one more probe; None where nothing is left to learn.
 
     A cap that was tried counts as any other: its curve keeps its deviation, the noise is new.
     """
@@ -316,7 +316,7 @@ NOISE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What one cap took.
+    """Time and energy measured at one cap.
 
     Attributes:
         time_s: for a fixed piece of work, the same at every cap (a run, a step).

@@ -79,7 +79,7 @@ class CapPlan:
         return {lever.name: cap_w for lever in self.levers}
 
     def writes(self, cap_w: float) -> list[str]:
-        """What setting a cap would write, for people."""
+        """Return the writes of setting a cap, as text."""
         return [line for x in self.levers for line in x.write_text(cap_w).splitlines()]
 
     def to_dict(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class SliceCost(NamedTuple):
         return self.energy_j / self.time_s
 
     def limit(self, other: "SliceCost", least: float) -> float:
-        """How much two of the same work may differ (natural logarithm): `least`, or the noise."""
+        """Return the tolerated log difference of equal work: `least`, or the noise."""
         return max(least, 4 * math.hypot(self.noise, other.noise))
 
 
@@ -175,7 +175,7 @@ MOST_RESTARTS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineRules:
-    """How long things take.
+    """Durations of the online search.
 
     Attributes:
         settle_s: after a change of cap this long is not counted.
@@ -204,7 +204,7 @@ class OnlineRules:
 
 
 class OnlineState(StrEnum):
-    """What the pilot is doing."""
+    """State of the pilot."""
 
     PROBING = "probing"
     HOLDING = "holding"

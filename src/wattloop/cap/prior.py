@@ -1,4 +1,4 @@
-"""What a power cap does to a GPU at work, before anything was measured: many possible curves.
+"""Prior over power-cap curves: many physically possible curves of time and power.
 
 A workload is a few kinds of phases of the card, and time in which it waits for the host. At the
 relative clock f, phase i takes the time t_i and draws the power p_i, in units of the highest

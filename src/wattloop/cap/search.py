@@ -35,7 +35,7 @@ KIND = "cap"
 
 @dataclass(frozen=True, slots=True)
 class CapResult:
-    """What was found.
+    """Result of a cap search.
 
     Attributes:
         experiment_id: where the probes are kept.
@@ -100,7 +100,7 @@ def open_search(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapJob:
-    """What is searched for and where it is kept.
+    """The command, caps and store of a search.
 
     Attributes:
         experiment: from `open_search`.

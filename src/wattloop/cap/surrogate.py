@@ -1,4 +1,4 @@
-"""What is believed of one workload's curve after a few readings.
+"""Surrogate model: the posterior of one workload's cap curve after a few readings.
 
 Each curve of the physical family, moved to the power that was read at the highest cap, is the
 mean
@@ -51,7 +51,7 @@ KEPT = 1_200
 
 
 class CapReading(NamedTuple):
-    """What was read at one cap: index of the cap, logs of time and of power, relative noise."""
+    """Reading at one cap: index of the cap, logs of time and power, relative noise."""
 
     cap: int
     log_time: float

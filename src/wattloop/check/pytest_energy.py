@@ -103,7 +103,7 @@ class EnergyOutcome:
 
     @property
     def bad(self) -> bool:
-        """Whether the test is to fail."""
+        """Return True if the test is to fail."""
         return self.verdict in BAD
 
     @property

@@ -118,7 +118,7 @@ def mean_and_noise(series: FigureSeries) -> tuple[float, float]:
 
 
 def against_limit(series: FigureSeries, value: float) -> tuple[bool, str]:
-    """Whether a series stays below `value`, and what to say where it is not plain."""
+    """Return True if a series stays below `value`, and what to say where it is not plain."""
     mean, noise = mean_and_noise(series)
     if mean - noise > value:
         return False, ""

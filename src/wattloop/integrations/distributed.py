@@ -1,4 +1,4 @@
-"""Several processes, perhaps on several nodes, measured as one job."""
+"""Several processes, possibly on several nodes, measured as one job."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class JobTable:
 
     @property
     def complete(self) -> bool:
-        """Whether every known part of every node was read."""
+        """Return True when every known part of every node was read."""
         return all(n.energy_j is not None and not n.missing for n in self.nodes)
 
     def table(self) -> str:

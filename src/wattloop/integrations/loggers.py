@@ -147,7 +147,7 @@ class TensorBoardLogger(MetricsLogger):
 
 
 def epoch_numbers(epoch: EpochRecord) -> dict[str, float]:
-    """What is reported of an epoch; what could not be read is absent, not zero."""
+    """Return the reported numbers of an epoch; unread ones are absent, not zero."""
     result = epoch.result
     numbers = {
         "epoch_energy_j": result.energy_j,
@@ -162,7 +162,7 @@ def epoch_numbers(epoch: EpochRecord) -> dict[str, float]:
 
 
 def total_numbers(meter: TrainingMeter) -> dict[str, float]:
-    """What is reported at the end."""
+    """Return the numbers reported at the end."""
     result = meter.result
     if result is None:
         return {}

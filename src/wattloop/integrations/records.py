@@ -1,4 +1,4 @@
-"""What is known of a training step and of an epoch."""
+"""Records of a training step and of an epoch."""
 
 from __future__ import annotations
 

@@ -180,12 +180,12 @@ class TrainingMeter:
     step_done = step_end
 
     def interrupt(self) -> None:
-        """What follows belongs to no step, until the next one begins (validation, saving)."""
+        """Leave what follows (validation, saving) out of steps, until the next one begins."""
         self._chain = None
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What happens inside belongs to no step."""
+        """Return a context whose time belongs to no step."""
         self.interrupt()
         try:
             yield

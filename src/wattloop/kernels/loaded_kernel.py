@@ -75,7 +75,7 @@ class LoadedKernel:
         self.backend.synchronise(self._result)
 
     def check(self) -> Check:
-        """Whether the last result is right; runs once if there is none."""
+        """Return True if the last result is right; runs once if there is none."""
         if self._result is None:
             self.run()
         self.synchronise()

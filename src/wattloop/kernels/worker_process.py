@@ -124,7 +124,7 @@ class KernelWorker:
             yield message
 
     def end_reason(self) -> str:
-        """How it ended, for one that ended too early."""
+        """Return how a worker ended that ended too early."""
         code = self._process.wait()
         last = " ".join(self._said[-1:]).strip()[:300]
         if code == -signal.SIGKILL:

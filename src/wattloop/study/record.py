@@ -70,7 +70,7 @@ def next_step(steps: Mapping[str, Any]) -> str | None:
 
 
 def is_dead_end(steps: Mapping[str, Any]) -> bool:
-    """Whether no candidate was good enough, in the simulation or in the validation."""
+    """Return True if no candidate was good enough, in the simulation or in the validation."""
     decided, validated = steps.get("decide"), steps.get("validate")
     if validated is not None:
         return not validated["success"]

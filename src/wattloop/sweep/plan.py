@@ -110,7 +110,7 @@ def _check_settable(levers: Sequence[Lever]) -> None:
 
 
 def _default_of(lever: Lever) -> Setting:
-    """What the device leaves the factory with; where it does not say, what it stands at."""
+    """Return the factory value of a lever; where it is unknown, the present one."""
     try:
         return parse_setting(DEFAULT, lever)
     except ConfigError:
@@ -253,7 +253,7 @@ def make_plan(spec: SweepSpec, axes: Sequence[SweepAxis], gpus_here: int | None)
 
 
 def fingerprint(plan: SweepPlan) -> str:
-    """The same for the same points, commands and rules: what finds the sweep to resume."""
+    """Return a hash of points, commands and rules, which finds the sweep to resume."""
     rules = plan.spec.to_dict()
     for name in ("name", "metric", "k", "scope"):
         rules.pop(name)  # how results are read does not change what is run

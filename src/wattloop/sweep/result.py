@@ -40,7 +40,7 @@ class Repeated:
 
     @property
     def failures(self) -> int:
-        """How many did not run to their end."""
+        """Return the number of runs that did not end well."""
         return sum(not outcome.ok for outcome in self.outcomes)
 
     @property
@@ -61,7 +61,7 @@ class Repeated:
         return self.failures >= FAILURES_LIMIT and self.failures > len(self.used)
 
     def missing(self, rule: Repeats) -> int:
-        """How many more repeats it takes, as far as can be foreseen; 0 when there are enough."""
+        """Return the number of repeats still needed, as far as known; 0 when there are enough."""
         if self.given_up:
             return 0
         done = len(self.used)
@@ -174,7 +174,7 @@ class Gain:
 
     @property
     def beyond_noise(self) -> bool:
-        """Whether the gain is larger than what repeats differ by."""
+        """Return True when the gain exceeds the spread of repeats."""
         return self.half_width_pct is not None and self.value_pct > self.half_width_pct
 
     def to_dict(self) -> dict[str, Any]:
@@ -244,7 +244,7 @@ class PointResult:
 
     @property
     def is_default(self) -> bool:
-        """Whether every lever stands at its default."""
+        """Return True if every lever stands at its default."""
         return bool(self.facts["is_default"])
 
     @property
@@ -314,7 +314,7 @@ class Group:
         return found[0] if found else None
 
     def gain(self, point: PointResult, compared: Compared) -> Gain | None:
-        """What a point gains over the default; None when either was not measured."""
+        """Return the gain of a point over the default; None when either was not measured."""
         reference = self.reference
         costs = point.costs(self.scope)
         if reference is None or not costs:
@@ -437,7 +437,7 @@ class SweepResult:
 def result_of(
     experiment: Experiment, trials: Sequence[TrialRecord], scope: str | None = None
 ) -> SweepResult:
-    """What these trials say, for the scope asked for, the sweep's own, or the best known one."""
+    """Return the result of these trials for the given scope, the sweep's, or the widest one."""
     counted: dict[str, list[TrialRecord]] = {}
     warm_ups = unfinished = 0
     for trial in trials:

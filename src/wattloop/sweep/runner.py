@@ -62,7 +62,7 @@ class Thermometer:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs the meters see."""
+        """Return the number of GPUs that the meters read."""
         names = {d.name for m in self._inventory.meters for d in m.domains if d.scope == "gpu"}
         return len({name.partition("/")[0] for name in names})
 
@@ -97,7 +97,7 @@ def cool_down(
 
 @dataclass(frozen=True, slots=True)
 class SweepProgress:
-    """How far a sweep is. What is left is estimated from what ran so far; None before that."""
+    """Progress of a sweep. The rest is estimated from past runs; None before the first."""
 
     done: int
     left: int
@@ -107,7 +107,7 @@ class SweepProgress:
 
 
 class SweepListener(Protocol):
-    """Who is told what happens. Every method may do nothing."""
+    """Callbacks of a sweep. Every method may do nothing."""
 
     def begins(self, trial: Trial, progress: SweepProgress) -> None:
         """A trial begins."""
@@ -122,7 +122,7 @@ class SweepListener(Protocol):
 def progress_of(
     states: Sequence[Repeated], rule: Repeats, scope: str | None, overhead_s: Sequence[float]
 ) -> SweepProgress:
-    """What the points still need.
+    """Return what the points still need.
 
     Args:
         states: the repeats of every point.
@@ -326,7 +326,7 @@ class Sweep:
                     raise ConfigError(_refused(point, outcome))
 
     def _hopeless(self, point: SweepPoint, last: TrialOutcome) -> bool:
-        """Whether a point has never worked and is not going to."""
+        """Return True for a point that has failed every time and too often."""
         state = self._state(point)
         if last.ok or state.used:
             return False
@@ -345,7 +345,7 @@ class Sweep:
         return outcome
 
     def _anything_left(self, runner: TrialRunner) -> bool:
-        """Whether a resumed sweep has anything to run."""
+        """Return True when a resumed sweep has runs left."""
         rule = self._plan.spec.repeats
         for point in self._plan.points:
             numbers = range(rule.most + max(1, rule.most // 2))

@@ -1,4 +1,4 @@
-"""What a sweep is asked to do, checked, with errors that name line and field."""
+"""Specification of a sweep, validated with errors that name line and field."""
 
 import shlex
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class _Strict(BaseModel):
 
 
 class Repeats(_Strict):
-    """How often each point is run.
+    """Number of runs of each point.
 
     After `least` runs a point is left alone once the half-widths of its mean energy and time are
     below `target_pct` per cent; without a target it is run `most` times.
@@ -59,7 +59,7 @@ class Repeats(_Strict):
 
 
 class CoolDown(_Strict):
-    """What happens between two runs.
+    """Pause between two runs.
 
     Wait `pause` seconds, then until every device is at most `within` degrees above the
     temperature it had before the sweep, for at most `limit` seconds.

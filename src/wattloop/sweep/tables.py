@@ -221,7 +221,7 @@ def main_scopes(result: SweepResult) -> tuple[str, str | None]:
 
 
 def _alone(point: PointResult, axis: str, result: SweepResult) -> bool:
-    """Whether only this lever is away from its default."""
+    """Return True if only this lever is away from its default."""
     defaults = {a["name"]: a["default"] for a in result.axes}
     levels = point.facts["levels"]
     return all((levels[name] == defaults[name]) != (name == axis) for name in levels)

@@ -1,4 +1,4 @@
-"""Contracts of meters, levers, stores, strategies and policies, and what they are tested on.
+"""Contract tests of meters, levers, stores, strategies and policies, and their test doubles.
 
 Contracts:
 

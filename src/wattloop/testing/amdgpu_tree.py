@@ -1,4 +1,4 @@
-"""Cards of the amdgpu driver as a tree of real files, for meters and levers to be tried on."""
+"""Test double of the amdgpu driver's sysfs tree."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A cpufreq tree of real files, for levers to be tried on."""
+"""Test double of the cpufreq sysfs tree."""
 
 from dataclasses import dataclass
 from pathlib import Path

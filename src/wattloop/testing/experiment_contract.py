@@ -1,4 +1,4 @@
-"""What every store must do with experiments and their trials; part of `StoreContract`."""
+"""Contract test of experiments and trials in a store; part of `StoreContract`."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""A `wattloop serve` of its own, which a test may kill and start again on the same port.
+"""A `wattloop serve` process for tests that kill and restart it.
 
 with FleetServer(folder, store=url) as server:
     token = server.node_token("n1")

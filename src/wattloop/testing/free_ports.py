@@ -1,4 +1,4 @@
-"""Ports for servers of a lab, where several labs run on one machine at once."""
+"""Free ports for test servers, also when several tests run at once."""
 
 import fcntl
 import os

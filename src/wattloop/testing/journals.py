@@ -1,4 +1,4 @@
-"""Builds journals as a live run writes them, without a live run."""
+"""Journals in the format of a live run, for tests."""
 
 from array import array
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A laboratory: servers of a test's own, in a folder and on ports of their own, gone with it."""
+"""Test servers in a temporary folder and on free ports, ended with the test."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of its own, which a test may kill and start again.
+"""A PostgreSQL server for tests that kill and restart it.
 
 with PostgresLab() as postgres:
     store = open_store(postgres.url)
@@ -82,7 +82,7 @@ class PostgresLab(Lab):
         self.start()
 
     def _has_workers(self) -> bool:
-        """Whether processes of a server that is gone still have its shared memory."""
+        """Return True if processes of a server that is gone still have its shared memory."""
         try:
             # Its seventh line: key and id of the block.
             noted = (self.folder / "data" / "postmaster.pid").read_text().splitlines()[6].split()

@@ -1,4 +1,4 @@
-"""Power over time whose energy is known exactly, as the integral in closed form.
+"""Power curves whose energy is known in closed form.
 
 Time starts at 0 s. Curves are plain data, so they can be sent to another process.
 """

@@ -1,4 +1,4 @@
-"""A thread that makes the counters of a powercap tree run and wrap.
+"""A thread that advances and wraps the counters of a powercap tree.
 
 What a driver's counter gained between two moments is known exactly: `true_energy_j` is the
 closed-form integral of the power, on the same CLOCK_MONOTONIC line as `RealClock.now_s`. The

@@ -1,4 +1,4 @@
-"""A powercap tree of real files. A `Driver` makes its counters run."""
+"""Test double of the powercap sysfs tree. A `Driver` advances its counters."""
 
 import os
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Ends the processes of a lab with the process that made it, however that one ends."""
+"""Clean-up of test servers when the process that started them ends."""
 
 import os
 import shutil

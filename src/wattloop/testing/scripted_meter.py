@@ -1,4 +1,4 @@
-"""A meter whose readings a test decides, on any clock."""
+"""A meter with scripted readings, on any clock."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar

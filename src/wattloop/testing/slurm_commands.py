@@ -1,4 +1,4 @@
-"""What a test does with a Slurm: its commands, jobs, and waiting for them."""
+"""Slurm commands for tests: submit, query and wait for jobs."""
 
 import pwd
 import subprocess

@@ -1,4 +1,4 @@
-"""What every store must do. Subclass `StoreContract` and give it a fixture `store`.
+"""Contract test of stores. Subclass `StoreContract` and give it a fixture `store`.
 
     class TestMyStore(StoreContract):
         @pytest.fixture

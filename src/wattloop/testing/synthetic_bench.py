@@ -1,4 +1,4 @@
-"""Trainings that are formulas: learning curves with noise, power, caps, rates, and failures.
+"""Synthetic trainings: learning curves with noise, power, caps, rates, and failures.
 
 A strategy can be tried on them in milliseconds. Nothing here is measured: provenance `simulated`.
 

@@ -1,4 +1,4 @@
-"""Clusters, jobs and their times as formulas, drawn from a seed: a policy is tried in milliseconds.
+"""Synthetic clusters, jobs and times, drawn from a seed, for tests of policies.
 
     seconds per sample = s_kind / (speed_type k^0.85) (1 + 4 / b), 1.3 times that when spread
     power of one GPU = TDP (0.6 + 0.3 b / (b + 16)); under a cap below it time grows by

@@ -1,4 +1,4 @@
-"""Stored runs of virtual GPUs that follow a script, in no time: for judging what reads runs.
+"""Stored runs of virtual GPUs that follow a script, on a virtual clock.
 
 The cards, their meters, feeds, journal, accounting and store are the real ones; only the clock is
 virtual, so nothing sleeps. Every number is marked `simulated`.

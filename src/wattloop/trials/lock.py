@@ -1,4 +1,4 @@
-"""One process at a time runs an experiment, and what a dead one left running is ended first."""
+"""Lock of a running experiment; processes left by a crashed one are ended first."""
 
 import fcntl
 import os
@@ -39,7 +39,7 @@ def lock_experiment(store: Store, experiment_id: str) -> Iterator[None]:
 
 
 def is_locked(store: Store, experiment_id: str) -> bool:
-    """Whether a living process of this machine runs it."""
+    """Return True while a process of this machine runs the experiment."""
     try:
         file = os.open(_lock_path(store, experiment_id), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -37,7 +37,7 @@ class NoSuchWindow(Exception):
 
 
 def store_variable(settings: Settings) -> dict[str, str]:
-    """What makes the program keep its own measurements where we look for them."""
+    """Return the environment with which the program stores its measurements for us."""
     place = settings.store_location
     return {"WATTLOOP_STORE": place if "://" in place else str(Path(place).expanduser().absolute())}
 

@@ -59,7 +59,7 @@ class Readings:
 
 
 def readings_of(journal: str | Path | None, begin_s: float, end_s: float) -> Readings:
-    """What a run's journal holds between two moments; nothing when it cannot be read."""
+    """Return a journal's readings between two moments; none when it is unreadable."""
     try:
         read = None if journal is None else read_journal(Path(journal))
     except (OSError, ValueError):
@@ -131,7 +131,7 @@ DOMAIN_FACTS = (
 
 
 class TrialStatus(StrEnum):
-    """How a trial ended."""
+    """Status of a trial."""
 
     OK = "ok"
     FAILED = "failed"
@@ -176,7 +176,7 @@ class ScopeEnergy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOutcome:
-    """What one trial found.
+    """Result of one trial.
 
     Attributes:
         status: how it ended; numbers of a trial that is not `ok` describe what ran until then.
@@ -209,7 +209,7 @@ class TrialOutcome:
 
     @property
     def ok(self) -> bool:
-        """Whether it ran to its end."""
+        """Return True if it ran to its end."""
         return self.status is TrialStatus.OK
 
     def energy_j(self, scope: str) -> float | None:
@@ -249,7 +249,7 @@ class TrialOutcome:
 
 
 def domain_energies(result: WindowResult) -> tuple[dict[str, Any], ...]:
-    """What is kept of each domain of a measured window."""
+    """Return the stored figures of each domain of a window."""
     return tuple({key: d[key] for key in DOMAIN_FACTS} for d in result.to_dict()["domains"])
 
 

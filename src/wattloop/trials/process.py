@@ -23,7 +23,7 @@ LOOK_EVERY_S = 0.002
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """How the program ended: exit code as a shell reports it, the signal, and whether we sent it.
+    """End of a program: exit code, signal, and whether we sent it.
 
     `lasted_s` is from its start to its end, without what ending its group took.
     """
@@ -78,7 +78,7 @@ def run_group(
 def status_of(
     ended: ProcessEnd, timeout_s: float | None, output: Path | None
 ) -> tuple[TrialStatus, dict[str, Any]]:
-    """What the end of a program means for its trial, and what to say of it."""
+    """Return the status of a trial and a message from the end of its program."""
     facts: dict[str, Any] = {"exit_code": ended.exit_code, "signal": ended.signal}
     if ended.timed_out:
         return TrialStatus.TIMEOUT, facts | {"message": f"did not end within {timeout_s:g} s"}

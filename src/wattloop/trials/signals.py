@@ -1,4 +1,4 @@
-"""Limits on a stretch of our own code: its time, and signals that ask us to stop."""
+"""Time limit and stop signals for a section of our own code."""
 
 import signal
 import threading

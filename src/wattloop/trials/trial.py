@@ -1,4 +1,4 @@
-"""One thing to try once."""
+"""One trial: a configuration that is measured once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -58,7 +58,7 @@ def launch_bound(facts: RunFacts) -> Advice | None:
 
 
 def _hardly_filled(gpu: GpuFacts, span: TraceInterval) -> bool:
-    """Whether what is known of it says so; utilisation and memory traffic must be known."""
+    """Return True if what is known of it says so; utilisation and memory traffic must be known."""
     if gpu.busy_share(span) < HAS_WORK or gpu.power_share(span) > HARDLY_FILLED:
         return False
     memory = gpu.mean("memory_utilisation", span)

@@ -1,4 +1,4 @@
-"""A stand-in for NVIDIA's management library, so that GPU code is tested where no GPU is.
+"""A stub of NVIDIA's management library, for tests without a GPU.
 
 Setters work as on a card: values are in a file that all processes share, so they outlive the
 process that set them. `stub.settings(0)` reads them, `stub.inject(0, "lost")` breaks a card, and

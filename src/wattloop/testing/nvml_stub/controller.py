@@ -1,4 +1,4 @@
-"""A machine with stub cards for the time of a `with` block."""
+"""A machine with stub cards, as a context manager."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Ways to break a stub card, from any process, while it is in use."""
+"""Fault injection into stub cards, from any process."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""A job on the stub cards, for tests of sweeps: it takes longer under a cap or a lower clock.
+"""A job on the stub cards that takes longer under a cap or lower clock.
 
 python -m wattloop.testing.nvml_stub.work --seconds 0.5 --gpus 2
 """
