@@ -118,7 +118,7 @@ def mean_and_noise(series: FigureSeries) -> tuple[float, float]:
 
 
 def against_limit(series: FigureSeries, value: float) -> tuple[bool, str]:
-    """Return True if a series stays below `value`, and what to say where it is not plain."""
+    """Compare a series with the limit `value`; return the result and a remark if it is unclear."""
     mean, noise = mean_and_noise(series)
     if mean - noise > value:
         return False, ""
