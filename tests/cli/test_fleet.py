@@ -82,9 +82,9 @@ def test_what_would_go_is_said_before_it_goes(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--samples", "x"], "--samples: 'x' is no age; write 12h, 30d, 1y or forever"),
-        (["--samples", "1d", "--runs", "y"], "--runs: 'y' is no age"),
-        (["--samples", "1d,runs=1d"], "--samples: '1d,runs=1d' is no age"),
+        (["--samples", "x"], "--samples: 'x' is not an age; write 12h, 30d, 1y or forever"),
+        (["--samples", "1d", "--runs", "y"], "--runs: 'y' is not an age"),
+        (["--samples", "1d,runs=1d"], "--samples: '1d,runs=1d' is not an age"),
         (["--samples", "1y", "--levels", "1d"], "--samples 1y --levels 1d: retention: samples go"),
     ],
 )

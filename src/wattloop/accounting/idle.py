@@ -102,7 +102,7 @@ class ApplicationEnergy(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether every domain of the window's total has its application energy."""
+        """True if every domain of the window's total has its application energy."""
         return bool(self.counted) and all(
             d.energy_j is not None for d in self.domains if d.in_total
         )

@@ -13,7 +13,7 @@ from wattloop.hardware.host import Host
 from wattloop.hardware.sysfs_file import whole_number
 
 DMIDECODE = "dmidecode"
-"""What users write for their modules to ask that program for them."""
+"""Value of the setting that runs dmidecode."""
 
 TABLE = "firmware/dmi/tables/DMI"
 

@@ -132,7 +132,7 @@ def _same_counter(first: Zone, second: Zone, sleep: Callable[[float], None]) -> 
 
 
 def _shared_value(first: Zone, second: Zone) -> int | None:
-    """What both show at this moment, if it is the same; the first may move between two reads."""
+    """Return the value of both, if it is the same; the first may change between two reads."""
     for _ in range(3):
         before, other, after = map(read_whole, (first.path, second.path, first.path))
         if before == after:

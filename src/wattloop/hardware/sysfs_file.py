@@ -35,7 +35,7 @@ _LONGEST = 32
 """More bytes than any 64-bit number has digits."""
 
 _ASLEEP = (errno.EBUSY, errno.EPERM, errno.EAGAIN)
-"""What drivers answer for a device in runtime suspend, once the file is open."""
+"""Errors of drivers for a device in runtime suspend, once the file is open."""
 
 
 class NumberFile:

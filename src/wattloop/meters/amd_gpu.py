@@ -471,7 +471,7 @@ class _AmdSmiMeter(Meter):
 
     @abstractmethod
     def _domain(self, gpu: Gpu) -> Domain:
-        """What is known of the sensor."""
+        """Describe the sensor."""
 
     @abstractmethod
     def _call(self, smi: Any, gpu: Gpu, handle: Any) -> float:

@@ -37,7 +37,7 @@ class Meter(ABC):
     name: ClassVar[str]
     """Short name used in settings and messages: `rapl`, `nvml`."""
     shared: ClassVar[bool] = False
-    """Whether a second process may read the same source at the same time and is shown the same
+    """True if a second process may read the same source at the same time and sees the same
     numbers. Not where reading needs the device for oneself or a counter begins with its opening.
     """
     shared_signals: ClassVar[bool] = False

@@ -249,7 +249,7 @@ KNOWN_ERROR = 0.05
 """Our allowance for chip, shunt resistor and rounding."""
 
 SHUNT_STEP_V = 40e-6
-"""What one step of the chip means over the shunt."""
+"""Voltage over the shunt of one step of the chip."""
 
 USUAL_SHUNT_OHM, USUAL_RAIL_V = 0.005, 5.0
 

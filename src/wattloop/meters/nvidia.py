@@ -361,7 +361,7 @@ class _NvmlMeter(Meter):
 
     @abstractmethod
     def _domain(self, card: Card) -> Domain:
-        """What is known of the sensor."""
+        """Describe the sensor."""
 
     @abstractmethod
     def _read_card(self, card: Card, handle: Any) -> Reading:
