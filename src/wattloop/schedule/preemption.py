@@ -1,4 +1,4 @@
-"""What stopping a job and starting it again costs."""
+"""Cost of preemption: lost progress, checkpoints and restarts."""
 
 import math
 from dataclasses import dataclass, field
@@ -8,26 +8,26 @@ from wattloop.core.errors import ConfigError
 
 
 class Keeps(StrEnum):
-    """What a job that is stopped has kept when it starts again."""
+    """Progress of a stopped job when it starts again."""
 
     ITERATIONS = "iterations"
     """All but the iteration it was in (thesis 5.3.2.4)."""
     NOTHING = "nothing"
-    """It begins anew (thesis 5.6.4)."""
+    """No progress: it starts from the beginning (thesis 5.6.4)."""
     CHECKPOINTS = "checkpoints"
     """All up to its last checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """What stopping and starting costs.
+    """Settings of preemption.
 
     Attributes:
-        keeps: what a stopped job has kept.
+        keeps: progress of a stopped job.
         checkpoint_period_s: training time between checkpoints, with `Keeps.CHECKPOINTS`.
-        checkpoint_cost_s: how long one takes; the job draws power and does not train. None is
-            taken when the work is done.
-        restart_s: from the start of a job that was stopped before until it trains again.
+        checkpoint_cost_s: duration of a checkpoint; the job draws power and does not train. There
+            is no checkpoint at the end of the work.
+        restart_s: time from the restart of a stopped job until it trains again.
     """
 
     keeps: Keeps = Keeps.ITERATIONS
@@ -35,7 +35,7 @@ class Preemption:
     checkpoint_cost_s: float = 0.0
     restart_s: float = 0.0
     pauses: bool = field(init=False, repr=False, default=False)
-    """Whether training stops for checkpoints."""
+    """True if training pauses for checkpoints."""
 
     def __post_init__(self) -> None:
         if not self.checkpoint_period_s > 0.0:
@@ -50,30 +50,30 @@ class Preemption:
         object.__setattr__(self, "pauses", saves and self.checkpoint_cost_s > 0.0)
 
     def trained_s(self, elapsed_s: float) -> float:
-        """Seconds of training in the first so many of a stretch; the rest is checkpoints."""
+        """Return the training time within the first `elapsed_s`; the rest is checkpoints."""
         if elapsed_s <= 0.0:
             return 0.0
         whole, rest_s = divmod(elapsed_s, self.checkpoint_period_s + self.checkpoint_cost_s)
         return whole * self.checkpoint_period_s + min(rest_s, self.checkpoint_period_s)
 
     def elapsed_s(self, trained_s: float) -> float:
-        """How long so much training takes, with the checkpoints before its end."""
+        """Return the time for this much training, with the checkpoints before its end."""
         checkpoints = math.ceil(trained_s / self.checkpoint_period_s) - 1
         return trained_s + max(checkpoints, 0) * self.checkpoint_cost_s
 
     def last_checkpoint_s(self, elapsed_s: float) -> float:
-        """When, in a stretch, the last checkpoint was complete; 0 before the first."""
+        """Return the completion time of the last checkpoint; 0 before the first."""
         if elapsed_s <= 0.0 or math.isinf(self.checkpoint_period_s):
             return 0.0
         cycle_s = self.checkpoint_period_s + self.checkpoint_cost_s
         return math.floor(elapsed_s / cycle_s) * cycle_s
 
     def makes_progress(self, time_s: float, step_s: float) -> bool:
-        """Whether a job that is started and stopped `time_s` later has kept any of its work.
+        """Return True if a job stopped `time_s` after its start keeps any progress.
 
         Args:
-            time_s: it has its GPUs, a restart included.
-            step_s: of one iteration.
+            time_s: time with its GPUs, including a restart.
+            step_s: time of one iteration.
         """
         trains_s = time_s - self.restart_s
         if self.keeps is Keeps.NOTHING:

@@ -1,4 +1,4 @@
-"""Watts, times, bandwidths and shares as people write them in cluster and scenario files."""
+"""Parsing of powers, times, bandwidths and shares in cluster and scenario files."""
 
 import math
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from wattloop.core.quantities import Dimension, quantity
 
 
 class Strict(BaseModel):
-    """Unknown fields are errors, and so is a number that is none."""
+    """Base model that rejects unknown fields and non-finite numbers."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False
@@ -17,27 +17,27 @@ class Strict(BaseModel):
 
 
 def watts(value: Any) -> Any:
-    """`4500`, `4500 W` or `4.5 kW` as watts; what is no text is left to be judged by others."""
+    """Parse `4500`, `4500 W` or `4.5 kW` as watts; other types are returned unchanged."""
     return _scaled(value, Dimension.POWER, "a power; write watts, '4500 W' or '4.5 kW'")
 
 
 def bytes_per_second(value: Any) -> Any:
-    """`25e9`, `25 GB/s`, `200 Gb/s` or `200 Gbit/s` as bytes per second."""
+    """Parse `25e9`, `25 GB/s`, `200 Gb/s` or `200 Gbit/s` as bytes per second."""
     return _scaled(value, Dimension.BANDWIDTH, "a bandwidth; write '25 GB/s' or '200 Gbit/s'")
 
 
 def seconds(value: Any) -> Any:
-    """`90`, `90 s`, `1.5 min`, `2 h` or `30 d` as seconds."""
+    """Parse `90`, `90 s`, `1.5 min`, `2 h` or `30 d` as seconds."""
     return _scaled(value, Dimension.TIME, "a time; write seconds, '10 min', '2 h' or '30 d'")
 
 
 def number(value: Any) -> Any:
-    """`1e-3` as the number it is, where YAML has made a text of it; `10%` as 0.1."""
+    """Parse `1e-3`, which YAML reads as a text, and `10%` as numbers."""
     return _scaled(value, Dimension.SHARE, "a number")
 
 
 def not_negative(value: Any, what: str) -> float:
-    """The value as a finite number of 0 or more.
+    """Return the value as a finite number of 0 or more.
 
     Raises:
         ValueError: with `what` to write.

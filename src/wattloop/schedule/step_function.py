@@ -1,4 +1,4 @@
-"""Values that change at known times: power budgets, prices, carbon intensities."""
+"""Step functions of time: power budgets, prices, carbon intensities; and their files."""
 
 import csv
 import math
@@ -21,12 +21,12 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class StepFunction:
-    """Constant between the given times; repeats after `period_s` when that is finite.
+    """Step function that repeats after `period_s` if that is finite.
 
     Attributes:
-        times_s: when each value begins, ascending, the first one 0.
-        values: as many.
-        period_s: after which it begins again, such as a day.
+        times_s: start of each value, ascending, the first one 0.
+        values: value of each step.
+        period_s: period, such as a day.
     """
 
     times_s: tuple[float, ...]
@@ -42,17 +42,17 @@ class StepFunction:
 
     @classmethod
     def constant(cls, value: float) -> "StepFunction":
-        """The same at all times."""
+        """Return a constant function."""
         return cls((0.0,), (value,))
 
     def at(self, time_s: float) -> float:
-        """The value at a time; at a change, the new one."""
+        """Return the value at a time; at a change, the new one."""
         if len(self.values) == 1:
             return self.values[0]
         return self.values[self._step(time_s)[1]]
 
     def next_change_s(self, time_s: float) -> float:
-        """When the next step begins, after `time_s`; infinite when there is none."""
+        """Return the start of the next step after `time_s`; infinite when there is none."""
         if len(self.values) == 1:
             return math.inf
         turn, step = self._step(time_s)
@@ -61,7 +61,7 @@ class StepFunction:
         return self._start_s(turn + 1)
 
     def mean(self) -> float:
-        """Over a period; where it does not repeat, of the values as they stand."""
+        """Return the mean over a period; without a period, the mean of the values."""
         if math.isinf(self.period_s):
             return sum(self.values) / len(self.values)
         ends_s = (*self.times_s[1:], self.period_s)
@@ -70,16 +70,16 @@ class StepFunction:
         return sum(parts) / self.period_s
 
     def least(self, begin_s: float, end_s: float) -> float:
-        """The least value between two times, both ends included."""
+        """Return the least value between two times, both ends included."""
         found, time_s = self.at(begin_s), self.next_change_s(begin_s)
-        end_s = min(end_s, begin_s + self.period_s)  # after that it has seen them all
+        end_s = min(end_s, begin_s + self.period_s)  # a period contains all values
         while time_s <= end_s and not math.isinf(time_s):
             found = min(found, self.at(time_s))
             time_s = self.next_change_s(time_s)
         return found
 
     def changes(self, begin_s: float) -> list[tuple[float, float]]:
-        """(time, value) of every step from `begin_s` on, the present one first, for a period."""
+        """Return (time, value) of the current step at `begin_s` and later ones, for a period."""
         found = [(begin_s, self.at(begin_s))]
         time_s = self.next_change_s(begin_s)
         while time_s <= begin_s + self.period_s and not math.isinf(time_s):
@@ -88,12 +88,12 @@ class StepFunction:
         return found
 
     def longest_s(self, begin_s: float, value: float) -> float:
-        """The longest time without a break, from `begin_s` on, with at least this value."""
+        """Return the longest uninterrupted time from `begin_s` on with at least this value."""
         if len(self.values) == 1:
             return math.inf if self.values[0] >= value else 0.0
         if all(each >= value for each in self.values):
             return math.inf
-        # A time that ends with the first period goes on in the second.
+        # An interval at the end of the first period continues in the second.
         turns = 1 if math.isinf(self.period_s) else 2
         steps, at_s = list[tuple[float, float]](), begin_s
         for _ in range(turns):
@@ -109,7 +109,7 @@ class StepFunction:
         return longest_s
 
     def falls(self, begin_s: float, end_s: float) -> int:
-        """How often the value becomes less after `begin_s` and up to `end_s`."""
+        """Count the decreases of the value after `begin_s` and up to `end_s`."""
         if len(self.values) == 1:
             return 0
         falls = sum(b < a for a, b in pairwise(self.values))
@@ -120,11 +120,11 @@ class StepFunction:
         return self._falls_before(*last, falls) - self._falls_before(*first, falls)
 
     def _falls_before(self, turn: int, step: int, each_turn: int) -> int:
-        """Falls up to the beginning of a step, not counting the one with which time begins."""
+        """Count the decreases up to the start of a step, without the one at time 0."""
         return turn * each_turn + sum(b < a for a, b in pairwise(self.values[: step + 1]))
 
     def shifted(self, by_s: float) -> "StepFunction":
-        """The same, seen by a clock that starts `by_s` later."""
+        """Return the function on a clock that starts `by_s` later."""
         if len(self.values) == 1 or by_s == 0:
             return self
         times_s, values = [0.0], [self.at(by_s)]
@@ -137,10 +137,10 @@ class StepFunction:
         return StepFunction(tuple(times_s), tuple(values), self.period_s)
 
     def _step(self, time_s: float) -> tuple[int, int]:
-        """How many periods are over at `time_s`, and the number of the step.
+        """Return the number of completed periods at `time_s`, and the index of the step.
 
-        The time is compared with the very sums that `next_change_s` gives: whatever floats do to
-        a remainder, a step has begun when its time has come, and the next one is later.
+        The time is compared with the same sums that `next_change_s` returns. So rounding of a
+        remainder cannot make a step start before or after its own time.
         """
         turn = 0
         if not math.isinf(self.period_s):
@@ -162,14 +162,14 @@ HOUR_S = 3_600.0
 
 
 class Written(NamedTuple):
-    """Steps and where they come from."""
+    """Step function with its source."""
 
     steps: StepFunction
     source: str
 
 
 class StepsError(ValueError):
-    """What is wrong, and where below the field itself: `(2, "from")`."""
+    """Error of a step function, with its place below the field: `(2, "from")`."""
 
     def __init__(self, message: str, place: tuple[str | int, ...] = ()) -> None:
         super().__init__(message)
@@ -177,21 +177,21 @@ class StepsError(ValueError):
 
 
 def budget_steps(value: Any, folder: Path | None = None) -> Written:
-    """`4500 W`, or `[{from: "18:00", value: 4 kW}, ...]`, or `{csv: FILE}` with hourly watts.
+    """Parse `4500 W`, `[{from: "18:00", value: 4 kW}, ...]`, or `{csv: FILE}` with hourly watts.
 
     Raises:
-        StepsError: with what to write.
+        StepsError: invalid value, with what to write instead.
     """
     return _steps(value, watts, folder)
 
 
 def price_steps(value: Any, folder: Path | None = None) -> Written:
-    """Per kilowatt-hour, in the same ways."""
+    """Parse a price per kilowatt-hour, in the same formats."""
     return _steps(value, number, folder)
 
 
 def carbon_steps(value: Any, folder: Path | None = None) -> Written:
-    """Grams per kilowatt-hour, in the same ways; or a country, by its annual mean."""
+    """Parse grams per kilowatt-hour, in the same formats, or a country (annual mean)."""
     if value is False:
         raise StepsError("YAML reads NO as 'false'; for Norway write NOR")
     if isinstance(value, str) and not re.match(r"\s*[-+.\d]", value):
@@ -205,12 +205,12 @@ def carbon_steps(value: Any, folder: Path | None = None) -> Written:
 
 
 def clock_s(value: Any) -> float:
-    """Seconds after midnight of `18:00` or `18:00:30`.
+    """Parse `18:00` or `18:00:30` as seconds after midnight.
 
-    YAML reads 18:00 without quotes as 1,080, a number to base 60; that is understood, too.
+    YAML reads 18:00 without quotes as 1,080, a number to base 60, which is accepted as well.
 
     Raises:
-        StepsError: it is no time of the day.
+        StepsError: it is not a time of the day.
     """
     wrong = StepsError(f'{value!r} is not a time of the day; write it as "18:00"')
     if isinstance(value, int) and not isinstance(value, bool):
@@ -269,7 +269,7 @@ def _daily(items: list[Any], amount: Callable[[Any], Any]) -> StepFunction:
             raise StepsError("is not after the step before it", (place, "from"))
         found[time_s] = _amount(item["value"], amount, (place, "value"))
     if 0.0 not in found:
-        # before the first step of a day, the last one of the day before goes on
+        # before the first step of a day, the last step of the previous day holds
         found = {0.0: list(found.values())[-1], **found}
     if len(found) == 1:
         return StepFunction.constant(found[0.0])
@@ -322,5 +322,5 @@ def _cell(row: list[str], place: int, name: str, line: int, amount: Callable[[An
     try:
         return _amount(text, amount)
     except StepsError:
-        said = f"{name}:{line}: {text!r} is no number of 0 or more"
+        said = f"{name}:{line}: {text!r} is not a number of 0 or more"
         raise StepsError(said, ("csv",)) from None

@@ -1,4 +1,4 @@
-"""The view of a policy: queue, machines, users, power, budget, clock."""
+"""View of a policy: queue, machines, users, power, budget, clock."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,17 +17,17 @@ from wattloop.schedule.step_function import StepFunction
 
 @dataclass(slots=True, eq=False)
 class RunningJob:
-    """One job on its machines.
+    """Running job with its allocation.
 
     Attributes:
-        job: its number.
+        job: job number.
         option: row of its kind's options.
-        type_index, gpus: of the placement.
-        nodes: (node, bit mask of its GPUs there), in the order they were taken.
-        started_s: when this stretch began.
-        power_w: drawn by its GPUs, as measured.
-        expected_end_s: when it is believed to end, by the estimate at its start or last recap.
-        work_at_start: samples to go when this stretch began.
+        type_index, gpus: GPU type and number of GPUs.
+        nodes: (node, bit mask of its GPUs there), in the order of allocation.
+        started_s: time of the last start or recap.
+        power_w: measured power of its GPUs.
+        expected_end_s: estimated end, by the estimate at its start or last recap.
+        work_at_start: remaining samples at `started_s`.
     """
 
     job: int
@@ -42,15 +42,15 @@ class RunningJob:
 
     @property
     def is_done(self) -> bool:
-        """Its work is done and its GPUs are about to be free: no longer to be stopped or capped."""
+        """Return True if its work is done and its GPUs are about to be freed."""
         return False
 
 
 class UserUsage:
-    """GPU seconds by user, running jobs included up to the moment they are asked for.
+    """GPU seconds by user, including running jobs up to the time of the query.
 
     Args:
-        users: how many there are.
+        users: number of users.
     """
 
     def __init__(self, users: int) -> None:
@@ -63,21 +63,21 @@ class UserUsage:
         self._gpus[user] += gpus
 
     def stop(self, user: int, gpus: int, now_s: float) -> None:
-        """A user gives GPUs back."""
+        """Stop counting GPUs of a user."""
         self._offset_gpu_s[user] += gpus * now_s
         self._gpus[user] -= gpus
 
     def gpus(self) -> NDArray[np.int64]:
-        """GPUs each user has now."""
+        """Return the current GPUs of each user."""
         return np.asarray(self._gpus, dtype=np.int64)
 
     def gpu_s(self, now_s: float) -> NDArray[np.float64]:
-        """GPU seconds each user has had up to now."""
+        """Return the GPU seconds of each user up to now."""
         return np.asarray(self._offset_gpu_s) + np.asarray(self._gpus, dtype=float) * now_s
 
 
 class PreemptionLoss(NamedTuple):
-    """What stopping a running job now would throw away."""
+    """Loss of stopping a running job now."""
 
     work: float
     energy_j: float
@@ -85,27 +85,27 @@ class PreemptionLoss(NamedTuple):
 
 @dataclass(slots=True)
 class ClusterView:
-    """The state of a cluster at one moment, kept by a simulator or a driver, read by a policy.
+    """State of a cluster at one moment, updated by a simulator or a driver, read by a policy.
 
     Attributes:
-        cluster: the machines as built.
-        jobs: every job known so far; columns of jobs to come may be there but are not looked at.
-        queue: jobs that wait.
+        cluster: the machines.
+        jobs: all known jobs; rows of future jobs may exist but must not be read.
+        queue: waiting jobs.
         free: free GPUs; copy it to plan with.
-        running: job number -> what runs.
-        use: GPU seconds each user has had.
-        budget_w: most power the whole cluster may draw, over time; infinite without a budget.
-        power_error, time_error: most that truth may exceed estimates, as a share of the estimate.
-        loss: what preempting a running job now would throw away.
-        preemptions: how often each job was stopped by the policy so far, by job number.
-        is_up: of every node, by node number.
-        carbon_g_per_kwh, price_per_kwh: of electricity, over time; None where nobody said.
-        preemption: what stopping a job costs. A stopped job keeps nothing unless said otherwise.
-        round_s: the policy is asked at multiples of this time only; 0 whenever something happens.
-        start_latency_s, end_latency_s: how long a job has its GPUs before it works and after.
-        now_s: the clock.
-        power_w: what the whole cluster draws now, as measured, and what is not seen of it: jobs
-            that were started and do not work yet, and those that have ended a moment ago.
+        running: job number -> running job.
+        use: GPU seconds of each user.
+        budget_w: power budget of the whole cluster, over time; infinite without a budget.
+        power_error, time_error: most by which true values may exceed estimates, as a share.
+        loss: function that returns the loss of preempting a running job now.
+        preemptions: number of preemptions of each job, by job number.
+        is_up: state of every node, by node number.
+        carbon_g_per_kwh, price_per_kwh: of electricity, over time; None when unknown.
+        preemption: settings of preemption. By default a stopped job keeps no progress.
+        round_s: the policy is called at multiples of this time; 0 for a call at every event.
+        start_latency_s, end_latency_s: time with GPUs before the work starts and after it ends.
+        now_s: current time.
+        power_w: current power of the whole cluster: measured, plus jobs that have started but do
+            not work yet, plus jobs that have just finished.
     """
 
     cluster: Cluster
@@ -130,7 +130,7 @@ class ClusterView:
     power_w: float = 0.0
 
     def occupied_s(self, job: int, time_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How long a waiting job has its GPUs if it trains for so long: checkpoints, latencies."""
+        """Return how long a waiting job occupies GPUs, with checkpoints and latencies."""
         rules = self.preemption
         if rules.pauses:
             checkpoints = np.maximum(np.ceil(time_s / rules.checkpoint_period_s) - 1, 0)

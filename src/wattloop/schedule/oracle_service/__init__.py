@@ -1,4 +1,4 @@
-"""The oracle as a service: jobs x placements -> time, power, energy, for schedulers of any make."""
+"""Oracle service: time, power and energy of jobs x placements, for other schedulers."""
 
 from wattloop.schedule.oracle_service.service import AskedJob, OracleService
 

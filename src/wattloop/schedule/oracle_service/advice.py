@@ -1,4 +1,4 @@
-"""What a user is told when a job is submitted."""
+"""Advice to users at job submission: expected energy, time, and better GPU counts."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,19 +12,19 @@ from wattloop.schedule.oracle_service.placement_estimates import PlacementEstima
 from wattloop.schedule.oracle_service.service import AskedJob, OracleService
 
 WORTH_TELLING = 0.05
-"""Share of the energy that another number of GPUs must save to be worth a word."""
+"""Least share of energy that another GPU count must save to be mentioned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitAdvice:
-    """What is expected of a job, and what to tell its user.
+    """Expected energy and time of a job, and messages for its user.
 
     Attributes:
         energy_j, time_s: expected (scope: gpu); None where only a time limit is known.
-        gpus, gpu: what that is on.
-        source: where it comes from.
+        gpus, gpu: placement of the estimate.
+        source: source of the estimate.
         messages: lines for the user, the most important first.
-        later: the model is being traced; the same question has an answer in some seconds.
+        later: the model is being traced; a repeated query is answered in some seconds.
     """
 
     energy_j: float | None = None
@@ -47,7 +47,7 @@ class SubmitAdvice:
         }
 
     def to_text(self) -> str:
-        """`key=value` lines, for programs that cannot read JSON."""
+        """Format as `key=value` lines, for programs that cannot read JSON."""
         lines = [f"source={self.source}"]
         if self.energy_j is not None and self.time_s is not None:
             lines += [f"energy_j={self.energy_j:.0f}", f"time_s={self.time_s:.0f}"]
@@ -58,10 +58,10 @@ class SubmitAdvice:
 
 
 def submit_advice(service: OracleService, job: SubmittedJob, wait_s: float) -> SubmitAdvice:
-    """What to expect of a job on the service's fleet, with fewer or more GPUs beside it.
+    """Estimate a job on the service's fleet, and compare other GPU counts.
 
     Raises:
-        ConfigError: the service knows no fleet.
+        ConfigError: the service has no fleet.
     """
     fleet = service.fleet()
     if job.gpus < 1:
@@ -100,7 +100,7 @@ def submit_advice(service: OracleService, job: SubmittedJob, wait_s: float) -> S
 
 
 def _type(job: SubmittedJob, cluster: Cluster) -> str:
-    """The GPU type it asked for, else the most common one."""
+    """Return the requested GPU type, else the most common one."""
     known = {each.name.lower(): each.name for each in cluster.types}
     if job.gpu_type.lower() in known:
         return known[job.gpu_type.lower()]
@@ -109,7 +109,7 @@ def _type(job: SubmittedJob, cluster: Cluster) -> str:
 
 
 def _own(answer: Answer, gpus: int) -> PlacementEstimate | None:
-    """The price of what was asked for, the cheapest of several."""
+    """Return the cheapest estimate with the requested GPU count."""
     mine = [
         price
         for (_, place), price in zip(answer.pairs, answer.prices, strict=True)

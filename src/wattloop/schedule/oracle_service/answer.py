@@ -1,4 +1,4 @@
-"""An answer as plain data, with the best placement of each job."""
+"""Answer of the oracle service: estimates of pairs, and the best placement of each job."""
 
 import math
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from wattloop.schedule.oracle_service.placement_query import PlacementQuery
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A price for each pair, and the best of each job.
+    """Estimates of all pairs, and the best pair of each job.
 
     Attributes:
-        jobs, places: what pairs point into.
-        pairs: job and place.
-        prices: of each pair.
-        best: of each job, the number of its best pair; None when it has none.
-        objective: what it is best in.
+        jobs, places: the queried jobs and placements.
+        pairs: indices of job and placement.
+        prices: estimate of each pair.
+        best: index of each job's best pair; None without one.
+        objective: objective of the choice.
     """
 
     jobs: tuple[JobQuery, ...]
@@ -37,13 +37,13 @@ def best_of(
     prices: Sequence[PlacementEstimate],
     objective: str,
 ) -> tuple[int | None, ...]:
-    """Of each job the cheapest pair that keeps the deadline; when none does, the least late."""
+    """Return each job's cheapest pair that meets the deadline; else the least late one."""
     best: list[tuple[float, float, int]] = [(math.inf, math.inf, -1)] * len(jobs)
     for number, ((job, _), price) in enumerate(zip(pairs, prices, strict=True)):
         time_s, power_w, late_s = price.time_s, price.power_w, 0.0
         if time_s is not None:
             late_s = max(time_s - jobs[job].deadline_s, 0.0)
-        elif price.samples_s:  # nobody said how many samples: one is as good as any
+        elif price.samples_s:  # unknown number of samples: compare the cost of one
             time_s = 1 / price.samples_s
         if time_s is not None and power_w is not None:
             best[job] = min(best[job], (late_s, COSTS[objective](time_s, power_w), number))
@@ -51,7 +51,7 @@ def best_of(
 
 
 def to_dict(answer: Answer) -> dict[str, Any]:
-    """Plain data for JSON; docs/oracle-service.md describes it."""
+    """Convert to plain data for JSON (docs/oracle-service.md)."""
     return {
         "results": [
             _row(number, pair, price)

@@ -1,4 +1,4 @@
-"""A job as the oracle service sees it: what is to be run, before anybody says where."""
+"""Job query of the oracle service: workloads, work and constraints of a job."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -17,19 +17,19 @@ from wattloop.schedule.oracle_service.workload_estimates import WorkloadKey
 
 @dataclass(slots=True, kw_only=True)
 class JobQuery:
-    """What its price depends on.
+    """Job with everything that its estimate depends on.
 
     Attributes:
-        stated: what the caller, a comment or a rule says of it.
-        source: where the estimate comes from.
-        keys: the workloads it may run, one for each batch; empty when only a time is known.
-        work: samples; None when nobody said how many.
+        stated: settings of the caller, a comment or a rule.
+        source: source of the estimate.
+        keys: its possible workloads, one for each batch; empty when only a time is known.
+        work: samples; None when unknown.
         time_s: known time, where there is no model.
         gpu_w: measured power of one GPU at that time; None for the limit.
-        gpus: counts it may run on; empty is any.
-        past: the runs an estimate from history rests on.
-        notes: what was assumed.
-        refusals: what was not believed.
+        gpus: allowed GPU counts; empty for any.
+        past: earlier runs behind an estimate from history.
+        notes: assumptions.
+        refusals: rejected settings, and why.
     """
 
     stated: JobComment
@@ -45,12 +45,12 @@ class JobQuery:
 
     @property
     def cap_share(self) -> float | None:
-        """Power limit it asks for where a placement names none; None for the factory's."""
+        """Return the requested cap for placements without one; None for the factory limit."""
         return caps_of(self.stated)[0] if self.stated.low_power else None
 
     @property
     def deadline_s(self) -> float:
-        """Seconds that it may take; infinite without a deadline."""
+        """Return the allowed time in seconds; infinite without a deadline."""
         return math.inf if self.stated.deadline_s is None else self.stated.deadline_s
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,13 +76,13 @@ def job_query(
     rules: Rules,
     history: History | None,
 ) -> JobQuery:
-    """As the caller states it, else by comment, rules, history or time limit."""
+    """Build the query from the caller's settings, else comment, rules, history or time limit."""
     refusals: list[str] = []
     if own is not None and own.model:
         stated, source = own, EstimateSource.STATED
     else:
         stated, source = stated_of(job, rules, refusals)
-    if job.gpu_type:  # what the batch system was asked for wins
+    if job.gpu_type:  # the request to the batch system takes precedence
         stated = replace(stated, types=(job.gpu_type,))
     counts = stated.gpus or ((job.gpus,) if job.gpus > 0 else ())
     found = JobQuery(stated=stated, source=source, gpus=counts, refusals=refusals)
@@ -99,7 +99,7 @@ def job_query(
 
 
 def fleet_types(job: JobQuery, cluster: Cluster) -> tuple[str, ...]:
-    """GPU types of a cluster that it may run on; empty is any, and said so if it asked for one."""
+    """Return the allowed GPU types of a cluster; empty for any. Refuse unknown types."""
     known = {each.name.lower(): each.name for each in cluster.types}
     types = tuple(known[name.lower()] for name in job.stated.types if name.lower() in known)
     if job.stated.types and not types:

@@ -33,7 +33,7 @@ COSTS: Mapping[str, Callable[[float, float], float]] = {
 }
 
 
-"""Objective -> what a time and a power cost; lower is better."""
+"""Objective -> cost of a time and a power; lower is better."""
 
 
 Pair = tuple[int, int]
@@ -44,20 +44,20 @@ Factors = Mapping[str, float]
 
 @dataclass(slots=True)
 class PlacementEstimate:
-    """One job on one placement.
+    """Estimate of one job on one placement.
 
     Attributes:
-        time_s: of the whole job; None when nobody said how many samples.
-        power_w: of all its GPUs together (scope: gpu).
-        most_w: more than that they do not draw, whatever `factors` say; None where nobody knows.
+        time_s: time of the whole job; None when the number of samples is unknown.
+        power_w: power of all its GPUs together (scope: gpu).
+        most_w: upper bound of the power, in addition to `factors`; None when unknown.
         samples_s: throughput; None where only a time is known.
         batch: samples per GPU and step that cost least; None where only a time is known.
         cap_w: power limit of each GPU.
-        factors: quantity -> the truth is within value / factor and value x factor.
+        factors: quantity -> the true value is within value / factor and value x factor.
         provenance: `predicted`, `measured`, ..., or `limit` for the most it may be.
-        source: in words.
-        error: why there is no price; everything else is then None.
-        later: it will be known in some seconds.
+        source: source of the estimate, for people.
+        error: why there is no estimate; all other fields are then None.
+        later: the estimate is being computed; ask again in some seconds.
     """
 
     time_s: float | None = None
@@ -74,18 +74,18 @@ class PlacementEstimate:
 
     @property
     def energy_j(self) -> float | None:
-        """Of all its GPUs (scope: gpu)."""
+        """Return the energy of all its GPUs (scope: gpu)."""
         if self.time_s is None or self.power_w is None:
             return None
         return self.time_s * self.power_w
 
 
 class PairEstimates:
-    """Prices of one question.
+    """Estimates of one query.
 
     Args:
-        kept: workloads and models, shared by all questions.
-        wait_s: how long models that were never traced may take in all.
+        kept: cached workloads and models, shared by all queries.
+        wait_s: most time for tracing new models, in all.
     """
 
     def __init__(self, kept: WorkloadEstimates, *, wait_s: float) -> None:
@@ -100,7 +100,7 @@ class PairEstimates:
         pairs: Sequence[Pair],
         objective: str,
     ) -> list[PlacementEstimate]:
-        """A price for each pair; a place that is a text is no place, and says why."""
+        """Estimate each pair; a placement that is a text is an error message."""
         found: list[PlacementEstimate | None] = [None] * len(pairs)
         asked: list[tuple[int, WorkloadKey, PlacementKey]] = []
         spots: dict[tuple[int, float | None], PlacementKey] = {}
@@ -128,7 +128,7 @@ class PairEstimates:
     def _figures(
         self, asked: Sequence[tuple[int, WorkloadKey, PlacementKey]]
     ) -> dict[tuple[WorkloadKey, PlacementKey], Figure | PlacementEstimate]:
-        """Each that is asked for, once; a price in its place says why there is none."""
+        """Compute each needed figure once; an estimate with an error where there is none."""
         found: dict[tuple[WorkloadKey, PlacementKey], Figure | PlacementEstimate] = {}
         by_gpu: dict[str, dict[WorkloadKey, dict[PlacementKey, None]]] = {}
         for _, key, spot in asked:
@@ -162,7 +162,7 @@ class PairEstimates:
 
 
 def _capped(place: Placement, share: float | None) -> Placement:
-    """With the limit that a job asks for, where the placement has none."""
+    """Return the placement with the job's cap, if it has none itself."""
     if place.cap_w is not None or share is None:
         return place
     return replace(place, cap_w=max(share * place.gpu.tdp_w, place.gpu.cap_min_w))
@@ -198,7 +198,7 @@ def _refused(job: JobQuery, place: Placement) -> str:
 
 
 def _better(one: PlacementEstimate, other: PlacementEstimate, objective: str) -> PlacementEstimate:
-    """The batch that costs less per sample; a price rather than an error."""
+    """Return the estimate that costs less per sample; an estimate rather than an error."""
     if one.error or other.error:
         return other if one.error else one
 
@@ -209,8 +209,8 @@ def _better(one: PlacementEstimate, other: PlacementEstimate, objective: str) ->
 
 
 def _by_time(job: JobQuery, place: Placement) -> PlacementEstimate:
-    """A job of which only a time is known."""
-    assert job.time_s is not None  # nobody else gets here
+    """Estimate a job of which only a time is known."""
+    assert job.time_s is not None  # only jobs with a known time get here
     limit_w = place.gpu.tdp_w if place.cap_w is None else place.cap_w
     if job.gpu_w is None or job.past is None:
         return PlacementEstimate(
@@ -233,7 +233,7 @@ def _by_time(job: JobQuery, place: Placement) -> PlacementEstimate:
 
 
 def _spread(past: PastRuns) -> Factors:
-    """The middle 80% of earlier jobs, as the wider of the two sides."""
+    """Return the factor of the middle 80% of earlier jobs, the wider side of the interval."""
 
     def factor(low: float | None, middle: float | None, high: float | None) -> float:
         if not low or not middle or not high:
@@ -249,7 +249,7 @@ def _spread(past: PastRuns) -> Factors:
 def table_estimates(
     jobs: Sequence[JobQuery], oracle: FleetOracle, most: int, wait_s: float
 ) -> tuple[list[PlacementQuery], list[Pair], list[PlacementEstimate]]:
-    """Every placement that each job may take; a job that has none gets one that says why.
+    """Estimate all allowed placements of each job; a job without any gets an error.
 
     Raises:
         ConfigError: more than `most` in all.

@@ -1,4 +1,4 @@
-"""Placements as schedulers of other makes name them."""
+"""Placement query of the oracle service: placements in the terms of other schedulers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from wattloop.schedule.jobs.kind import JobKind
 
 @dataclass(frozen=True, slots=True)
 class PlacementQuery:
-    """GPUs of one type, and how they are set and joined.
+    """GPUs of one type with their power limit and network.
 
     Attributes:
-        gpu: a name of the table of GPUs; or, with a cluster, what it calls the type.
-        gpus: how many.
-        cap_w: power limit of each; None is the factory's.
-        gpus_per_node: beyond that, they talk over the network.
-        network_bytes_s: of a node towards another.
-        spread: over more nodes than needed.
+        gpu: name in the hardware table or, with a cluster, of its GPU type.
+        gpus: number of GPUs.
+        cap_w: power limit of each; None for the factory limit.
+        gpus_per_node: more GPUs than this communicate over the network.
+        network_bytes_s: bandwidth between two nodes.
+        spread: on more nodes than necessary.
     """
 
     gpu: str
@@ -33,10 +33,10 @@ class PlacementQuery:
     spread: bool = False
 
     def placement(self, gpu: Gpu) -> Placement:
-        """As `predict` wants it, `gpu` being the one that is named.
+        """Convert to a placement of `predict` with the named GPU.
 
         Raises:
-            ConfigError: it cannot be set to that limit.
+            ConfigError: the GPU does not accept the power limit.
         """
         if self.cap_w is not None and not gpu.cap_min_w <= self.cap_w <= gpu.cap_max_w:
             raise ConfigError(
@@ -61,7 +61,7 @@ class PlacementQuery:
 
 
 def known_places(places: Sequence[PlacementQuery]) -> list[Placement | str]:
-    """Each as `predict` wants it, or why it is none."""
+    """Convert each to a placement of `predict`, or to an error message."""
     gpus: dict[str, Gpu | str] = {}
     known: dict[PlacementQuery, Placement | str] = {}
     for where in places:
@@ -79,7 +79,7 @@ def known_places(places: Sequence[PlacementQuery]) -> list[Placement | str]:
 
 
 def places_of(kind: JobKind, cluster: Cluster) -> list[tuple[PlacementQuery, Placement]]:
-    """Every placement of a kind on a cluster, whatever its batch."""
+    """Return all placements of a kind on a cluster, without regard to the batch."""
     rows = placements_of(kind, cluster)
     found: dict[PlacementQuery, Placement] = {}
     for number, gpus, spread, cap_w in zip(

@@ -1,4 +1,4 @@
-"""The oracle as a service: one question of many jobs and placements, one answer."""
+"""Oracle service: answers queries of many jobs and placements at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -26,24 +26,24 @@ from wattloop.schedule.oracle_service.workload_estimates import Trace, WorkloadE
 
 MOST_PAIRS = 10_000
 MOST_WARM = 50
-"""Models of rules that are traced before anybody asks."""
+"""Most models of rules that are traced at the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedJob:
-    """A job of a question: what the batch system says, or what the caller states itself."""
+    """Job of a query: as submitted to the batch system, or with the caller's settings."""
 
     submitted: SubmittedJob = field(default_factory=SubmittedJob)
     stated: JobComment | None = None
 
 
 class OracleService:
-    """Answers questions, with workloads, models and history kept between them.
+    """Service that answers queries and caches workloads, models and history between them.
 
     Args:
-        fleet: machines for questions without placements, and the operator's rules.
+        fleet: machines for queries without placements, and the operator's rules.
         history: past jobs.
-        trace: makes the workload of a model; a server traces in another process.
+        trace: traces the workload of a model; a server traces in another process.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class OracleService:
         objective: str = "energy",
         wait_s: float = 5.0,
     ) -> Answer:
-        """Prices of the pairs, of all pairs unless given; without places, on the fleet's machines.
+        """Estimate the pairs, by default all; without placements, on the fleet's machines.
 
         Raises:
-            ConfigError: too many pairs, a pair of what is not there, or no placements.
+            ConfigError: too many pairs, an invalid pair, or no placements.
         """
         if not places and pairs:
-            raise ConfigError("pairs: name placements, and none are given")
+            raise ConfigError("pairs: no placements are given; add 'placements'")
         if not places and self._fleet is not None and self._fleet.spec.kind == "table":
             oracle = self._fleet_oracle()
             priced = self._priced(jobs, oracle.names)
@@ -91,10 +91,10 @@ class OracleService:
         return Answer(priced, tuple(places), tuple(asked), tuple(prices), best, objective)
 
     def fleet(self) -> Fleet:
-        """The machines and rules it knows.
+        """Return the machines and rules.
 
         Raises:
-            ConfigError: it knows none.
+            ConfigError: the service has no fleet.
         """
         if self._fleet is None:
             raise ConfigError(
@@ -104,11 +104,11 @@ class OracleService:
         return self._fleet
 
     def settle(self) -> bool:
-        """To be called by a server after an answer: what was loaded for it stays."""
+        """Exclude cached objects from garbage collection; a server calls this after an answer."""
         return self._kept.settle()
 
     def warm_up(self) -> None:
-        """Load what the first question would wait for: models of rules, constants of GPUs."""
+        """Load models of rules and constants of GPUs before the first query."""
         if self._fleet is None:
             return
         asked = [replace(rule.stated, gpus=(1,)) for rule in self._rules.rules]
@@ -116,7 +116,7 @@ class OracleService:
         self.answer([AskedJob(stated=each) for each in asked[:MOST_WARM]], [], wait_s=60.0)
 
     def models(self) -> list[str]:
-        """Names that jobs may have."""
+        """Return the known model names."""
         return self._names.names()
 
     def _priced(self, jobs: Sequence[AskedJob], names: ModelNames) -> tuple[JobQuery, ...]:
@@ -132,7 +132,7 @@ class OracleService:
         )
 
     def _fleet_oracle(self) -> FleetOracle:
-        assert self._fleet is not None  # whoever asks has looked
+        assert self._fleet is not None  # checked by the caller
         with self._lock:
             if self._oracle is None:
                 self._oracle = self._fleet.oracle()
@@ -141,7 +141,7 @@ class OracleService:
     def _on_fleet(
         self, jobs: Sequence[JobQuery]
     ) -> tuple[list[PlacementQuery], list[Placement | str], list[Pair]]:
-        """Every placement that each job may take on the fleet's machines."""
+        """Estimate all allowed placements of each job on the fleet's machines."""
         cluster = self.fleet().cluster
         places: dict[PlacementQuery, int] = {}
         known: list[Placement | str] = []

@@ -1,4 +1,4 @@
-"""Time and power of models on placements: workloads kept, figures vectorised."""
+"""Cached workloads and vectorised predictions of time and power on placements."""
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +20,13 @@ from wattloop.schedule.jobs.kind import JobKind
 MOST_WORKLOADS = 300
 
 
-"""Kept in memory, some megabytes each; the user's cache folder has more."""
+"""Most workloads in memory, some megabytes each; more are in the user's cache folder."""
 
 
 MOST_FIGURES = 200_000
 
 
-"""Pairs whose figures are kept: schedulers ask the same again every round."""
+"""Most cached pairs: schedulers repeat the same queries every round."""
 
 
 MUCH_NEW = 2_000
@@ -36,7 +36,7 @@ MUCH_NEW = 2_000
 
 
 class WorkloadKey(NamedTuple):
-    """What a trace depends on."""
+    """Key of a traced workload."""
 
     model: str
     precision: str
@@ -52,19 +52,19 @@ class WorkloadKey(NamedTuple):
 Trace = Callable[[WorkloadKey], Workload]
 
 
-"""Makes the workload of a key, or raises a `ConfigError` that says why not."""
+"""Function that traces the workload of a key, or raises a `ConfigError` with the reason."""
 
 
 class Figure(NamedTuple):
-    """A workload on a placement.
+    """Prediction of a workload on a placement.
 
     Attributes:
         refused: why it does not run there; empty when it does.
-        samples_s: of all GPUs together.
-        power_w: of all GPUs together.
-        most_w: what their power limit lets through, as closely as GPUs hold it.
-        factors: quantity -> how far off it may be (see `PairFigures`).
-        source: which model answered, from which constants.
+        samples_s: throughput of all GPUs together.
+        power_w: power of all GPUs together.
+        most_w: power at their limit, with the tolerance of GPUs.
+        factors: quantity -> interval factor (see `PairFigures`).
+        source: model and constants.
     """
 
     refused: str
@@ -76,7 +76,7 @@ class Figure(NamedTuple):
 
 
 class PlacementKey:
-    """A placement that is one and the same object in every question: a key that is quick."""
+    """Interned placement: a fast key, the same object in every query."""
 
     __slots__ = ("placement",)
 
@@ -85,10 +85,10 @@ class PlacementKey:
 
 
 class WorkloadEstimates:
-    """Traces once, then answers any number of placements.
+    """Cache of traced workloads and their predictions on placements.
 
     Args:
-        trace: makes a workload; in this process unless given.
+        trace: traces a workload; by default in this process.
     """
 
     def __init__(self, trace: Trace | None = None) -> None:
@@ -104,7 +104,7 @@ class WorkloadEstimates:
         self._new = 0
 
     def workload(self, key: WorkloadKey, wait_s: float | None) -> Workload | None:
-        """The traced step; None while it is traced for longer than `wait_s`.
+        """Return the traced step; None if tracing takes longer than `wait_s`.
 
         Raises:
             ConfigError: it cannot be traced here.
@@ -114,7 +114,7 @@ class WorkloadEstimates:
         return self._workloads.soon(key, wait_s)
 
     def on(self, key: WorkloadKey, workload: Workload, gpu: Gpu) -> OnGpu:
-        """The workload on a GPU type, made once.
+        """Return the workload on a GPU type, computed once.
 
         Raises:
             ConfigError: no constants for the GPU.
@@ -123,7 +123,7 @@ class WorkloadEstimates:
             known = self._on.get((key, gpu))
             if known is None or known[0] is not workload:
                 if len(self._on) >= 4 * MOST_WORKLOADS:
-                    # models keep profiles of workloads that are long gone
+                    # models hold profiles of dropped workloads
                     self._on.clear()
                     self._models.clear()
                 known = self._on[key, gpu] = (workload, OnGpu(self._model(gpu), workload, gpu))
@@ -136,7 +136,7 @@ class WorkloadEstimates:
     def figures(
         self, wanted: Mapping[WorkloadKey, tuple[Workload, Sequence[PlacementKey]]]
     ) -> dict[tuple[WorkloadKey, PlacementKey], Figure]:
-        """Workloads on placements of one GPU type, each on its own; what is known is looked up.
+        """Predict workloads on their placements of one GPU type, using cached figures.
 
         Raises:
             ConfigError: no constants for the GPU.
@@ -165,10 +165,10 @@ class WorkloadEstimates:
         return found
 
     def settle(self) -> bool:
-        """Tell Python that what is kept stays; whether there was anything to tell.
+        """Exclude cached objects from garbage collection; return True if there were new ones.
 
-        Workloads are a hundred thousand objects. Python's collector would look at all of them every
-        few questions, for 70 ms each time.
+        Workloads have a hundred thousand objects. Python's garbage collector would scan them every
+        few queries, for 70 ms each time.
         """
         if self._new < MUCH_NEW:
             return False
@@ -212,7 +212,7 @@ def _computed(
 
 
 def _why_not(workload: Workload, placement: Placement) -> str:
-    """Why it does not run there; empty when it does."""
+    """Return why the workload does not run on the placement; empty when it does."""
     if workload.precision == "bf16" and "bf16" not in placement.gpu.matrix_flops:
         return f"the {placement.gpu.product} has no bfloat16 units"
     fit = memory_fit(workload, placement.gpu, placement.gpus)
@@ -220,6 +220,6 @@ def _why_not(workload: Workload, placement: Placement) -> str:
 
 
 def traced_workload(key: WorkloadKey) -> Workload:
-    """Shipped, kept in the cache folder, or traced now."""
+    """Return the workload: shipped, cached or traced now."""
     kind = JobKind(key.model, key.precision, sequence=key.sequence)
     return workload_of(kind, key.batch)

@@ -1,4 +1,4 @@
-"""Everything that a campaign needs to know but its policies' code: machines, jobs, rules."""
+"""Scenarios: cluster, jobs, oracle and simulation settings of a campaign."""
 
 from wattloop.schedule.scenarios.scenario import Scenario, World
 

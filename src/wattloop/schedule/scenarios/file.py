@@ -1,4 +1,4 @@
-"""Scenarios from layered YAML files, and the scenarios that are shipped."""
+"""Scenario files: read layered YAML files, and list the shipped scenarios."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ FILES = (
 )
 
 
-"""Fields that may name files: one, a list, or by name."""
+"""Fields that may contain file names: one, a list, or a mapping."""
 
 
 SHORT = {
@@ -55,7 +55,7 @@ SHORT = {
 }
 
 
-"""Sections that may be written as one value -> the field it is, so that others can be merged in."""
+"""Sections that may be a single value -> its field, so that sections can be merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Layered(YamlWithLines):
     base: YamlWithLines | None = None
 
     def where(self, place: Sequence[str | int]) -> str:
-        """`FILE:LINE` of whichever file says it."""
+        """Return `FILE:LINE` in the file that sets the field."""
         if self.base is not None and tuple(place) not in self.lines:
             known = self.base.where(place)
             if self.base.line(place) and len(_known(self.base, place)) > len(_known(self, place)):
@@ -74,12 +74,12 @@ class Layered(YamlWithLines):
 
 
 def read_layers(path: str, shipped: Mapping[str, Path], depth: int = 0) -> Layered:
-    """A file, over the one it is `like` (a shipped name, or a path beside it).
+    """Read a file merged over the one in its `like` (a shipped name, or a relative path).
 
-    Mappings are merged field by field; anything else is replaced.
+    Mappings are merged field by field; other values are replaced.
 
     Raises:
-        ConfigError: not there, not YAML, or files that are like each other for ever.
+        ConfigError: missing file, not YAML, or a cycle of `like`.
     """
     own = read_yaml(path)
     data = dict(own.data)
@@ -105,7 +105,7 @@ def read_layers(path: str, shipped: Mapping[str, Path], depth: int = 0) -> Layer
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of both; where both have one, mappings are merged and the rest is `above`'s."""
+    """Merge two mappings recursively; `above` takes precedence."""
     found = dict(below)
     for key, value in above.items():
         under = found.get(key)
@@ -115,10 +115,10 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def changed(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """With the field at a dotted path set: `jobs.generate.rate_per_s`, `jobs.models.0.batches`.
+    """Set the field at a dotted path: `jobs.generate.rate_per_s`, `jobs.models.0.batches`.
 
     Raises:
-        ConfigError: it leads through a list that has no such item.
+        ConfigError: the path contains a list index that does not exist.
     """
     found: dict[str, Any] = _changed(data, path.split("."), value, path)
     return found
@@ -140,14 +140,14 @@ def _changed(data: Any, parts: Sequence[str], value: Any, path: str) -> Any:
 
 
 def _at(data: Any, place: Sequence[str]) -> Any:
-    """What stands there; None when nothing does."""
+    """Return the value at a path; None if there is none."""
     for part in place:
         data = data.get(part) if isinstance(data, Mapping) else None
     return data
 
 
 def _anchored(value: Any, folder: Path) -> Any:
-    """Files found from the folder of whoever named them, wherever they are inherited to."""
+    """Resolve files relative to the folder of the file that names them."""
     if isinstance(value, str):
         return str((folder / value).absolute()) if (folder / value).is_file() else value
     if isinstance(value, list):
@@ -158,7 +158,7 @@ def _anchored(value: Any, folder: Path) -> Any:
 
 
 def _with_models(data: dict[str, Any], own: YamlWithLines) -> dict[str, Any]:
-    """`jobs.models` may be a file that several scenarios share."""
+    """Load `jobs.models` if it is a file that several scenarios share."""
     name = _at(data, ("jobs", "models"))
     if not isinstance(name, str) or not name.endswith((".yaml", ".yml")):
         return data
@@ -193,16 +193,16 @@ def _known(lined: YamlWithLines, place: Sequence[str | int]) -> list[str | int]:
 def build_scenario(
     spec: ScenarioSpec, *, name: str, folder: Path | None
 ) -> tuple[Scenario | None, list[Fault]]:
-    """The scenario without its variants, or what is wrong with its description.
+    """Build the scenario without its variants, or return the faults of its description.
 
-    Files are looked for in `folder`, the scenario's own.
+    Files are resolved relative to `folder`, the scenario's folder.
     """
     reader = _Reader(spec, name, folder)
     return reader.scenario(), reader.faults
 
 
 class _Reader:
-    """The parts of a scenario that fields alone do not make, with all their faults."""
+    """Builder of a scenario that collects all faults."""
 
     def __init__(self, spec: ScenarioSpec, name: str, folder: Path | None) -> None:
         self.spec = spec
@@ -211,7 +211,7 @@ class _Reader:
         self.faults: list[Fault] = []
 
     def scenario(self) -> Scenario | None:
-        """The scenario; None when there are faults."""
+        """Build the scenario; None when there are faults."""
         spec = self.spec
         cluster = self._cluster()
         starts_at_s = self._starts_at_s()
@@ -295,7 +295,7 @@ class _Reader:
             names.add(name)
 
     def _check_types(self, cluster: Cluster) -> None:
-        """Jobs that ask for GPUs nobody has would wait for ever."""
+        """Check that the cluster has the GPU types of all jobs; others would wait for ever."""
         known = [kind.name for kind in cluster.types]
         for number, model in enumerate(self.spec.jobs.models):
             for name in model.types:
@@ -322,16 +322,16 @@ SHIPPED = Path(__file__).with_name("shipped")
 FILES_file = ("jobs.trace.file", "oracle.throughputs", "oracle.cap_curves")
 
 
-"""Fields that name files."""
+"""Fields with file names."""
 
 
 def load_scenario(name: str, changes: Mapping[str, Any] | None = None) -> Scenario:
-    """The scenario of a YAML file, or a shipped one by its name (docs/scenarios.md).
+    """Load the scenario of a YAML file, or a shipped one by name (docs/scenarios.md).
 
     Args:
         name: a path, or a name such as `thesis-pareto`.
-        changes: dotted path of a field -> its value, on top of what the file says, such as
-            `{"jobs.trace.file": "jobs.csv"}`; a trace takes the place of generated jobs.
+        changes: dotted path of a field -> value that overrides the file, such as
+        `{"jobs.trace.file": "jobs.csv"}`; a trace replaces generated jobs.
 
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
@@ -352,7 +352,7 @@ def load_scenario(name: str, changes: Mapping[str, Any] | None = None) -> Scenar
         )
     data: Mapping[str, Any] = source.data
     for place, value in (changes or {}).items():
-        # a file that is not named in the scenario's file is found from here, not from there
+        # files in `changes` are relative to the working directory, not to the scenario file
         here = place in FILES_file and isinstance(value, str)
         data = changed(data, place, str(user_path(value).absolute()) if here else value)
         if place == "jobs.trace.file":
@@ -362,7 +362,7 @@ def load_scenario(name: str, changes: Mapping[str, Any] | None = None) -> Scenar
 
 
 def shipped_scenarios() -> dict[str, str]:
-    """Names of the scenarios that come with Wattloop, and what each is."""
+    """Return the names and descriptions of the shipped scenarios."""
     names = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
     return {name: read_yaml(str(SHIPPED / f"{name}.yaml")).data["description"] for name in names}
 
@@ -370,7 +370,7 @@ def shipped_scenarios() -> dict[str, str]:
 def scenario_from(
     data: Mapping[str, Any], source: YamlWithLines | None = None, *, name: str = "scenario"
 ) -> Scenario:
-    """A scenario from plain data; `source` says on which lines its fields stand.
+    """Build a scenario from plain data; `source` gives the line numbers of its fields.
 
     Raises:
         ConfigError: one line per fault.
@@ -410,16 +410,16 @@ def _variant(
 
 
 def _check_trace(data: Mapping[str, Any], source: YamlWithLines) -> None:
-    """A scenario may leave it to whoever runs it which trace."""
+    """Check that a trace is given: a scenario may leave the file to the command line."""
     jobs = data.get("jobs")
     trace = jobs.get("trace") if isinstance(jobs, Mapping) else None
     if isinstance(trace, Mapping) and "file" not in trace:
         where = source.where(("jobs", "trace"))
-        raise ConfigError(f"{where}: jobs.trace: which trace? Give --trace FILE, or its 'file'")
+        raise ConfigError(f"{where}: jobs.trace: no trace given; use --trace FILE, or set 'file'")
 
 
 def _with_horizon(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Generated jobs come until the simulation ends, unless their section says otherwise."""
+    """Set the default horizon of generated jobs: the end of the simulation."""
     engine, jobs = data.get("engine"), data.get("jobs")
     horizon = engine.get("horizon") if isinstance(engine, Mapping) else None
     made = jobs.get("generate") if isinstance(jobs, Mapping) else None

@@ -1,4 +1,4 @@
-"""A scenario, checked, and the worlds it makes: one per seed."""
+"""Validated scenario, and the world that it draws for each seed."""
 
 import hashlib
 import json
@@ -23,14 +23,14 @@ from wattloop.schedule.step_function import StepFunction, Written
 
 
 class World(NamedTuple):
-    """What a simulation needs but a policy.
+    """Inputs of a simulation except the policy.
 
     Attributes:
         cluster: the machines.
-        jobs: who comes when.
-        truth: time and power as they turn out.
-        oracle: what policies are told of them.
-        settings: the rules.
+        jobs: the jobs.
+        truth: oracle of true time and power.
+        oracle: oracle of the policies' estimates.
+        settings: settings of the engine.
     """
 
     cluster: Cluster
@@ -42,18 +42,18 @@ class World(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """Machines, jobs and rules of a campaign, with the policies and seeds it proposes.
+    """Machines, jobs and rules of a campaign, with default policies and seeds.
 
     Attributes:
-        name: for tables and files.
-        description: what it is, in a line.
+        name: name in tables and files.
+        description: description in one line.
         cluster: the machines.
-        jobs: where jobs come from.
-        oracle: where time and power come from, and how well policies know them.
+        jobs: source of jobs.
+        oracle: source of time and power, and their noise.
         engine: rounds, horizon, preemption, interference.
-        budget: most power of the whole cluster, over time; None without one.
-        price: of a kilowatt-hour, over time; None where nobody said.
-        carbon: grams per kilowatt-hour, over time; None where nobody said.
+        budget: power budget of the whole cluster, over time; None without one.
+        price: price of a kilowatt-hour, over time; None when unknown.
+        carbon: grams per kilowatt-hour, over time; None when unknown.
         starts_at_s: time of the day at which the simulation starts.
         policies: as written: names, or names with parameters.
         seeds: one simulation each.
@@ -80,10 +80,10 @@ class Scenario:
             raise ConfigError(f"scenario {self.name}: budget: {fault}")
 
     def world(self, seed: int) -> World:
-        """Everything random drawn from one seed.
+        """Build the world of one seed.
 
         Raises:
-            ConfigError: a trace, table or model that it names cannot be used.
+            ConfigError: a trace, table or model cannot be used.
         """
         truth = self.truth
         return World(
@@ -96,11 +96,11 @@ class Scenario:
 
     @cached_property
     def truth(self) -> Oracle:
-        """What jobs truly take and draw: the same for all seeds, so built once."""
+        """Return the oracle of true time and power, built once for all seeds."""
         return self.oracle.truth(self.cluster)
 
     def settings(self, seed: int) -> EngineSettings:
-        """The rules, with the failures of one seed."""
+        """Return the engine settings with the failures of one seed."""
         engine, failures = self.engine, self.cluster.failures
         horizon_s = math.inf if engine.horizon_s is None else engine.horizon_s
         events: tuple[NodeEvent, ...] = ()
@@ -123,7 +123,7 @@ class Scenario:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for the store and for people; no variants."""
+        """Convert to plain data without variants."""
         return {
             "name": self.name,
             "description": self.description,
@@ -138,9 +138,9 @@ class Scenario:
         }
 
     def digest(self) -> str:
-        """A hash of all that a simulation depends on but policy, seed and code; of files, too.
+        """Hash all inputs of a simulation except policy, seed and code, including files.
 
-        Names, descriptions, sources and proposals (policies, seeds) do not count.
+        Names, descriptions, sources and default policies and seeds are not included.
         """
         said = self.to_dict()
         for key in ("name", "description", "policies", "seeds"):
@@ -153,7 +153,7 @@ class Scenario:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _noted(self, jobs: JobTable) -> JobTable:
-        """The jobs; where some of them come too late, that is said."""
+        """Return the jobs, with a note about those after the horizon."""
         horizon_s = self.engine.horizon_s
         late = 0 if horizon_s is None else int((jobs.arrival_s >= horizon_s).sum())
         if not late or horizon_s is None:
@@ -169,7 +169,7 @@ class Scenario:
 
 
 def budget_fault(budget: Written | None, cluster: Cluster) -> str:
-    """What is wrong with a budget that not even an idle cluster keeps; empty when nothing."""
+    """Return the fault of a budget below the cluster's idle power; empty without one."""
     if budget is None:
         return ""
     least_w, idle_w = min(budget.steps.values), cluster.idle_w
@@ -194,7 +194,7 @@ def _trace_files(jobs: JobsSpec) -> list[Path]:
 
 
 def _content(path: Path) -> bytes:
-    """Of a file, or of all files of a folder, which tables may be."""
+    """Return the content of a file, or of all files of a folder."""
     try:
         if path.is_dir():
             inside = sorted(each for each in path.iterdir() if each.is_file())

@@ -1,4 +1,4 @@
-"""A scenario as people write it."""
+"""Schema of a scenario file."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ MOST_SEEDS = 100_000
 
 
 class PreemptionSpec(Strict):
-    """What a stopped job keeps, and what stopping costs."""
+    """Progress that a stopped job keeps, and the cost of stopping."""
 
     keeps: Literal["iterations", "nothing", "checkpoints"] = "iterations"
     period_s: Annotated[PositiveSeconds | None, Field(alias="period")] = None
@@ -41,7 +41,7 @@ class PreemptionSpec(Strict):
         return self
 
     def preemption(self) -> Preemption:
-        """As the engine wants it."""
+        """Convert to `Preemption`."""
         return Preemption(
             keeps=Keeps(self.keeps),
             checkpoint_period_s=float("inf") if self.period_s is None else self.period_s,
@@ -65,7 +65,7 @@ def _name_or_fields(value: Any) -> Any:
 
 
 class EngineSpec(Strict):
-    """Rules of the simulation, whatever the policy."""
+    """Settings of the simulation engine."""
 
     rounds_s: Annotated[PositiveSeconds | None, BeforeValidator(_rounds), Field(alias="rounds")] = (
         None
@@ -81,7 +81,7 @@ class EngineSpec(Strict):
 
 
 class ScenarioSpec(Strict):
-    """One scenario. What is over the day (budget, price, carbon) is read by `steps_file`."""
+    """Scenario. `step_function` reads the values over the day: budget, price, carbon."""
 
     name: str = ""
     description: str = ""

@@ -1,4 +1,4 @@
-"""A scenario as a store keeps it, made one again."""
+"""Scenario restored from the plain data of the store."""
 
 import math
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from wattloop.schedule.step_function import StepFunction, Written
 
 
 def stored_scenario(kept: Mapping[str, Any]) -> Scenario:
-    """The inverse of `Scenario.to_dict`, without the policies and seeds it proposes.
+    """Invert `Scenario.to_dict`, without default policies and seeds.
 
     Raises:
-        ConfigError: kept by a release whose scenarios had other fields.
+        ConfigError: stored by a release whose scenarios had other fields.
     """
     try:
         return Scenario(

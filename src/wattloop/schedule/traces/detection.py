@@ -1,4 +1,4 @@
-"""Detect the format of a trace from its column names, and parse its values."""
+"""Detection of a trace's format from its column names, and parsers of values."""
 
 import csv
 import re
@@ -25,7 +25,7 @@ CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 FAULTS = (ValueError, OverflowError)
 
 
-"""What parsers raise: four hundred digits are no number of days."""
+"""Exceptions of parsers, including overflow of very long numbers."""
 
 
 GPUS = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)")
@@ -34,13 +34,13 @@ GPUS = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)")
 def numbers(
     cells: Sequence[str], parse: Parser, empty: float | None = None, *, needed: bool = True
 ) -> tuple[NDArray[np.float64], dict[int, str]]:
-    """The values of a column, and what is wrong with those that have none.
+    """Parse a column; return its values, and the faults of invalid cells.
 
     Args:
-        cells: as written.
-        parse: one of them; raises one of `FAULTS`.
-        empty: what an empty one stands for; None for nothing.
-        needed: an empty one, or one that says NaN, is wrong; otherwise it is NaN.
+        cells: texts of the cells.
+        parse: parses one cell; raises one of `FAULTS`.
+        empty: value of an empty cell; None for no value.
+        needed: an empty or NaN cell is a fault; otherwise it is NaN.
     """
     try:
         found = np.fromiter(map(parse, cells), np.float64, len(cells))
@@ -55,7 +55,7 @@ def numbers(
 
 
 def parser_of(unit: str) -> Parser:
-    """How values of a unit are read."""
+    """Return the parser of a unit."""
     if unit == "date":
         return _date_s
     if unit == "clock":
@@ -69,7 +69,7 @@ def parser_of(unit: str) -> Parser:
 
 
 def tres_type(cell: str) -> str:
-    """`a100` of `cpu=8,gres/gpu:a100=2,gres/gpu=2`; empty when it names none."""
+    """Return the GPU type: `a100` of `cpu=8,gres/gpu:a100=2,gres/gpu=2`; empty without one."""
     return next((kind for kind, _ in GPUS.findall(cell) if kind), "")
 
 
@@ -83,14 +83,14 @@ def _one(cell: str, parse: Parser, empty: float | None) -> float:
 
 
 def _date_s(cell: str) -> float:
-    """ISO 8601; without a zone it is taken for UTC, as all others of its file."""
+    """Parse ISO 8601; without a time zone, UTC is assumed for the whole file."""
     moment = datetime.fromisoformat(cell.strip())
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 @lru_cache(maxsize=1 << 16)
 def _clock_s(cell: str) -> float:
-    """Slurm's elapsed time: `3-04:05:06`, `04:05:06`, `05:06`."""
+    """Parse Slurm's elapsed time: `3-04:05:06`, `04:05:06`, `05:06`."""
     match = CLOCK.fullmatch(cell.strip())
     if match is None:
         raise ValueError(cell)
@@ -102,7 +102,7 @@ def _clock_s(cell: str) -> float:
 
 @lru_cache(maxsize=1 << 16)
 def _tres_gpus(cell: str) -> float:
-    """GPUs of a job: Slurm gives the sum beside the figures by type, or those only."""
+    """Return the GPUs of a job: Slurm's total, else the sum of the counts by type."""
     found = [(kind, int(count)) for kind, count in GPUS.findall(cell)]
     total = [count for kind, count in found if not kind]
     return float(total[0] if total else sum(count for _, count in found))
@@ -119,13 +119,13 @@ MOST_NAMES = 20
 
 
 class Layout(NamedTuple):
-    """How the rows of one file are to be read.
+    """Layout of the rows of one file.
 
     Attributes:
         form: the format.
-        separator: between values.
+        separator: separator of values.
         header: names of the columns.
-        named: whether the first line holds them.
+        named: the first line contains the names.
         positions: field -> column.
     """
 
@@ -139,16 +139,16 @@ class Layout(NamedTuple):
 def detected(
     place: str, first_line: str, form_name: str = "", columns: Mapping[str, str] | None = None
 ) -> Layout:
-    """The layout of a file that begins with this line.
+    """Detect the layout of a file from its first line.
 
     Args:
         place: the file, for messages.
-        first_line: of it.
-        form_name: of the format; empty to find out.
-        columns: field -> column (or `column:unit`), where they are named otherwise.
+        first_line: first line of the file.
+        form_name: name of the format; empty to detect it.
+        columns: field -> column (or `column:unit`), for other column names.
 
     Raises:
-        ConfigError: columns are missing; says which it has and which were expected.
+        ConfigError: columns are missing; the message lists present and expected ones.
     """
     asked = [format_named(form_name)] if form_name else [*known_formats().values()]
     forms = [with_columns(form, columns or {}) for form in asked]
@@ -172,14 +172,14 @@ def detected(
 
 
 def rows_of(lines: Iterable[str], separator: str) -> Any:
-    """A `csv.reader` (its type has no name); who writes tabs or pipes quotes nothing."""
+    """Return a `csv.reader` (its type has no name); with tabs or pipes, quotes are literal."""
     if separator in ",;":
         return csv.reader(lines, delimiter=separator)
     return csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
 
 
 def _layouts(form: TraceFormat, first_line: str) -> Iterable[Layout]:
-    """Ways to read the line that give all columns which are needed."""
+    """Yield the layouts of the line that have all required columns."""
     for separator in dict.fromkeys((form.separator, *SEPARATORS)):
         header = _split(first_line, separator)
         positions = form.positions(header)

@@ -32,30 +32,30 @@ FIELDS = (
 )
 
 
-"""What a column can mean."""
+"""Fields that a column can have."""
 
 
 EITHER = (("duration",), ("start", "end"), ("model", "steps"))
 
 
-"""One of these says how much there was to do."""
+"""Fields of which at least one gives the work of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """A column mapping.
+    """Column mapping of a trace format.
 
     Attributes:
-        name: of the format.
+        name: name of the format.
         columns: field -> names that a column with this meaning may have, the best first.
         units: field -> unit, where it is not the usual one.
-        separator: between the values of a row.
-        layouts: names of the columns, for files that do not begin with them; by their number.
-        leave_out: field -> patterns (`*` is anything) of rows that are no finished jobs.
-        empty: field -> what an empty value stands for.
-        unusable: what happens to rows with wrong values: `refuse` or `leave_out`.
-        marks: names that a file must have to be taken for this format unasked.
-        model_batch: pattern that parts a model's name from its batch, when both are in one value.
+        separator: separator of the values of a row.
+        layouts: names of the columns for files without a header, by number of columns.
+        leave_out: field -> patterns (`*` is anything) of rows that are not finished jobs.
+        empty: field -> value of an empty cell.
+        unusable: treatment of rows with wrong values: `refuse` or `leave_out`.
+        marks: names that a file must have for automatic detection of this format.
+        model_batch: pattern that splits a value into a model's name and its batch.
         about, source: for people.
     """
 
@@ -76,7 +76,7 @@ class TraceFormat:
         return self.units.get(name) or UNITS.get(name, ("",))[0]
 
     def positions(self, header: Sequence[str]) -> dict[str, int]:
-        """Field -> column of a file with these names; fields it does not have are left out."""
+        """Return field -> column index for these names; missing fields are left out."""
         places = {name.strip().lower(): place for place, name in reversed([*enumerate(header)])}
         found = {}
         for name, choices in self.columns.items():
@@ -86,7 +86,7 @@ class TraceFormat:
         return found
 
     def missing(self, found: Mapping[str, int]) -> list[str]:
-        """Fields without which the file is of no use, in words."""
+        """Return descriptions of the required fields that are missing."""
         lacking = [name for name in ("arrival", "gpus") if name not in found]
         if not any(all(name in found for name in way) for way in EITHER):
             lacking.append("duration")
@@ -98,10 +98,10 @@ class TraceFormat:
 
 
 def with_columns(base: TraceFormat, given: Mapping[str, str]) -> TraceFormat:
-    """The format with some columns named otherwise: `{"arrival": "t0:ms"}`.
+    """Return the format with other column names: `{"arrival": "t0:ms"}`.
 
     Raises:
-        ConfigError: a field or a unit that does not exist.
+        ConfigError: unknown field or unit.
     """
     columns, units = dict(base.columns), dict(base.units)
     for name, column in given.items():
@@ -111,7 +111,7 @@ def with_columns(base: TraceFormat, given: Mapping[str, str]) -> TraceFormat:
         if before and unit in UNITS.get(name, ()):
             column, units[name] = before, unit  # noqa: PLW2901 - the name without its unit
         elif name in units and name in base.columns and column not in base.columns[name]:
-            del units[name]  # that unit was said of another column
+            del units[name]  # that unit belonged to another column
         columns[name] = (column,)
     return replace(base, columns=columns, units=units)
 
@@ -130,16 +130,16 @@ SEPARATORS = {"comma": ",", "tab": "\t", "pipe": "|", "semicolon": ";"}
 
 @cache
 def known_formats() -> Mapping[str, TraceFormat]:
-    """The shipped ones, by name; `plain` last."""
+    """Return the shipped formats by name; `plain` last."""
     names = sorted((path.stem for path in FOLDER.glob("*.yaml")), key=lambda n: (n == "plain", n))
     return {name: read_format(str(FOLDER / f"{name}.yaml")) for name in names}
 
 
 def format_named(name: str) -> TraceFormat:
-    """A shipped format, or the one in a YAML file.
+    """Return a shipped format, or the format of a YAML file.
 
     Raises:
-        ConfigError: there is no such format; names near ones.
+        ConfigError: unknown format; the message has the nearest names.
     """
     known = known_formats()
     if name in known:
@@ -153,7 +153,7 @@ def format_named(name: str) -> TraceFormat:
 
 
 def read_format(path: str) -> TraceFormat:
-    """A format from a file.
+    """Read a format from a file.
 
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong`.
@@ -164,7 +164,7 @@ def read_format(path: str) -> TraceFormat:
             raise _error(lined, (str(key),), f"is unknown; {nearest(str(key), KEYS)}")
     columns = {key: _words(lined, ("columns", key)) for key in _section(lined, "columns", FIELDS)}
     if not columns:
-        raise ConfigError(f"{path}: columns: which column is which? Write 'arrival: NAME' lines")
+        raise ConfigError(f"{path}: columns: the mapping is missing; write 'arrival: NAME' lines")
     separator = str(lined.data.get("separator", "comma"))
     if separator not in (*SEPARATORS, *SEPARATORS.values()):
         raise _error(lined, ("separator",), f"must be one of {', '.join(SEPARATORS)}")

@@ -1,4 +1,4 @@
-"""What a trace calls models and GPU types, and what we call them."""
+"""Mapping of a trace's model and GPU type names to templates and cluster types."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ Codes = NDArray[np.int32]
 
 
 def known_models(words: Coded, templates: Sequence[JobTemplate]) -> Codes:
-    """Per row, the template of the model that the trace names; -1 where none is called so."""
+    """Return the template of each row's model; -1 for unknown models."""
     names: dict[str, int] = {}
     for number, template in enumerate(templates):
         model = template.kind.model
@@ -27,11 +27,11 @@ def known_models(words: Coded, templates: Sequence[JobTemplate]) -> Codes:
 def known_types(
     words: Coded, cluster: Cluster, renamed: Mapping[str, str], source: str, *, strict: bool
 ) -> Codes:
-    """Per row, the cluster's GPU type (index) that the trace names; -1 where it names none.
+    """Return the cluster's GPU type (index) of each row; -1 for unknown ones.
 
     Args:
         words: the column.
-        cluster: whose types count.
+        cluster: cluster with the types.
         renamed: word of the trace -> GPU type of the cluster.
         source: the file, for messages.
         strict: a type that the cluster does not have is an error.

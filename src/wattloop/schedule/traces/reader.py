@@ -1,4 +1,4 @@
-"""Read traces from files in chunks, so that ten million rows fit into memory."""
+"""Reader of trace files, in chunks so that ten million rows fit into memory."""
 
 import csv
 import gzip
@@ -37,20 +37,20 @@ FORM = TraceFormat(
         "duration": ("duration",),
     },
     units={"arrival": "date"},
-    unusable="leave_out",  # the log has attempts without an end, and says so
+    unusable="leave_out",  # the log has attempts without an end
 )
 
 
 def philly_log_layout() -> Layout:
-    """How `philly_log_rows` are to be read."""
+    """Return the layout of `philly_log_rows`."""
     return Layout(FORM, ",", HEADER, False, FORM.positions(HEADER))
 
 
 def philly_log_rows(name: str, text: str) -> Iterator[list[str]]:
-    """One row per job: GPUs of its last attempt, and the time of all of them together.
+    """Yield one row per job: GPUs of its last attempt, and the total time of all attempts.
 
     Raises:
-        ConfigError: not the JSON of that log.
+        ConfigError: not the JSON of Philly's log.
     """
     try:
         jobs = json.loads(text)
@@ -75,24 +75,24 @@ def _lasted_s(attempt: dict[str, Any]) -> float | None:
     try:
         begin, end = (datetime.fromisoformat(attempt[key]) for key in ("start_time", "end_time"))
     except (TypeError, ValueError):
-        return None  # a fault of logging, or still running
+        return None  # an error in the log, or still running
     return (end - begin).total_seconds()
 
 
 LONGEST_S = 3e9
 
 
-"""No cluster has run for a century: whoever reads so took another unit."""
+"""Longest plausible trace: a century; a longer one has another unit of time."""
 
 
 Floats = NDArray[np.float64]
 
 
 def trace_of(name: str, found: Gathered, layout: Layout) -> Trace:
-    """The trace of what was gathered from a file.
+    """Build the trace from the rows of a file.
 
     Raises:
-        ConfigError: nothing usable is left, or times that cannot be.
+        ConfigError: no usable row, or implausible times.
     """
     columns = {key: _joined(found, key) for key in list(found.columns)}
     arrival_s = columns.pop("arrival", np.empty(0))
@@ -144,7 +144,7 @@ def _joined(found: Gathered, key: str) -> NDArray[np.float64]:
 
 
 def _said(columns: dict[str, Floats], key: str) -> Floats | None:
-    """A column that says something of some job."""
+    """Return a column if it has a value for any job."""
     values = columns.pop(key, None)
     return None if values is None or np.isnan(values).all() else values
 
@@ -160,7 +160,7 @@ def _coded(found: Gathered, columns: dict[str, Floats], key: str) -> Coded | Non
 def _model_and_batch(
     found: Gathered, columns: dict[str, Floats], layout: Layout
 ) -> tuple[Coded | None, Floats | None]:
-    """`LM (batch size 10)` is a model and a batch, where the format says so."""
+    """Split `LM (batch size 10)` into model and batch, if the format defines it."""
     model, batch = _coded(found, columns, "model"), _said(columns, "batch")
     if model is None or not layout.form.model_batch:
         return model, batch
@@ -219,17 +219,17 @@ def read_trace(
     unusable: str = "",
     progress: Callable[[float], None] | None = None,
 ) -> Trace:
-    """The jobs of a trace, in order of arrival.
+    """Read the jobs of a trace, in order of arrival.
 
     Args:
-        place: a CSV file, or one packed with gzip; or Philly's own JSON.
-        form: name of its format, or a YAML file with a mapping; empty to tell by the columns.
-        columns: field -> column, or `column:unit`, where they are named otherwise.
-        unusable: `refuse` or `leave_out` rows with wrong values; empty for the format's habit.
-        progress: is told which share of the file has been read.
+        place: CSV file, also compressed with gzip; or Philly's own JSON.
+        form: name of its format, or a YAML file with a mapping; empty to detect it.
+        columns: field -> column, or `column:unit`, for other column names.
+        unusable: `refuse` or `leave_out` rows with wrong values; empty for the format's default.
+        progress: called with the share of the file that has been read.
 
     Raises:
-        ConfigError: what is wrong, with file, line and column.
+        ConfigError: invalid file; the message has file, line and column.
     """
     name = str(place)
     if unusable not in ("", "refuse", "leave_out"):

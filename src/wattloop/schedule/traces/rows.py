@@ -1,4 +1,4 @@
-"""Rows of a trace as columns of numbers; those that are no usable jobs are counted by reason."""
+"""Rows of a trace as columns of numbers; unusable rows are counted by reason."""
 
 import fnmatch
 import re
@@ -19,7 +19,7 @@ MOST_GPUS, MOST_S, MOST = 1e6, 1e10, 1e15
 MOST_NAMED = 1_000_000
 
 
-"""Names of more jobs than this are not kept: they would take more memory than all the rest."""
+"""Most jobs whose names are kept: more names would use most of the memory."""
 
 
 OPTIONAL = ("steps", "batch", "deadline", "priority")
@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some rows, and where they stand."""
+    """Chunk of rows with its position in the file."""
 
     rows: Sequence[Sequence[str]]
     first_line: int
@@ -42,14 +42,14 @@ class Chunk:
 
 @dataclass(slots=True)
 class Gathered:
-    """What was found so far.
+    """Rows read so far.
 
     Attributes:
         columns: field -> arrays, one per chunk.
         words: field -> word -> its code.
-        names: of jobs; None once they are too many.
-        left_out: reason -> rows.
-        rows: all that were read.
+        names: names of jobs; None once they are too many.
+        left_out: reason -> number of rows.
+        rows: number of rows read.
         rounded_up: jobs that asked for parts of a GPU.
     """
 
@@ -65,7 +65,7 @@ def gather(found: Gathered, chunk: Chunk, layout: Layout, place: str, refuse: bo
     """Add the usable rows of a chunk.
 
     Raises:
-        ConfigError: a row that cannot be used, when they are to be refused: line, column, value.
+        ConfigError: an unusable row, with `refuse`; the message has line, column and value.
     """
     _Chunk(found, chunk, layout, place, refuse).gather()
 
@@ -203,7 +203,7 @@ class _Chunk:
         self._leave_out(rows, f"{column} that {why}")
 
     def _odd(self, width: int) -> None:
-        """Rows of another length; blank lines are none."""
+        """Handle rows of another length; blank lines are ignored."""
         odd = [n for n, row in enumerate(self.chunk.rows) if len(row) not in (0, width)]
         self.found.rows += len(odd)
         if odd and self.refuse:
@@ -220,5 +220,5 @@ class _Chunk:
 
     def _line(self, row: int) -> str:
         line = self.chunk.first_line + row
-        # a value with a line break in quotes moves all that follow
+        # a quoted line break shifts all following line numbers
         return f"{self.place}:{line}" if self.chunk.one_line_each else f"{self.place}, row {line}"

@@ -1,4 +1,4 @@
-"""What a trace says of its jobs, and nothing it does not say."""
+"""Trace: the recorded jobs of a real cluster, without any assumption."""
 
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -11,22 +11,22 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coded:
-    """A column of words: few different ones, each row pointing at one.
+    """Dictionary-encoded column of words.
 
     Attributes:
-        values: the words, in the order they were met.
-        codes: index into `values` per row, -1 where the trace says nothing.
+        values: the words, in the order of first occurrence.
+        codes: index into `values` per row, -1 where the trace has no value.
     """
 
     values: tuple[str, ...]
     codes: NDArray[np.int32]
 
     def take(self, rows: NDArray[np.int64]) -> "Coded":
-        """Those rows, in that order, with the words that are left."""
+        """Return these rows in this order, with the words that they use."""
         return Coded(self.values, self.codes[rows]).used()
 
     def used(self) -> "Coded":
-        """Without words that no row points at: a user without jobs is none."""
+        """Return the column without unused words."""
         counts = np.bincount(self.codes + 1, minlength=len(self.values) + 1)[1:]
         if counts.all():
             return self
@@ -37,20 +37,20 @@ class Coded:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Jobs of a real cluster in order of arrival; what is missing is NaN, -1 or None.
+    """Jobs of a real cluster in order of arrival; missing values are NaN, -1 or None.
 
     Attributes:
         source: the file.
-        arrival_s: when each was submitted, counted from the first.
-        gpus: how many it asked for, 1 or more.
-        duration_s: how long it ran; NaN where only `samples` says how much there was to do.
-        samples: how many it trained on; None where no row says.
-        batch: samples per GPU and step; None where no row says.
-        deadline_s: by when it had to be done, on the clock of `arrival_s`; None where no row says.
-        priority: None where no row says.
-        user, model, gpu_type: None where no row says.
-        names: what the trace calls its jobs; empty when it does not, or for very many.
-        notes: what was left out and done to the rows, in words.
+        arrival_s: submission of each job, relative to the first.
+        gpus: requested GPUs, 1 or more.
+        duration_s: run time; NaN where only `samples` gives the work.
+        samples: samples to train on; None without any value.
+        batch: samples per GPU and step; None without any value.
+        deadline_s: deadline on the clock of `arrival_s`; None without any value.
+        priority: None without any value.
+        user, model, gpu_type: None without any value.
+        names: names of jobs; empty without names or for very many jobs.
+        notes: rows left out and changes, for people.
     """
 
     source: str
@@ -71,7 +71,7 @@ class Trace:
         return len(self.arrival_s)
 
     def take(self, rows: NDArray[np.int64], note: str = "") -> "Trace":
-        """Those rows, in that order; they are to be in order of arrival."""
+        """Return these rows, which must be in order of arrival."""
         taken: dict[str, Any] = {}
         for each in fields(self):
             value = getattr(self, each.name)
