@@ -88,7 +88,7 @@ def test_a_csv_file_with_many_columns_needs_one_of_them(tmp_path: Path) -> None:
 def test_a_csv_file_without_clean_numbers_is_refused(tmp_path: Path, text: str) -> None:
     """A hole is not zero."""
     (tmp_path / "grid.csv").write_text(text)
-    with pytest.raises(StepsError, match=r"grid\.csv.*(no values|is no number)"):
+    with pytest.raises(StepsError, match=r"grid\.csv.*(no values|is not a number)"):
         carbon_steps({"csv": "grid.csv"}, tmp_path)
 
 

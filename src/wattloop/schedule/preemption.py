@@ -25,8 +25,8 @@ class Preemption:
     Attributes:
         keeps: progress of a stopped job.
         checkpoint_period_s: training time between checkpoints, with `Keeps.CHECKPOINTS`.
-        checkpoint_cost_s: duration of a checkpoint; the job draws power and does not train. There
-            is no checkpoint at the end of the work.
+        checkpoint_cost_s: duration of a checkpoint; the job draws power and does not train. No
+            checkpoint follows the end of the work.
         restart_s: time from the restart of a stopped job until it trains again.
     """
 

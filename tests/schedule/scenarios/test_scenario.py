@@ -127,7 +127,7 @@ def test_a_trace_is_named_by_whoever_runs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found from where they are; its content is hashed; without one, the remedy is said."""
-    with pytest.raises(ConfigError, match=r"philly\.yaml:\d+: jobs\.trace: .*Give --trace FILE"):
+    with pytest.raises(ConfigError, match=r"philly\.yaml:\d+: jobs\.trace: .*use --trace FILE"):
         load_scenario("philly")
     (tmp_path / "mine.csv").write_text("arrival_s,gpus,duration_s,vc\n0,1,60,a\n5,8,600,b\n")
     monkeypatch.chdir(tmp_path)

@@ -41,8 +41,8 @@ def typical_host(gpu: Gpu, gpus: int, idle_w: float) -> HostPower:
     parts = replace(typical_node(gpu), gpus=gpus)
     # Idle: no CPU core dispatches kernels or loads data.
     at_rest = replace(parts, loader_cores=-DISPATCH_CORES)
-    rest_w = _beside_gpus_w(at_rest, idle_w)
-    busy_w = _beside_gpus_w(parts, gpu.tdp_w)
+    rest_w = _host_w(at_rest, idle_w)
+    busy_w = _host_w(parts, gpu.tdp_w)
     return HostPower(
         round(rest_w),
         round((busy_w - rest_w) / gpus),
@@ -50,7 +50,7 @@ def typical_host(gpu: Gpu, gpus: int, idle_w: float) -> HostPower:
     )
 
 
-def _beside_gpus_w(parts: NodeParts, gpu_w: float) -> float:
+def _host_w(parts: NodeParts, gpu_w: float) -> float:
     step = Prediction(step_s=1.0, power_w=gpu_w, gpus=parts.gpus)
     return node_prediction(step, parts).power_w - parts.gpus * gpu_w
 
@@ -110,7 +110,7 @@ class _Site:
 
     def add(self, group: GroupSpec, place: Place) -> None:
         try:
-            gpu = gpu_named(self._beside(group.gpu))
+            gpu = gpu_named(self._resolved(group.gpu))
         except ConfigError as error:
             self.faults.append(((*place, "gpu"), str(error)))
             return
@@ -127,11 +127,11 @@ class _Site:
             name, kind.name, group.nodes, group.gpus_per_node, host_w, busy_w
         )
 
-    def _beside(self, text: str) -> str:
+    def _resolved(self, text: str) -> str:
         """Resolve a GPU file relative to the folder of the cluster file."""
         if text.endswith((".yaml", ".yml")) and self.folder is not None:
-            beside = self.folder / text
-            return str(beside) if beside.is_file() else text
+            local = self.folder / text
+            return str(local) if local.is_file() else text
         return text
 
     def _type(self, group: GroupSpec, gpu: Gpu, place: Place) -> GpuType | None:

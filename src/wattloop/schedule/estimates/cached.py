@@ -111,12 +111,12 @@ def _read(path: Path) -> PlacementOptions | None:
 def _write(options: PlacementOptions, path: Path) -> None:
     values = {name: getattr(options, name).tolist() for name in _columns()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(json.dumps({**values, "source": options.source}), encoding="utf-8")
-        beside.replace(path)
+        temporary.write_text(json.dumps({**values, "source": options.source}), encoding="utf-8")
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     kept = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)
     for each in kept[:-MOST]:
         each.unlink(missing_ok=True)

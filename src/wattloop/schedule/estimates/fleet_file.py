@@ -66,14 +66,14 @@ def load_fleet(name: str, mapping: str = "") -> Fleet:
     cluster = (
         cluster_from(spec.cluster, name=Path(name).stem)
         if isinstance(spec.cluster, Mapping)
-        else load_cluster(_beside(spec.cluster, folder))
+        else load_cluster(_resolved(spec.cluster, folder))
     )
     if spec.rules and not mapping:
-        rules = load_rules(_beside(spec.rules, folder))
+        rules = load_rules(_resolved(spec.rules, folder))
     return Fleet(cluster, spec.oracle.located(folder), rules)
 
 
-def _beside(name: str, folder: Path) -> str:
+def _resolved(name: str, folder: Path) -> str:
     """Resolve a file relative to the folder of the fleet file; a name stays a name."""
     return str(folder / user_path(name)) if name.endswith((".yaml", ".yml")) else name
 

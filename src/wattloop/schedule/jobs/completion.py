@@ -263,12 +263,12 @@ class Completion:
         if trace.user is None:
             notes.append(f"user: drawn from {len(self.people.names)}")
             return self.people.names, self.people.draw(draws, len(trace))
-        nobody = trace.user.codes < 0
-        if not nobody.any():
+        missing = trace.user.codes < 0
+        if not missing.any():
             return trace.user.values, trace.user.codes.astype(np.int64)
         users = (*trace.user.values, "unknown")
-        notes.append(f"user: {int(nobody.sum())} jobs without one belong to 'unknown'")
-        return users, np.where(nobody, len(users) - 1, trace.user.codes).astype(np.int64)
+        notes.append(f"user: {int(missing.sum())} jobs without one belong to 'unknown'")
+        return users, np.where(missing, len(users) - 1, trace.user.codes).astype(np.int64)
 
     def _deadlines(
         self,

@@ -33,7 +33,7 @@ from wattloop.schedule.traces.trace import Trace
 
 
 def _bound(value: Any) -> Any:
-    """Parse a number or a time; null is no bound, because JSON cannot write infinity."""
+    """Parse a number or a time; null means unbounded, because JSON cannot write infinity."""
     return math.inf if value is None else seconds(value)
 
 

@@ -175,9 +175,9 @@ def _with_models(data: dict[str, Any], own: YamlWithLines) -> dict[str, Any]:
 def _found(like: str, own: YamlWithLines, shipped: Mapping[str, Path], where: str) -> str:
     if like in shipped:
         return str(shipped[like])
-    beside = Path(own.path).parent / like
-    if beside.is_file():
-        return str(beside)
+    local = Path(own.path).parent / like
+    if local.is_file():
+        return str(local)
     raise ConfigError(
         f"{where}: like: no scenario or file '{like}'; {nearest(like, sorted(shipped))}"
     )
@@ -259,8 +259,8 @@ class _Reader:
         return cluster.with_failures(found)
 
     def _named(self, text: str) -> Cluster:
-        beside = None if self.folder is None else self.folder / text
-        return load_cluster(str(beside) if beside is not None and beside.is_file() else text)
+        local = None if self.folder is None else self.folder / text
+        return load_cluster(str(local) if local is not None and local.is_file() else text)
 
     def _inline(self, data: Mapping[str, Any]) -> Cluster | None:
         try:

@@ -101,12 +101,12 @@ class DriverState:
         text = json.dumps(self._to_dict())
         if text == self._saved:
             return
-        beside = self.path.with_suffix(".new")
-        with beside.open("w", encoding="utf-8") as file:
+        temporary = self.path.with_suffix(".new")
+        with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(self.path)
+        temporary.replace(self.path)
         self._saved = text
 
     def _to_dict(self) -> dict[str, Any]:
@@ -137,10 +137,10 @@ def status_path(state: Path) -> Path:
 
 def write_status(path: Path, status: Mapping[str, Any]) -> None:
     """Write the status file atomically; a full disk must not stop jobs."""
-    beside = path.with_suffix(".new")
+    temporary = path.with_suffix(".new")
     with suppress(OSError):
-        beside.write_text(json.dumps(status, default=str), "utf-8")
-        beside.replace(path)
+        temporary.write_text(json.dumps(status, default=str), "utf-8")
+        temporary.replace(path)
 
 
 def read_status(path: Path) -> dict[str, Any]:
