@@ -23,7 +23,7 @@ from wattloop.tune.executors.metric_stream import LineReader, MetricLines
 )
 def test_lines_that_tell_something(line, metrics, epoch):
     """Promise: the usual ways in which programs print their metrics are understood."""
-    said = MetricLines("accuracy").said(line)
+    said = MetricLines("accuracy").parse(line)
     assert said.metrics == pytest.approx(metrics, nan_ok=True)
     assert said.epoch == epoch
 
@@ -34,17 +34,17 @@ def test_lines_that_tell_something(line, metrics, epoch):
 )
 def test_lines_that_tell_nothing(line):
     """Promise: other lines are left alone."""
-    said = MetricLines("accuracy").said(line)
+    said = MetricLines("accuracy").parse(line)
     assert said is None or "accuracy" not in said.metrics
 
 
 def test_an_epoch_of_its_own_line_holds_for_those_that_follow():
     """Promise: as Keras prints them."""
     lines = MetricLines("accuracy")
-    assert lines.said("Epoch 2/5").epoch == 2
-    assert lines.said("accuracy: 0.5").epoch == 2
-    assert lines.said("Epoch 3/5").epoch == 3
-    assert lines.said("accuracy: 0.6").epoch == 3
+    assert lines.parse("Epoch 2/5").epoch == 2
+    assert lines.parse("accuracy: 0.5").epoch == 2
+    assert lines.parse("Epoch 3/5").epoch == 3
+    assert lines.parse("accuracy: 0.6").epoch == 3
 
 
 def test_rows_of_csv_and_json():

@@ -37,15 +37,17 @@ from wattloop.tune.spec_sections import (
 )
 
 
-def said(faults: Iterable[Fault], source: YamlWithLines | None) -> str:
+def format_faults(faults: Iterable[Fault], source: YamlWithLines | None) -> str:
     """Format one line per fault, in the order of the file."""
     written = [(_as_written(place, source), message) for place, message in faults]
     return yaml_spec.format_errors(written, source, otherwise="search")
 
 
-def said_of(error: ValidationError, model: type[BaseModel], source: YamlWithLines | None) -> str:
+def format_validation_error(
+    error: ValidationError, model: type[BaseModel], source: YamlWithLines | None
+) -> str:
     """Format the faults of a pydantic error."""
-    return said(validation_errors(error, model), source)
+    return format_faults(validation_errors(error, model), source)
 
 
 def _as_written(
@@ -94,7 +96,7 @@ ARGUMENTS = ("args", "args_no_boolean_flags", "args_no_hyphens", "args_json", "a
 MACRO = re.compile(r"\$\{([a-z_]+)\}")
 
 
-def said_twice(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def duplicate_fields(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield fields that are given under two names, with the remedy."""
     if "strategy" in data and "method" in data:
         yield ("method",), "it is the same as strategy; keep one"
@@ -103,7 +105,7 @@ def said_twice(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...],
         yield ("run_cap",), "it is the same as limits.trials; keep one"
 
 
-def our_words(written: Mapping[str, Any]) -> dict[str, Any]:
+def without_wandb_fields(written: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the fields of W&B; ignored fields are noted."""
     data = dict(written)
     notes = [f"{field}: not used here" for field in FOREIGN if data.pop(field, None) is not None]
@@ -378,7 +380,7 @@ class SearchSpec(Strict):
     def _foreign(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError("write 'key: value' lines")
-        return our_words(value)
+        return without_wandb_fields(value)
 
     @field_validator("command", mode="before")
     @classmethod
@@ -504,14 +506,14 @@ def spec_from(data: Mapping[str, Any], source: YamlWithLines | None = None) -> S
         ConfigError: with one line per fault; `source` has the lines of the fields.
     """
     plain_data = {str(key): value for key, value in data.items()}
-    twice = list(said_twice(plain_data))
+    twice = list(duplicate_fields(plain_data))
     if twice:
-        raise ConfigError(said(twice, source))
+        raise ConfigError(format_faults(twice, source))
     try:
         spec = SearchSpec.model_validate(plain_data)
     except ValidationError as error:
-        raise ConfigError(said_of(error, SearchSpec, source)) from None
+        raise ConfigError(format_validation_error(error, SearchSpec, source)) from None
     faults = list(contradictions(spec))
     if faults:
-        raise ConfigError(said(faults, source))
+        raise ConfigError(format_faults(faults, source))
     return spec

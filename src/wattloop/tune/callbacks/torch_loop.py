@@ -10,7 +10,7 @@ def train(trial):
             ...
         loop.report(accuracy=evaluate(model))
 
-A search that was killed goes on from the last epoch that had ended, not from the beginning.
+A killed search resumes from the last finished epoch, not from the beginning.
 """
 
 from collections.abc import Iterable, Iterator

@@ -52,7 +52,7 @@ class MetricLines:
         self._epoch: float | None = None
         self._columns: list[str] | None = None
 
-    def said(self, line: str) -> MetricReport | None:
+    def parse(self, line: str) -> MetricReport | None:
         """Parse a line of output; None when it has no metrics."""
         line = line.rstrip("\r\n").rpartition("\r")[2].strip()
         if not line:
@@ -83,11 +83,11 @@ class MetricLines:
             return None
         if self._columns is None:
             if any(_is_number(cell) for cell in cells):  # no header: lines as in the output
-                return self.said(line)
+                return self.parse(line)
             if len(cells) > 1 or not PAIR.search(line):
                 self._columns = [cell.strip() for cell in cells]
                 return None
-            return self.said(line)
+            return self.parse(line)
         if [cell.strip() for cell in cells] == self._columns:  # the file was written again
             return None
         values = dict(zip(self._columns, cells, strict=False))
@@ -203,7 +203,7 @@ class MetricStream:
         found: list[MetricReport] = []
         for reader, lines, is_file in self._sources:
             for line in reader.lines(last=last):
-                said = lines.row(line) if is_file else lines.said(line)
+                said = lines.row(line) if is_file else lines.parse(line)
                 if said is not None and (is_file or not self.cooperates):
                     found.append(said)
                     self.cooperates = self.cooperates or bool(said.event)

@@ -174,7 +174,7 @@ class Asha(Strategy):
 
     Args:
         problem: what is searched; needs a metric.
-        eta: one in `eta` goes on, with `eta` times the energy.
+        eta: one in `eta` continues, with `eta` times the energy.
         rung_energy: joules of the first rung (or `20 kJ`); unless given, what the first
             configuration needs for `rung_epochs`.
         rung_epochs: of the first configuration, to find out how many joules the first rung has.
@@ -397,7 +397,7 @@ class Hyperband(Asha):
 
     Args:
         problem: what is searched; needs a metric.
-        eta: one in `eta` goes on, with `eta` times the energy.
+        eta: one in `eta` continues, with `eta` times the energy.
         rung_energy: joules of the lowest rung (or `20 kJ`); unless given, what the first
             configuration needs for `rung_epochs`.
         rung_epochs: of the first configuration, to find out how many joules that is.
