@@ -345,7 +345,7 @@ def test_a_program_whose_search_died_ends_by_itself(bench):
     one = bench(WAITING)
     one.run(segment(1))
     training = one._trainings["w1"]
-    training._bell.close()  # as the kernel does when its process is killed
+    training._channel.close()  # as the kernel does when its process is killed
     assert training._program.ends_within(10.0)
     assert (training._files.checkpoint / "finally").exists()
 

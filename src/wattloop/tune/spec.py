@@ -131,7 +131,7 @@ def words_of(command: Any) -> Any:
         words = [word.replace(macro, text) for word in words]
     for name in (name for word in words for name in MACRO.findall(word)):
         if name == "program":
-            raise ValueError("${program} is not said; give program: train.py")
+            raise ValueError("${program} is missing; give program: train.py")
         if name not in ARGUMENTS:
             known = ", ".join(f"${{{argument}}}" for argument in ARGUMENTS)
             raise ValueError(f"unknown ${{{name}}}; known are {known}")

@@ -251,15 +251,15 @@ class CommandTraining:
         self._reports = files.folder / "reports.jsonl"
         self._metrics_file = None if metrics_file is None else Path(user_path(metrics_file))
         wanted = course.wanted.metric
-        self._news = MetricStream(wanted, self._reports, self._output, self._metrics_file)
+        self._stream = MetricStream(wanted, self._reports, self._output, self._metrics_file)
         self._steps: CapSteps = NoCap()
         files.make()
-        self._bell = PauseChannel(self._reports)
+        self._channel = PauseChannel(self._reports)
         self._waiting = False
         """True while the paused program waits for a message on its channel; otherwise it is stopped
         (SIGSTOP).
         """
-        self._anew = False
+        self._starts_again = False
         """True when it ended without a checkpoint and starts again."""
 
     def advance(
@@ -271,8 +271,8 @@ class CommandTraining:
         most_s: float | None,
     ) -> SegmentEnd:
         """Let the program run until the segment ends."""
-        if self._anew:
-            self.course, self._anew = (
+        if self._starts_again:
+            self.course, self._starts_again = (
                 TrainingCurve(self.course.wanted, best=self.course.best),
                 False,
             )
@@ -285,13 +285,13 @@ class CommandTraining:
         over_s = None if most_s is None else meter.now_s() + most_s
         while True:
             ended = program.has_ended()
-            for said in self._news.said(last=ended):
-                status = self._heard(said, meter, pace)
+            for report in self._stream.new_reports(last=ended):
+                status = self._handle(report, meter, pace)
                 if status is not None:
-                    self._waiting = said.waits
+                    self._waiting = report.waits
                     return self._paused(program, status, pace.over())
-                if said.waits:
-                    self._bell.go_on()
+                if report.waits:
+                    self._channel.go_on()
             if ended:
                 self.course.finish(meter.now_s())
                 silent = self.course.silent(meter.begin_s, meter.now_s())
@@ -302,31 +302,31 @@ class CommandTraining:
                 program.end(DROP_GRACE_S)
                 message = f"the segment did not end within {most_s:g} s"
                 return SegmentEnd(status=Status.TIMEOUT, message=message, from_s=pace.over())
-            self._bell.wait(LOOK_EVERY_S)
+            self._channel.wait(LOOK_EVERY_S)
 
     def drop(self) -> None:
         """End the program and all its child processes."""
         program = self._program
         if program is not None:
             if self._waiting:  # it can clean up
-                self._bell.stop()
+                self._channel.stop()
                 program.ends_within(DROP_GRACE_S)
             program.end(DROP_GRACE_S)
-        self._bell.close()
+        self._channel.close()
 
     def _go_on(self, meter: SegmentMeter) -> Program:
         waiting, self._waiting = self._waiting, False
         if self._program is not None:
             if waiting:
-                self._bell.go_on()
+                self._channel.go_on()
             else:
                 self._program.go_on()
             return self._program
         wanted = self.course.wanted.metric
         self._reports.unlink(missing_ok=True)
-        self._bell.close()
-        self._bell = PauseChannel(self._reports)
-        self._news = MetricStream(wanted, self._reports, self._output, self._metrics_file)
+        self._channel.close()
+        self._channel = PauseChannel(self._reports)
+        self._stream = MetricStream(wanted, self._reports, self._output, self._metrics_file)
         variables = {
             **child_environment(meter.session),
             **self._environment,
@@ -339,13 +339,13 @@ class CommandTraining:
         self._program = Program(self._command, variables, self._output)
         return self._program
 
-    def _heard(
-        self, said: MetricReport, meter: SegmentMeter, pace: SegmentProgress
+    def _handle(
+        self, report: MetricReport, meter: SegmentMeter, pace: SegmentProgress
     ) -> Status | None:
         """Record its reports and return how the segment ends, if it does."""
-        if said.event == "paused":
+        if report.event == "paused":
             return Status.PAUSED if pace.between_steps() else None
-        if not self._took(said, meter.now_s()):
+        if not self._record(report, meter.now_s()):
             return None
         self._files.note(self.course.epochs)
         self._steps.epoch()
@@ -355,27 +355,27 @@ class CommandTraining:
         """Return whether SIGSTOP is safe; a program that reports its steps is asked to wait
         instead.
         """
-        if not self._news.cooperates or pace.long_over(DROP_GRACE_S):
+        if not self._stream.cooperates or pace.long_over(DROP_GRACE_S):
             return True
-        self._bell.ask_to_pause()
+        self._channel.ask_to_pause()
         return False
 
-    def _took(self, said: MetricReport, at_s: float) -> bool:
+    def _record(self, report: MetricReport, at_s: float) -> bool:
         """Record a report and return whether an epoch has ended."""
-        if said.event in ("begins", "counts"):
-            self.course.counted = self.course.counted or said.event == "counts"
+        if report.event in ("begins", "counts"):
+            self.course.counted = self.course.counted or report.event == "counts"
             return False
-        if said.event == "epoch":
+        if report.event == "epoch":
             self.course.end_epoch(at_s)
             return True
-        if said.event == "steps":
-            units = said.metrics.get("steps", 0.0)
+        if report.event == "steps":
+            units = report.metrics.get("steps", 0.0)
             self.course.steps += units
-            self.course.steps_each = said.metrics.get("each", self.course.steps_each)
+            self.course.steps_each = report.metrics.get("each", self.course.steps_each)
             if units:
                 self._steps.step(units)
             return False
-        return self.course.report(said.metrics, said.epoch, at_s)
+        return self.course.report(report.metrics, report.epoch, at_s)
 
     def _paused(self, program: Program, status: Status, from_s: float) -> SegmentEnd:
         if status is Status.DIVERGED:
@@ -398,7 +398,7 @@ class CommandTraining:
         self._resumed = self._files.saved_epochs is not None
         if self._resumed:
             return [] if in_time else [f"it did not end within {self._pausing.grace_s:g} s"]
-        self._anew = True
+        self._starts_again = True
         return [
             f"it saved nothing in {self._files.checkpoint}, so it must start again; save "
             "there when SIGTERM comes, or leave out 'checkpoint: true'"
@@ -406,33 +406,33 @@ class CommandTraining:
 
     def _own_end(self, program: Program, from_s: float, warning: str) -> SegmentEnd:
         code = program.exit_code or 0
-        said = program.last_lines()
-        tail = f"; it said: {said}" if said else ""
+        report = program.last_lines()
+        tail = f"; it said: {report}" if report else ""
         if self.course.diverged:
             return SegmentEnd(status=Status.DIVERGED, message=self.course.diverged, from_s=from_s)
         if code > SIGNALS:
-            status = classified_text(said)
+            status = classified_text(report)
             if status is Status.FAILED:
                 status = Status.KILLED
             message = f"ended by signal {code - SIGNALS}{tail}"
             return SegmentEnd(status=status, message=message, from_s=from_s)
         if code:
             message = f"exit code {code}{tail}"
-            return SegmentEnd(status=classified_text(said), message=message, from_s=from_s)
+            return SegmentEnd(status=classified_text(report), message=message, from_s=from_s)
         if self.course.wanted.metric and not self.course.seen:
-            return SegmentEnd(status=Status.NO_METRIC, message=self._never(said), from_s=from_s)
+            return SegmentEnd(status=Status.NO_METRIC, message=self._never(report), from_s=from_s)
         return SegmentEnd(
             status=Status.ENDED, from_s=from_s, warnings=(warning,) if warning else ()
         )
 
-    def _never(self, said: str) -> str:
+    def _never(self, report: str) -> str:
         wanted = self.course.wanted.metric
         others = ", ".join(self.course.metrics)
         return (
             f"the command ended without reporting '{wanted}'"
             + (f", only {others}" if others else "")
             + f"; print a line such as '{wanted}=0.93' after each epoch, or write it to a file and "
-            f"name that as metrics_file" + (f". It said: {said}" if said else "")
+            f"name that as metrics_file" + (f". It said: {report}" if report else "")
         )
 
 

@@ -197,15 +197,15 @@ class MetricStream:
         self.cooperates = False
         """True when it reports through `current_trial()`; its output is then not parsed."""
 
-    def said(self, *, last: bool) -> Iterator[MetricReport]:
+    def new_reports(self, *, last: bool) -> Iterator[MetricReport]:
         """Yield reports in order; those not consumed now come first at the next call."""
         yield from self._unread
         found: list[MetricReport] = []
         for reader, lines, is_file in self._sources:
             for line in reader.lines(last=last):
-                said = lines.row(line) if is_file else lines.parse(line)
-                if said is not None and (is_file or not self.cooperates):
-                    found.append(said)
-                    self.cooperates = self.cooperates or bool(said.event)
+                report = lines.row(line) if is_file else lines.parse(line)
+                if report is not None and (is_file or not self.cooperates):
+                    found.append(report)
+                    self.cooperates = self.cooperates or bool(report.event)
         self._unread = iter(found)
         yield from self._unread
