@@ -21,7 +21,7 @@ from wattloop.report.figures.clusters import cluster_figures
 from wattloop.report.figures.render import save_one
 from wattloop.report.figures.scatter import MOST_POINTS, titled
 from wattloop.report.figures.search import (
-    MOST_LINES,
+    MOST_PARALLEL_LINES,
     matrix_figures,
     metrics_figures,
     parallel_figure,
@@ -140,7 +140,7 @@ def test_very_many_points_are_thinned_and_it_is_said():
     assert MOST_POINTS <= len(data_of(charts["quotient"])) <= MOST_POINTS + 1
     assert "of 3000 runs drawn" in text_of(charts)
     lines = {"parallel": parallel_figure(many)}
-    assert f"{MOST_LINES} of 3000 runs drawn" in text_of(lines)
+    assert f"{MOST_PARALLEL_LINES} of 3000 runs drawn" in text_of(lines)
 
 
 def test_a_single_column_is_drawn_by_cluster():

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("fastapi", reason="FastAPI is not installed")
 
 from tests.characterize.made import made_sweep
-from wattloop.serve.cache import MOST, PageCache, ReportPage
+from wattloop.serve.cache import MOST_PAGES, PageCache, ReportPage
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import Experiment, begin_trial, create_experiment, end_trial
 
@@ -48,8 +48,8 @@ def test_what_goes_on_is_not_kept_and_what_is_broken_is_made_again(tmp_path: Pat
         (path,) = folder.glob("*.json")
         path.write_text("{")
         assert kept(tmp_path, store, ended, OTHER) == OTHER
-        for number in range(MOST + 3):
+        for number in range(MOST_PAGES + 3):
             kept(tmp_path, store, replace(ended, name=f"{number}"), PAGE)
-        assert len(list(folder.iterdir())) == MOST
+        assert len(list(folder.iterdir())) == MOST_PAGES
         nowhere = PageCache(tmp_path / "runs.db" / "pages")
         assert nowhere.get(store, ended, lambda: PAGE) == PAGE

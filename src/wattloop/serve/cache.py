@@ -124,7 +124,7 @@ LONGEST_S = 15.0
 OLDEST_S = 60.0
 
 
-MOST = 256
+MOST_ANSWERS = 256
 
 
 _log = logging.getLogger("wattloop.serve")
@@ -180,7 +180,7 @@ class StaleWhileRevalidateCache:
             if took_s > QUICK_S:
                 until_s = now_s + min(TIMES * took_s, LONGEST_S)
                 self._known[key] = _Answer(made, begun_s, until_s)
-                while len(self._known) > MOST:
+                while len(self._known) > MOST_ANSWERS:
                     self._known.popitem(last=False)
         return made
 
@@ -214,7 +214,7 @@ PARTS = (
 LIBRARIES = ("altair", "numpy", "scikit-learn", "scipy", "statsmodels")
 
 
-MOST_kept_pages = 64
+MOST_PAGES = 64
 
 
 """Pages that are kept; the longest unused go first."""
@@ -265,7 +265,7 @@ class PageCache:
         part.write_text(json.dumps(asdict(page)), "utf-8")
         part.replace(path)
         files = sorted(self._folder.glob("*.json"), key=lambda each: each.stat().st_mtime)
-        for each in files[:-MOST_kept_pages]:
+        for each in files[:-MOST_PAGES]:
             each.unlink(missing_ok=True)
 
 

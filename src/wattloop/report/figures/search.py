@@ -103,7 +103,7 @@ def matrix_figures(found: Matrix) -> dict[str, Any]:
 MOST_AXES = 10
 
 
-MOST_LINES_parallel = 600
+MOST_PARALLEL_LINES = 600
 
 
 """More lines than this are one grey band."""
@@ -123,7 +123,7 @@ def parallel_figure(table: RunTable) -> Any:
         return None
     target = usual_target(table)
     colours = table.numbers(target)
-    numbers, sampled = drawn_rows(table, most=MOST_LINES_parallel)
+    numbers, sampled = drawn_rows(table, most=MOST_PARALLEL_LINES)
     rows = [
         {
             "run": table.names[n],
