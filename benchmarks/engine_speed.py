@@ -1,6 +1,9 @@
-"""How fast the scheduler's engine is, beside SimPy and on Philly's trace.
+"""Speed of the scheduler's engine, compared with SimPy and on Philly's trace.
 
-python benchmarks/engine_speed.py [--quick] [--json FILE]
+python benchmarks/engine_speed.py [--quick] [--json FILE] [--busy FILE]
+
+`--busy FILE` measures the busy trace only and replaces its rows on the page. FILE holds one JSON
+object per policy; policies in it are not measured again, so that an interrupted run continues.
 """
 
 import importlib.util
@@ -9,10 +12,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bars import Bar, Page, Table, arguments, publish, shown
+from bars import Bar, Page, Table, arguments, machine, markdown, publish, shown
 from engine_measured import (
     BUSY_JOBS,
     KEEPS_UP,
@@ -59,7 +64,11 @@ decisions every 30 s as Slurm's backfill makes them. Every policy.
 def main() -> int:
     parser = arguments("how fast the engine is")
     parser.add_argument("--measure", nargs=2, metavar=("WHAT", "SIZE"), help="one figure, as JSON")
+    parser.add_argument("--busy", metavar="FILE", type=Path, help="the busy trace only")
     args = parser.parse_args()
+    if args.busy:
+        _update_busy(args.docs / "engine_speed.md", _resumed(args.busy))
+        return 0
     if args.measure:
         print(json.dumps(measured(args.measure[0], float(args.measure[1]))))
         return 0
@@ -78,10 +87,7 @@ def _page() -> Page:
     noisy = None if lacking else _in_a_process("noisy", KEEPS_UP)
     busy = {name: _in_a_process(f"busy:{name}", BUSY_JOBS) for name in POLICIES}
     bars = [*_fifo_bars(ours, theirs, thesis), *_philly_bars(traces, noisy, why)]
-    slowest = max(busy, key=lambda name: float(busy[name]["cpu_s"]))
-    bars.append(
-        Bar("busy_slowest_policy", busy[slowest]["cpu_s"], "s", 60, note=f"it is {slowest}")
-    )
+    bars.append(_busy_bar(busy))
     every = [*ours.values(), *traces.values(), *([noisy] if noisy else []), *busy.values()]
     bars.append(Bar("peak_memory", max(each["peak_mb"] for each in every), "MB", 2000))
     options = traces[KEEPS_UP]["options"] if traces else float("nan")
@@ -189,6 +195,42 @@ def _traces(traces: Mapping[float, Any], noisy: Mapping[str, Any]) -> Table:
     ]  # fmt: skip
     header = ["arrivals", "jobs", "done", "most waiting", "s", "us a job", "peak MB"]
     return Table("Philly, least energy-delay product over all placements and caps", header, rows)
+
+
+def _busy_bar(busy: Mapping[str, Any]) -> Bar:
+    slowest = max(busy, key=lambda name: float(busy[name]["cpu_s"]))
+    return Bar("busy_slowest_policy", busy[slowest]["cpu_s"], "s", 60, note=f"it is {slowest}")
+
+
+def _resumed(path: Path) -> dict[str, Any]:
+    """Measure the policies that the file lacks and append them to it."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    known = {each["policy"]: each for each in map(json.loads, lines)}
+    for name in POLICIES:
+        if name not in known:
+            known[name] = {"policy": name, **_in_a_process(f"busy:{name}", BUSY_JOBS)}
+            with path.open("a") as file:
+                file.write(json.dumps(known[name]) + "\n")
+    return {name: known[name] for name in POLICIES}
+
+
+def _update_busy(path: Path, busy: Mapping[str, Any]) -> None:
+    """Replace the paragraph, the bar, its note and the table of the busy trace on the page."""
+    begin = TEXT.index("**Busy.**")
+    paragraph = TEXT[begin:].strip().format(busy=BUSY_JOBS)
+    table = replace(_busy(busy), text=f"Measured on {datetime.now(UTC):%Y-%m-%d}: {machine()}.")
+    new = markdown(Page("engine_speed", "", [_busy_bar(busy)], [table], paragraph))
+    _, _, _, new_text, new_bars, new_note, *new_table = new.split("\n\n")
+    parts = path.read_text().split(f"\n\n## {table.title}")[0].rstrip("\n").split("\n\n")
+    name = "busy_slowest_policy"
+    parts = [each for each in parts if not each.startswith(("**Busy.**", f"- `{name}`"))]
+    place = next(n for n, each in enumerate(parts) if each.startswith("|  | unit |"))
+    rows = [row for row in parts[place].splitlines() if not row.startswith(f"| {name} |")]
+    columns = rows[0].count("|") - 1
+    row = new_bars.splitlines()[-1] + "  |" * (columns - (new_bars.splitlines()[0].count("|") - 1))
+    rows.insert(len(rows) - 1, row)  # before the memory of all
+    parts[place : place + 1] = [new_text, "\n".join(rows), new_note]
+    path.write_text("\n\n".join([*parts, *new_table]).rstrip("\n") + "\n")
 
 
 def _busy(busy: Mapping[str, Any]) -> Table:
