@@ -199,7 +199,9 @@ def _traces(traces: Mapping[float, Any], noisy: Mapping[str, Any]) -> Table:
 
 def _busy_bar(busy: Mapping[str, Any]) -> Bar:
     slowest = max(busy, key=lambda name: float(busy[name]["cpu_s"]))
-    return Bar("busy_slowest_policy", busy[slowest]["cpu_s"], "s", 60, note=f"it is {slowest}")
+    lacking = [name for name in POLICIES if name not in busy]
+    note = f"it is {slowest}" + (f"; not measured: {', '.join(lacking)}" if lacking else "")
+    return Bar("busy_slowest_policy", busy[slowest]["cpu_s"], "s", 60, note=note)
 
 
 def _resumed(path: Path) -> dict[str, Any]:
