@@ -27,7 +27,7 @@ def test_a_fall_is_a_wrap_or_a_reset() -> None:
 def test_the_live_curve_has_the_sample_of_a_wrap() -> None:
     """Promise: the events of a run that goes on show the points that its stored curve has."""
     live = pytest.importorskip("wattloop.serve.api.live", reason="needs the extra serve")
-    times_s, values_j = array("d", [1.0, 2.0, 3.0, 4.0]), array("d", [900.0, 980.0, 60.0, 140.0])
+    times_s, values_j = array("d", [1.0, 1.1, 1.2, 1.3]), array("d", [984.0, 992.0, 0.0, 8.0])
     domain = {"name": "cpu:0/package", "kind": "counter", "wrap_j": WRAP_J}
     record = RunRecord(
         run_id="20270115-080000-aaaaaa",
