@@ -115,7 +115,7 @@ def test_no_cell_is_a_formula(text: str) -> None:
 def test_all_exports_share_the_writer() -> None:
     """No verb writes CSV by itself; job tables and replays are files that Wattloop reads again."""
     source = Path(__file__).parents[2] / "src" / "wattloop"
-    own = {"store/formats/csv_file.py", "schedule/jobs/table_file.py", "measure/meters/replay.py"}
+    own = {"store/formats/csv_file.py", "schedule/jobs/table.py", "meters/replay.py"}
     found = {
         str(path.relative_to(source))
         for path in source.rglob("*.py")

@@ -97,7 +97,7 @@ def test_devices_are_named_as_the_driver_numbers_them(
     assert chosen_device("", host) == Device("cpu")
     assert chosen_device("cpu", host) == Device("cpu")
     for wrong in ("gpu", "gpu:1"):
-        with pytest.raises(ConfigError, match="there is no GPU here"):
+        with pytest.raises(ConfigError, match="no GPU was found here"):
             chosen_device(wrong, host)
     for wrong in ("tpu", "cpu:1", "gpu:x", "gpu:-1"):
         with pytest.raises(ConfigError, match="use cpu, gpu or a number"):

@@ -89,7 +89,7 @@ def test_a_log_that_is_not_ours_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").symlink_to(tmp_path / "passwd")
     with pytest.raises(ConfigError, match="the log cannot be written"):
         AuditLog(tmp_path / "c.jsonl")
-    with pytest.raises(ConfigError, match="no log there"):
+    with pytest.raises(ConfigError, match="no log found"):
         list(read_log(tmp_path / "none.jsonl"))
 
 
