@@ -124,7 +124,7 @@ def test_a_policy_that_keeps_every_promise_passes(good: type[Policy]) -> None:
         (Remembering, "decides by what it remembers"),
         (Moody, "asked twice, it differs|what it remembers"),
         (Restless, "it never settles"),
-        (Busybody, "nobody waits, and it asks for"),
+        (Busybody, "no job waits, and it asks for"),
         (Nameless, "a policy has a name"),
     ],
 )
