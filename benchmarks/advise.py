@@ -16,10 +16,10 @@ from advise_healthy import HEALTHY
 from advise_pieces import FINE, TOO_HIGH
 from advise_runs import Case, cases
 from bars import Bar, Page, Table, arguments, publish
+from support.virtual_runs import write_run
 from wattloop.advise.advisor import advice_on
 from wattloop.advise.rules.fp32 import FILLED
 from wattloop.store.database import open_store
-from wattloop.testing.virtual_runs import write_run
 
 JUDGED = 101
 """Seed of the 80 runs that are judged."""

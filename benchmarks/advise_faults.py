@@ -13,7 +13,7 @@ from advise_pieces import (
     script_of,
     steady,
 )
-from wattloop.testing.virtual_runs import CardScript, RunScript, Work
+from support.virtual_runs import CardScript, RunScript, Work
 from wattloop.virtual.physics import IDLE, Activity
 
 __all__ = ["FAULTS"]

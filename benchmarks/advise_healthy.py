@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from advise_pieces import FINE, arithmetic, cap_saving, duration, edges, model_of, script_of, steady
-from wattloop.testing.virtual_runs import CardScript, RunScript, Work
+from support.virtual_runs import CardScript, RunScript, Work
 from wattloop.virtual.cards import card_named
 from wattloop.virtual.physics import IDLE, Activity
 

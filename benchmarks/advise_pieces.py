@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wattloop.testing.virtual_runs import CardScript, RunScript, Work
+from support.virtual_runs import CardScript, RunScript, Work
 from wattloop.virtual.cards import card_named
 from wattloop.virtual.physics import IDLE, Activity
 

@@ -1,6 +1,6 @@
 """Runs with known faults, and healthy ones that look suspicious, for judging advice.
 
-Each is a script of what virtual cards do (`wattloop.testing.virtual_runs`). Whether a power cap
+Each is a script of what virtual cards do (`support.virtual_runs`). Whether a power cap
 is too high is no opinion: the physical model of the card says what the best cap saves.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from advise_faults import FAULTS
 from advise_healthy import HEALTHY
-from wattloop.testing.virtual_runs import RunScript
+from support.virtual_runs import RunScript
 
 __all__ = ["Case", "cases"]
 

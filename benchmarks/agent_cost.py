@@ -21,11 +21,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bars import Bar, Page, Table, arguments, publish
+from support.nvml_stub import StubNvml
+from support.power_curves import Constant
+from support.powercap_driver import Driver
+from support.powercap_tree import PowercapTree, Writing
 from wattloop.fleet.agent.hooks import install_hooks
-from wattloop.testing.nvml_stub import StubNvml
-from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree, Writing
 
 CARDS = JOBS = 8
 WARM_S = 5.0

@@ -20,11 +20,11 @@ from statistics import median
 from typing import NamedTuple
 
 from bars import Bar, Page, Table, arguments, publish
+from support.nvml_stub import StubNvml
 from wattloop.cap.callback import CapTuner
 from wattloop.cap.online import OnlineRules, OnlineState
 from wattloop.core.settings import Settings
 from wattloop.measure.session import Session
-from wattloop.testing.nvml_stub import StubNvml
 
 STEP_S = 0.012
 BAR_PCT = 0.5

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattloop.testing.power_curves import Constant, PowerCurve, SineWave, SquareWave, Sum
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree, Writing
+from support.power_curves import Constant, PowerCurve, SineWave, SquareWave, Sum
+from support.powercap_driver import Driver
+from support.powercap_tree import PowercapTree, Writing
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 PACKAGES: tuple[PowerCurve, ...] = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fault_machine import FaultMachine, fault_machine, wait_for
-from wattloop.testing.nvml_stub import StubNvml
+from support.nvml_stub import StubNvml
 
 GPUS = 2
 RANK = """

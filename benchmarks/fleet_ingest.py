@@ -26,10 +26,10 @@ import psutil
 
 from bars import Bar, Page, Table, arguments, publish
 from fleet_ingest_store import fill_old_jobs, samples_by_run
+from support.fleet_server import FleetServer
+from support.postgres_lab import PostgresLab
 from wattloop.fleet.tokens import Role, add_token
 from wattloop.store.database import open_store
-from wattloop.testing.fleet_server import FleetServer
-from wattloop.testing.postgres_lab import PostgresLab
 
 OLD_JOBS = 100_000
 A_PROCESS = 100

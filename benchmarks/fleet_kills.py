@@ -42,11 +42,11 @@ from pathlib import Path
 
 from bars import Bar, Page, Table, arguments, publish
 from fleet_machine import GPUS, NODES, Fleet
+from support.postgres_lab import why_no_postgres
+from support.slurm_lab import why_no_slurm
 from wattloop.core.errors import StoreError
 from wattloop.store.database import open_store
 from wattloop.store.runs import RunRecord, list_runs
-from wattloop.testing.postgres_lab import why_no_postgres
-from wattloop.testing.slurm_lab import why_no_slurm
 
 SETTLES_S = 1.0
 MENDS_S = 15.0

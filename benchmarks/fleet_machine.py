@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from support.free_ports import PortBlock
+from support.postgres_lab import PostgresLab
+from support.slurm_lab import SlurmLab
 from wattloop.core.clock import RealClock
 from wattloop.core.threads import BackgroundThread
 from wattloop.fleet.agent.hooks import install_hooks
 from wattloop.fleet.tokens import Role, add_token
-from wattloop.testing.free_ports import PortBlock
-from wattloop.testing.postgres_lab import PostgresLab
-from wattloop.testing.slurm_lab import SlurmLab
 from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.machine import shared_gpus
 

@@ -28,9 +28,9 @@ from pathlib import Path
 from bars import Bar, Page, Table, arguments, publish
 from lever_machine import LeverMachine
 from lever_owner import cycle, forked, sweep, warm_up
+from support.nvml_stub import build
 from wattloop.cli.main import main as wattloop
 from wattloop.measure.command import PROC
-from wattloop.testing.nvml_stub import build
 
 LATEST_S = {"sweep": 3.0, "cycle": 0.5}
 """Kills lie within this time; a sweep takes one to ten seconds, a hold of the other about 50 ms."""

@@ -5,10 +5,10 @@ import random
 import shutil
 from pathlib import Path
 
-from wattloop.testing.cpufreq_tree import GOVERNORS, CpufreqTree
-from wattloop.testing.nvml_stub import StubNvml
-from wattloop.testing.nvml_stub.state import SEGMENTS
-from wattloop.testing.powercap_tree import PowercapTree
+from support.cpufreq_tree import GOVERNORS, CpufreqTree
+from support.nvml_stub import StubNvml
+from support.nvml_stub.state import SEGMENTS
+from support.powercap_tree import PowercapTree
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 GPUS = 2

@@ -24,6 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bars import Bar, Page, Table, arguments, publish
+from support.nvml_stub import Call, StubNvml
+from support.power_curves import PowerCurve, Ramp, SineWave, Spikes, SquareWave, Steps
+from support.powercap_driver import Driver
+from support.powercap_tree import PowercapTree, Writing
 from wattloop.core.records import Gap
 from wattloop.core.results import DomainEnergy
 from wattloop.core.settings import Settings
@@ -31,10 +35,6 @@ from wattloop.hardware.host import Host
 from wattloop.measure.session import Session
 from wattloop.meters.base import Context
 from wattloop.meters.registry import detect
-from wattloop.testing.nvml_stub import Call, StubNvml
-from wattloop.testing.power_curves import PowerCurve, Ramp, SineWave, Spikes, SquareWave, Steps
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree, Writing
 
 LOST_SHARE = 0.03
 WRAP_J = 600.0

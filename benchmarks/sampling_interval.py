@@ -17,12 +17,12 @@ from pathlib import Path
 
 from bars import Bar, Page, Table, arguments, publish
 from overhead.counters import package_curve
+from support.nvml_stub import Call, NoCompiler, StubNvml
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.domain_source import DomainSource
 from wattloop.measure.session import Session
 from wattloop.meters.base import Context
-from wattloop.testing.nvml_stub import Call, NoCompiler, StubNvml
 
 HERE = Path(__file__).resolve().parent
 WAVE_S = 0.73

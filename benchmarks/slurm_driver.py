@@ -21,6 +21,7 @@ from pathlib import Path
 from bars import Bar, Page, Table, arguments, publish
 from slurm_gates import gates_compared
 from slurm_throughput import throughput
+from support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.slurm.assembly import SiteRequest, site_from
 from wattloop.schedule.slurm.commands import SlurmCommands
@@ -29,7 +30,6 @@ from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
 from wattloop.schedule.slurm.managed_cluster import DriverSettings
 from wattloop.schedule.slurm.scontrol import SlurmClient
 from wattloop.schedule.slurm.state import DriverState
-from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 
 Timed = tuple[RoundReport, float]
 WAITING = 500

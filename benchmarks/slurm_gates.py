@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bars import Table
-from wattloop.testing.slurm_lab import SlurmLab
+from support.slurm_lab import SlurmLab
 
 __all__ = ["gates_compared"]
 

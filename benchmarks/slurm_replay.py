@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bars import Bar, Page, Table, arguments, publish
+from support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.schedule.slurm.commands import SlurmCommands
 from wattloop.schedule.slurm.managed_cluster import DriverSettings
 from wattloop.schedule.slurm.replay.driver import Steering
 from wattloop.schedule.slurm.replay.plan import plan_of
 from wattloop.schedule.slurm.replay.runner import OWN, SAME_POWER, ReplayResult, replay
-from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 
 BUDGET_W = 4_500.0
 OFF = 10.0

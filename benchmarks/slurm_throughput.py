@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from bars import Bar, Table
+from support.slurm_lab import SlurmLab
 from wattloop.schedule.slurm.replay.latency import Times, read_times
-from wattloop.testing.slurm_lab import SlurmLab
 
 __all__ = ["throughput"]
 

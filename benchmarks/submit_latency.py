@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bars import Bar, Page, arguments, publish
 from oracle_service import serving
-from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
+from support.slurm_lab import SlurmLab, why_no_slurm
 
 PLUGIN = Path(__file__).parents[1] / "examples" / "slurm" / "job_submit.lua"
 TAG = "wattloop:model=resnet-50,precision=tf32,batch=64,samples={}"

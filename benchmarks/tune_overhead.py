@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bars import arguments, publish
+from support.power_curves import Constant
+from support.powercap_driver import Driver
+from support.powercap_tree import PowercapTree
 from tune_overhead_page import EPOCHS, REPEATS, TRIAL_S, Cost, Read, page_of
 from tune_stores import fill, many_trials_spec
 from wattloop.store.database import Store, open_store
-from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree
 
 HERE = Path(__file__).resolve().parent
 READS = {

@@ -51,7 +51,7 @@ def test_importing_loads_nothing_heavy(module: str) -> None:
 
 def test_setting_up_a_measurement_loads_nothing_heavy(tmp_path: Path) -> None:
     """A run on a machine with counters in files needs none of them either."""
-    from wattloop.testing.powercap_tree import PowercapTree
+    from tests.support.powercap_tree import PowercapTree
 
     PowercapTree(tmp_path / "sys").add_package(0)
     code = "import wattloop\nm = wattloop.measure('x').begin()"

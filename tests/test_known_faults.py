@@ -19,16 +19,16 @@ import pytest
 
 from tests.cli.conftest import Machine, machine_in
 from tests.cli.test_bad_machine import bound_by_permissions
+from tests.support.nvml_stub import Call, StubNvml
+from tests.support.power_curves import Constant
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import PowercapTree, TreeZone
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.session import Session
 from wattloop.meters.base import Context
-from wattloop.testing.nvml_stub import Call, StubNvml
-from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree, TreeZone
 
 CPU_W, DRAM_W, GPU_W = 60.0, 8.0, 300.0
 needs_compiler = pytest.mark.skipif(

@@ -14,11 +14,7 @@ def modules() -> list[str]:
     """Every module of the package that can be imported without an extra."""
     names = [m.name for m in pkgutil.walk_packages(wattloop.__path__, "wattloop.")]
     return [
-        n
-        for n in names
-        if not n.startswith(
-            ("wattloop.testing.nvml_stub", "wattloop.integrations", "wattloop.tune.callbacks.")
-        )
+        n for n in names if not n.startswith(("wattloop.integrations", "wattloop.tune.callbacks."))
     ]
 
 

@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from wattloop.testing.power_curves import Constant, PowerCurve, SquareWave
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree, Writing
+from support.power_curves import Constant, PowerCurve, SquareWave
+from support.powercap_driver import Driver
+from support.powercap_tree import PowercapTree, Writing
 
 __all__ = ["package_curve"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.virtual_runs import CardScript, RunScript, Work, write_run
 from wattloop.store.database import Store, open_store
 from wattloop.store.runs import RunRecord
-from wattloop.testing.virtual_runs import CardScript, RunScript, Work, write_run
 from wattloop.virtual.physics import IDLE, Activity
 
 LASTS_S = 60.0

@@ -3,12 +3,12 @@
 import pytest
 
 from tests.advise.conftest import ARITHMETIC, LASTS_S, MEMORY, Written, busy
+from tests.support.virtual_runs import CardScript, Work
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import RULES, advice_on
 from wattloop.core.results import RunStatus
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
-from wattloop.testing.virtual_runs import CardScript, Work
 from wattloop.virtual.physics import IDLE, Activity
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.benchmarks.running import quick_bars
-
-from wattloop.testing.nvml_stub import NoCompiler, build
+from tests.support.nvml_stub import NoCompiler, build
 
 
 def test_quick_run_writes_the_promised_bars(tmp_path: Path) -> None:

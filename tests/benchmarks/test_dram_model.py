@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree
+from tests.support.power_curves import Constant
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import PowercapTree
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "dram_model.py"
 MEMINFO = "MemTotal:       4000000 kB\nMemFree:        2000000 kB\nMemAvailable:   2000000 kB\n"

@@ -11,9 +11,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+from tests.support.nvml_stub import NoCompiler, build
+
 import lever_kills
 from lever_machine import LeverMachine
-from wattloop.testing.nvml_stub import NoCompiler, build
 
 
 def test_half_of_the_kills_hit_two_levers_and_all_targets_alike() -> None:

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from wattloop.testing.slurm_lab import why_no_slurm
+from tests.support.slurm_lab import why_no_slurm
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "slurm_replay.py"
 

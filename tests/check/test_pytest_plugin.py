@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree
+from tests.support.power_curves import Constant
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import PowercapTree
 
 pytest_plugins = ["pytester"]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.synthetic_energy import about_j
-from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree
+from tests.support.power_curves import Constant
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import PowercapTree
+from tests.support.synthetic_energy import about_j
 
 SRC = Path(__file__).parents[2] / "src"
 POWER_W = 50.0

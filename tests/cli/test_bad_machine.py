@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Machine, machine_in
-from wattloop.testing.nvml_stub import NoCompiler, StubNvml
-from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree
+from tests.support.nvml_stub import NoCompiler, StubNvml
+from tests.support.power_curves import Constant
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import PowercapTree
 
 EXIT_CODE = 7
 

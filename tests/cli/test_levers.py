@@ -15,9 +15,9 @@ from tests.cli.conftest import SRC
 from tests.control.conftest import Rig, eventually, rig, stub, stub_folder
 from tests.control.test_hold import LIMIT, SLEEPER, is_back
 from tests.control.test_restore import dead_owner
+from tests.support.nvml_stub import Call, StubNvml
+from tests.support.powercap_tree import PowercapTree
 from wattloop.cli.main import main
-from wattloop.testing.nvml_stub import Call, StubNvml
-from wattloop.testing.powercap_tree import PowercapTree
 
 __all__ = ["rig", "stub", "stub_folder"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import wattloop
+from tests.support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.cli.main import main
-from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 
 needs_slurm = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "-")
 

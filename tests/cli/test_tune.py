@@ -15,12 +15,12 @@ import time
 import pytest
 
 from tests.cli.conftest import Machine
+from tests.support.power_curves import Constant
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import PowercapTree
 from wattloop.cli.main import main
 from wattloop.store.database import open_store
 from wattloop.store.experiments import find_experiment, set_experiment_status
-from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree
 
 TRAIN = """\
 import sys, time

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.amdgpu_tree import AmdgpuCard, AmdgpuTree
+from tests.support.cpufreq_tree import CpufreqTree
+from tests.support.nvml_stub import NoCompiler, StubNvml
+from tests.support.powercap_tree import PowercapTree
 from wattloop.control.lever import Lever
 from wattloop.control.registry import find_levers
 from wattloop.hardware.host import Host
-from wattloop.testing.amdgpu_tree import AmdgpuCard, AmdgpuTree
-from wattloop.testing.cpufreq_tree import CpufreqTree
-from wattloop.testing.nvml_stub import NoCompiler, StubNvml
-from wattloop.testing.powercap_tree import PowercapTree
 
 SRC = Path(__file__).parents[2] / "src"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.control.conftest import Rig, eventually
+from tests.support.nvml_stub import Call, StubNvml
 from wattloop.control.journal import read_journal
 from wattloop.control.lever import Lever, Setting
 from wattloop.control.session import applied, lever_session
 from wattloop.core.errors import ConfigError, DeviceBusy, LeverError
-from wattloop.testing.nvml_stub import Call, StubNvml
 
 LIMIT = "cpu:0/power_limit_long_term"
 SLEEPER = f"""

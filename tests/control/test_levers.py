@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from tests.control.conftest import Rig
+from tests.support.nvml_stub import Call, StubNvml
 from wattloop.control.lever import Lever, Setting
 from wattloop.control.restore import restore
 from wattloop.control.session import lever_session
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.testing.lever_contract import check_lever
-from wattloop.testing.nvml_stub import Call, StubNvml
 
 MODE = "power_dpm_force_performance_level"
 FILES: list[tuple[str, list[Setting], list[Setting]]] = [

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from tests.control.conftest import Rig
+from tests.support.amdgpu_tree import AmdgpuTree
+from tests.support.cpufreq_tree import CpufreqTree
+from tests.support.nvml_stub import StubNvml
 from wattloop.control.inventory import lever_named, levers_named
 from wattloop.control.registry import find_levers
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host
-from wattloop.testing.amdgpu_tree import AmdgpuTree
-from wattloop.testing.cpufreq_tree import CpufreqTree
-from wattloop.testing.nvml_stub import StubNvml
 
 
 def test_one_and_all_of_a_kind(rig: Rig, stub: StubNvml) -> None:

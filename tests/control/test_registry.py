@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.nvml_stub import NoCompiler, StubNvml
+from tests.support.powercap_tree import Layout, PowercapTree
 from wattloop.control.lever import LeverState
 from wattloop.control.registry import find_levers, inventory
 from wattloop.hardware.host import Host
-from wattloop.testing.nvml_stub import NoCompiler, StubNvml
-from wattloop.testing.powercap_tree import Layout, PowercapTree
 
 
 def put(path: Path, text: str) -> None:

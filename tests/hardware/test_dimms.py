@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.smbios import memory_device, other_structure, write_table
 from wattloop.core.errors import CommandError, ConfigError
 from wattloop.hardware.dimms import (
     Dimm,
@@ -16,7 +17,6 @@ from wattloop.hardware.dimms import (
     run_dmidecode,
 )
 from wattloop.hardware.host import Host
-from wattloop.testing.smbios import memory_device, other_structure, write_table
 
 DMIDECODE = """# dmidecode 3.3
 Getting SMBIOS data from sysfs.

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from tests.support.powercap_tree import PowercapTree
 from wattloop.hardware.host import Host
 from wattloop.meters import rapl
 from wattloop.meters.base import Context
-from wattloop.testing.powercap_tree import PowercapTree
 
 
 def test_roots_come_from_the_environment() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.power_curves import Constant
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import PowercapTree, Writing
 from wattloop.store.journal import Journal, journal_directory, read_journal
-from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree, Writing
 
 PACKAGE_W, DRAM_W = 50.0, 5.0
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.power_curves import SquareWave
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import PowercapTree, TreeZone
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
 from wattloop.store.job_queries import job_totals
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import RunRecord, list_runs
-from wattloop.testing.power_curves import SquareWave
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree, TreeZone
 
 SRC = Path(__file__).parents[2] / "src"
 EDGES_J = 12.0

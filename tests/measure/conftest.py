@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.synthetic_energy import about_j
-from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree, TreeZone
+from tests.support.power_curves import Constant
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import PowercapTree, TreeZone
+from tests.support.synthetic_energy import about_j
 
 PACKAGE_W, DRAM_W = 50.0, 5.0
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from tests.support.scripted_meter import ScriptedMeter, counter, gauge
 from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Provenance
 from wattloop.measure.domain_source import FusedCurve, domain_sources
 from wattloop.measure.meter_stream import MeterStream
-from wattloop.testing.scripted_meter import ScriptedMeter, counter, gauge
 
 
 def test_first_source_of_a_domain_wins() -> None:

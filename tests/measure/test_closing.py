@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.scripted_meter import ScriptedMeter, counter
 from wattloop.core.clock import VirtualClock
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.run_journal import domain_from_dict, feed_to_dict
 from wattloop.store.journal import Journal, JournalWriter, SampleBlock, read_journal
-from wattloop.testing.scripted_meter import ScriptedMeter, counter
 
 from .conftest import Machine
 

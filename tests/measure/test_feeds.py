@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.support.scripted_meter import ScriptedMeter, counter, gauge
 from wattloop.core.clock import RealClock, VirtualClock
 from wattloop.core.records import Gap, Signal
 from wattloop.measure.energy_curve import CounterCurve
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.meters.base import Reading
-from wattloop.testing.scripted_meter import ScriptedMeter, counter, gauge
 
 
 def test_readings_go_to_tracks_and_gaps_to_nan() -> None:

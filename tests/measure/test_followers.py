@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.scripted_meter import ScriptedMeter, counter, gauge
 from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Gap
 from wattloop.measure.job import Job
@@ -20,7 +21,6 @@ from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.node_leader import LeaderRole
 from wattloop.measure.run_journal import feed_to_dict
 from wattloop.store.journal import JournalWriter
-from wattloop.testing.scripted_meter import ScriptedMeter, counter, gauge
 
 from .conftest import Machine
 

@@ -5,11 +5,11 @@ import random
 
 import pytest
 
+from tests.support.power_curves import PowerCurve, SineWave, Spikes, SquareWave
+from tests.support.scripted_meter import counter, gauge
 from wattloop.core.records import Gap
 from wattloop.measure.domain_source import FusedCurve
 from wattloop.measure.energy_curve import CounterCurve, GaugeCurve
-from wattloop.testing.power_curves import PowerCurve, SineWave, Spikes, SquareWave
-from wattloop.testing.scripted_meter import counter, gauge
 
 CURVE: PowerCurve = SquareWave(100.0, 500.0, 1.0)
 

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
+from tests.support.power_curves import Constant, PowerCurve, SineWave, SquareWave
+from tests.support.scripted_meter import gauge
 from wattloop.core.records import Gap
 from wattloop.measure.energy_curve import GaugeCurve
-from wattloop.testing.power_curves import Constant, PowerCurve, SineWave, SquareWave
-from wattloop.testing.scripted_meter import gauge
 
 CURVES: list[PowerCurve] = [
     Constant(80.0),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.measure.conftest import Machine
+from tests.support.nvml_stub import NoCompiler, StubNvml
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
@@ -24,7 +25,6 @@ from wattloop.store.database import open_store
 from wattloop.store.job_queries import job_totals
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import list_runs
-from wattloop.testing.nvml_stub import NoCompiler, StubNvml
 
 BURN = "import time\nwhile time.process_time() < 2.0: pass\n"
 

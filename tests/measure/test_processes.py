@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import wattloop
-from tests.synthetic_energy import about_j
+from tests.support.power_curves import Constant
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import PowercapTree, Writing
+from tests.support.synthetic_energy import about_j
 from wattloop.measure.api import active_session
 from wattloop.store.journal import Journal, journal_directory, read_journal
-from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree, Writing
 
 POWER_W = 80.0
 

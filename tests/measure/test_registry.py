@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.powercap_tree import PowercapTree
+from tests.support.scripted_meter import ScriptedMeter, counter
 from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.results import Missing
@@ -12,8 +14,6 @@ from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context
 from wattloop.meters.registry import METERS, Inventory, detect, meter_names
-from wattloop.testing.powercap_tree import PowercapTree
-from wattloop.testing.scripted_meter import ScriptedMeter, counter
 
 PLUGIN = """
 from wattloop.core.records import Domain, DomainKind, Scope

@@ -2,13 +2,13 @@
 
 import pytest
 
+from tests.support.scripted_meter import Script, ScriptedMeter, counter, gauge
 from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Domain, Gap, Provenance
 from wattloop.core.results import Missing, WindowResult
 from wattloop.measure.domain_source import domain_sources
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.windows import window_energy
-from wattloop.testing.scripted_meter import Script, ScriptedMeter, counter, gauge
 
 SECONDS = 10
 

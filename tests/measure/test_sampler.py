@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tests.support.scripted_meter import ScriptedMeter, counter
 from wattloop.core.clock import RealClock, VirtualClock
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.sampler import (
@@ -14,7 +15,6 @@ from wattloop.measure.sampler import (
     Sampler,
     feed_interval_s,
 )
-from wattloop.testing.scripted_meter import ScriptedMeter, counter
 
 
 def feed_of(*domain_facts: dict[str, float]) -> MeterStream:

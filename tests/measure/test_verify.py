@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import pytest
 
+from tests.support.nvml_stub import NoCompiler, StubNvml
 from wattloop.core.clock import RealClock, VirtualClock
 from wattloop.core.records import Domain, DomainKind, Gap, Scope
 from wattloop.core.settings import Settings
 from wattloop.measure.verify import Observed, Verdict, compare, verify
 from wattloop.meters.base import Context, Meter, Reading
 from wattloop.meters.registry import detect
-from wattloop.testing.nvml_stub import NoCompiler, StubNvml
 
 
 class Steady(Meter):

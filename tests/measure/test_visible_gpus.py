@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.amdgpu_tree import AmdgpuTree
+from tests.support.nvml_stub import NoCompiler, StubNvml
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.session import Session
 from wattloop.meters.base import Context
 from wattloop.meters.visible_gpus import VARIABLES
-from wattloop.testing.amdgpu_tree import AmdgpuTree
-from wattloop.testing.nvml_stub import NoCompiler, StubNvml
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from tests.support.virtual_runs import CardScript, RunScript, Work, write_run
 from wattloop.report.document import Note
 from wattloop.report.subject import report_of
 from wattloop.store.database import open_store
-from wattloop.testing.virtual_runs import CardScript, RunScript, Work, write_run
 from wattloop.virtual.physics import IDLE, Activity
 
 BUSY = CardScript([Work(1.0, Activity(1.0, 0.2, 1.0)), Work(39.0, IDLE)])

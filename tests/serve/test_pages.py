@@ -9,13 +9,13 @@ from fastapi.testclient import TestClient
 from tests.serve.conftest import NASTY
 from tests.serve.filled import LIVE, filled
 from tests.store.test_job_list import record
+from tests.support.virtual_runs import CardScript, RunScript, Work, write_run
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Provenance
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store
 from wattloop.store.runs import insert_run
-from wattloop.testing.virtual_runs import CardScript, RunScript, Work, write_run
 from wattloop.virtual.physics import IDLE, Activity
 
 PAGES = (

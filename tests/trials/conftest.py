@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.power_curves import Constant
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import PowercapTree
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import Experiment, create_experiment
-from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree
 
 
 @pytest.fixture

@@ -1,8 +1,1 @@
-"""Contract tests of meters, levers, stores, strategies and policies, and their test doubles.
-
-Contracts:
-
-Machines:
-
-Servers of a test's own (`lab`):
-"""
+"""Contract tests that ship with the package: meters, levers, stores, strategies and policies."""

@@ -7,6 +7,9 @@ from statistics import median
 import pytest
 
 from tests.characterize.bench.made import made
+from tests.support.power_curves import Constant
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import PowercapTree
 from wattloop.accounting.energy_slope import Line
 from wattloop.accounting.idle import IdleLine
 from wattloop.bench.idle import IdlePower, idle_by_threads, idle_line
@@ -21,9 +24,6 @@ from wattloop.hardware.host import Host
 from wattloop.measure.session import Session
 from wattloop.meters.base import Context
 from wattloop.store.database import open_store
-from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree
 
 POWER_W, IDLE_W = 60.0, 20.0
 LINE = Line(intercept=0.0, slope=IDLE_W, r2=1.0, rmse=0.0, points=5, mean_x=4.0, sum_squares_x=9.0)

@@ -11,13 +11,13 @@ import pytest
 
 from tests.control.conftest import eventually
 from tests.control.daemon.conftest import NOBODY, DaemonRig, as_user, needs_root
+from tests.support.nvml_stub import NoCompiler, StubNvml
 from wattloop.control.daemon.protocol import SOCKET_VARIABLE
 from wattloop.control.registry import inventory, lever_named
 from wattloop.control.session import lever_session
 from wattloop.core.errors import LeverError
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.testing.nvml_stub import NoCompiler, StubNvml
 
 pytestmark = needs_root
 LIMIT = "gpu:0/power_limit"

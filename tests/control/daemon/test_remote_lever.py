@@ -7,15 +7,15 @@ import pytest
 
 from tests.control.conftest import eventually
 from tests.control.daemon.conftest import DEFAULT_W, ME, RULES, DaemonRig, made_rig, tidied
+from tests.support.cpufreq_tree import CpufreqTree
+from tests.support.powercap_tree import PowercapTree
 from wattloop.control.daemon.client import RemoteLever, daemon_levers
 from wattloop.control.daemon.protocol import SOCKET_VARIABLE
 from wattloop.control.inventory import LeverInventory
 from wattloop.control.session import lever_session
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.hardware.host import Host
-from wattloop.testing.cpufreq_tree import CpufreqTree
 from wattloop.testing.lever_contract import check_lever
-from wattloop.testing.powercap_tree import PowercapTree
 
 LIMIT = "gpu:0/power_limit"
 

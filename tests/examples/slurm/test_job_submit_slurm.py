@@ -17,7 +17,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 from tests.examples.slurm.lua_jobs import ROOT, plugin_for
-from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
+from tests.support.slurm_lab import SlurmLab, why_no_slurm
 
 pytestmark = [
     pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "-"),

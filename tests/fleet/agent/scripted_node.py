@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.scripted_meter import Script, ScriptedMeter
 from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Domain, DomainKind, Scope
 from wattloop.core.settings import Settings
@@ -18,7 +19,6 @@ from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.meters.base import Meter
 from wattloop.meters.registry import Inventory
 from wattloop.store.journal import Journal, read_journal
-from wattloop.testing.scripted_meter import Script, ScriptedMeter
 
 PACKAGE, DRAM = "cpu:0/package", "dram:0"
 

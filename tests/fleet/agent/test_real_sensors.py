@@ -6,13 +6,13 @@ import pytest
 
 from tests.fleet.agent.conftest import Node
 from tests.fleet.agent.scripted_node import domains_of
+from tests.support.nvml_stub import NoCompiler, StubNvml
+from tests.support.power_curves import Constant
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import PowercapTree, Writing
 from wattloop.fleet.agent.job_facts import minor_numbers
 from wattloop.hardware.host import Host
 from wattloop.measure.recovery import finalize_orphaned_run
-from wattloop.testing.nvml_stub import NoCompiler, StubNvml
-from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import PowercapTree, Writing
 
 PACKAGES = ("cpu:0/package", "cpu:1/package")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.characterize.conftest import ENTRY_POINTS
+from tests.support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.core.clock import RealClock
 from wattloop.fleet.agent.hooks import install_hooks
 from wattloop.fleet.agent.job_facts import JobFacts, ask_slurm
@@ -19,7 +20,6 @@ from wattloop.store.database import open_store
 from wattloop.store.job_queries import find_job_members, stored_journal
 from wattloop.store.journal import read_journal
 from wattloop.store.runs import RunRecord, list_runs
-from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.virtual.machine import shared_gpus
 
 pytestmark = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "never")

@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("fastapi", reason="FastAPI is not installed")
 
 from tests.fleet.delivery.served import NODE, begin, end_of, sample, whole
+from tests.support.fleet_server import FleetServer
+from tests.support.postgres_lab import PostgresLab, why_no_postgres
 from wattloop.store.database import open_store
 from wattloop.store.runs import list_runs
 from wattloop.store.samples import find_series, read_samples
-from wattloop.testing.fleet_server import FleetServer
-from wattloop.testing.postgres_lab import PostgresLab, why_no_postgres
 
 pytestmark = pytest.mark.skipif(bool(why_no_postgres()), reason=why_no_postgres() or "is there")
 

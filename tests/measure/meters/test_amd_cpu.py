@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.support.powercap_tree import PowercapTree
 
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Gap
@@ -10,7 +11,6 @@ from wattloop.hardware.host import Host
 from wattloop.hardware.perf_event import PerfCounter
 from wattloop.meters import amd_cpu
 from wattloop.meters.base import Context
-from wattloop.testing.powercap_tree import PowercapTree
 
 
 def build(root: Path, sockets: int = 2, cores: int = 3) -> Path:

@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.support.powercap_tree import PowercapTree
+from tests.support.smbios import memory_device, write_table
 
 from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.records import DomainKind, Gap, Provenance, Scope
@@ -15,8 +17,6 @@ from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.meters import dram
 from wattloop.meters.base import Context
-from wattloop.testing.powercap_tree import PowercapTree
-from wattloop.testing.smbios import memory_device, write_table
 
 
 class Machine:

@@ -4,6 +4,7 @@ import os
 import time
 
 import pytest
+from tests.support.nvml_stub import Call, NoCompiler, StubNvml
 
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import DomainKind, Gap
@@ -11,7 +12,6 @@ from wattloop.hardware.host import Host
 from wattloop.meters import nvidia, nvml_library
 from wattloop.meters.base import Context
 from wattloop.testing.meter_contract import check_meter
-from wattloop.testing.nvml_stub import Call, NoCompiler, StubNvml
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.powercap_tree import PowercapTree
 
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Gap, Scope
@@ -12,7 +13,6 @@ from wattloop.hardware.host import Host
 from wattloop.hardware.perf_event import PerfCounter
 from wattloop.meters import perf, rapl
 from wattloop.meters.base import Context
-from wattloop.testing.powercap_tree import PowercapTree
 
 JOULES_SCALE = "2.3283064365386962890625e-10"
 CODES = {

@@ -9,15 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.power_curves import SquareWave
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import Layout, PowercapTree, TreeZone, Writing
 
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, Gap, Scope
 from wattloop.hardware.host import Host
 from wattloop.meters import rapl
 from wattloop.meters.base import Context
-from wattloop.testing.power_curves import SquareWave
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import Layout, PowercapTree, TreeZone, Writing
 
 
 def open_meter(root: Path) -> rapl.Rapl:

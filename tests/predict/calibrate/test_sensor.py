@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.nvml_stub import Call, NoCompiler, StubNvml
 from wattloop.core.records import DomainKind
 from wattloop.hardware.host import Host
 from wattloop.meters import amd_gpu
 from wattloop.meters.base import Context
 from wattloop.predict.calibrate.sensor import MeterSensor, NvmlSensor, Watch
 from wattloop.predict.calibrate.timing import hold
-from wattloop.testing.nvml_stub import Call, NoCompiler, StubNvml
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 

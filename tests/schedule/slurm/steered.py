@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.slurm_lab import SlurmLab
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.slurm.assembly import SiteRequest, site_from, site_of_nodes
@@ -15,7 +16,6 @@ from wattloop.schedule.slurm.event_log import DriverLog
 from wattloop.schedule.slurm.managed_cluster import DriverSettings
 from wattloop.schedule.slurm.scontrol import SlurmClient
 from wattloop.schedule.slurm.state import DriverState
-from wattloop.testing.slurm_lab import SlurmLab
 
 __all__ = ["client_of", "driver_of", "events_of", "start_driver"]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.core.errors import ConfigError, SlurmError
 from wattloop.schedule.actions import Action, Preempt, Recap, Start
 from wattloop.schedule.policies.base import Policy
@@ -20,7 +21,6 @@ from wattloop.schedule.slurm.loop import Ended, run_loop
 from wattloop.schedule.slurm.managed_cluster import DriverSettings
 from wattloop.schedule.slurm.squeue import SlurmJob
 from wattloop.schedule.view import ClusterView
-from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 
 from .steered import client_of, driver_of, events_of, start_driver
 

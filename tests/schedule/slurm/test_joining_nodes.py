@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.slurm.managed_cluster import DriverSettings
 from wattloop.schedule.slurm.squeue import expanded
-from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 
 from .steered import client_of, driver_of, events_of
 

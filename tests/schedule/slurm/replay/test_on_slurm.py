@@ -8,10 +8,10 @@ import pytest
 
 import wattloop
 from tests.schedule.slurm.replay.small_plan import small_plan
+from tests.support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.core.errors import ConfigError, WattloopError
 from wattloop.schedule.slurm.replay import runner
 from wattloop.schedule.slurm.replay.runner import OWN, replay
-from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 
 pytestmark = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "-")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.testing.nvml_stub import NoCompiler, StubNvml
+from tests.support.nvml_stub import NoCompiler, StubNvml
 
 
 @pytest.fixture(scope="module")

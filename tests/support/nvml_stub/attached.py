@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wattloop.testing.nvml_stub.faults import inject
-from wattloop.testing.nvml_stub.state import SEGMENTS, GpuState, Segment, State, Wave
+from .faults import inject
+from .state import SEGMENTS, GpuState, Segment, State, Wave
 
 LIBRARY_VARIABLE = "WATTLOOP_NVML_LIBRARY"
 STATE_VARIABLE = "WATTLOOP_NVML_STUB_STATE"

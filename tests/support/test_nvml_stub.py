@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.testing.nvml_stub import StubNvml, build
+from tests.support.nvml_stub import StubNvml, build
 
 pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 

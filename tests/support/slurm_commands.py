@@ -5,7 +5,8 @@ import subprocess
 from abc import abstractmethod
 
 from wattloop.core.errors import CommandError
-from wattloop.testing.lab import PATIENCE_S, Lab
+
+from .lab import PATIENCE_S, Lab
 
 UP = ("idle", "mix", "alloc", "comp")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from wattloop.testing.powercap_driver import Driver
+from .powercap_driver import Driver
 
 
 def about_j(power_w: float, duration_s: float, driver: Driver, rel: float = 0.1) -> Any:

@@ -5,9 +5,9 @@ process that set them. `stub.settings(0)` reads them, `stub.inject(0, "lost")` b
 `StubCards()` does both from another process.
 """
 
-from wattloop.testing.nvml_stub.attached import CardSettings, StubCards
-from wattloop.testing.nvml_stub.build import NoCompiler, build
-from wattloop.testing.nvml_stub.controller import StubNvml
-from wattloop.testing.nvml_stub.state import Call, Wave
+from .attached import CardSettings, StubCards
+from .build import NoCompiler, build
+from .controller import StubNvml
+from .state import Call, Wave
 
 __all__ = ["Call", "CardSettings", "NoCompiler", "StubCards", "StubNvml", "Wave", "build"]

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from wattloop.testing.postgres_lab import PostgresLab, why_no_postgres
+from tests.support.postgres_lab import PostgresLab, why_no_postgres
 
 pytestmark = pytest.mark.skipif(bool(why_no_postgres()), reason=why_no_postgres() or "-")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.testing.postgres_lab import why_no_postgres
+from tests.support.postgres_lab import why_no_postgres
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'wattloop[postgres]'")
 needs_programs = pytest.mark.skipif(bool(why_no_postgres()), reason=why_no_postgres() or "-")

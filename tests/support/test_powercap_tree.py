@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.hardware.sysfs_file import NumberFile
-from wattloop.testing.power_curves import (
+from tests.support.power_curves import (
     Constant,
     PowerCurve,
     Ramp,
@@ -18,8 +17,9 @@ from wattloop.testing.power_curves import (
     Steps,
     Sum,
 )
-from wattloop.testing.powercap_driver import Driver
-from wattloop.testing.powercap_tree import Layout, PowercapTree, Writing
+from tests.support.powercap_driver import Driver
+from tests.support.powercap_tree import Layout, PowercapTree, Writing
+from wattloop.hardware.sysfs_file import NumberFile
 
 CURVES: list[PowerCurve] = [
     Constant(100.0),

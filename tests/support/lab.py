@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from wattloop.core.errors import ConfigError
-from wattloop.testing.free_ports import PortBlock
-from wattloop.testing.process_keeper import ProcessKeeper
+
+from .free_ports import PortBlock
+from .process_keeper import ProcessKeeper
 
 PATIENCE_S = 60.0
 

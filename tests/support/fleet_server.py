@@ -18,7 +18,8 @@ from typing import Self
 
 from wattloop.core.errors import ConfigError
 from wattloop.fleet.tokens import Role, add_token
-from wattloop.testing.free_ports import PortBlock
+
+from .free_ports import PortBlock
 
 PATIENCE_S = 60.0
 

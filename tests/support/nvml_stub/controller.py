@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from wattloop.testing.nvml_stub.attached import LIBRARY_VARIABLE, STATE_VARIABLE, StubCards
-from wattloop.testing.nvml_stub.build import build
-from wattloop.testing.nvml_stub.state import GpuState, fresh_state
+from .attached import LIBRARY_VARIABLE, STATE_VARIABLE, StubCards
+from .build import build
+from .state import GpuState, fresh_state
 
 _numbers = itertools.count()
 

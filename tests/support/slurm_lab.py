@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from wattloop.core.errors import ConfigError
-from wattloop.testing.slurm_commands import SlurmCommands
-from wattloop.testing.slurm_conf import NodeLine
-from wattloop.testing.slurm_files import PATH, LabFiles, daemon_command
+
+from .slurm_commands import SlurmCommands
+from .slurm_conf import NodeLine
+from .slurm_files import PATH, LabFiles, daemon_command
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "sinfo", "munged")
 
@@ -53,7 +54,7 @@ class SlurmLab(SlurmCommands):
 
     title: ClassVar[str] = "Slurm lab"
 
-    def __init__(  # noqa: PLR0913 - each is one part of a cluster, and most tests name one or two
+    def __init__(
         self,
         folder: Path | None = None,
         *,

@@ -24,11 +24,12 @@ from wattloop.store.database import Store
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import RunRecord, find_run
 from wattloop.testing.journals import header
-from wattloop.testing.scripted_meter import ScriptedMeter, gauge
 from wattloop.virtual.cards import card_named
 from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.meter import VirtualEnergy, VirtualPower
 from wattloop.virtual.physics import IDLE, Activity
+
+from .scripted_meter import ScriptedMeter, gauge
 
 SIGNALS_S = 1.0
 """As the sampler of `wattloop run` reads them."""

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from wattloop.testing.power_curves import PowerCurve
-from wattloop.testing.powercap_tree import TreeZone, Writing, write_counter
+from .power_curves import PowerCurve
+from .powercap_tree import TreeZone, Writing, write_counter
 
 MEMORY = Path("/dev/shm")
 """A file system without a disk, where there is one."""

@@ -1,6 +1,6 @@
 """A job on the stub cards that takes longer under a cap or lower clock.
 
-python -m wattloop.testing.nvml_stub.work --seconds 0.5 --gpus 2
+python -m tests.support.nvml_stub.work --seconds 0.5 --gpus 2
 """
 
 import argparse
@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from wattloop.testing.nvml_stub.attached import StubCards
+from .attached import StubCards
 
 SLICE_S = 0.005
 

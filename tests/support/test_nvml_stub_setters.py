@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from wattloop.testing.nvml_stub import Call, CardSettings, StubCards, StubNvml
+from tests.support.nvml_stub import Call, CardSettings, StubCards, StubNvml
 
 pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 
@@ -191,7 +191,7 @@ def test_one_lever_can_be_missing(stub, handle):
 def test_another_process_breaks_and_heals_a_card_in_use(stub, handle):
     """Faults are part of the shared state: no restart of the one who uses the card."""
     code = (
-        "from wattloop.testing.nvml_stub import StubCards;"
+        "from tests.support.nvml_stub import StubCards;"
         "StubCards().inject(0, 'lost'); StubCards().set_load(1, 1.0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -220,7 +220,7 @@ def test_a_job_on_the_stub_takes_longer_under_a_cap(stub, handle):
     pynvml.nvmlDeviceSetPowerManagementLimit(handle, 200_000)
     stub.set_load(0, 1.0)
     speed = stub.speed(0, time.monotonic())
-    command = [sys.executable, "-m", "wattloop.testing.nvml_stub.work", "--seconds", "0.1"]
+    command = [sys.executable, "-m", "tests.support.nvml_stub.work", "--seconds", "0.1"]
     begin = stub.gpu(0).segment_count
     subprocess.run(command, check=True)
     segments = stub.gpu(0).segments

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from wattloop.testing.nvml_stub.state import Call, GpuState
+from .state import Call, GpuState
 
 
 def inject(card: GpuState, fault: str, **options: Any) -> None:

@@ -1,5 +1,6 @@
 """A real Slurm for tests: fake GPUs, hooks, users, and daemons that come and go."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.core.errors import CommandError
-from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 
 pytestmark = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "-")
 
@@ -94,14 +95,18 @@ def test_nothing_outlives_a_test_that_is_killed(lab: SlurmLab, tmp_path: Path) -
     """After SIGKILL of the process that made a lab, its daemons, jobs and folder are gone."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from wattloop.testing.slurm_lab import SlurmLab\n"
+        "from tests.support.slurm_lab import SlurmLab\n"
         "lab = SlurmLab(nodes=1, gpus=1).__enter__()\n"
         "lab.wait_for_state(lab.submit('sleep 1000', '--export=NONE'), 'RUNNING')\n"
         "print(lab.folder, lab.port, flush=True)\n"
         "input()\n"
     )
     with subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
     ) as process:
         assert process.stdout is not None
         folder, port = process.stdout.readline().split()

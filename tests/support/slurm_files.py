@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattloop.testing.slurm_conf import (
+from .slurm_conf import (
     NodeLine,
     gres_conf,
     shell_exports,

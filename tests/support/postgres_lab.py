@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from wattloop.core.errors import ConfigError
-from wattloop.testing.lab import Lab
+
+from .lab import Lab
 
 ACCOUNT = "postgres"
 """PostgreSQL refuses to run as root."""
