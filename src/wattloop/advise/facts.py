@@ -81,11 +81,7 @@ def _inside(name: str) -> str | None:
 
 
 EVENT = "precision"
-
-
 """Type of the event with which an integration tells it."""
-
-
 NAMES = {
     **dict.fromkeys(("fp32", "float32", "32", "32-true", "single", "full", "f32"), "fp32"),
     **dict.fromkeys(("bf16", "bfloat16", "bf16-mixed", "bf16-true"), "bf16"),
@@ -94,18 +90,12 @@ NAMES = {
     **dict.fromkeys(("fp8", "float8"), "fp8"),
     **dict.fromkeys(("fp64", "float64", "64", "64-true", "double"), "fp64"),
 }
-
-
 KEYS = ("precision", "dtype", "torch-dtype", "compute-dtype", "mixed-precision", "amp-dtype")
-
-
 FLAGS = {
     **{name: NAMES[name] for name in ("fp32", "bf16", "fp16", "tf32", "fp8", "half")},
     "amp": "amp",
     "no-amp": "fp32",
 }
-
-
 OFF = ("no", "none", "off", "false", "0")
 
 
@@ -175,8 +165,6 @@ def _plain(key: str) -> str:
 
 
 SLOWER = 0.05
-
-
 """A cap that costs more time than this is a trade-off for the user, not waste."""
 
 
@@ -298,11 +286,7 @@ def _source(experiment: Experiment, what: str, summary: Mapping[str, Any]) -> st
 
 
 POINTS = 3_600
-
-
 """Readings per curve: an hour at one a second; longer runs are looked at in wider bins."""
-
-
 SIGNALS = ("utilisation", "memory_utilisation", "sm_clock", "memory_used", "power_limit")
 
 

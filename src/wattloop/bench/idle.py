@@ -15,17 +15,9 @@ from wattloop.kernels.worker_process import KernelJob, KernelWorker, worker_envi
 from wattloop.measure.session import Session
 
 WINDOWS_S = {"cpu": (0.5, 1.0, 1.5), "gpu": (1.0, 2.0, 3.0)}
-
-
 """Short: good for the slope, which is what matters; `wattloop idle` takes a minute."""
-
-
 THREAD_WINDOWS_S = (0.5, 1.0, 2.0)
-
-
 SETTLE_S = 0.25
-
-
 PATIENCE_S = 60.0
 
 

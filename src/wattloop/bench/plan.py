@@ -48,14 +48,8 @@ def _place_in_core(cpu: int, host: Host) -> int:
 
 
 DEFAULT_SIZE = {"cpu": "small", "gpu": "large"}
-
-
 DEFAULT_SECONDS = {"cpu": 0.6, "gpu": 2.0}
-
-
 """Long against the sensor's update, short enough for a first look in two minutes."""
-
-
 SHORTEST_S, LONGEST_S = 0.05, 3_600.0
 
 
@@ -174,11 +168,7 @@ def _seconds(seconds: float) -> float:
 
 
 WARMUP_S = {"cpu": 0.15, "gpu": 0.5}
-
-
 ONE_THREAD = ("scalar", "simd")
-
-
 """Styles that use one thread, whatever was asked for."""
 
 

@@ -48,17 +48,9 @@ def _summed(parts: Sequence[DomainEnergy], application: Sequence[ApplicationDoma
 
 
 SETTLE_S = 0.25
-
-
 """A slow sensor shows the end of a stretch only some time after it; the worker goes on."""
-
-
 TIMEOUT_S = 300.0
-
-
 """Per kernel: three loops in Python's slowest style can take hours at a size made for a GPU."""
-
-
 Listener = Callable[[str, KernelResult | None], None]
 
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from wattloop.bench.result import KernelResult
 
 NOISE = 0.02
-
-
 """Less energy saved than this share does not count as paying."""
 
 

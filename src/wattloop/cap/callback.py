@@ -78,17 +78,9 @@ def follow(
 # ordinary steps of the training. Caps are restored at the end, on any exception, and after a kill.
 
 LOOK_EVERY_S = 0.1
-
-
 WATCH_EVERY_S = 2.0
-
-
 MOST_STEPS = 100_000
-
-
 """Steps that wait for the thread; far more than a training takes between two looks."""
-
-
 _log = logging.getLogger("wattloop")
 
 

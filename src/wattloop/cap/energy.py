@@ -14,11 +14,7 @@ from wattloop.meters.registry import detect
 from wattloop.trials.outcome import TrialOutcome
 
 LEAST_COVERED = 0.95
-
-
 """Share of the time for which each GPU must have been read; what is missing is not zero."""
-
-
 MOST_NOISE = 0.3
 
 

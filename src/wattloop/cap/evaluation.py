@@ -22,14 +22,8 @@ from wattloop.core.user_code import user_path
 # optimizer).
 
 KEYS = ("dataset", "network", "batch_size", "optimizer")
-
-
 NUMBERS = ("power_limit", "time_per_epoch", "average_power")
-
-
 COLUMNS = KEYS + NUMBERS
-
-
 RESPONSIVE = 1.1
 
 
@@ -109,11 +103,7 @@ def _curve(key: tuple[str, ...], caps: dict[float, list[tuple[float, float]]]) -
 
 
 CLOSE = 0.02
-
-
 SEEDS = 10
-
-
 """Draws of noise per curve."""
 
 

@@ -14,14 +14,8 @@ from wattloop.cap.surrogate import CapReading, CurveSurrogate, fit_curves
 from wattloop.core.errors import ConfigError
 
 CLOSE = 0.02
-
-
 FLAT = 0.07
-
-
 FLAT_CERTAINTY = 0.75
-
-
 """The curve is flat when with this certainty no cap changes power by more than FLAT."""
 
 
@@ -121,26 +115,12 @@ def _interval(values: Array) -> GainInterval:
 
 
 OUTCOMES = 48
-
-
 """Outcomes of a probe that are looked at."""
-
-
 MORE_OUTCOMES = 200
-
-
 """The same where the figure itself decides, not only which cap has the smallest."""
-
-
 BANDWIDTH = 0.2
-
-
 """Curves within this part of the spread of outcomes explain an outcome, even without noise."""
-
-
 HOPE = 1.0
-
-
 """Weight of the chance that the cap itself turns out the best so far."""
 
 
@@ -218,40 +198,18 @@ def _outlooks(
 # is to be within, another probe is weighed: it has to lower the expected regret by its price.
 
 USUAL = 4
-
-
 """Probes that do for exact readings, the reference included."""
-
-
 FEWEST = 3
-
-
 """Fewer only where no cap changes anything."""
-
-
 CERTAINTY = 0.9999
-
-
 """With this probability to be within 2% of the best cap, more probes would not pay. Real curves
 deviate more than is believed: on measured ones 0.98 was right nine times in ten."""
-
-
 NOISY = CLOSE
-
-
 """One reading that is off by more than this does not tell which caps are within 2%. As people are
 shown it: two runs that are stated 2% apart stay so with the small error of the energy."""
-
-
 ENOUGH = CLOSE / 2
-
-
 """Expected regret at which the search ends: half of what is allowed, so that most are within."""
-
-
 PRICE = 0.001
-
-
 """A further probe is to lower the expected regret by so much: that repays a probe whose work is
 thrown away in a job of a thousand times its length."""
 
@@ -306,11 +264,7 @@ def _per_cent(noise: float) -> str:
 # Reads no clock and touches no device; the same readings always give the same answers.
 
 FINDER_METRICS = tuple(name for name in METRICS if name not in ("time", "power"))
-
-
 """Time and power alone have their best cap at an end."""
-
-
 NOISE = 0.01
 
 

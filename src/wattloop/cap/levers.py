@@ -53,8 +53,6 @@ def _number(word: str, levers: Sequence[Lever]) -> str | None:
 
 
 MOST_CAPS = 13
-
-
 STEPS_W = (5.0, 10.0, 20.0, 25.0, 50.0, 100.0, 200.0)
 
 

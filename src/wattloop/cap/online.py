@@ -18,29 +18,13 @@ from wattloop.core.errors import MeterUnavailable
 # of them that is far longer for its progress than usual, and is left out with its energy.
 
 GAP = 3.0
-
-
 """A step whose units take this many times as long as usual is not an ordinary step."""
-
-
 LEAST_GAP_S = 0.5
-
-
 """Shorter gaps are ordinary: a program that runs ahead of its GPU waits for it now and then."""
-
-
 BURST_S = 0.25
-
-
 """Steps are taken together until they are this long, to tell their usual pace."""
-
-
 BINS = 16
-
-
 SHORTEST_S = 0.5
-
-
 """Shorter intervals between two disturbances say little about power; longer ones are used."""
 
 
@@ -69,8 +53,6 @@ class SliceCost(NamedTuple):
 
 
 Energy = Callable[[float, float], tuple[float, float] | None]
-
-
 """(begin, end) -> joules and relative uncertainty of all devices; None when it is not known."""
 
 
@@ -168,8 +150,6 @@ def _bins(part: Sequence[ProgressStep], least_s: float) -> Iterator[tuple[float,
 # Fed with steps; sets caps through the function it is given; knows no device, thread or clock.
 
 MOST_RESTARTS = 2
-
-
 """Searches broken off in a row before one is taken as it is: such work is never the same."""
 
 

@@ -22,20 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
-
-
 CURVES = 12_000
-
-
 PHASES = 3
-
-
 CLOCKS = 64
-
-
 LOG_CAPS = np.linspace(np.log(0.15), np.log(2.5), 56)
-
-
 """Caps of the table: log of the cap over the power of the main phase at the highest clock."""
 
 

@@ -20,33 +20,15 @@ import numpy as np
 from wattloop.cap.prior import Array, CurveFamily
 
 SMOOTH, OWN, LENGTH = 0.01, 0.01, 0.25
-
-
 """Deviation of real curves from the family: smooth part, part of each cap (both relative), and
 over how much of a cap's logarithm the smooth part extends."""
-
-
 STATIC_SHARE = (0.06, 0.36)
-
-
 STATIC_DOUBT = 3.0
-
-
 """Static power is usually this share of the highest cap; curves with another weigh exp(-3)."""
-
-
 FEWEST = 5.0
-
-
 """Readings that fit fewer curves than this (effective number) count as noisier than they claim."""
-
-
 WIDENINGS = 6
-
-
 KEPT = 1_200
-
-
 """Curves of a belief."""
 
 

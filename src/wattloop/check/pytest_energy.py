@@ -27,8 +27,6 @@ from wattloop.core.settings import Settings
 from wattloop.core.units import format_change
 
 MARK_WORDS = {"below", "baseline", "repeats", "tolerance"}
-
-
 BAD = ("above", "regression")
 
 
@@ -206,11 +204,7 @@ def judged_baseline(found: EnergyOutcome, wishes: EnergyMark) -> None:
 
 
 UNREAD = "a sensor could not be read in every execution: they may be too short for it"
-
-
 """Said only where joules are lacking although there is a sensor."""
-
-
 SETTINGS = pytest.StashKey[Settings]()
 
 

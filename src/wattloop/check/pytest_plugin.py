@@ -25,14 +25,10 @@ if TYPE_CHECKING:
 
 HEADERS = ("test", "figure", "used", "against", "verdict")
 DEFAULT_FILE = "energy-baselines.json"
-
-
 MARK = (
     "energy(below=None, baseline=False, repeats=1, tolerance=None): measure this test; fail when "
     "it uses more than `below`, such as '12 J', or more than its baseline"
 )
-
-
 ENERGY = pytest.StashKey["Energy"]()
 
 

@@ -23,8 +23,6 @@ from wattloop.check.figures import FigureSeries, Kind
 # would decide.
 
 MOST_REPEATS = 1_000
-
-
 """More are not suggested."""
 
 

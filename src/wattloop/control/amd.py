@@ -19,23 +19,13 @@ from wattloop.meters.amd_gpu import AmdCard, find_cards
 from wattloop.meters.base import Context
 
 MICROWATTS_PER_W = 1e6
-
-
 LIMITS = ("min", "max", "default")
-
-
 MANUAL = "manual"
-
-
 LEVELS_PART, MODE_PART = "levels", "mode"
-
-
 MODES = (
     *("auto", "low", "high", MANUAL, "profile_standard", "profile_min_sclk", "profile_min_mclk"),
     *("profile_peak", "perf_determinism"),
 )
-
-
 CLOCKS = (("sm_clock", "pp_dpm_sclk"), ("memory_clock", "pp_dpm_mclk"))
 
 

@@ -39,8 +39,6 @@ SIBLINGS = (
 """Family and leaf of levers that come from one driver: without it all of them are missing."""
 
 VIRTUAL = "WATTLOOP_VIRTUAL_GPUS=1 gives a virtual GPU to try things on"
-
-
 NO_LEVER = (
     "no lever on this machine: it would need an NVIDIA or AMD GPU with its driver, RAPL "
     "power limits ('sudo modprobe intel_rapl_msr') or cpufreq; 'wattloop devices' says what is "

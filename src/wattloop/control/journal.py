@@ -42,18 +42,12 @@ from wattloop.core.errors import LeverError
 # Other files in the directory never block a session.
 
 VERSION = 1
-
-
 SUFFIX = ".journal"
-
-
 MOST_B, STRANGERS_MOST_B = 1 << 30, 1 << 20
 """A line has about 100 bytes. No sweep reaches this limit, and a user cannot fill another's
 memory."""
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
-
 Record = dict[str, Any]
 
 

@@ -288,8 +288,6 @@ def _same(link: Path, path: Path) -> bool:
 # cannot keep others from setting it.
 
 SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-
-
 MOST_B = 4_096
 """Limit of a lock file's size; the description of an owner is shorter."""
 

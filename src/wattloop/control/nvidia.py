@@ -68,8 +68,6 @@ class Card:
 
 
 ROOT_ONLY = "the NVIDIA driver lets only root set it"
-
-
 NO_GETTER = (
     "whether it is locked cannot be read: taken as not locked before, unlocked when restored"
 )

@@ -11,8 +11,6 @@ from wattloop.hardware.sysfs_file import read_text
 from wattloop.meters.base import Context
 
 MICROWATTS_PER_W = 1e6
-
-
 STEP_W = 0.126
 """Resolution of the registers, an eighth of a watt: a value is read back rounded to it."""
 

@@ -74,8 +74,6 @@ def _is_main_thread() -> bool:
 
 
 Report = Callable[[str], None]
-
-
 _said: set[str] = set()
 """Notes about the machine that this process has already printed."""
 

@@ -13,8 +13,6 @@ from wattloop.core.errors import LeverError
 from wattloop.core.user_code import user_path
 
 STATE_VARIABLE = "WATTLOOP_STATE_DIR"
-
-
 DEFAULT_PLACE = Path("/var/tmp/wattloop-control")
 """Survives a reboot, is the same for every user, and can be created by any user.
 
@@ -22,14 +20,8 @@ DEFAULT_PLACE = Path("/var/tmp/wattloop-control")
 """
 
 EVERYBODY = 0o1777
-
-
 COPY_VARIABLE = "WATTLOOP_STATE_COPY_DIR"
-
-
 ROOT_COPIES = Path("/var/lib/wattloop/levers")
-
-
 USER_COPIES = "/tmp/wattloop-levers-{uid}"
 """Not in the home: machines may share it, and values of levers belong to one machine."""
 

@@ -14,11 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 GUARDIAN_VARIABLE = "WATTLOOP_GUARDIAN"
-
-
 TRY_FOR_S = 10.0
-
-
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals to ignore: it ends with its owner, and a stop of both must not end it first."""
 

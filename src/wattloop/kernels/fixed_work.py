@@ -13,20 +13,10 @@ from wattloop.kernels.kernel import Kernel, dtype_named
 from wattloop.kernels.registry import BACKENDS, backend_named, kernel_named, size_of
 
 SECONDS = 10.0
-
-
 NOMINAL = {"cpu": (10e9, 5e9), "gpu": (40e12, 2e12)}
-
-
 """FLOP/s and B/s of a middling device, which only decide how many runs are a sensible number."""
-
-
 DRAWING = 60.0
-
-
 """Drawing a random point costs about so many times its four operations."""
-
-
 DEFAULT_SIZE = {"cpu": "small", "gpu": "large"}
 
 

@@ -37,11 +37,7 @@ def _field(path: Path, name: str) -> int | None:
 
 
 SCRATCH = 1.5
-
-
 """Frameworks hold temporary arrays in addition to a kernel's own."""
-
-
 ALWAYS_B = 64 * 2**20
 
 

@@ -18,16 +18,12 @@ from wattloop.sweep.spec import SweepSpec, SweepWorkload
 from wattloop.trials.trial import Trial
 
 DEFAULT = "default"
-
-
 TECHNIQUES = (
     ("power_limit", "power cap"),
     ("clock", "clock"),
     ("frequency", "clock"),
     ("governor", "governor"),
 )
-
-
 """End of a lever's name -> how the literature calls setting it."""
 
 
@@ -134,11 +130,7 @@ def _label(value: Setting, unit: str) -> str:
 
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-
-
 GPU_SIGNS = ("{gpus}", "{gpu_list}")
-
-
 """Replaced in a command by the number of GPUs of a point, and by their names."""
 
 

@@ -13,8 +13,6 @@ from wattloop.sweep.spec import Repeats
 from wattloop.trials.outcome import SCOPES, TrialOutcome
 
 FAILURES_LIMIT = 2
-
-
 """A point that failed this often, and more often than it worked, is not tried again: some settings
 do not work on some machines."""
 
@@ -135,14 +133,8 @@ LABELS = {
     "edp": "EDP",
     "ed2p": "ED2P",
 }
-
-
 ENERGY, TIME, EDP = Compared("energy"), Compared("time"), Compared("edp")
-
-
 GAIN_MINUS_LOSS = Compared("gain_minus_loss")
-
-
 COMPARED = (
     ENERGY,
     TIME,
@@ -153,8 +145,6 @@ COMPARED = (
     Compared("eds", 1.5),
     Compared("eds", 2.0),
 )
-
-
 """What is reported of every point. EDS(1.5) and EDS(2) as in Koszczal et al."""
 
 

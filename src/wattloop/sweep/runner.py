@@ -157,14 +157,8 @@ def _left(means: Sequence[float | None], missing: Sequence[int]) -> float | None
 
 
 KIND = "sweep"
-
-
 WARM_UP = "warm-up"
-
-
 MAY_PASS = (TrialStatus.FAILED, TrialStatus.KILLED)
-
-
 """Programs that fail now and then are tried twice; a hang has cost a whole time limit already."""
 
 

@@ -27,11 +27,7 @@ from wattloop.sweep.result import (
 )
 
 Row = dict[str, Any]
-
-
 SECOND = {"gpu": "cpu", "cpu": "dram"}
-
-
 """Second component: the host's CPU for a GPU, the memory for a CPU."""
 
 

@@ -11,8 +11,6 @@ from wattloop.core.errors import DeviceBusy, StoreUnwritable
 from wattloop.store.database import Store
 
 TRIAL_VARIABLE = "WATTLOOP_TRIAL"
-
-
 """Set for every program of a trial, as `EXPERIMENT/KEY`; its children inherit it."""
 
 

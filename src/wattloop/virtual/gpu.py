@@ -76,14 +76,8 @@ def refusal_to_set(now: TimelineSegment) -> str:
 
 
 SLICE_S = 0.1
-
-
 """Work looks at the card's limits this often, so that a cap set meanwhile takes effect."""
-
-
 CONTEXT_B = 0.5e9
-
-
 """What a CUDA context occupies."""
 
 

@@ -22,14 +22,8 @@ from wattloop.virtual.physics import IDLE, Activity
 from wattloop.virtual.timeline import NO_OWNER, WorkOwner
 
 SLICE_S = 0.05
-
-
 """Limits are looked at this often, so that a cap set meanwhile takes effect."""
-
-
 ENERGY_STEPS = 60
-
-
 """Cards are integrated exactly; host, fans and supplies move slowly."""
 
 

@@ -179,20 +179,10 @@ def first_number(context: Context) -> int:
 
 
 PERIOD_S = 0.1
-
-
 """A Yokogawa WT310E gives a value every 100 ms, the mean of that time."""
-
-
 KNOWN_ERROR = 0.001
-
-
 """Its basic accuracy; here the spread of the readings."""
-
-
 NOISE_STREAM = 1_000
-
-
 """Beyond every card's own."""
 
 

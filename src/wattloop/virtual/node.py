@@ -21,8 +21,6 @@ from wattloop.virtual.physics import IDLE, Activity, CardModel, OperatingPoint
 # at its default limit.
 
 GOLD = ((0.0, 0.80), (0.1, 0.84), (0.2, 0.88), (0.5, 0.92), (1.0, 0.88))
-
-
 """(load, efficiency) of an 80 PLUS Gold power supply at 230 V; below 20% load assumed."""
 
 
@@ -135,8 +133,6 @@ XCEPTION = TrainingJob(
         "Workshops, doi 10.1007/978-3-031-48803-0_1); fitted by benchmarks/document_004.py"
     ),
 )
-
-
 NODES: dict[str, NodeModel] = {
     "node004": NodeModel(
         name="node004",

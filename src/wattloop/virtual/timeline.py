@@ -183,13 +183,9 @@ class MemoryTimeline:
 # torn last record is ignored.
 
 PATIENCE_S = 2.0
-
-
 """No change takes as long. A caller that still waits restores a cap from a signal handler, in a
 program that was interrupted while it held the lock and continues only after the handler.
 """
-
-
 LOOK_EVERY_S = 0.0005
 
 
@@ -297,14 +293,8 @@ class FileTimeline:
 
 
 _FIELDS = tuple(TimelineSegment.__dataclass_fields__)
-
-
 _RECORD = struct.Struct(f"<{1 + len(_FIELDS)}d")
-
-
 _NUMBERS = frozenset(float(number) for number in range(1_024))
-
-
 """Numbers that a card can have; a record that begins with another is none of ours."""
 
 

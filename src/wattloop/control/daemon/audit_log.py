@@ -26,14 +26,10 @@ from wattloop.control.daemon.request_rate import Rate
 from wattloop.core.errors import ConfigError
 
 TURN_OVER_B = 10 << 20
-
-
 KEPT = 5
 """Older files next to it: `control.jsonl.1` is the newest of them."""
 
 REFUSALS = ("refused", "cut_off", "turned_away")
-
-
 LINES_PER_S, BURST = 1 / 6, 300
 """Per user, of changes and of refusals each: 4 MB a day at most."""
 

@@ -88,17 +88,9 @@ def _command(pid: int) -> str:
 # the daemon restores its levers when it ends.
 
 VERSION = 1
-
-
 SOCKET_VARIABLE = "WATTLOOP_CONTROL_SOCKET"
-
-
 DEFAULT_SOCKET = Path("/run/wattloop/control.sock")
-
-
 REQUEST_MOST_B = 4_096
-
-
 REPLY_MOST_B = 1 << 20
 """A machine of 16 GPUs describes its 50 levers in 40 kB."""
 
