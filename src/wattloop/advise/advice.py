@@ -12,14 +12,11 @@ class Advice:
 
     Attributes:
         rule: who says so: `idle-gpu`, `cap-too-high`, ...
-        title: in a few words.
-        text: what was seen and what to do, in a sentence or two.
         saving_j: joules that a run like this one would save; None where only its carbon changes.
         saving_share: the same as a part of the run's energy, or of its carbon.
         time_change_share: how much longer (above 0) or shorter it would take; None: not known.
         evidence: the figures it rests on, each with its name.
         source: where the saving comes from: a sweep with its date, a prediction, this run itself.
-        command: what confirms it; empty where nothing needs to be tried.
         saving_g: grams of CO2e, for an advice that changes when and not what is run.
     """
 
@@ -41,7 +38,6 @@ class Advice:
 
     @property
     def line(self) -> str:
-        """One line for a summary."""
         what = "its carbon" if self.saving_j is None else "the run's energy"
         saves = f"about {self.saving_share:.0%} of {what}{self.time_words}"
         return f"{self.title}: {saves}, {self.source}"

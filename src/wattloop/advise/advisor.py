@@ -54,7 +54,6 @@ def advice_on(store: Store, record: RunRecord, settings: Settings | None = None)
 
 
 def _marked(advice: Advice, facts: RunFacts) -> Advice:
-    """Mark readings that are not measured."""
     result = facts.record.result
     gpus = () if result is None else result.scope_domains(Scope.GPU)
     kinds = sorted({d.provenance.value for d in gpus} - {Provenance.MEASURED.value})

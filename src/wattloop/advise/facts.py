@@ -28,9 +28,7 @@ class IdleNode(NamedTuple):
     """From the end of a run to the next one that was measured on the machine.
 
     Attributes:
-        waited_s: seconds in between.
         power_w: of the idle machine, of the devices that its idle line covers.
-        source: of that power.
     """
 
     waited_s: float
@@ -109,10 +107,7 @@ class Precision(NamedTuple):
 def recorded_precision(
     record: RunRecord, events: Iterable[Mapping[str, Any]] = ()
 ) -> Precision | None:
-    """From an integration, the tags or the command line; None where they say nothing.
-
-    What contradicts itself says nothing either.
-    """
+    """Return what integration, tags or command line say; None where they contradict each other."""
     found = [
         Precision(name, "the training loop")
         for event in events
@@ -241,7 +236,6 @@ def _of_sweep(experiment: Experiment) -> TriedCap | None:
 
 
 def _only_capped(point: Mapping[str, Any], cap: str, axes: Mapping[str, Any]) -> bool:
-    """Return True if every other lever stands at its default."""
     levels = point.get("levels") or {}
     others = (name for name in levels if name != cap)
     return cap in levels and all(levels[n] == axes.get(n, {}).get("default") for n in others)
@@ -271,7 +265,6 @@ def _of_search(experiment: Experiment) -> TriedCap | None:
 
 
 def _interval(value: Any) -> tuple[float, float, float]:
-    """Mean, low and high, as a list or with names."""
     if isinstance(value, Mapping):
         numbers = [float(v) for v in value.values()]
     else:
@@ -295,12 +288,9 @@ class RunFacts:
     """One run.
 
     Attributes:
-        record: what is stored of it.
         energy_j, duration_s: of the run; both above 0.
         gpus: those whose power and limit are known.
-        settings: of the caller; they name the carbon series.
         steps: training steps, also of programs that measured themselves within this run.
-        precision: of the arithmetic, if recorded.
         tried: caps that sweeps and cap searches of the same command found best.
         node: what the machine did after the run.
     """
@@ -338,20 +328,13 @@ class RunFacts:
 
     @property
     def command(self) -> list[str]:
-        """What was run; empty for a program that measured itself."""
         return list(self.record.command or ())
 
 
 def read_facts(
     store: Store, record: RunRecord, settings: Settings | None = None
 ) -> RunFacts | None:
-    """The facts of a run; None when it goes on, or nothing was measured.
-
-    Args:
-        store: where its samples are, and other runs, sweeps and searches.
-        record: the run.
-        settings: of the caller; default: those that the run was measured with.
-    """
+    """Return the facts of a run; None while it continues, or when nothing was measured."""
     result = record.result
     if record.status is RunStatus.RUNNING or result is None or not record.counted:
         return None

@@ -32,14 +32,9 @@ class GpuFacts:
     """One GPU.
 
     Attributes:
-        product: the maker's name.
         card: its figures, where the table of GPUs has it.
         limit_w: power limit when the run began.
-        energy_j: of the whole run.
-        power: watts over time.
         signals: `utilisation`, `memory_utilisation`, `sm_clock`, `memory_used`, ...
-        idle: its power without work.
-        duration_s: of the run.
     """
 
     name: str
@@ -55,12 +50,10 @@ class GpuFacts:
 
     @property
     def label(self) -> str:
-        """`GPU 1`."""
         return self.name.replace("gpu:", "GPU ")
 
     @property
     def room_w(self) -> float:
-        """From idle up to the limit."""
         return max(1.0, self.limit_w - self.idle.watts)
 
     @property
@@ -82,12 +75,10 @@ class GpuFacts:
         return _from_power(self.power, self.idle.watts, self.limit_w)
 
     def mean(self, signal: str, span: TraceInterval) -> float | None:
-        """Mean of a signal in a part of the run; None where it was not read."""
         trace = self.signals.get(signal)
         return None if trace is None else trace.within(span).mean()
 
     def busy_share(self, span: TraceInterval) -> float:
-        """Share of the time in which it worked."""
         return self.load.within(span).mean() or 0.0
 
     def power_share(self, span: TraceInterval) -> float:
@@ -110,15 +101,7 @@ def gpu_facts(
     duration_s: float,
     application: Mapping[str, Any] | None,
 ) -> GpuFacts | None:
-    """Everything of one GPU; None where its limit or its curve is not known.
-
-    Args:
-        domain: its energy in the run.
-        power: its curve.
-        signals: by their last word.
-        duration_s: of the run.
-        application: what the machine's idle line says of the domain, if there is one.
-    """
+    """Return everything of one GPU; None where its limit or its power curve is unknown."""
     limit_w = domain.tdp_w
     if not limit_w or domain.energy_j is None or len(power.values) < FEW:
         return None

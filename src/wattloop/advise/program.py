@@ -10,13 +10,7 @@ from wattloop.advise.facts import RunFacts
 def run_again(
     facts: RunFacts, *, options: Sequence[str] = (), more: Mapping[str, str] | None = None
 ) -> str:
-    """`wattloop run -- CMD`; empty for a program that measured itself.
-
-    Args:
-        facts: of the run.
-        options: for `wattloop run`.
-        more: arguments of the program -> what they become.
-    """
+    """Return `wattloop run -- CMD` with changed arguments; empty if it measured itself."""
     if not facts.command:
         return ""
     words = _changed(facts.command, more or {})

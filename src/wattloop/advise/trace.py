@@ -41,7 +41,6 @@ class SignalTrace(NamedTuple):
         return cls(tuple(kept_s), tuple(kept))
 
     def within(self, span: TraceInterval) -> "SignalTrace":
-        """The readings in a part of the run."""
         low = bisect_left(self.times_s, span.begin_s)
         high = bisect_right(self.times_s, span.end_s)
         return SignalTrace(self.times_s[low:high], self.values[low:high])

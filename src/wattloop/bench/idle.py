@@ -57,11 +57,7 @@ class IdleByThreads(NamedTuple):
 
 
 def idle_line(session: Session, how: str, device: str, on_window: Callable[[], None]) -> IdlePower:
-    """`stored` or `fit`; `auto` takes what is stored, else fits; `none` leaves idling in.
-
-    Raises:
-        MeterUnavailable: `stored`, and nothing is.
-    """
+    """Return the idle line: `stored`, `fit`, `auto` (stored, else fit) or `none`."""
     if how == "none":
         return IdlePower({}, "idle energy is not subtracted")
     if how in ("auto", "stored"):

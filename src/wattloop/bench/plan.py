@@ -16,16 +16,11 @@ from wattloop.kernels.worker_process import Case, KernelJob
 
 
 def usable_cpus() -> list[int]:
-    """CPUs this process may use."""
     return sorted(os.sched_getaffinity(0))
 
 
 def pinned(threads: int, host: Host, cpus: list[int]) -> tuple[int, ...]:
-    """So many of `cpus`, on as many cores as possible.
-
-    Raises:
-        ConfigError: there are fewer.
-    """
+    """So many of `cpus`, on as many cores as possible. Raises ConfigError: there are fewer."""
     if not 1 <= threads <= len(cpus):
         raise ConfigError(
             f"--threads {threads}: this process may use {len(cpus)} CPU(s); give 1 to {len(cpus)}"
@@ -58,14 +53,10 @@ class BenchRequest:
     """A checked request.
 
     Attributes:
-        kernels: in order.
         backends: named by the person; empty means all that are installed.
         styles: named by the person; empty means all of a framework's.
         threads: CPU threads; empty means the framework's habit: all of them.
         sizes: words such as `small`, `gemm=4096`, or a number where there is one kernel.
-        dtype: number format.
-        device: where.
-        seconds: measured per kernel.
     """
 
     kernels: tuple[str, ...]
@@ -91,11 +82,7 @@ class BenchRequest:
         seconds: float | None = None,
         host: Host | None = None,
     ) -> "BenchRequest":
-        """From words of a command line.
-
-        Raises:
-            ConfigError: an unknown word, or a number out of range; the message lists known ones.
-        """
+        """Parse words of a command line. Raises ConfigError, with the known words."""
         place = chosen_device(device, host or Host.from_environment())
         dtype_named(dtype)
         named = tuple(words(backends))
@@ -118,11 +105,6 @@ class BenchRequest:
 
 
 def problems_of(choice: BenchRequest) -> dict[str, list[Kernel]]:
-    """Every kernel at the sizes asked for.
-
-    Raises:
-        ConfigError: unknown kernel or size, or one out of range.
-    """
     kinds = {name: kernel_named(name) for name in choice.kernels}
     asked: dict[str, list[str]] = {name: [] for name in kinds}
     for word in choice.sizes:
@@ -190,7 +172,6 @@ class BenchPlan:
 
     @property
     def measurements(self) -> int:
-        """Kernels to measure, over all jobs."""
         return sum(len(job.cases) for job in self.jobs)
 
     @property
@@ -201,11 +182,7 @@ class BenchPlan:
 
 
 def make_plan(choice: BenchRequest, host: Host) -> BenchPlan:
-    """A job for every framework, style and number of threads.
-
-    Raises:
-        ConfigError: more threads than CPUs, more memory than there is, or nothing left to run.
-    """
+    """Return a job for every framework, style and number of threads. Raises ConfigError."""
     problems = [p for group in problems_of(choice).values() for p in group]
     device = choice.device.kind
     if device == "cpu":

@@ -39,7 +39,6 @@ class BenchRecord:
     experiment_id: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` writes."""
         peaks, points = roofline(self.results)
         shares = {id(p.result): p for p in points}
         return {
@@ -79,11 +78,7 @@ class BenchRecord:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "BenchRecord":
-        """Return the record of plain data made by `to_dict`; derived values are computed again.
-
-        Raises:
-            ConfigError: not a file of ours, or of a newer version.
-        """
+        """Convert back from `to_dict`; derived values are computed again. Raises ConfigError."""
         version = data.get("version")
         if not isinstance(version, int) or "results" not in data:
             raise ConfigError("this is not what 'wattloop bench --json' writes")
@@ -142,7 +137,6 @@ class BenchRecorder:
         self._try(write)
 
     def end(self, status: str, record: BenchRecord | None = None) -> None:
-        """Say how it ended, and keep what belongs to all results."""
         experiment_id = self.experiment_id
         if experiment_id is None:
             return
@@ -164,11 +158,7 @@ FACTS = ("idle", "idle_by_threads", "left_out", "machine", "missing", "warnings"
 
 
 def kept_record(store: Store, reference: str) -> BenchRecord:
-    """Return the stored results of an earlier session; `last` is the newest.
-
-    Raises:
-        ExperimentNotFound: there is none of that name.
-    """
+    """Return the stored results of an earlier session; `last` is the newest."""
     experiment = find_experiment(store, reference, KIND)
     trials = read_trials(store, experiment.experiment_id)
     return BenchRecord.from_dict(

@@ -12,12 +12,7 @@ class ScopeEnergy:
     """Joules of one part of the machine over the measured stretch.
 
     Attributes:
-        energy_j: measured.
-        uncertainty_j: half-width.
         application_j: without what idling would have used (eq. 3.2); None without an idle line.
-        application_uncertainty_j: half-width.
-        provenance: of the weakest domain.
-        domains: whose joules these are.
     """
 
     energy_j: float
@@ -70,12 +65,10 @@ class KernelResult:
 
     @property
     def ok(self) -> bool:
-        """Return True if it has a time."""
         return self.status == "ok"
 
     @property
     def scope(self) -> str:
-        """The part of the machine that does the work."""
         return "gpu" if self.device.startswith("gpu") else "cpu"
 
     @property
@@ -85,24 +78,20 @@ class KernelResult:
 
     @property
     def gflops(self) -> float | None:
-        """10^9 floating-point operations a second."""
         return self.flops / self.time_s / 1e9 if self.time_s else None
 
     @property
     def gb_s(self) -> float | None:
-        """10^9 bytes read and written a second; None where no data has to be moved."""
         if not self.time_s or not self.bytes_moved:
             return None
         return self.bytes_moved / self.time_s / 1e9
 
     @property
     def burst_gflops(self) -> float | None:
-        """10^9 operations a second in a burst; None on a CPU."""
         return self.flops / self.burst_time_s / 1e9 if self.burst_time_s else None
 
     @property
     def burst_gb_s(self) -> float | None:
-        """10^9 bytes a second in a burst; None on a CPU, or without data to move."""
         if not self.burst_time_s or not self.bytes_moved:
             return None
         return self.bytes_moved / self.burst_time_s / 1e9
@@ -117,19 +106,16 @@ class KernelResult:
         return None if found is None or not self.runs else found.energy_j / self.runs
 
     def application_j(self, scope: str | None = None) -> float | None:
-        """Joules per run without idling."""
         found = self.scopes.get(scope or self.scope)
         if found is None or found.application_j is None or not self.runs:
             return None
         return found.application_j / self.runs
 
     def uncertainty_j(self, scope: str | None = None) -> float | None:
-        """Half-width of `energy_j`."""
         found = self.scopes.get(scope or self.scope)
         return None if found is None or not self.runs else found.uncertainty_j / self.runs
 
     def edp_js(self, scope: str | None = None) -> float | None:
-        """Energy times delay of one run, J s."""
         energy_j = self.energy_j(scope)
         if energy_j is None or self.time_s is None:
             return None
@@ -141,12 +127,10 @@ class KernelResult:
 
     @property
     def key(self) -> str:
-        """What tells it from the others of its session."""
         where = f"{self.device} {self.threads}"
         return f"{self.kernel} {self.size} {self.dtype} {self.backend} {self.style} {where}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, derived figures of each scope included."""
         data = {f.name: getattr(self, f.name) for f in fields(self)}
         return data | {
             "warnings": list(self.warnings),
@@ -171,7 +155,6 @@ class KernelResult:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "KernelResult":
-        """Inverse of `to_dict`."""
         mine = {f.name for f in fields(cls)}
         part_fields = {f.name for f in fields(ScopeEnergy)}
         known = {name: value for name, value in data.items() if name in mine}

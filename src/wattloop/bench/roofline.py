@@ -55,7 +55,6 @@ class RooflinePoint(NamedTuple):
 
 
 def peaks_of(results: Iterable[KernelResult], device: str, dtype: str) -> Peaks:
-    """The best of this session on one device."""
     here = [r for r in results if r.ok and r.device == device]
     gemms = [r for r in here if r.kernel == "gemm" and r.dtype == dtype]
     triads = [r for r in here if r.kernel == "triad"]

@@ -59,11 +59,7 @@ class KernelBench:
     """A plan being done.
 
     Attributes:
-        plan: what to do.
-        session: the watcher whose readings are used.
-        idle: what to take off.
         listener: told what is being run, and each result as it comes.
-        timeout_s: how long a kernel may take in all.
     """
 
     plan: BenchPlan

@@ -160,19 +160,14 @@ class CapTuner:
         self._steps.append(ProgressStep(self._now_s(), None))
 
     def attach(self, meter: TrainingMeter) -> Self:
-        """Take steps, interruptions and the end from a meter, and so from a framework's callback:
-        `CapTuner().attach(energy_callback.meter)`.
-        """
+        """Take steps, interruptions and the end from the meter of a framework's callback."""
         follow(meter, begin=self.begin, step=self.step, interrupt=self.interrupt, end=self.end)
         return self.begin() if meter.session is not None else self
 
     # -- beginning and end -----------------------------------------------------------------
 
     def begin(self) -> Self:
-        """Take the GPUs and begin to look; says why where that is not possible.
-
-        After `end` it can begin again, for another training.
-        """
+        """Lock the GPUs and begin the search; `fault` says why where that is not possible."""
         if os.environ.get("LOCAL_RANK", "0") not in ("", "0"):
             self.fault = "another process of this job sets the caps of this machine"
         elif self.fault is None:
@@ -196,11 +191,7 @@ class CapTuner:
         return self
 
     def end(self) -> CapChoice | None:
-        """Put everything back; the cap that was found. Ending twice changes nothing.
-
-        Where the search has not ended by then it is the best cap so far, `unfinished`; `reason`
-        says why, and why there is none where no probe has ended.
-        """
+        """Restore everything; return the cap found, `unfinished` if the search was not over."""
         if os.getpid() != self._pid:  # a fork that loads data: locks may be held for ever here
             return self.choice
         self._stop.set()

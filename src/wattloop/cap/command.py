@@ -59,12 +59,9 @@ class CapRun:
     """Runs a command once and finds its cap meanwhile.
 
     Args:
-        job: what is searched for.
         progress: pattern of the lines that tell of progress.
         precision, most_s: of each probe, relative; and the longest one lasts.
         apply: whether the cap found is kept for the rest of the run.
-        echo: whether what the command prints is shown.
-        report: told what happens, for people.
     """
 
     def __init__(
@@ -131,7 +128,7 @@ class CapRun:
     # -- inside ----------------------------------------------------------------------------
 
     def _followed(self, output: Path) -> str:
-        """Run the command while the tuner works; return what went wrong, if anything."""
+        """Run the command while the tuner works; return the failure of the command, if any."""
         output.touch()
         ended = threading.Event()
         reader = threading.Thread(target=self._follow, args=(output, ended), daemon=True)
@@ -150,7 +147,6 @@ class CapRun:
         return "" if status is TrialStatus.OK else str(facts.get("message") or status.value)
 
     def _follow(self, output: Path, ended: threading.Event) -> None:
-        """Read what is printed as it comes."""
         rest = ""
         with output.open("r", errors="replace", newline="") as file:
             while True:

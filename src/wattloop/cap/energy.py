@@ -50,11 +50,7 @@ def devices_energy(
 
 
 def job_energy_j(outcome: TrialOutcome, devices: Sequence[str]) -> tuple[float, float]:
-    """Joules of the devices over a trial, and their relative uncertainty (1 sigma).
-
-    Raises:
-        ConfigError: one of them was not read, or not all the time.
-    """
+    """Return joules of the devices over a trial and their relative sigma. Raises ConfigError."""
     domains = {str(d["name"]): d for d in outcome.domains}
     missing = [name for name in devices if domains.get(name, {}).get("energy_j") is None]
     if missing:

@@ -43,12 +43,7 @@ class MeasuredCurve:
 
 
 def read_curves(table: str | Path, fewest_caps: int = 2) -> list[MeasuredCurve]:
-    """Curves of a CSV file; rows of the same workload and cap are averaged.
-
-    Raises:
-        ConfigError: no such file, a column or a number is missing, or a workload has too few
-            caps.
-    """
+    """Read the curves of a CSV file; rows of one workload and cap are averaged."""
     path = user_path(str(table))
     rows: dict[tuple[str, ...], dict[float, list[tuple[float, float]]]] = {}
     try:
@@ -151,11 +146,7 @@ def evaluate(
     seeds: int = SEEDS,
     advance: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Replay the finder on every curve, with several draws of noise where there is noise.
-
-    `noise` is the relative standard deviation of every reading of time and of power; `advance` is
-    called after each search.
-    """
+    """Replay the finder on every curve with relative `noise`, calling `advance` after each."""
     done: list[Replayed] = []
     for replayed in replays(curves, metric, k, noise, seeds=seeds):
         done.append(replayed)
@@ -216,7 +207,6 @@ def replays(
 def exhaustive_choice(
     curve: MeasuredCurve, metric: str, k: float, noise: float, draw: np.random.Generator
 ) -> int:
-    """Return the cap with the smallest reading when every cap is tried once."""
     readings = [_read(curve, index, noise, draw) for index in range(len(curve.caps_w))]
     seen = MeasuredCurve(
         curve.key, curve.caps_w, tuple(t for t, _ in readings), tuple(p for _, p in readings)
@@ -235,13 +225,11 @@ def true_values(curve: MeasuredCurve, metric: str, k: float) -> list[float]:
 
 
 def share_within(regrets: Sequence[float], close: float = CLOSE) -> float | None:
-    """Share of regrets of at most `close`."""
     return sum(regret <= close for regret in regrets) / len(regrets) if regrets else None
 
 
 def _read(
     curve: MeasuredCurve, index: int, noise: float, draw: np.random.Generator
 ) -> tuple[float, float]:
-    """Time and power as an instrument with relative noise shows them."""
     factors = np.exp(noise * draw.standard_normal(2))
     return curve.time_s[index] * float(factors[0]), curve.power_w[index] * float(factors[1])

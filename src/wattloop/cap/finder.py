@@ -37,11 +37,9 @@ class CapChoice:
 
     Attributes:
         energy_gain_pct, time_loss_pct: against the highest cap, of all devices under the cap.
-        metric_gain_pct: how much smaller the metric is.
         expected_regret_pct: how much worse than the best cap it is expected to be.
         certainty: probability that it is within 2% of the best cap.
         flat: whether no cap changes anything; then the lowest is taken.
-        probes: how many were told.
         why: why no more were asked for; empty while more would help.
         unfinished: whether the work ended while more were asked for; then it is the best so far.
     """
@@ -151,10 +149,7 @@ def next_probe(
 def further_probe(
     belief: CurveSurrogate, tried: Collection[int], metric: str, k: float, noise: float, seed: int
 ) -> Further | None:
-    """Return the value of one more probe; None where nothing is left to learn.
-
-    A cap that was tried counts as any other: its curve keeps its deviation, the noise is new.
-    """
+    """Return the best further probe, also of a cap that was tried; None if nothing is to learn."""
     ahead = _outlooks(belief, tried, metric, k, noise, seed, MORE_OUTCOMES)
     best = min(ahead, key=lambda x: x.after, default=None)
     if best is None:
@@ -215,10 +210,7 @@ thrown away in a job of a thousand times its length."""
 
 
 def most_allowed(caps: int, asked: int | None, noise: float) -> int:
-    """Probes at most: `asked`, else the usual number; with noisy readings one per cap.
-
-    Never more than `caps`, which is what trying every cap takes.
-    """
+    """Return the most probes: `asked`, else the usual number; with noisy readings one per cap."""
     if asked is not None:
         return min(asked, caps)
     return caps if round(noise, 3) > NOISY else min(USUAL, caps)
@@ -243,7 +235,6 @@ def enough(choice: CapChoice, further: Further | None, noise: float) -> str:
 
 
 def why_on(choice: CapChoice, noise: float) -> str:
-    """Said when a search goes on after the usual probes."""
     return (
         f"readings are {_per_cent(noise)} apart and the choice is "
         f"{choice.expected_regret_pct:.1f}% from the best cap on average: probing on"
@@ -290,7 +281,6 @@ class CapFinder:
     Args:
         caps_w: caps that may be set, per device; the highest is the reference.
         metric: `energy`, `edp`, `ed2p`, `eds` or `gain_minus_loss`.
-        k: of EDS.
         noise: relative standard deviation of a reading of time or of power, where `tell` does not
             say.
         devices: how many devices share the energy, each under the same cap.
@@ -341,7 +331,6 @@ class CapFinder:
 
     @property
     def reference_w(self) -> float:
-        """The highest cap: what others are compared with."""
         return self.caps_w[-1]
 
     def ask(self) -> float | None:
@@ -369,11 +358,7 @@ class CapFinder:
     def tell(
         self, cap_w: float, time_s: float, energy_j: float, noise: float | None = None
     ) -> None:
-        """What one cap took; a cap may be told several times.
-
-        Raises:
-            ConfigError: not one of the caps, not positive numbers, or a noise below 0.
-        """
+        """Add the time and energy of a cap; a cap may be told several times. Raises ConfigError."""
         if float(cap_w) not in self.caps_w:
             known = ", ".join(f"{cap:g}" for cap in self.caps_w)
             raise ConfigError(f"{cap_w:g} W is none of the caps of this search ({known})")
@@ -387,16 +372,11 @@ class CapFinder:
         self._belief, self._why, self.why_on = None, "", ""
 
     def best(self) -> CapChoice:
-        """The best cap as far as known, with its gains against the reference.
-
-        Raises:
-            ConfigError: nothing was told yet.
-        """
+        """Return the best cap so far and its gains. Raises ConfigError without probes."""
         return choose(self.belief, self.caps_w, self.metric, self.k, len(self.probes), self._why)
 
     @property
     def belief(self) -> CurveSurrogate:
-        """What is believed of the curve."""
         if not self.probes:
             raise ConfigError("nothing was tried yet: tell the finder what a cap took")
         if self._belief is None:
@@ -413,7 +393,6 @@ class CapFinder:
         return self._belief
 
     def family(self) -> CurveFamily:
-        """The curves that are possible before anything is told."""
         return physical_curves()
 
     @property
@@ -440,7 +419,6 @@ class CapFinder:
         return further.cap
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything that `from_dict` needs, as plain data for JSON."""
         return {
             "caps_w": self.caps_w,
             "metric": self.metric,
@@ -454,7 +432,6 @@ class CapFinder:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "CapFinder":
-        """A finder that goes on where the other was."""
         options = {name: value for name, value in data.items() if name != "probes"}
         finder = cls(**options)
         for probe in data["probes"]:

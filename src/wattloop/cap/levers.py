@@ -69,15 +69,12 @@ class CapPlan:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """`gpu:0`, as meters call them."""
         return tuple(lever.name.partition("/")[0] for lever in self.levers)
 
     def settings(self, cap_w: float) -> dict[str, float]:
-        """The value of each lever."""
         return {lever.name: cap_w for lever in self.levers}
 
     def writes(self, cap_w: float) -> list[str]:
-        """Return the writes of setting a cap, as text."""
         return [line for x in self.levers for line in x.write_text(cap_w).splitlines()]
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,20 +88,13 @@ def cap_plan(
     *,
     named: str = "--caps",
 ) -> CapPlan:
-    """Caps that every chosen GPU accepts.
+    """Return caps that every chosen GPU accepts: `100:250:25`, or values with commas, in W or %.
 
     Without `caps` they are round numbers from the lowest the cards allow up to the present limit:
-    a limit that was lowered before is not raised.
-
-    Args:
-        levers: of this machine.
-        gpus: numbers with commas; all GPUs unless given.
-        caps: `100:250:25`, or values with commas, in W or % of the card's default limit.
-        named: what `caps` is called where a person gave it, or could.
+    a limit that was lowered before is not raised. `named` is the option's name in messages.
 
     Raises:
-        ConfigError: no GPU with a power limit, or one that may not be set, with what would help; or
-            caps outside the limits of a card.
+        ConfigError: no GPU with a power limit that may be set, or caps outside its limits.
     """
     chosen = levers_named(
         levers, "gpu/power_limit" if gpus is None else f"gpu:{_numbers(gpus)}/power_limit"
@@ -147,7 +137,6 @@ def _numbers(gpus: str) -> str:
 
 
 def _accepted(value: str | float, levers: Sequence[Lever]) -> float:
-    """A cap as every card takes it."""
     taken = {parse_setting(value, lever) for lever in levers}
     numbers = [number for number in taken if isinstance(number, int | float)]
     if len(numbers) != 1:

@@ -44,7 +44,6 @@ class SliceCost(NamedTuple):
 
     @property
     def power_w(self) -> float:
-        """Average power of the devices together."""
         return self.energy_j / self.time_s
 
     def limit(self, other: "SliceCost", least: float) -> float:
@@ -63,7 +62,6 @@ class CapSlice:
     steps: list[ProgressStep] = field(default_factory=list)
 
     def stretches(self) -> list[Sequence[ProgressStep]]:
-        """Steps without anything long or interrupting in between."""
         usual_s = self._usual_s()
         found: list[list[ProgressStep]] = [[]]
         for step in self.steps:
@@ -94,11 +92,10 @@ class CapSlice:
 
     @property
     def clean_s(self) -> float:
-        """Time of ordinary steps so far."""
         return sum(part[-1].at_s - part[0].at_s for part in self.stretches())
 
     def taken(self, energy: Energy) -> SliceCost | None:
-        """What a unit took; None when there is too little to say."""
+        """Return the cost of a unit of progress; None when there is too little to say."""
         parts = self.stretches()
         lengths = [part[-1].at_s - part[0].at_s for part in parts]
         least_s = min(SHORTEST_S, max(lengths, default=0.0) / 2)
@@ -127,9 +124,7 @@ class CapSlice:
 
 
 def _bins(part: Sequence[ProgressStep], least_s: float) -> Iterator[tuple[float, float]]:
-    """Time and units of consecutive steps together, each at least so long; a step that alone is as
-    long stands alone.
-    """
+    """Yield time and units of consecutive steps, together at least `least_s` long."""
     length_s = units = 0.0
     for a, b in itertools.pairwise(part):
         step_s = b.at_s - a.at_s
@@ -160,7 +155,6 @@ class OnlineRules:
     Attributes:
         settle_s: after a change of cap this long is not counted.
         least_s, most_s: how long a probe lasts at least and at most, in ordinary steps.
-        least_steps: and how many steps at least.
         precision: a probe ends when time and energy are known this well (relative).
         lag_s: sensors show power this late.
         change: relative change of time or power of a step that means another workload.
@@ -199,8 +193,6 @@ class OnlineCapFinder:
     Args:
         new_finder: makes a finder, for the first search and for each after a change.
         set_cap: sets all devices to a cap; None puts them back to what they were.
-        energy: joules of all devices between two instants.
-        report: told what happens, for people.
         probed: called after every probe, to keep it.
         apply: whether to stay at the best cap; else the caps are put back when it is found.
     """
@@ -238,11 +230,7 @@ class OnlineCapFinder:
         self._silent_since_s: float | None = None
 
     def advance(self, steps: Sequence[ProgressStep], now_s: float) -> None:
-        """Take note of steps, in order of time, and do what is due.
-
-        Raises:
-            MeterUnavailable: the devices' energy has not been known for a long time.
-        """
+        """Add steps, in order of time, and act. Raises MeterUnavailable without energy for long."""
         if self.state is OnlineState.LEFT:
             return
         if self._cap_w is None:
@@ -264,7 +252,6 @@ class OnlineCapFinder:
             self._look_s = now_s + self.rules.least_s / 4
 
     def leave(self, why: str) -> None:
-        """Put the caps back and do nothing any more."""
         if self.state is not OnlineState.LEFT:
             self.state = OnlineState.LEFT
             self.unfinished = why if self.choice is None else ""
@@ -272,18 +259,13 @@ class OnlineCapFinder:
             self._report(why)
 
     def give_up(self, why: str, now_s: float) -> None:
-        """No more probes: the best cap so far where the usual ones were made, else none."""
         if self.state is OnlineState.PROBING and len(self.finder.probes) >= USUAL:
             self._found(now_s)
         else:
             self.leave(why)
 
     def work_ended(self, fault: str | None = None) -> None:
-        """No more steps will come: a search that goes on leaves the best cap that it knows.
-
-        Args:
-            fault: what ended the search before the work did, if anything.
-        """
+        """Conclude after the last step, or after a `fault`, with the best cap so far."""
         if self.state is OnlineState.PROBING:
             self.unfinished = fault or self._broken_off()
         if self.choice is None and self.finder.probes:
@@ -362,9 +344,7 @@ class OnlineCapFinder:
         self._ask(now_s)
 
     def _contradicted(self, cap_w: float, taken: SliceCost) -> bool:
-        """Whether the same work cannot have taken this and what was probed before: at a lower cap
-        nothing is faster or draws more, and at the same cap all is as it was.
-        """
+        """Return True if probes contradict each other: a lower cap faster or drawing more."""
         for other_w, other in self._taken.items():
             lower, higher = (taken, other) if cap_w < other_w else (other, taken)
             limit = taken.limit(other, self.rules.change)

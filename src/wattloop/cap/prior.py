@@ -96,7 +96,6 @@ class _Card:
         """From the lowest to 1."""
 
     def under_caps(self, caps: Array, share: Array, dynamic: Array) -> tuple[Array, Array]:
-        """Time and energy of one phase under each cap."""
         clock = self._highest_within(caps, share, dynamic)
         time = (1 - share) + share / clock
         return time, self.static * time + dynamic * self._work(clock)

@@ -38,7 +38,6 @@ class CapResult:
     """Result of a cap search.
 
     Attributes:
-        experiment_id: where the probes are kept.
         provenance: of the energy: `measured`, or `simulated` on the virtual GPU.
         failure: how the command failed after the cap had been found.
     """
@@ -103,9 +102,6 @@ class CapJob:
     """The command, caps and store of a search.
 
     Attributes:
-        experiment: from `open_search`.
-        settings: how to measure.
-        timeout_s: a run is ended after this long.
         window: the part of the command that counts; empty for all of it.
     """
 
@@ -123,11 +119,8 @@ class CapSearch:
     """Runs a command at the caps that a finder asks for.
 
     Args:
-        job: what is searched for.
         began: called with the cap and the number of the probe before each run.
         ended: called with the cap and what came of it.
-        outputs: folder for what the command prints; None shows it.
-        state_directory: where levers are journaled, for tests.
     """
 
     def __init__(
@@ -147,12 +140,7 @@ class CapSearch:
         self._provenance = ""
 
     def run(self) -> CapResult:
-        """Probe until nothing is asked; the caps are put back at the end, whatever happens.
-
-        Raises:
-            ConfigError: the command fails or hangs at some cap, or the GPUs' energy is not read.
-            LeverError: a cap cannot be set or put back.
-        """
+        """Probe until the finder is done; caps are restored. Raises ConfigError and LeverError."""
         identity = self._experiment.experiment_id
         forget_trials(self._store, identity, keep=("ok", "running"))
         set_experiment_status(self._store, identity, "running")

@@ -166,19 +166,17 @@ class _Process:
         self._free_scale = free_scale
 
     def log_likelihood(self, means: Array) -> Array:
-        """Of the readings, for each row of `means`."""
         residual = self._residual(means)[0]
         exponent: Array = -0.5 * np.sum((residual @ self._precision) * residual, axis=1)
         return exponent
 
     def mean(self, means: Array) -> Array:
-        """Each row pulled to the readings."""
         residual, scale = self._residual(means)
         pulled: Array = means + scale + residual @ self._gain.T
         return pulled
 
     def spread(self) -> Array:
-        """Times standard normal numbers: what remains unknown around a mean."""
+        """Return a matrix that turns standard normal numbers into what remains unknown."""
         sizes, directions = np.linalg.eigh(self._left_over)
         spread: Array = directions * np.sqrt(np.maximum(sizes, 0.0))
         return spread

@@ -112,11 +112,7 @@ class Baselines:
 
     @classmethod
     def read(cls, path: Path) -> "Baselines":
-        """Read a file.
-
-        Raises:
-            ConfigError: not there, not one of ours, damaged, or of a newer version.
-        """
+        """Read a file. Raises ConfigError: missing, foreign, damaged, or of a newer version."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -148,7 +144,6 @@ class Baselines:
 
     @classmethod
     def read_if_any(cls, path: Path) -> "Baselines":
-        """Read a file like `read`; a missing file is empty."""
         return cls.read(path) if path.exists() else cls()
 
     def put(self, name: str, baseline: Baseline) -> None:
@@ -168,11 +163,7 @@ class Baselines:
         return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
     def find(self, name: str, machine: Machine, *, other_machine: bool = False) -> Baseline:
-        """The baseline to compare with.
-
-        Raises:
-            NotComparable: none of that name, or only of other kinds of machine.
-        """
+        """Return the baseline to compare with. Raises NotComparable without one."""
         found = self.entries.get(name)
         if not found:
             there = ", ".join(repr(one) for one in sorted(self.entries)[:5]) or "none at all"

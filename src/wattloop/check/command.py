@@ -116,7 +116,6 @@ def _refuse_failed(done: CommandRun, number: int, of: int) -> None:
 
 @contextmanager
 def printing_aside() -> Iterator[None]:
-    """Redirect the output of started programs to standard error."""
     sys.stdout.flush()
     kept = os.dup(STDOUT)
     try:

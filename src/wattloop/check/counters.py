@@ -27,7 +27,6 @@ class ChildCounters:
         self._begin_s = _children_s()
 
     def end(self) -> dict[Kind, FigureReading]:
-        """CPU time, and instructions where they can be counted."""
         found = {Kind.CPU_TIME: FigureReading(_children_s() - self._begin_s)}
         return {**found, **_counted(self._counters)}
 
@@ -41,7 +40,6 @@ class OwnCounters:
         self._begin_s = time.process_time() + _children_s()
 
     def end(self) -> dict[Kind, FigureReading]:
-        """CPU time, and instructions where they can be counted."""
         used_s = time.process_time() + _children_s() - self._begin_s
         return {Kind.CPU_TIME: FigureReading(used_s), **_counted(self._counters)}
 

@@ -27,7 +27,6 @@ class Kind(StrEnum):
 
     @property
     def unit(self) -> str:
-        """The unit of its values."""
         return {"energy": "J", "instructions": "instructions"}.get(self.value, "s")
 
     @property
@@ -132,7 +131,6 @@ def judged_kind(kinds: Iterable[Kind]) -> Kind | None:
 
 
 def format_figure(kind: Kind, value: float) -> str:
-    """With its unit, for people."""
     if kind is Kind.ENERGY:
         return format_energy(value)
     if kind is Kind.INSTRUCTIONS:

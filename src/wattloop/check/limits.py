@@ -22,16 +22,11 @@ class Limit(NamedTuple):
     value: float
 
     def __str__(self) -> str:
-        """With its unit, for people."""
         return format_figure(self.kind, self.value)
 
 
 def limit(text: str) -> Limit:
-    """`12 J`, `3 Wh`, `250 ms` (CPU time) or `2e9 instructions`.
-
-    Raises:
-        ConfigError: no number, or a unit that is not known.
-    """
+    """Parse `12 J`, `3 Wh`, `250 ms` (CPU time) or `2e9 instructions`. Raises ConfigError."""
     try:
         found = quantity(
             str(text), *KINDS, what="a limit; write a number and J, kJ, Wh, ms, s or instructions"
@@ -44,11 +39,7 @@ def limit(text: str) -> Limit:
 
 
 def share(text: str | float, what: str) -> float:
-    """`5%` or `0.05` as a fraction.
-
-    Raises:
-        ConfigError: not a share between 0 and 1000%.
-    """
+    """`5%` or `0.05` as a fraction. Raises ConfigError: not a share between 0 and 1000%."""
     written = str(text).strip()
     try:
         value = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)

@@ -16,7 +16,6 @@ MARKS = {
 
 
 def comparison_markdown(comparison: Comparison, remarks: Sequence[str]) -> str:
-    """One command against its baseline."""
     verdict = comparison.verdict
     rows = [
         (*row[:-1], MARKS[verdict] + f"**{row[-1]}**")
@@ -36,7 +35,6 @@ def comparison_markdown(comparison: Comparison, remarks: Sequence[str]) -> str:
 
 
 def judgement_row(one: Judgement, provenance: str = "") -> tuple[str, ...]:
-    """The cells of one figure."""
     how = f" ({provenance})" if provenance else ""
     return (
         one.kind.words + how,

@@ -16,10 +16,6 @@ LOOK_EVERY_S = 0.005
 class Probe:
     """Measures blocks, one after the other. Nothing is stored.
 
-    Args:
-        settings: which meters to use.
-        sensors: whether to look for sensors at all.
-
     `reason` says why there are no joules; empty where there are.
     """
 
@@ -39,7 +35,6 @@ class Probe:
         self._counters = OwnCounters()
 
     def end(self) -> Execution:
-        """End it; every figure that could be had."""
         assert self._counters is not None
         found: dict[Kind, FigureReading] = self._counters.end()
         found[Kind.TIME] = FigureReading(time.perf_counter() - self._begin_s)
@@ -58,7 +53,6 @@ class Probe:
             self._window.end()
 
     def close(self) -> None:
-        """Let go of the sensors."""
         if self._session is not None:
             self._session.close()
             self._session = None

@@ -45,11 +45,7 @@ class EnergyMark:
 
     @classmethod
     def of(cls, item: Any) -> "EnergyMark":
-        """Those of a test of pytest.
-
-        Raises:
-            ConfigError: the mark has words that are not known, or a wrong value.
-        """
+        """Read mark and options of a test. Raises ConfigError for unknown words or values."""
         mark = item.get_closest_marker("energy")
         given = {} if mark is None else dict(mark.kwargs)
         strange = [*map(repr, () if mark is None else mark.args), *(given.keys() - MARK_WORDS)]
@@ -101,7 +97,6 @@ class EnergyOutcome:
 
     @property
     def bad(self) -> bool:
-        """Return True if the test is to fail."""
         return self.verdict in BAD
 
     @property
@@ -111,7 +106,6 @@ class EnergyOutcome:
 
     @property
     def sentence(self) -> str:
-        """What a failing test says."""
         against = f"; {self.against}" if self.against else ""
         notes = "".join(f"; {note}" for note in self.notes)
         times = f", mean of {self.repeats}" if self.repeats > 1 else ""
@@ -160,11 +154,7 @@ def judged_limits(
 
 
 def judged_baseline(found: EnergyOutcome, wishes: EnergyMark) -> None:
-    """Hold the figures against the baseline, or have them taken as such.
-
-    Raises:
-        ConfigError: the file is damaged, or of a newer version.
-    """
+    """Compare the figures with the baseline, or have them taken as such. Raises ConfigError."""
     if wishes.update:
         found.verdict = "taken"
         found.series = {kind.value: one.to_dict() for kind, one in found.figures.items()}
@@ -285,7 +275,6 @@ class Energy:
 
     @contextmanager
     def execution(self) -> Iterator[None]:
-        """One call of the test."""
         self._parts, self._whole = [], True
         self._running().begin()
         yield
@@ -293,7 +282,6 @@ class Energy:
 
     @contextmanager
     def repeated(self) -> Iterator[None]:
-        """The test is called once more."""
         self.repeating = True
         try:
             yield

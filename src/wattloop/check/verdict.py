@@ -72,7 +72,6 @@ class Judgement:
 
 
 def judged(before: FigureSeries, now: FigureSeries, tolerance: float) -> Judgement:
-    """Compare two series of the same kind."""
     old, new = _belonging(before.values), _belonging(now.values)
     old_mean, new_mean = statistics.fmean(old), statistics.fmean(new)
     difference = new_mean - old_mean
@@ -179,7 +178,6 @@ class Comparison:
 
     @property
     def verdict(self) -> EnergyVerdict:
-        """That of the judged figure."""
         return self.judged.verdict
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,20 +202,7 @@ def compared(
     tolerance: float,
     chosen: bool = False,
 ) -> Comparison:
-    """Judge `kind`, and list the other figures next to it.
-
-    Args:
-        name: of the test or command.
-        baseline: what was found before.
-        now: what was found now.
-        kind: the figure to judge.
-        machine: where `now` was found.
-        tolerance: the share that may be lost.
-        chosen: the user asked for this kind; otherwise it must be the baseline's.
-
-    Raises:
-        NotComparable: the baseline has another kind of figure, or one of other sensors.
-    """
+    """Judge `kind` (`chosen`, or the baseline's) and list the others. Raises NotComparable."""
     if not chosen and kind is not baseline.judged:
         raise NotComparable(
             f"the baseline of {name!r} judges {baseline.judged.words}, and here it would be "

@@ -100,7 +100,6 @@ class DpmClock(Lever):
         return None
 
     def accepted(self, value: Setting) -> Setting:
-        """Return None, or the level nearest to a clock within the range."""
         if value is None:
             return None
         clocks = self.levels.values()
@@ -122,11 +121,9 @@ class DpmClock(Lever):
         return {LEVELS_PART: None, MODE_PART: read_text(self._mode)}
 
     def parts_of(self, value: Setting) -> Mapping[str, Setting]:
-        """Return mode `manual` and the level."""
         return {LEVELS_PART: value, MODE_PART: MANUAL}
 
     def check_part(self, part: str, value: Setting) -> None:
-        """Accept a mode of the driver, or a level of this card."""
         if part == MODE_PART:
             if value not in MODES:
                 raise ConfigError(

@@ -38,7 +38,6 @@ class PolicyLever(Lever):
         return ", ".join(sorted(shown(value) for value in values))
 
     def parts(self) -> Mapping[str, Setting]:
-        """Return policy -> value."""
         return {part: self.read_part(part) for part in self._policies}
 
     def read_part(self, part: str) -> Setting:
@@ -73,9 +72,7 @@ class PolicyLever(Lever):
         return policy / self.leaf
 
     def _permission(self) -> tuple[bool, str, str]:
-        """Return the permission of the first policy that is not writable; the remedy is for all of
-        them.
-        """
+        """Return the permission of the first policy that is not writable, with a remedy for all."""
         for policy in self._policies.values():
             writable, reason, remedy = writable_or_why(policy / self.leaf)
             if not writable:
@@ -104,7 +101,6 @@ KHZ_PER_MHZ = 1e3
 
 
 def detect(context: Context) -> Iterator[Lever]:
-    """Find the levers of this machine's policies."""
     found = policies(context.host)
     governed = [p for p in found if (p / "scaling_governor").exists()]
     if governed:
@@ -122,7 +118,6 @@ class Governor(PolicyLever):
     leaf = "scaling_governor"
 
     def state(self) -> LeverState:
-        """Return the present governor and the choices that every policy has."""
         available, reason, remedy = self._permission()
         values = {read_text(path / self.leaf) for path in self._policies.values()}
         driver = read_text(next(iter(self._policies.values())) / "scaling_driver") or "unknown"
@@ -149,7 +144,6 @@ class Governor(PolicyLever):
         return dict.fromkeys(self._policies, value)
 
     def check_part(self, part: str, value: Setting) -> None:
-        """Accept one of the policy's own choices."""
         choices = read_text(self._file(part).with_name("scaling_available_governors")).split()
         if value not in choices:
             raise ConfigError(f"{self.name} of {part}: {shown(value)!r} is not among {choices}")
@@ -190,7 +184,6 @@ class FrequencyBound(PolicyLever):
         self._other_leaf = f"scaling_{'max' if self._is_min else 'min'}_freq"
 
     def state(self) -> LeverState:
-        """Return the present bound, and the widest limits of any policy."""
         available, reason, remedy = self._permission()
         paths = list(self._policies.values())
         values = {read_number(path / self.leaf, KHZ_PER_MHZ) for path in paths}
@@ -214,9 +207,7 @@ class FrequencyBound(PolicyLever):
         )
 
     def accepted(self, value: Setting) -> Setting:
-        """Accept a value within the limits of at least one policy; the others get their nearest
-        value.
-        """
+        """Accept a value within the limits of any policy; the others get their nearest value."""
         low, high = self._limits(list(self._policies.values()))
         if not isinstance(value, float | int) or math.isnan(value):
             raise ConfigError(f"{self.name} takes a number of MHz, not {shown(value)!r}")
@@ -254,7 +245,6 @@ class FrequencyBound(PolicyLever):
         return parts
 
     def check_part(self, part: str, value: Setting) -> None:
-        """Accept a value within the policy's own limits."""
         low, high = self._limits([self._file(part).parent])
         inside = isinstance(value, float | int) and (low or 0) <= value <= (high or value)
         if not inside:
@@ -263,7 +253,6 @@ class FrequencyBound(PolicyLever):
             )
 
     def write_part(self, part: str, value: Setting) -> None:
-        """Write to one policy, unless the value would pass the other bound."""
         other = read_number(self._file(part).with_name(self._other_leaf), KHZ_PER_MHZ)
         if isinstance(value, float | int) and other is not None and self._passes(value, other):
             raise WriteOrderError(

@@ -23,15 +23,7 @@ class NumberLever(Lever):
     """A lever that is a number in one file, with limits in others.
 
     Args:
-        name: of the lever.
-        device: of the lever.
-        root: the sysfs it lies in.
-        path: the file.
         per_unit: what is in the file divided by this is W or MHz.
-        unit: `W` or `MHz`.
-        limits: files with the device's own limits and factory value.
-        tolerance: the step in which the device counts.
-        note: for people.
     """
 
     def __init__(
@@ -59,7 +51,6 @@ class NumberLever(Lever):
         self._ceiling: float | None = None
 
     def state(self) -> LeverState:
-        """Return value and limits from the files."""
         available, reason, remedy = writable_or_why(self._path)
         value = read_number(self._path, self._per_unit)
         if available and value is None:
@@ -82,7 +73,6 @@ class NumberLever(Lever):
         )
 
     def read(self) -> Setting:
-        """Return the number in the file."""
         value = read_number(self._path, self._per_unit)
         if value is None:
             raise LeverError(_unreadable(self.name, self._path))
@@ -91,9 +81,7 @@ class NumberLever(Lever):
         return value
 
     def accepted(self, value: Setting) -> Setting:
-        """Accept a value within the limits; without a stated maximum, not above the previous
-        value.
-        """
+        """Accept a value within the limits; without a maximum, not above the previous one."""
         high = self._high()
         if high is None:
             if self._ceiling is None:
@@ -106,12 +94,10 @@ class NumberLever(Lever):
         number_within(self.name, value, self._limit(self._limits.low), self._high(), self._unit)
 
     def write(self, value: Setting) -> None:
-        """Write to the file, in its own unit."""
         assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
         write_file(self.name, self._path, str(round(value * self._per_unit)))
 
     def write_text(self, value: Setting) -> str:
-        """Return `250000000 > /sys/...`."""
         assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
         return f"write {round(value * self._per_unit)} to {self._path}"
 
@@ -128,11 +114,7 @@ class NumberLever(Lever):
 def number_within(
     name: str, value: Setting, low: float | None, high: float | None, unit: str
 ) -> float:
-    """Return `value` as a number inside the limits.
-
-    Raises:
-        ConfigError: it is not a number or outside the limits; the message names them.
-    """
+    """Return `value` as a number. Raises ConfigError, with the limits, if it is outside them."""
     if not isinstance(value, float | int) or isinstance(value, bool) or not math.isfinite(value):
         raise ConfigError(f"{name} takes a number of {unit}, not {shown(value)!r}")
     if value <= 0 or (low is not None and value < low) or (high is not None and value > high):
@@ -150,11 +132,7 @@ def read_number(path: Path, per_unit: float = 1.0) -> float | None:
 
 
 def write_file(name: str, path: Path, text: str) -> None:
-    """Write once to an existing file.
-
-    Raises:
-        LeverError: with the kernel's error and the remedy.
-    """
+    """Write once to an existing file. Raises LeverError: with the kernel's error and the remedy."""
     try:
         # never O_CREAT: a missing file must not be created
         descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)

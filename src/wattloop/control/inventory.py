@@ -25,7 +25,6 @@ class LeverInventory:
     absent: list[LeverState] = field(default_factory=list)
 
     def states(self) -> list[LeverState]:
-        """Return the state of every lever, then of those that are missing."""
         return [lever.state() for lever in self.levers] + self.absent
 
 
@@ -47,11 +46,7 @@ NO_LEVER = (
 
 
 def lever_named(levers: Sequence[Lever], name: str) -> Lever:
-    """Return the lever `gpu:0/power_limit`.
-
-    Raises:
-        ConfigError: none or several have that name; the message has the nearest.
-    """
+    """Return the lever `gpu:0/power_limit`. Raises ConfigError if no or several levers match."""
     found = levers_named(levers, name)
     if len(found) > 1:
         names = ", ".join(lever.name for lever in found)
@@ -60,12 +55,7 @@ def lever_named(levers: Sequence[Lever], name: str) -> Lever:
 
 
 def levers_named(levers: Sequence[Lever], name: str) -> list[Lever]:
-    """Return the levers of `gpu:0/power_limit`, `gpu:0,1,3/power_limit` or, for all GPUs,
-    `gpu/power_limit`.
-
-    Raises:
-        ConfigError: none has that name; the message has the nearest.
-    """
+    """Return the levers of `gpu:0/power_limit`, `gpu:0,3/power_limit` or `gpu/power_limit`."""
     by_name = {lever.name: lever for lever in levers}
     if name in by_name:
         return [by_name[name]]
@@ -105,9 +95,7 @@ def _numbered(by_name: dict[str, Lever], name: str, device: str, leaf: str) -> L
 
 
 def _why_absent(levers: Sequence[Lever], name: str) -> str | None:
-    """Return the reason why a whole kind of levers is missing; None when some exist or the reason
-    is unknown.
-    """
+    """Return why a whole kind of levers is missing; None when some exist or it is unknown."""
     family, _, leaf = re.sub(r":[\d,]+", "", name).partition("/")
     siblings = next((kind for kind in SIBLINGS if (family, leaf) in kind), frozenset())
     if any(_is(lever.name, *sibling) for lever in levers for sibling in siblings):

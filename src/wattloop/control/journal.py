@@ -56,12 +56,8 @@ class JournalEntry:
     """Journaled values of one lever.
 
     Attributes:
-        name: of the lever.
-        device: of the lever.
-        unit: for people.
         previous: part -> value before the session.
         ours: part -> values that the owner intended to set or read back.
-        done: parts that are restored.
         incomplete: a record is lost, so values that the owner set may be missing in `ours`.
     """
 
@@ -82,7 +78,6 @@ class JournalEntry:
         ]
 
     def add_ours(self, parts: Mapping[str, Setting]) -> None:
-        """Add values that may be found from now on."""
         for part, value in parts.items():
             known = self.ours.setdefault(part, [])
             if value not in known:
@@ -220,9 +215,7 @@ def read_files(path: Path, descriptors: Mapping[Path, int]) -> JournalContent:
 
 
 def untrusted_reason(status: os.stat_result) -> str:
-    """Return the reason why a journal is not trusted; empty when only root or this user can have
-    written it.
-    """
+    """Return why a journal is not trusted; empty if only root or this user can have written it."""
     if status.st_uid not in (0, os.geteuid()):
         return f"was left by {user_name(status.st_uid)}"
     # our lock files are writable for everyone, and a hard link would turn one into a journal
@@ -291,7 +284,6 @@ def _merged(contents: list[list[Record | None]]) -> tuple[dict[int, Record], boo
 
 
 def _journals_in(folder: Path) -> dict[str, float]:
-    """Return name -> time of the last write."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - a glob is silent where nothing may be read
     except FileNotFoundError:
@@ -340,9 +332,7 @@ def _record(line: bytes) -> Record | None:
 
 
 class Journal:
-    """A journal that this process has locked. One that was taken over is read before it is
-    extended.
-    """
+    """A journal that this process has locked; one taken over is read before it is extended."""
 
     def __init__(self, path: Path, descriptors: Mapping[Path, int], number: int = 0) -> None:
         self.path = path
@@ -355,12 +345,7 @@ class Journal:
     def create(
         cls, directory: Path, owner: Owner, levers: Mapping[Lever, JournalEntry], environment: Any
     ) -> "Journal":
-        """Create a journal: written completely, synced, locked, and only then visible under its
-        name.
-
-        Raises:
-            LeverError: the disk does not accept it.
-        """
+        """Create a journal: complete, synced and locked before it is visible. Raises LeverError."""
         path = directory / f"{owner.pid}-{owner.started}-{secrets.token_hex(4)}{SUFFIX}"
         copy, note = _copy_path(path)
         files = [path] if copy is None else [copy, path]
@@ -396,9 +381,7 @@ class Journal:
 
     @classmethod
     def take_over(cls, path: Path, wait_s: float = 0.0) -> "Journal | None":
-        """Lock and return the journal of a dead owner; None while it is locked or when it is
-        gone.
-        """
+        """Lock and return the journal of a dead owner; None while it is locked, or if gone."""
         journal = cls(path, {})
         for file in journal_files(path):
             try:
@@ -424,21 +407,13 @@ class Journal:
         return journal if journal._files else None
 
     def recorded(self) -> JournalContent:
-        """Return the content of the locked files themselves.
-
-        Raises:
-            LeverError: it is damaged, or was written by a newer version.
-        """
+        """Return the content of the locked files. Raises LeverError as `read_journal` does."""
         recorded = read_files(self.path, self._files)
         self._number = recorded.next_number
         return recorded
 
     def about_to_set(self, parts: Mapping[str, Mapping[str, Setting]]) -> None:
-        """Append lever -> part -> value; on the disk when this returns.
-
-        Raises:
-            LeverError: the disk does not accept it; nothing may be set.
-        """
+        """Append lever -> part -> value to the disk. Raises LeverError: nothing may be set then."""
         try:
             self._append({"set": {lever: dict(own) for lever, own in parts.items()}})
         except OSError as error:
@@ -466,11 +441,7 @@ class Journal:
         self._files.clear()
 
     def _append(self, record: Mapping[str, Any], *, to_disk: bool = True) -> None:
-        """Append a record to each file.
-
-        Raises:
-            OSError: one of them could not be written.
-        """
+        """Append a record to each file. Raises OSError: one of them could not be written."""
         line = _line({"n": self._number, **record})
         failure: OSError | None = None
         written = False

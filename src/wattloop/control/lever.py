@@ -21,16 +21,10 @@ class LeverState:
 
     Attributes:
         name: `gpu:0/power_limit`, `cpu:0/power_limit_long_term`, `cpu/governor`.
-        available: whether this user may set it.
-        reason: why not, when it is not available.
-        remedy: what would allow it.
         value: its present value; None when it cannot be read.
         unit: `W`, `MHz`, or `name` for a choice.
-        low, high: the device's own limits.
         default: the value it leaves the factory with; None when the device does not say.
-        choices: for a lever that is a choice.
         source: file or library call it was read from.
-        note: further information for people.
     """
 
     name: str
@@ -85,27 +79,15 @@ class Lever(ABC):
 
     @abstractmethod
     def read(self) -> Setting:
-        """Return the present value.
-
-        Raises:
-            LeverError: it cannot be read now.
-        """
+        """Return the present value. Raises LeverError: it cannot be read now."""
 
     @abstractmethod
     def accepted(self, value: Setting) -> Setting:
-        """Return `value` as the device would accept it (rounded to its step).
-
-        Raises:
-            ConfigError: outside the device's own limits, or not one of its choices.
-        """
+        """Return `value` rounded to the device's step. Raises ConfigError outside its limits."""
 
     @abstractmethod
     def write(self, value: Setting) -> None:
-        """Write an accepted value to the device.
-
-        Raises:
-            LeverError: no permission, lost, or refused by the driver.
-        """
+        """Write an accepted value. Raises LeverError: no permission, lost, or refused."""
 
     @abstractmethod
     def write_text(self, value: Setting) -> str:
@@ -120,19 +102,11 @@ class Lever(ABC):
         return {}
 
     def parts(self) -> Mapping[str, Setting]:
-        """Return part -> present value.
-
-        Raises:
-            LeverError: it cannot be read now.
-        """
+        """Return part -> present value. Raises LeverError: it cannot be read now."""
         return {"": self.read()}
 
     def read_part(self, part: str) -> Setting:
-        """Return the present value of one part, whatever the state of the others.
-
-        Raises:
-            LeverError: it cannot be read now, or is gone.
-        """
+        """Return the present value of one part. Raises LeverError: unreadable, or gone."""
         parts = self.parts()
         if part not in parts:
             raise LeverError(f"{self.name}: {part} is gone")
@@ -151,7 +125,6 @@ class Lever(ABC):
         self.write(value)
 
     def write_part_text(self, part: str, value: Setting) -> str:
-        """Describe for people what `write_part` would do."""
         return self.write_text(value)
 
     def same(self, one: Setting, other: Setting) -> bool:

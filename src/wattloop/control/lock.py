@@ -37,18 +37,12 @@ def close_private(descriptor: int) -> None:
 
 
 def try_lock(descriptor: int, wait_s: float = 0.0) -> bool:
-    """Try to lock with an exclusive `flock`, waiting at most `wait_s`; the kernel releases it at
-    exit.
-    """
+    """Lock with an exclusive `flock`, waiting at most `wait_s`; the kernel releases it at exit."""
     return _locked(descriptor, fcntl.LOCK_EX, wait_s)
 
 
 def is_locked(path: Path, wait_s: float = 0.0) -> bool:
-    """Return True if another process holds the lock of a file for the given time; False if the file
-    is gone.
-
-    Every user who may read the file may ask.
-    """
+    """Return True if another process holds the lock of a file for the given time."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -90,11 +84,7 @@ class Owner:
     """A process, distinguished from a later one with the same number by its start time.
 
     Attributes:
-        pid: its number.
         started: clock ticks after boot at which it started.
-        boot_id: the boot it belongs to.
-        command: its command line, shortened.
-        user: name of its user.
         since: seconds since 1970 at which it acquired the lock.
         namespace: of its number; in another container the same number is another process.
     """
@@ -159,7 +149,6 @@ class Owner:
 
 
 def _started(pid: int) -> int:
-    """Return the start time; 0 when the process does not exist."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -191,7 +180,6 @@ def user_name(uid: int) -> str:
 
 
 def group_ids(uid: int) -> frozenset[int]:
-    """Return the groups of a user; empty for an unknown one."""
     import pwd
 
     try:
@@ -205,10 +193,6 @@ class LockHolder(NamedTuple):
     """A process that holds the lock of a file.
 
     Attributes:
-        pid: its number.
-        user: name of its user.
-        uid: number of that user.
-        command: its command line, shortened.
         for_s: how long it has been running; it has the lock for no longer.
     """
 
@@ -226,11 +210,7 @@ class LockHolder(NamedTuple):
 
 
 def lock_holder(path: Path) -> LockHolder | None:
-    """Return the holder of a file's `flock`; None when it is unlocked, or locked in another
-    container.
-
-    Linux lists in /proc/locks: `1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF`.
-    """
+    """Return the holder of a file's `flock`; None when unlocked, or locked in another container."""
     try:
         file = path.stat()
         lines = (PROC / "locks").read_text(encoding="ascii").splitlines()
@@ -317,17 +297,9 @@ class DeviceLock:
         wait_s: float = 0.0,
         counts: Counts = lambda uid: False,
     ) -> "DeviceLock":
-        """Acquire the lock of `device`.
+        """Acquire the lock of `device`. Raises DeviceBusy, naming its holder.
 
-        Args:
-            device: as in `Lever.device`.
-            directory: directory of the locks.
-            owner: this process.
-            wait_s: how long to wait for it.
-            counts: whether the lock of another user, who is not root, counts: see `may_set`.
-
-        Raises:
-            DeviceBusy: another process has it; the message names it.
+        `counts` decides which locks of users other than root count: see `may_set`.
         """
         give_up_s = time.monotonic() + wait_s
         path, descriptor = _opened(device, directory)
@@ -370,13 +342,11 @@ def may_set(levers: Iterable[Lever]) -> Counts:
 
 
 def lock_path(device: str, directory: Path, uid: int | None = None, number: int = 0) -> Path:
-    """Return the lock file of a device and a user."""
     uid = os.geteuid() if uid is None else uid
     return directory / f"{_stem(device)}.{uid}{f'.{number}' if number else ''}.lock"
 
 
 def holder(device: str, directory: Path) -> Owner | None:
-    """Return the process of this user that claims the lock; None when none does."""
     return _owner_in(lock_path(device, directory))
 
 
@@ -451,9 +421,7 @@ def _belongs_to_another(path: Path) -> bool:
 
 
 def _rival(device: str, own: Path, counts: Counts) -> Path | None:
-    """Return the locked lock file of another user whose lock counts; also that of earlier
-    versions.
-    """
+    """Return another user's lock file that is locked and counts, also one of an earlier version."""
     for path in sorted(own.parent.glob(f"{_stem(device)}.*lock")):
         if path == own:
             continue

@@ -50,11 +50,7 @@ class Card:
             return None, "this version of nvidia-ml-py does not know it; update it"
 
     def told(self, lever: str, option: str, setter: str, *arguments: Any) -> None:
-        """Call a setter.
-
-        Raises:
-            LeverError: with the driver's error and the remedy.
-        """
+        """Call a setter. Raises LeverError: with the driver's error and the remedy."""
         call: Callable[..., Any] | None = getattr(self.nvml, setter, None)
         if call is None:
             raise LeverError(f"{lever}: nvidia-ml-py lacks {setter}; update nvidia-ml-py")
@@ -74,11 +70,7 @@ NO_GETTER = (
 
 
 def detect(context: Context) -> Iterator[Lever]:
-    """Find the levers of every card.
-
-    Raises:
-        MeterUnavailable: the library cannot be opened.
-    """
+    """Find the levers of every card. Raises MeterUnavailable: the library cannot be opened."""
     library = Library(open_nvml(context.host))
     for index in range(library.nvml.nvmlDeviceGetCount()):
         try:
@@ -104,7 +96,6 @@ class NvidiaLever(Lever):
         self.device = card.device
 
     def where(self) -> dict[str, str]:
-        """Return the library, where it is not the default one."""
         library = os.environ.get(LIBRARY_VARIABLE)
         return {LIBRARY_VARIABLE: library} if library else {}
 
@@ -126,7 +117,6 @@ class PowerLimit(NvidiaLever):
         super().__init__(card, "power_limit")
 
     def state(self) -> LeverState:
-        """Return limit, range and default of the card."""
         value_mw, fault = self._card.asked("nvmlDeviceGetPowerManagementLimit")
         low, high = self._range()
         default_mw, _ = self._card.asked("nvmlDeviceGetPowerManagementDefaultLimit")
@@ -162,7 +152,6 @@ class PowerLimit(NvidiaLever):
         return round(number_within(self.name, value, low, high, "W"), 3)
 
     def write(self, value: Setting) -> None:
-        """Call `nvmlDeviceSetPowerManagementLimit`."""
         assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
         setter = "nvmlDeviceSetPowerManagementLimit"
         self._card.told(self.name, self.option, setter, round(value * 1_000))
@@ -177,9 +166,7 @@ class PowerLimit(NvidiaLever):
 
 
 class LockedClock(NvidiaLever):
-    """The levers `gpu:N/sm_clock` and `gpu:N/memory_clock`: lowest and highest clock locked to one
-    value.
-    """
+    """`gpu:N/sm_clock` or `gpu:N/memory_clock`: lowest and highest clock locked to one value."""
 
     reads_back = False
 
@@ -210,16 +197,13 @@ class LockedClock(NvidiaLever):
         )
 
     def read(self) -> Setting:
-        """Return None: NVML cannot tell whether it is locked. Raises LeverError if the card is
-        lost.
-        """
+        """Return None: NVML cannot tell whether it is locked. Raises LeverError for a lost card."""
         _, fault = self._card.asked("nvmlDeviceGetClockInfo", self._clock_type())
         if fault:
             raise LeverError(f"{self.name}: {fault}")
         return None
 
     def accepted(self, value: Setting) -> Setting:
-        """Return None, or the supported clock nearest to a value within the range."""
         if value is None:
             return None
         steps = self._steps()
@@ -231,7 +215,6 @@ class LockedClock(NvidiaLever):
         return float(min(steps, key=lambda step: (abs(step - wanted), step)))
 
     def write(self, value: Setting) -> None:
-        """Lock the clock, or unlock it for None."""
         if value is None:
             self._card.told(self.name, self.option, self._resetter())
             return

@@ -48,9 +48,7 @@ ABSENT: dict[str, tuple[str, str, str]] = {
 def find_levers(
     where: Context | Host | None = None, settings: Settings | None = None
 ) -> list[Lever]:
-    """Find every lever of the machine: real ones, then those of third parties and the virtual
-    GPU.
-    """
+    """Find every lever of the machine, then those of third parties and of the virtual GPU."""
     found = inventory(where, settings)
     return FoundLevers(found.levers, found.absent)
 
@@ -62,14 +60,7 @@ def inventory(
     *,
     remote: bool = True,
 ) -> LeverInventory:
-    """Return levers and missing levers. Sets nothing.
-
-    Args:
-        where: the machine; this one, with the user's settings, unless given.
-        settings: others than those of `where`.
-        kinds: look for these kinds of devices only.
-        remote: offer levers of the control daemon too, where this user cannot set them.
-    """
+    """Return levers and missing ones, of some `kinds` of devices; `remote`: the daemon's too."""
     context = _context(where, settings)
     found = LeverInventory()
     names: set[str] = set()

@@ -83,15 +83,10 @@ def restore_levers(
     dry_run: bool = False,
     on_settled: Callable[[RestoreResult], None] = lambda result: None,
 ) -> list[RestoreResult]:
-    """Restore every pending part. Never raises.
+    """Restore every pending part; the lever of an entry is None where it is not found.
 
-    Args:
-        pairs: the journal entry of each lever, and the lever, or None where it is not found.
-        same_boot: whether the machine has not been rebooted since. After a reboot
-            only what still shows one of our values is written.
-        force: also overwrite values that another process has set since.
-        dry_run: write nothing.
-        on_settled: called at once for each part that is settled.
+    Never raises. After a reboot (not `same_boot`) only what still shows one of our values is
+    written. `force` also overwrites values that another process has set since.
     """
     waiting = [(entry, lever, part) for entry, lever in pairs for part in entry.pending()]
     results: list[RestoreResult] = []
@@ -216,17 +211,9 @@ def restore(
     """Restore the values left by dead owners; living owners are left alone.
 
     Each device is restored on its own: one that has vanished stops none of the others, and what
-    could not be restored stays in its journal.
-
-    Args:
-        directory: directory of the journals; the machine's unless given.
-        dry_run: write nothing, report what would be written.
-        force: also overwrite values that another process has set since, and take previous values
-            from journals of other users, on the devices that this process finds.
-        forget: do not write; drop what is left in the journals of dead owners.
-        devices: only these, whose locks the caller holds.
-        journal: this one only.
-        patience_s: how long to wait for another process that is restoring.
+    could not be restored stays in its journal. `devices` are those whose locks the caller holds.
+    `force` also overwrites values that another process has set since, and trusts journals of other
+    users. `forget` writes nothing and drops what is left.
     """
     place = state_directory(directory, create=False)
     results: list[RestoreResult] = []
@@ -353,9 +340,7 @@ class Leftover:
             raise
 
     def _refused(self, recorded: JournalContent, held: Collection[str] | None) -> bool:
-        """Return the reason to refuse a journal: only those of root and of this user are
-        trusted.
-        """
+        """Return True for a journal of another user than root and this one, unless forced."""
         asked_to_forget = self._forget and held is None
         return bool(recorded.doubt) and not (self._force or asked_to_forget)
 
@@ -425,7 +410,7 @@ def _named(recorded: JournalContent, results: list[RestoreResult]) -> list[Resto
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Use the environment in which the owner found its devices, during the search."""
+    """Use the environment in which the owner found its devices."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

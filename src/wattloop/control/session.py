@@ -41,7 +41,6 @@ class ExitHook:
                     signal.signal(number, _on_signal)
 
     def cancel(self) -> None:
-        """Remove the hook."""
         atexit.unregister(self.perform)
         if self in _active:
             _active.remove(self)
@@ -52,7 +51,6 @@ class ExitHook:
                     signal.signal(number, signal.SIG_DFL)
 
     def perform(self) -> None:
-        """Act, unless this is a forked copy."""
         if os.getpid() == self._pid:
             self._act()
 
@@ -99,7 +97,6 @@ class SessionResources:
 
     @property
     def guardian_pid(self) -> int | None:
-        """Process number of the watchdog, if it runs."""
         return None if self._guardian is None else self._guardian.pid
 
     def take(self, levers: Sequence[Lever]) -> list[RestoreResult]:
@@ -202,11 +199,7 @@ def check_permissions(levers: Mapping[str, Lever]) -> None:
 
 
 def snapshot_levers(levers: Mapping[str, Lever]) -> dict[str, JournalEntry]:
-    """Read the value of every part of every lever.
-
-    Raises:
-        LeverError: one cannot be read, or is outside its limits and could not be restored.
-    """
+    """Read every part of every lever. Raises LeverError if one could not be restored."""
     entries = {}
     for name, lever in levers.items():
         entry = JournalEntry(name, lever.device, lever.state().unit, dict(lever.parts()))
@@ -223,11 +216,7 @@ def snapshot_levers(levers: Mapping[str, Lever]) -> dict[str, JournalEntry]:
 
 
 def checked(levers: Mapping[str, Lever], settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return the values as the devices accept them.
-
-    Raises:
-        ConfigError: one is outside its device's limits, or two contradict each other.
-    """
+    """Return the values as devices accept them. Raises ConfigError."""
     values = {name: levers[name].accepted(value) for name, value in settings.items()}
     for name in values:
         conflict = levers[name].conflict(values)
@@ -284,9 +273,7 @@ MOST_INTERRUPTIONS = 10
 
 
 class LeverSession:
-    """Levers that this process has locked. Created by `lever_session`; use it as a context
-    manager.
-    """
+    """Levers that this process has locked: the context manager of `lever_session`."""
 
     def __init__(
         self,
@@ -317,7 +304,6 @@ class LeverSession:
 
     @property
     def guardian_pid(self) -> int | None:
-        """Process number of the watchdog, if it runs."""
         return self._grip.guardian_pid
 
     def __enter__(self) -> "LeverSession":
@@ -395,11 +381,7 @@ class LeverSession:
                 verify(self.levers[name], wanted, shows)
 
     def put_back(self, *names: str) -> None:
-        """Restore levers (all unless named) to their previous values; the session continues.
-
-        Raises:
-            LeverError: one of them could not be restored.
-        """
+        """Restore levers (all unless named) and continue. Raises LeverError if one fails."""
         self._check_process()
         with self._busy:
             self._check_open()
@@ -411,11 +393,7 @@ class LeverSession:
                 raise LeverError(failure(failed))
 
     def release(self) -> list[RestoreResult]:
-        """Restore everything and unlock; return what could not be restored. Leaving the block calls
-        it.
-
-        Each device is independent of the others.
-        """
+        """Restore everything, each device on its own, and unlock; return what failed."""
         if os.getpid() != self._pid:
             return []
         with self._busy:
@@ -522,14 +500,9 @@ def lever_session(
 ) -> LeverSession:
     """Lock levers for the duration of a `with` block.
 
-    Args:
-        levers: levers that will be set.
-        directory: directory of locks and journals; the machine's unless given.
-        dry_run: write nothing; `LeverSession.writes` lists what would be written.
-        guardian: start a small process that restores if this one is killed with `kill -9`.
-            `WATTLOOP_GUARDIAN=0` switches it off too.
-        report: receives messages on leftovers and on values that another process set;
-            standard error unless given.
+    A dry run writes nothing; `LeverSession.writes` lists what would be written. The guardian is a
+    small process that restores if this one is killed with `kill -9`; `WATTLOOP_GUARDIAN=0` switches
+    it off too. `report` receives messages, which go to standard error unless it is given.
     """
     return LeverSession(
         levers,

@@ -27,11 +27,7 @@ USER_COPIES = "/tmp/wattloop-levers-{uid}"
 
 
 def state_directory(directory: Path | None = None, *, create: bool = True) -> Path:
-    """Return the given directory, that of `WATTLOOP_STATE_DIR`, or the machine's.
-
-    Raises:
-        LeverError: it cannot be created or used; without it nothing may be set.
-    """
+    """Return the given directory, that of `WATTLOOP_STATE_DIR`, or the machine's."""
     named = os.environ.get(STATE_VARIABLE)
     path = directory or (user_path(named) if named else DEFAULT_PLACE)
     if create:
@@ -46,12 +42,7 @@ def state_directory(directory: Path | None = None, *, create: bool = True) -> Pa
 
 
 def copy_directories(place: Path, uid: int | None = None) -> list[Path]:
-    """Return directories for second copies of the journals in `place`, the preferred one first.
-
-    Args:
-        place: the state directory.
-        uid: of the journals' user; this user unless given.
-    """
+    """Return directories for second copies of a user's journals, the preferred one first."""
     uid = os.geteuid() if uid is None else uid
     key = hashlib.sha256(os.fsencode(place)).hexdigest()[:12]
     named = os.environ.get(COPY_VARIABLE)
@@ -62,11 +53,7 @@ def copy_directories(place: Path, uid: int | None = None) -> list[Path]:
 
 
 def make_copy_directory(path: Path) -> None:
-    """Create one of `copy_directories`, for this user only.
-
-    Raises:
-        OSError: it cannot be created, or another user could remove or replace files there.
-    """
+    """Create one of `copy_directories`. Raises OSError if others could replace files there."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)

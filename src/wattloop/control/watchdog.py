@@ -60,7 +60,6 @@ class RestoreWatchdog:
 
 
 def guardian_wanted() -> bool:
-    """Return True unless the user has disabled the watchdog with `WATTLOOP_GUARDIAN=0`."""
     return os.environ.get(GUARDIAN_VARIABLE, "1") != "0"
 
 

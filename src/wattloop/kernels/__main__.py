@@ -24,7 +24,6 @@ AHEAD = 16
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run it; returns the exit code."""
     asked = _parsed(words)
     try:
         device = chosen_device(asked.device, Host.from_environment()).kind

@@ -70,16 +70,14 @@ class Backend(ABC):
 
     @classmethod
     def remedy(cls) -> str:
-        """The command that adds it."""
         return f"pip install 'wattloop[{cls.extra}]'"
 
     def accepts(self, kernel: Kernel) -> None:
-        """Raise `Unsupported` if the kernel's format does not exist here."""
         self.accepts_on(kernel, self.device)
 
     @classmethod
     def accepts_on(cls, kernel: Kernel, device: str) -> None:
-        """The same without the framework, for plans."""
+        """Raise `Unsupported` if the kernel's format does not exist on the device."""
         dtype = kernel.dtype.name
         if dtype not in kernel.dtypes:
             raise Unsupported(f"{kernel.name} is not run in {dtype}: {kernel.dtype_reason}")
@@ -89,11 +87,7 @@ class Backend(ABC):
             raise Unsupported("tf32 is a format of NVIDIA's tensor cores; use fp32 on a CPU")
 
     def prepared(self, kernel: Kernel) -> Run:
-        """Inputs in place, and the function that runs the kernel once.
-
-        Raises:
-            Unsupported: not in this format, style or place.
-        """
+        """Put the inputs in place; return the function that runs the kernel."""
         self.accepts(kernel)
         method: Callable[[Any], Run] = getattr(self, kernel.name)
         return method(kernel)
@@ -138,7 +132,6 @@ class Backend(ABC):
         return None
 
     def device_name(self) -> str:
-        """The maker's name of the device; empty for the CPU."""
         return ""
 
     def version(self) -> str:

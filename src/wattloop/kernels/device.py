@@ -56,7 +56,6 @@ def gpu_count(host: Host) -> int | None:
 
 
 def _first_visible() -> int | None:
-    """Return the first GPU that CUDA_VISIBLE_DEVICES leaves visible."""
     text = os.environ.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return 0

@@ -21,11 +21,7 @@ DEFAULT_SIZE = {"cpu": "small", "gpu": "large"}
 
 
 def work_command(kernel: str, backend: str = "", device: str = "") -> list[str]:
-    """The program that does about ten seconds of a kernel on a middling device.
-
-    Raises:
-        ConfigError: unknown kernel, backend or device.
-    """
+    """Return the program that does about ten seconds of a kernel on a middling device."""
     kind = chosen_device(device, Host.from_environment()).kind
     framework = backend or usual_backend(kind)
     backend_named(framework)

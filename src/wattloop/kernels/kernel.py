@@ -17,8 +17,6 @@ class Dtype(NamedTuple):
     """A number format.
 
     Attributes:
-        name: as on the command line.
-        itemsize: bytes of one value in memory.
         epsilon: relative step of a stored result, or of a product's factors (tf32).
         sum_epsilon: relative step of the numbers that sums are kept in.
         numpy_name: the format its values have on the host; bf16 has none in numpy.
@@ -45,11 +43,7 @@ DTYPES: dict[str, Dtype] = {
 
 
 def dtype_named(name: str) -> Dtype:
-    """The format of that name.
-
-    Raises:
-        ConfigError: there is none; the message lists those there are.
-    """
+    """Return a format by name. Raises ConfigError, with the known names."""
     if name not in DTYPES:
         raise ConfigError(f"unknown dtype '{name}'; known are {', '.join(DTYPES)}")
     return DTYPES[name]
@@ -93,7 +87,6 @@ class Operand(NamedTuple):
         return _pattern(self.seed, self.dtype_name)
 
     def at(self, flat_indices: Array) -> Array:
-        """Elements at these positions of the flattened array, as float64."""
         return self.pattern[np.asarray(flat_indices, dtype=np.int64) % PERIOD]
 
     def whole(self) -> Array:
@@ -173,7 +166,6 @@ class Kernel(ABC):
 
     @property
     def memory_b(self) -> int:
-        """Bytes of its arrays, as they lie in memory."""
         return self.bytes_moved
 
     @property

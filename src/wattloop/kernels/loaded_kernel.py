@@ -23,7 +23,6 @@ def peak_b(procfs: Path = Path("/proc")) -> int | None:
 
 
 def forget_peak(procfs: Path = Path("/proc")) -> None:
-    """Begin to look for a new peak, where the kernel allows it."""
     with suppress(OSError):
         (procfs / "self" / "clear_refs").write_text("5")
 
@@ -55,23 +54,20 @@ class LoadedKernel:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one run."""
         return self.kernel.flops
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes one run has to read and write."""
         return self.kernel.bytes_moved
 
     def run(self) -> None:
         self._result = self._run()
 
     def synchronise(self) -> None:
-        """Wait until every run that was started is done."""
         self.backend.synchronise(self._result)
 
     def check(self) -> Check:
-        """Return True if the last result is right; runs once if there is none."""
+        """Check the last result; runs once if there is none."""
         if self._result is None:
             self.run()
         self.synchronise()
@@ -79,7 +75,6 @@ class LoadedKernel:
         return self.kernel.judge(self.backend.taken(self._result, indices), indices)
 
     def close(self) -> None:
-        """Let go of inputs and result."""
         self._result = None
         del self._run
         self.backend.close()
@@ -95,16 +90,7 @@ def load(
     style: str = "",
     threads: int | None = None,
 ) -> LoadedKernel:
-    """Put a kernel's inputs where they are needed.
-
-    Args:
-        kernel: `gemm`, `spmv`, `triad`, `stencil`, `montecarlo` or `dist`.
-        backend: `numpy`, `numba`, `torch`, `jax`, `cupy` or `tensorflow`.
-        size: a number (its meaning depends on the kernel), or `small`, `medium`, `large`, `huge`.
-        dtype: `fp64`, `fp32`, `tf32`, `bf16` or `fp16`.
-        device: `cpu` or `gpu`.
-        style: how the framework runs it; its usual way when empty.
-        threads: CPU threads, where a framework can still change them in a running process.
+    """Put a kernel's inputs in place, at a number or a named size (`small` to `huge`).
 
     Raises:
         ConfigError: unknown name, wrong size, or more memory than there is.

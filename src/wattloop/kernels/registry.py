@@ -28,22 +28,14 @@ BACKENDS: dict[str, str] = {
 
 
 def kernel_named(name: str) -> type[Kernel]:
-    """The kernel of that name.
-
-    Raises:
-        ConfigError: there is none; the message lists those there are.
-    """
+    """Return a kernel by name. Raises ConfigError, with the known names."""
     if name not in KERNELS:
         raise ConfigError(f"unknown kernel '{name}'; known are {', '.join(KERNELS)}")
     return KERNELS[name]
 
 
 def backend_named(name: str) -> type[Backend]:
-    """The class of that framework; the framework itself is not imported.
-
-    Raises:
-        ConfigError: there is none; the message lists those there are.
-    """
+    """Return the class of a framework, which is not imported. Raises ConfigError."""
     if name not in BACKENDS:
         raise ConfigError(f"unknown backend '{name}'; known are {', '.join(BACKENDS)}")
     module = importlib.import_module(f"wattloop.kernels.backends.{name}_backend")
@@ -52,11 +44,7 @@ def backend_named(name: str) -> type[Backend]:
 
 
 def size_of(kernel: type[Kernel], size: int | str) -> int:
-    """A number, or one of the kernel's named sizes.
-
-    Raises:
-        ConfigError: neither.
-    """
+    """A number, or one of the kernel's named sizes. Raises ConfigError: neither."""
     if isinstance(size, str) and size in kernel.sizes:
         return kernel.sizes[size]
     try:

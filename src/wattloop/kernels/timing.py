@@ -38,8 +38,6 @@ class Timing(NamedTuple):
 
     Attributes:
         begin_s, end_s: the measured stretch on the machine's monotonic clock, warm-up excluded.
-        runs: how many lie in it.
-        per_batch: runs in each batch.
         batch_s: seconds per run, one value for each batch.
     """
 
@@ -55,12 +53,10 @@ class Timing(NamedTuple):
 
     @property
     def interval_s(self) -> tuple[float, float]:
-        """95% interval of the median."""
         return median_interval(self.batch_s)
 
     @property
     def duration_s(self) -> float:
-        """Length of the measured stretch."""
         return self.end_s - self.begin_s
 
 
@@ -72,14 +68,9 @@ def timed(
     warmup_s: float = 0.3,
     each_waits: bool = False,
 ) -> Timing:
-    """Run `work` for about so many seconds.
+    """Run `work` for about so many seconds, after a warm-up; at least five batches.
 
-    Args:
-        work: what to run.
-        seconds: how long to measure; at least five batches are run, however long they take.
-        now_s: the clock.
-        warmup_s: how long to run before measuring; at least once.
-        each_waits: whether to wait after every run; for frameworks that would queue up results.
+    With `each_waits` every run is waited for: some frameworks would queue up results.
     """
 
     def batch(runs: int) -> float:

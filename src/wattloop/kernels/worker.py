@@ -25,7 +25,6 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 def main() -> int:
-    """Read a job, do its cases, tell about each."""
     tell = _protocol()
     line = sys.stdin.readline()
     if not line:

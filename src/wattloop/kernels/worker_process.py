@@ -32,11 +32,8 @@ class KernelJob:
     """Everything one worker does.
 
     Attributes:
-        backend, style, threads: how.
-        device: `cpu` or `gpu`.
         gpu: the driver's number of the GPU, where `device` is `gpu`.
         cpus: the CPUs to stay on; empty leaves that to the system.
-        seconds, warmup_s: per case.
     """
 
     backend: str
@@ -105,15 +102,10 @@ class KernelWorker:
 
     @classmethod
     def of(cls, job: KernelJob) -> "KernelWorker":
-        """A worker that does `job`."""
         return cls(asdict(job), worker_environment(job, os.environ))
 
     def messages(self, patience_s: float) -> Iterator[dict[str, Any]]:
-        """What it tells, until it ends.
-
-        Raises:
-            TimeoutError: nothing was heard for so long.
-        """
+        """What it tells, until it ends. Raises TimeoutError: nothing was heard for so long."""
         while True:
             try:
                 message = self._messages.get(timeout=patience_s)
@@ -124,7 +116,6 @@ class KernelWorker:
             yield message
 
     def end_reason(self) -> str:
-        """Return how a worker ended that ended too early."""
         code = self._process.wait()
         last = " ".join(self._said[-1:]).strip()[:300]
         if code == -signal.SIGKILL:

@@ -34,7 +34,6 @@ class Level:
     Attributes:
         label: for people and keys: `170 W`, `powersave`.
         number: for drawing; None for a choice, or a clock that is not locked.
-        settings: the value of each lever.
     """
 
     label: str
@@ -54,11 +53,9 @@ class SweepAxis:
 
     @property
     def default(self) -> Level:
-        """The level to compare with."""
         return next(level for level in self.levels if level.is_default)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for the store; enough to make tables and figures later."""
         return {
             "name": self.name,
             "unit": self.unit,
@@ -69,12 +66,7 @@ class SweepAxis:
 
 
 def axis_of(name: str, values: Values, levers: Sequence[Lever], where: str = "") -> SweepAxis:
-    """The levels of one line of a specification.
-
-    Raises:
-        ConfigError: no such lever, a value outside its limits, or a lever that may not be set,
-            with what would allow it.
-    """
+    """Return the levels of one line of a specification. Raises ConfigError for a lever or value."""
     try:
         mine = levers_named(levers, name)
         _check_settable(mine)
@@ -147,7 +139,6 @@ class SweepPoint:
 
     @property
     def key(self) -> str:
-        """The same for the same point of the same sweep."""
         parts = [self.workload] if self.workload else []
         parts += [self.library] if self.library else []
         parts += [f"gpus={self.gpus}"] if self.gpus is not None else []
@@ -156,11 +147,9 @@ class SweepPoint:
 
     @property
     def group(self) -> tuple[str, str, int | None]:
-        """Points that are compared with each other: same work on as many GPUs."""
         return self.workload, self.library, self.gpus
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; written into every trial of the point."""
         return {
             "workload": self.workload,
             "library": self.library,
@@ -180,7 +169,6 @@ class SweepPlan:
 
     @property
     def references(self) -> tuple[SweepPoint, ...]:
-        """The default setting of each group."""
         return tuple(point for point in self.points if point.is_default)
 
     def block(self, number: int) -> list[SweepPoint]:
@@ -195,7 +183,6 @@ class SweepPlan:
         return points
 
     def trial(self, point: SweepPoint, label: str) -> Trial:
-        """A point's trial number `label`."""
         return Trial(
             key=f"{point.key} #{label}",
             settings=point.settings,
@@ -209,17 +196,7 @@ class SweepPlan:
 
 
 def make_plan(spec: SweepSpec, axes: Sequence[SweepAxis], gpus_here: int | None) -> SweepPlan:
-    """All points.
-
-    Args:
-        spec: what was asked for.
-        axes: its levers on this machine.
-        gpus_here: how many GPUs there are; None when unknown.
-
-    Raises:
-        ConfigError: more GPUs than there are, a command that asks for a number of them where none
-            is given, or nothing to run.
-    """
+    """Return all points; `gpus_here` is the number of GPUs, None if unknown. Raises ConfigError."""
     if not spec.command and not spec.workloads:
         raise ConfigError(
             "no command to sweep; write it after --, such as 'wattloop sweep SPEC.yaml -- python "

@@ -22,7 +22,6 @@ class Repeated:
     """The repeats of one point so far, in the order in which they ran.
 
     Attributes:
-        outcomes: all of them.
         outlying: which ones lie too far from the others in time or energy.
     """
 
@@ -32,13 +31,11 @@ class Repeated:
 
     @property
     def used(self) -> tuple[TrialOutcome, ...]:
-        """Those that ran to their end and belong to the others."""
         pairs = zip(self.outcomes, self.outlying, strict=True)
         return tuple(outcome for outcome, out in pairs if outcome.ok and not out)
 
     @property
     def failures(self) -> int:
-        """Return the number of runs that did not end well."""
         return sum(not outcome.ok for outcome in self.outcomes)
 
     @property
@@ -47,7 +44,6 @@ class Repeated:
 
     @property
     def energy_j(self) -> Estimate | None:
-        """Mean energy of the scope."""
         if self.scope is None:
             return None
         found = (o.energy_j(self.scope) for o in self.used)
@@ -55,7 +51,6 @@ class Repeated:
 
     @property
     def given_up(self) -> bool:
-        """Return True when the point has failed too often to be tried again."""
         return self.failures >= FAILURES_LIMIT and self.failures > len(self.used)
 
     def missing(self, rule: Repeats) -> int:
@@ -115,7 +110,6 @@ class Compared:
 
     @property
     def name(self) -> str:
-        """`edp`, `eds(1.5)`."""
         return self.metric if self.k is None else f"{self.metric}({self.k:g})"
 
     @property
@@ -164,7 +158,6 @@ class Gain:
 
     @property
     def beyond_noise(self) -> bool:
-        """Return True when the gain exceeds the spread of repeats."""
         return self.half_width_pct is not None and self.value_pct > self.half_width_pct
 
     def to_dict(self) -> dict[str, Any]:
@@ -228,18 +221,15 @@ class PointResult:
 
     @property
     def name(self) -> str:
-        """Workload, GPUs and levels, for messages."""
         words = " ".join(filter(None, (self.facts["workload"], self.facts["library"])))
         return ", ".join(filter(None, (words, gpu_count(self.facts["gpus"]), self.label)))
 
     @property
     def is_default(self) -> bool:
-        """Return True if every lever stands at its default."""
         return bool(self.facts["is_default"])
 
     @property
     def group(self) -> GroupKey:
-        """Points that are compared with each other."""
         return self.facts["workload"], self.facts["library"], self.facts["gpus"]
 
     @property
@@ -247,24 +237,19 @@ class PointResult:
         return self.repeated.time_s
 
     def energy_j(self, scope: str) -> Estimate | None:
-        """Mean energy of one scope."""
         return _estimate(o.energy_j(scope) for o in self.repeated.used)
 
     def average_w(self, scope: str) -> Estimate | None:
-        """Mean of the repeats' average power."""
         return _estimate(o.scopes[scope].average_w for o in self.repeated.used if scope in o.scopes)
 
     def peak_w(self, scope: str) -> Estimate | None:
-        """Mean of the repeats' highest power."""
         return _estimate(o.scopes[scope].peak_w for o in self.repeated.used if scope in o.scopes)
 
     def temperature_c(self) -> float | None:
-        """The highest temperature in any repeat."""
         found = [t for o in self.repeated.used if (t := o.temperature_c()) is not None]
         return max(found) if found else None
 
     def costs(self, scope: str) -> list[Cost]:
-        """Time and energy of every repeat that is used."""
         found = ((o.time_s, o.energy_j(scope)) for o in self.repeated.used)
         return [Cost(t, e) for t, e in found if t is not None and e is not None]
 
@@ -299,7 +284,6 @@ class Group:
 
     @property
     def reference(self) -> PointResult | None:
-        """The default, when it was measured."""
         found = [p for p in self.points if p.is_default and p.costs(self.scope)]
         return found[0] if found else None
 
@@ -318,7 +302,6 @@ class Group:
 
 
 def gpu_count(gpus: int | None) -> str:
-    """`8 GPUs`; empty when it was not varied."""
     return "" if gpus is None else f"{gpus} GPU{'s' if gpus != 1 else ''}"
 
 
@@ -349,7 +332,6 @@ class SweepResult:
 
     @property
     def groups(self) -> list[Group]:
-        """By workload, then number of GPUs."""
         if self.scope is None:
             return []
         keys = dict.fromkeys(point.group for point in self.points)
@@ -364,13 +346,11 @@ class SweepResult:
         return self.provenance_of(self.scope) if self.scope else "not measured"
 
     def provenance_of(self, scope: str) -> str:
-        """Of the energies of one scope."""
         kinds = {p.provenance(scope) for p in self.points}
         return ", ".join(sorted(filter(None, kinds))) or "not measured"
 
     @property
     def compared(self) -> Compared:
-        """The metric that the sweep was asked to be best at."""
         metric = str(self.experiment.spec.get("metric", "edp"))
         k = float(self.experiment.spec.get("k", 2.0))
         return Compared(metric, k if metric == "eds" else None)
@@ -469,7 +449,6 @@ def chosen_scope(outcomes: Iterable[TrialOutcome]) -> str | None:
 def _ordered(
     points: Sequence[PointResult], axes: Sequence[Mapping[str, Any]]
 ) -> tuple[PointResult, ...]:
-    """In the order of the levels, numbers rising."""
     places: dict[tuple[str, str], tuple[float, int]] = {}
     for axis in axes:
         for place, level in enumerate(axis["levels"]):

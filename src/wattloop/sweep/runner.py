@@ -49,7 +49,6 @@ class Thermometer:
         self._inventory.close()
 
     def read_c(self) -> dict[str, float]:
-        """Degrees by device; empty where nothing tells."""
         found: dict[str, float] = {}
         for meter in self._inventory.meters:
             names = [signal.name for signal in meter.signals]
@@ -62,7 +61,6 @@ class Thermometer:
 
     @property
     def gpus(self) -> int:
-        """Return the number of GPUs that the meters read."""
         names = {d.name for m in self._inventory.meters for d in m.domains if d.scope == "gpu"}
         return len({name.partition("/")[0] for name in names})
 
@@ -73,14 +71,7 @@ def cool_down(
     read_c: Callable[[], Mapping[str, float]],
     clock: Clock,
 ) -> float:
-    """Wait as the rule says; returns the seconds.
-
-    Args:
-        rule: how warm is cool enough, and how long to wait at most.
-        idle_c: temperatures before anything ran; devices without one are not waited for.
-        read_c: temperatures now.
-        clock: time to wait on.
-    """
+    """Wait until devices are near `idle_c`, as the rule says; return the seconds."""
     begin_s = clock.now_s()
     if rule.pause_s:
         clock.sleep(rule.pause_s)
@@ -122,14 +113,7 @@ class SweepListener(Protocol):
 def progress_of(
     states: Sequence[Repeated], rule: Repeats, scope: str | None, overhead_s: Sequence[float]
 ) -> SweepProgress:
-    """Return what the points still need.
-
-    Args:
-        states: the repeats of every point.
-        rule: how often each is run.
-        scope: whose energy is counted.
-        overhead_s: seconds per run so far for cooling down, setting levers and storing.
-    """
+    """Return what the points still need; `overhead_s` is the time per run beside the program."""
     missing = [state.missing(rule) for state in states]
     time_s = _left([_lasted_s(state) for state in states], missing)
     between = estimate(overhead_s)
@@ -141,7 +125,6 @@ def progress_of(
 
 
 def _lasted_s(state: Repeated) -> float | None:
-    """Mean time of the whole program, whatever part of it is compared."""
     found = estimate([o.lasted_s for o in state.used if o.lasted_s is not None])
     return None if found is None else found.mean
 
@@ -186,18 +169,7 @@ def open_experiment(
 
 
 class Sweep:
-    """Runs a plan as one experiment.
-
-    Args:
-        plan: points and rules.
-        experiment: where it is written, from `open_experiment`.
-        store: the store that has it.
-        settings: how to measure.
-        listener: told what happens.
-        outputs: folder for what programs print; None shows it.
-        state_directory: where levers are journaled, for tests.
-        clock: time to cool down on.
-    """
+    """Runs a plan as one experiment."""
 
     def __init__(
         self,
@@ -320,7 +292,6 @@ class Sweep:
                     raise ConfigError(_refused(point, outcome))
 
     def _hopeless(self, point: SweepPoint, last: TrialOutcome) -> bool:
-        """Return True for a point that has failed every time and too often."""
         state = self._state(point)
         if last.ok or state.used:
             return False
@@ -339,7 +310,6 @@ class Sweep:
         return outcome
 
     def _anything_left(self, runner: TrialRunner) -> bool:
-        """Return True when a resumed sweep has runs left."""
         rule = self._plan.spec.repeats
         for point in self._plan.points:
             numbers = range(rule.most + max(1, rule.most // 2))

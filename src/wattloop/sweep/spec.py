@@ -140,11 +140,7 @@ class SweepSpec(_Strict):
 
 
 def spec_from(data: Mapping[str, Any], source: YamlWithLines | None = None) -> SweepSpec:
-    """A checked specification.
-
-    Raises:
-        ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
-    """
+    """Validate a specification. Raises ConfigError with `FILE:LINE: field: what is wrong`."""
     try:
         return SweepSpec(**{str(key): value for key, value in data.items()})
     except ValidationError as error:

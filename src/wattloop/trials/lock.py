@@ -16,11 +16,7 @@ TRIAL_VARIABLE = "WATTLOOP_TRIAL"
 
 @contextmanager
 def lock_experiment(store: Store, experiment_id: str) -> Iterator[None]:
-    """Hold the experiment; the kernel lets go of it for us, however we end.
-
-    Raises:
-        DeviceBusy: another living process runs it.
-    """
+    """Lock the experiment; the kernel releases it however we end. Raises DeviceBusy."""
     if store.place.is_memory:  # no other process can see it, and no file may be left behind
         yield
         return
@@ -37,7 +33,6 @@ def lock_experiment(store: Store, experiment_id: str) -> Iterator[None]:
 
 
 def is_locked(store: Store, experiment_id: str) -> bool:
-    """Return True while a process of this machine runs the experiment."""
     try:
         file = os.open(_lock_path(store, experiment_id), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -52,11 +47,7 @@ def is_locked(store: Store, experiment_id: str) -> bool:
 
 
 def refuse_locked(store: Store, experiment_id: str) -> None:
-    """Refuse an experiment that another process has locked, before anything is written.
-
-    Raises:
-        DeviceBusy: another living process runs it.
-    """
+    """Raise DeviceBusy for an experiment that a living process runs, before anything is written."""
     if not is_locked(store, experiment_id):
         return
     try:
@@ -92,7 +83,6 @@ def _lock_path(store: Store, experiment_id: str) -> Path:
 
 
 def _locked(path: Path, experiment_id: str) -> int:
-    """The lock file, open and ours."""
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

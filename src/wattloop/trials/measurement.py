@@ -99,17 +99,7 @@ def measured_command(
     environment: Mapping[str, str],
     output: Path | None,
 ) -> TrialOutcome:
-    """Run the trial's command.
-
-    Args:
-        trial: what to run.
-        settings: how to measure.
-        store: where the command's own measurements go, if the trial asks for one of them.
-        stops: signals that wait while it is not the command that runs.
-        tags: of the measured run.
-        environment: variables added to ours and the trial's.
-        output: file for what the command prints; None lets it print where we do.
-    """
+    """Run and measure the command; `stops` wait while it is not the command that runs."""
     session = _session(trial, settings, tags, kind="command", in_process=False)
     variables = {**child_environment(session), **environment, **trial.environment}
     if trial.window:

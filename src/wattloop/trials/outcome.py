@@ -40,7 +40,6 @@ class Readings:
         return peaks
 
     def signals(self) -> dict[str, dict[str, float]]:
-        """First, mean, highest and last value of each signal."""
         return {
             name: {
                 "first": float(values[0]),
@@ -141,11 +140,8 @@ class ScopeEnergy:
     """Energy of one part of the machine over a trial.
 
     Attributes:
-        energy_j: joules.
         uncertainty_j: half-width for this one trial, from its sensors.
-        provenance: of the weakest domain in it.
         sources: where it was read, and for a model what it assumes.
-        average_w: energy over time.
         peak_w: highest reading; None where it cannot be told.
         modelled: whether this is the stated model over other parts, and not their readings.
     """
@@ -171,14 +167,8 @@ class TrialOutcome:
     Attributes:
         status: how it ended; numbers of a trial that is not `ok` describe what ran until then.
         time_s: from start to end of the program, or of the window in it that counts.
-        lasted_s: from start to end of the program.
         scopes: energy by scope (`gpu`, `cpu`, `dram`, `node`); scopes without a meter are absent.
-        domains: energy by domain, as the measured run has it.
         signals: first, mean, highest and last of temperatures (degC), clocks (MHz), utilisation.
-        missing: parts of the machine that were not read, with reasons.
-        warnings: what to beware of, such as a run that is short for a sensor.
-        run_id: the stored run.
-        message: what went wrong, for people.
         metrics: what a function returned, or a program reported.
     """
 
@@ -199,16 +189,13 @@ class TrialOutcome:
 
     @property
     def ok(self) -> bool:
-        """Return True if it ran to its end."""
         return self.status is TrialStatus.OK
 
     def energy_j(self, scope: str) -> float | None:
-        """Joules of one scope; None when it was not read."""
         found = self.scopes.get(scope)
         return None if found is None else found.energy_j
 
     def temperature_c(self) -> float | None:
-        """The highest temperature of any device during the trial."""
         values = [s["highest"] for n, s in self.signals.items() if n.endswith("/temperature")]
         return max(values) if values else None
 
@@ -239,18 +226,13 @@ class TrialOutcome:
 
 
 def domain_energies(result: WindowResult) -> tuple[dict[str, Any], ...]:
-    """Return the stored figures of each domain of a window."""
     return tuple({key: d[key] for key in DOMAIN_FACTS} for d in result.to_dict()["domains"])
 
 
 def scope_energies(
     result: WindowResult, settings: Settings, peaks_w: Mapping[str, float]
 ) -> dict[str, ScopeEnergy]:
-    """Energy by scope of a measured window.
-
-    `node` is what a meter of the whole node read, else the stated model over the parts
-    (`measure.accounting.node`).
-    """
+    """Return energy by scope; `node` comes from a meter of the node, else from its model."""
     from wattloop.accounting.node import node_energy
 
     found: dict[str, ScopeEnergy] = {}

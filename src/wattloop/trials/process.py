@@ -155,7 +155,6 @@ def _signal_group(group: int, number: int) -> None:
 
 
 def _tail(output: Path | None) -> str:
-    """The last lines that a program printed."""
     if output is None:
         return ""
     try:

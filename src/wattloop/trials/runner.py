@@ -42,14 +42,6 @@ class TrialRunner:
 
     Use it as a context manager: entering takes the levers, leaving puts back what they were.
     Between trials they keep the last trial's values.
-
-    Args:
-        store: where trials and runs are kept.
-        experiment_id: an experiment that `store.experiments.create_experiment` made.
-        settings: how to measure.
-        levers: those that trials set.
-        state_directory: where levers are journaled, for tests.
-        outputs: folder for what programs print; None lets them print where we do.
     """
 
     def __init__(
@@ -140,7 +132,6 @@ class TrialRunner:
         return outcome
 
     def _set(self, trial: Trial) -> TrialOutcome | None:
-        """Give every lever its value; an outcome when one refuses."""
         if not trial.settings:
             return None
         if self._held is None:

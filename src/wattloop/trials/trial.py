@@ -14,12 +14,8 @@ class Trial:
     Attributes:
         key: names it within its experiment; the same trial planned again has the same key, which
             is how a resumed experiment knows what it has paid for.
-        settings: value for each lever, by the lever's name.
-        command: program and arguments; empty for a function.
-        environment: variables added to ours.
         timeout_s: after this long the program is ended; None waits for ever.
         facts: whatever else describes the trial (number of GPUs, repeat); written down with it.
-        name: what the measured run is called.
         window: the part of the program that counts, as `wattloop.measure(window)` in it marks it;
             empty for all of it.
     """
@@ -34,7 +30,6 @@ class Trial:
     window: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for the store."""
         return {
             "levers": dict(self.settings),
             "command": list(self.command),

@@ -149,11 +149,7 @@ CARDS: dict[str, CardModel] = {
 
 
 def card_named(name: str) -> CardModel:
-    """The card called `name`, such as `h200`.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The card called `name`, such as `h200`. Raises ConfigError: there is none."""
     card = CARDS.get(name.lower())
     if card is None:
         raise ConfigError(f"no virtual GPU called '{name}'; known are {', '.join(CARDS)}")
@@ -168,11 +164,7 @@ _FIELDS = {each.name: each.type for each in fields(CardModel)}
 
 
 def read_card(path: Path) -> CardModel:
-    """The card that a file describes.
-
-    Raises:
-        ConfigError: the file cannot be read, or says something that no card has.
-    """
+    """Read a card from a file. Raises ConfigError: unreadable, or an impossible value."""
     try:
         data = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as problem:

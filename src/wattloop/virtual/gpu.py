@@ -66,7 +66,6 @@ def refusal_to_read(now: TimelineSegment) -> tuple[str, bool]:
 
 
 def refusal_to_set(now: TimelineSegment) -> str:
-    """Why it cannot be set; "" when it can."""
     match Fault(int(now.fault)):
         case Fault.SET_FORBIDDEN:
             return "permission denied"
@@ -86,9 +85,7 @@ class VirtualGpu:
 
     Args:
         index: its number, which is also its stream of sensor noise.
-        model: its physics.
         timeline: where its life is kept; private to this object unless given.
-        clock: time on which it lives.
     """
 
     def __init__(
@@ -140,14 +137,7 @@ class VirtualGpu:
         time_scale: float = 1.0,
         owner: WorkOwner = NO_OWNER,
     ) -> None:
-        """Work on `activity` until told otherwise.
-
-        Args:
-            activity: what it does.
-            at_s: since when; now unless given, and never before the last change.
-            time_scale: power and temperature follow this many times faster.
-            owner: whose work it is; it ends with its owner (see `reap`).
-        """
+        """Work on `activity` from `at_s` (now) until told otherwise or until its owner ends."""
         self._change(
             at_s,
             compute=activity.compute,
@@ -161,17 +151,13 @@ class VirtualGpu:
         )
 
     def reap(self) -> None:
-        """Leave the card idle if the process whose work it does was killed.
-
-        Work ends at the next query of the card; the meter queries it at every reading.
-        """
+        """Leave the card idle if the process whose work it does was killed."""
         now = self.now()
         if now.busy > 0 and WorkOwner(now.owner_pid, now.owner_began).gone:
             self.occupy(IDLE)
 
     @property
     def limits(self) -> tuple[float, float, float]:
-        """Power cap in watts, highest SM clock and memory clock in MHz."""
         now = self.now()
         return now.limit_w, now.max_clock_mhz, now.memory_clock_mhz
 
@@ -223,16 +209,13 @@ class VirtualGpu:
         return segments[-1] if segments else self._first
 
     def at(self, at_s: float) -> TimelineSegment:
-        """The card's state at a moment."""
         segments = self._timeline.segments(self.index)
         return segment_at(segments, at_s) if segments else self._first
 
     def power_w(self, at_s: float) -> float:
-        """True power at a moment of the clock."""
         return self.at(at_s).power_w(at_s)
 
     def temperature_c(self, at_s: float) -> float:
-        """True temperature at a moment of the clock."""
         model = self.model
         return model.ambient_c + model.warmth_k_per_w * self.heat_w(at_s)
 
@@ -241,11 +224,9 @@ class VirtualGpu:
         return self.at(at_s).heat_w(at_s)
 
     def energy_j(self, at_s: float) -> float:
-        """True energy used up to a moment of the clock."""
         return self.at(at_s).energy_until_j(at_s)
 
     def true_energy_j(self, begin_s: float, end_s: float) -> float:
-        """True energy used between two moments of the clock."""
         return self.energy_j(end_s) - self.energy_j(begin_s)
 
     def changes_s(self, begin_s: float, end_s: float) -> list[float]:

@@ -29,12 +29,9 @@ class TrainingJob:
 
     Attributes:
         gpu_s: time of all computation on one card at its highest clocks.
-        activity: how computation uses the card.
         comm_s: time of all communication between two cards.
         comm_growth: exponent with which that grows with the number of cards.
-        comm_activity: how communication uses a card.
         host_s: time in which cards wait for the host.
-        source: where the numbers come from.
     """
 
     name: str
@@ -99,11 +96,7 @@ JOBS: dict[str, TrainingJob] = {
 
 
 def job_named(name: str) -> TrainingJob:
-    """The job called `name`.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The job called `name`. Raises ConfigError: there is none."""
     job = JOBS.get(name)
     if job is None:
         raise ConfigError(f"no virtual job called '{name}'; known are {', '.join(JOBS)}")

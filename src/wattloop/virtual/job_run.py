@@ -52,8 +52,6 @@ class TrainingRun:
 
     Args:
         cards: those of the machine, of which the first `gpus` work.
-        clock: time on which the cards live.
-        node: the node around them, if it is modelled.
         time_scale: how many simulated seconds pass in a second of the clock.
         owner: the process with which the work ends.
     """
@@ -88,14 +86,7 @@ class TrainingRun:
         began_s: float | None = None,
         during: AbstractContextManager[object] | None = None,
     ) -> TrainingResult:
-        """Train, one entry of `jobs` per step; the cards are idle afterwards, whatever happens.
-
-        Args:
-            jobs: what to do in each step.
-            on_step: called with the number of each finished step, from 1.
-            began_s: when the work began; when the first step begins unless given.
-            during: entered for the steps alone, to measure them.
-        """
+        """Train, one entry of `jobs` per step; `during` is entered for the steps alone."""
         steps, gpus = len(jobs), len(self._used)
         for card in self._cards:
             card.reap()  # of a job that was killed
@@ -140,6 +131,5 @@ class TrainingRun:
             left -= slice_s / whole_s
 
     def _slowdown(self, activity: Activity) -> float:
-        """Of the slowest card; cards under the same limits are asked once."""
         different = {card.limits: card for card in self._used}
         return max(card.settled(activity).slowdown for card in different.values())

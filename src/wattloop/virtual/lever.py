@@ -29,8 +29,6 @@ class _VirtualLever(Lever):
     """One setting of one card.
 
     Args:
-        machine: where the card's state is kept.
-        gpu: the card.
         number: the card's number on this machine, after the real ones.
     """
 
@@ -68,7 +66,6 @@ class _VirtualLever(Lever):
         )
 
     def read(self) -> Setting:
-        """Its present value; None for a clock that is not locked."""
         try:
             reason, _ = refusal_to_read(self.gpu.now())
             if not reason:
@@ -78,7 +75,6 @@ class _VirtualLever(Lever):
         raise LeverError(f"{self.name}: {reason}")
 
     def accepted(self, value: Setting) -> Setting:
-        """`value`, checked against the card's own limits."""
         if isinstance(value, str | bool):
             raise ConfigError(f"{self.name}: '{value}' is not a number; use {self.unit}")
         low, high = self._range()
@@ -97,12 +93,10 @@ class _VirtualLever(Lever):
             raise LeverError(f"{self.name}: {error}") from None
 
     def write_text(self, value: Setting) -> str:
-        """What `write` would do."""
         what = "not locked" if value is None else f"{value:g} {self.unit}"
         return f"{self.gpu.model.name} {self.gpu.index} (simulated): {self.kind} = {what}"
 
     def where(self) -> Mapping[str, str]:
-        """Environment variables with which another process finds this lever again."""
         return self._environment
 
     @abstractmethod
@@ -174,7 +168,6 @@ class VirtualSmClock(_VirtualLever):
         return self.gpu.model.min_clock_mhz, self.gpu.model.max_clock_mhz
 
     def _rounded(self, value: float | None) -> float | None:
-        """The nearest step of the card."""
         if value is None:
             return None
         model = self.gpu.model
@@ -206,7 +199,6 @@ class VirtualMemoryClock(_VirtualLever):
         return clocks[-1], clocks[0]
 
     def _rounded(self, value: float | None) -> float | None:
-        """The card's nearest memory clock."""
         if value is None:
             return None
         return min(self.gpu.model.memory_clocks_mhz, key=lambda clock: abs(clock - value))

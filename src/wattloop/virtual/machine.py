@@ -74,5 +74,4 @@ def shared_gpus(
     environment: Mapping[str, str] | None = None,
     host: Host | None = None,
 ) -> list[VirtualGpu]:
-    """The cards of `shared_machine`."""
     return list(shared_machine(count, clock, environment, host).gpus)

@@ -44,8 +44,6 @@ class _VirtualMeter(Meter):
     """Cards and their faults; subclasses know what to read.
 
     Args:
-        gpus: the cards.
-        clock: the time on which they live.
         first_number: number of the first one's domain, after the machine's real cards.
     """
 
@@ -58,7 +56,6 @@ class _VirtualMeter(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """`gpu:N` per card."""
         return self._domains
 
     def read(self) -> Sequence[Reading]:
@@ -115,7 +112,6 @@ class VirtualPower(_VirtualMeter):
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """What a real card offers, too."""
         return tuple(Signal(f"{n}/{s}", unit) for n in self._names for s, unit, _ in _SIGNALS)
 
     def read_signals(self) -> Sequence[Reading]:
@@ -200,7 +196,6 @@ class _NodeMeter(Meter):
         self._closed = False
 
     def read(self) -> Sequence[Reading]:
-        """What was shown at the last tick."""
         if self._closed:
             return [Gap("node: the meter is closed")]
         for gpu in self._gpus:
@@ -234,7 +229,6 @@ class VirtualNodeEnergy(_NodeMeter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """`node`."""
         return (_domain_node_meter(self._node, DomainKind.COUNTER, "integrated", 1e-3),)
 
     def _shown(self, tick: int) -> float:
@@ -260,7 +254,6 @@ class VirtualNodePower(_NodeMeter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """`node`."""
         return (_domain_node_meter(self._node, DomainKind.GAUGE, "power", 0.01),)
 
     def _shown(self, tick: int) -> float:
@@ -291,10 +284,7 @@ def _domain_node_meter(node: NodeModel, kind: DomainKind, what: str, resolution:
 def node_power_w(
     node: NodeModel, gpus: Sequence[VirtualGpu], begin_s: float, end_s: float
 ) -> float:
-    """True mean power of the node over a short time.
-
-    Cards that the node has beyond `gpus` are idle.
-    """
+    """Return the mean power over a short time; cards that the node has beyond `gpus` are idle."""
     absent_w = max(0, node.gpus - len(gpus)) * node.card.idle_w
     gpus_w = sum(gpu.true_energy_j(begin_s, end_s) for gpu in gpus) / (end_s - begin_s)
     heat_w = sum(gpu.heat_w(end_s) for gpu in gpus)
@@ -304,7 +294,6 @@ def node_power_w(
 def node_energy_j(
     node: NodeModel, gpus: Sequence[VirtualGpu], begin_s: float, end_s: float, step_s: float = 0.01
 ) -> float:
-    """True energy of the node: the sum of its power over steps of `step_s`."""
     steps = max(1, math.ceil((end_s - begin_s) / step_s))
     width_s = (end_s - begin_s) / steps
     return width_s * sum(

@@ -29,14 +29,11 @@ class NodeModel:
     """Parameters of one node.
 
     Attributes:
-        card: its GPUs, all alike.
         gpus: how many it holds; what a job leaves unused is idle.
         host_w: processors, memory, disks, board and fans at their lowest speed.
         fan_w: what fans draw more when every card runs at its default limit.
         supply_w: rated power of all power supplies together.
         efficiency: (load, efficiency) points of the supplies, linear in between.
-        job: the job its source ran.
-        source: where the numbers come from.
     """
 
     name: str
@@ -50,12 +47,7 @@ class NodeModel:
     source: str = ""
 
     def power_w(self, gpus_w: float, heat_w: float) -> float:
-        """What the node draws from its socket.
-
-        Args:
-            gpus_w: power of all its cards now.
-            heat_w: power that their heat sinks feel, which the fans follow.
-        """
+        """Return the power at the socket; fans follow `heat_w`, which the heat sinks feel."""
         full_w = self.gpus * self.card.default_limit_w
         dc_w = self.host_w + gpus_w + self.fan_w * (heat_w / full_w) ** 3
         return dc_w / _between(self.efficiency, dc_w / self.supply_w)
@@ -80,11 +72,7 @@ class NodeOutcome(NamedTuple):
 def steady_outcome(
     node: NodeModel, job: TrainingJob, gpus: int, setting: Setting | None = None
 ) -> NodeOutcome:
-    """Time and energy of a long job on a warm node, without letting time pass.
-
-    Raises:
-        ConfigError: the node has not that many cards.
-    """
+    """Return time and energy of a long job on a warm node, without letting time pass."""
     if not 1 <= gpus <= node.gpus:
         raise ConfigError(f"{node.name} has {node.gpus} GPUs, not {gpus}; use 1 to {node.gpus}")
     card, setting = node.card, setting or Setting()
@@ -152,11 +140,7 @@ NODES: dict[str, NodeModel] = {
 
 
 def node_named(name: str) -> NodeModel:
-    """The node called `name`, such as `node004`.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The node called `name`, such as `node004`. Raises ConfigError: there is none."""
     node = NODES.get(name.lower())
     if node is None:
         raise ConfigError(f"no virtual node called '{name}'; known are {', '.join(NODES)}")

@@ -69,7 +69,6 @@ class CardModel:
         memory_w: power of memory at full bandwidth.
         memory_idle_w: the part of `idle_w` that follows the memory clock.
         lower_memory_clocks_mhz: lower values that the memory clock can be locked to.
-        clock_step_mhz: steps of the SM clock.
         knee_mhz: below this clock the voltage no longer falls.
         volt_exponent: how steeply the voltage rises above the knee, 1 for a straight line.
         overshoot: a capped card settles this fraction above its cap.
@@ -78,7 +77,6 @@ class CardModel:
         thermal_s: time constant with which temperature follows power.
         warmth_k_per_w: steady rise of temperature over `ambient_c` per watt.
         sensor_window_s: the part of each `sensor_period_s` at which the sensor looks.
-        source: where the numbers come from.
     """
 
     name: str
@@ -118,7 +116,6 @@ class CardModel:
 
     @property
     def memory_clocks_mhz(self) -> tuple[float, ...]:
-        """What the memory clock can be, highest first."""
         return (self.memory_clock_mhz, *self.lower_memory_clocks_mhz)
 
     def activity(self, work: Work) -> Activity:
@@ -130,11 +127,9 @@ class CardModel:
         return Activity(compute_s / longest_s, memory_s / longest_s, 1.0)
 
     def shortest_s(self, work: Work) -> float:
-        """Time at the highest clock."""
         return max(work.flops / self.flops_per_s, work.bytes / self.bytes_per_s)
 
     def volt(self, clock_mhz: float) -> float:
-        """Supply voltage at a clock."""
         span = (clock_mhz - self.knee_mhz) / (self.max_clock_mhz - self.knee_mhz)
         steepness = float(min(1.0, max(0.0, span)) ** self.volt_exponent)
         return self.min_volt + (self.max_volt - self.min_volt) * steepness

@@ -97,12 +97,10 @@ class TimelineSegment:
     owner_began: float = 0.0
 
     def power_w(self, at_s: float) -> float:
-        """Watts at a moment in this segment."""
         decay = math.exp(-max(0.0, at_s - self.start_s) / self.ramp_s)
         return self.target_w + (self.start_w - self.target_w) * decay
 
     def energy_until_j(self, at_s: float) -> float:
-        """Joules used up to a moment in this segment, from the beginning of time."""
         # E = P_target dt + (P_start - P_target) tau (1 - exp(-dt / tau))
         dt = at_s - self.start_s
         if dt <= 0:
@@ -162,7 +160,6 @@ class MemoryTimeline:
         self._lock = threading.RLock()
 
     def segments(self, gpu: int) -> list[TimelineSegment]:
-        """What is known of a card, oldest first."""
         return self._segments.get(gpu, [])
 
     def append(self, gpu: int, segment: TimelineSegment) -> None:
@@ -173,7 +170,6 @@ class MemoryTimeline:
         kept.append(segment)
 
     def changing(self) -> AbstractContextManager[object]:
-        """Return a context that excludes other writers of segments."""
         return self._lock
 
 
@@ -206,13 +202,11 @@ class FileTimeline:
         self._lock = threading.RLock()
 
     def segments(self, gpu: int) -> list[TimelineSegment]:
-        """Return all segments of a card, oldest first, of all processes."""
         with self._alone():
             self._catch_up()
             return self._segments.get(gpu, [])
 
     def append(self, gpu: int, segment: TimelineSegment) -> None:
-        """Add a segment to the file."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(self.path, flags, 0o600)
         try:
@@ -249,7 +243,6 @@ class FileTimeline:
                 self._lock.release()
 
     def changing(self) -> AbstractContextManager[object]:
-        """A context in which no process adds segments."""
         return self._changing()
 
     def _compact(self, fd: int) -> None:

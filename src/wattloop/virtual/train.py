@@ -56,7 +56,6 @@ def main(arguments: Sequence[str] | None = None, since_s: float | None = None) -
 
 
 def _jobs(options: argparse.Namespace, machine: VirtualMachine) -> list[TrainingJob]:
-    """The job of each step."""
     first = _job(options.job, machine)
     if options.change_to is None:
         return [first] * options.steps

@@ -80,7 +80,6 @@ def _peaks(card: Gpu | None, name: str) -> str:
 
 
 def _worked_j(gpu: GpuFacts, facts: RunFacts) -> float:
-    """Energy of the GPU while it worked."""
     span = facts.working
     assert span is not None
     power_w = gpu.power.within(span).mean() or 0.0

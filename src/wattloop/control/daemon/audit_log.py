@@ -53,8 +53,6 @@ class AuditLog:
 
     Args:
         path: of the changes; refusals are in `refusals_path(path)`.
-        turn_over_b: size at which a file is rotated.
-        kept: number of older files of each.
         trusts: users whose lines are all listed.
 
     Raises:
@@ -178,16 +176,11 @@ class _File:
 
 
 def refusals_path(path: Path) -> Path:
-    """Return `control.refused.jsonl` for `control.jsonl`."""
     return path.with_name(f"{path.stem}.refused{path.suffix}")
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """Read all lines, changes and refusals, the oldest first. A torn line is left out.
-
-    Raises:
-        ConfigError: it does not exist, or may not be read.
-    """
+    """Read all lines, changes and refusals, the oldest first; torn lines are left out."""
     refusals = _lines(refusals_path(path)) if refusals_path(path).exists() else iter(())
     return heapq.merge(_lines(path), refusals, key=lambda record: str(record.get("time", "")))
 

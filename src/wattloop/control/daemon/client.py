@@ -52,11 +52,7 @@ class Change(NamedTuple):
 
 
 def connect(path: str | Path | None = None, *, patience_s: float = PATIENCE_S) -> "Client":
-    """Connect to the daemon at `path`, at `WATTLOOP_CONTROL_SOCKET`, or at the default socket.
-
-    Raises:
-        DaemonGone: no daemon listens there, or this user may not connect.
-    """
+    """Connect to a daemon: at `path`, `WATTLOOP_CONTROL_SOCKET`, or the default socket."""
     client = Client(socket_path(path), patience_s)
     client.hello()
     return client
@@ -91,9 +87,7 @@ class Client:
             self.close()
 
     def hello(self) -> dict[str, Any]:
-        """Return this client's identity in the daemon: `user`, `uid`, `trusted`, and its `wattloop`
-        version.
-        """
+        """Return `user`, `uid`, `trusted` as the daemon sees them, and its `wattloop` version."""
         return self._asked("hello")
 
     def levers(self) -> list[dict[str, Any]]:
@@ -101,11 +95,7 @@ class Client:
         return list(self._asked("levers")["levers"])
 
     def read(self, lever: str) -> Setting:
-        """Return the present value of a lever.
-
-        Raises:
-            LeverError: it cannot be read, or no lever has that name.
-        """
+        """Return the present value of a lever. Raises LeverError if it is unknown or unreadable."""
         return _setting(self._asked("read", lever=lever)["value"])
 
     def check(
@@ -136,11 +126,7 @@ class Client:
         return Change(_setting(reply["before"]), _setting(reply["after"]))
 
     def release(self, lever: str | None = None) -> None:
-        """Restore a lever, or all levers of this connection.
-
-        Raises:
-            LeverError: it was not restored; it stays in the daemon's journal.
-        """
+        """Restore a lever, or all of this connection. Raises LeverError if one stays journaled."""
         if lever is None:
             self.held.clear()
             self._asked("release")
@@ -267,11 +253,6 @@ class RemoteLever(Lever):
     lock and no journal. Restoring it means releasing it, so that it returns to the operator's
     default even where that is outside this user's range.
 
-    Args:
-        client: shared by all levers of a daemon.
-
-        offer: the description from `Client.levers`.
-
         name: the name here, where cards have other numbers than in the daemon's list.
     """
 
@@ -288,7 +269,6 @@ class RemoteLever(Lever):
 
     @property
     def managed(self) -> bool:
-        """True if the daemon already manages the device."""
         return bool(self._offer["managed"])
 
     def state(self) -> LeverState:
@@ -322,7 +302,6 @@ class RemoteLever(Lever):
         return self._client.read(self._theirs)
 
     def accepted(self, value: Setting) -> Setting:
-        """Return `value` as the device would accept it, within this user's range."""
         try:
             return self._client.check(self._theirs, value)
         except (ConfigError, LeverError) as error:
@@ -334,11 +313,9 @@ class RemoteLever(Lever):
         """Accept any value: the daemon restores the previous one, whatever this user may set."""
 
     def write(self, value: Setting) -> None:
-        """Ask the daemon to set the lever."""
         self._client.set(self._theirs, value)
 
     def write_part(self, part: str, value: Setting) -> None:
-        """Ask the daemon to restore the lever."""
         self._client.release(self._theirs)
 
     def write_text(self, value: Setting) -> str:

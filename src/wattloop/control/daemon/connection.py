@@ -25,9 +25,7 @@ from wattloop.core.errors import WattloopError
 
 
 class Connection(threading.Thread):
-    """Thread that serves one client, so that a slow device or a silent client delays no other
-    client.
-    """
+    """Thread of one client: a slow device or silent client delays no other client."""
 
     def __init__(
         self,
@@ -52,7 +50,6 @@ class Connection(threading.Thread):
         self._why = "the client closed the connection"
 
     def run(self) -> None:
-        """Serve requests until the client disconnects for any reason."""
         process: int | None = None
         try:
             process = _process(self.peer.pid)
@@ -86,9 +83,7 @@ class Connection(threading.Thread):
             self._line.shutdown(socket.SHUT_RD)
 
     def _next_line(self, process: int | None) -> bytes | None:
-        """Return the next request; None when the client has disconnected or was silent for too
-        long.
-        """
+        """Return the next request; None when the client disconnected or was silent too long."""
         limits = self._desk.rules.limits
         begun_s = time.monotonic()
         while b"\n" not in self._rest:
@@ -138,7 +133,6 @@ class Connection(threading.Thread):
         return False
 
     def _send(self, data: bytes) -> None:
-        """Send all of the data, to a client that reads."""
         line_s = self._desk.rules.limits.line_s
         give_up_s = time.monotonic() + line_s
         poll = select.poll()
@@ -157,11 +151,7 @@ def hang_up(line: socket.socket, error: WattloopError) -> None:
 
 
 def _process(pid: int) -> int | None:
-    """Return a pidfd that reports the end of a process; None for a process of another container.
-
-    Raises:
-        ProcessLookupError: it has ended already.
-    """
+    """Return a pidfd, None in another container. Raises ProcessLookupError after its end."""
     try:
         return os.pidfd_open(pid) if pid > 0 else None
     except ProcessLookupError:

@@ -38,11 +38,7 @@ def write_job_gpus(path: Path, jobs: Iterable[JobGpus]) -> None:
 
 
 def read_job_gpus(path: Path) -> list[JobGpus]:
-    """Return the jobs in the file; none when it does not exist.
-
-    Raises:
-        ConfigError: another user could have written it, or it is not such a list.
-    """
+    """Return the jobs in the file, if it exists. Raises ConfigError if it is not trusted."""
     try:
         data = json.loads(read_trusted(path))
         return [
@@ -56,7 +52,6 @@ def read_job_gpus(path: Path) -> list[JobGpus]:
 
 
 def gpus_of(jobs: Iterable[JobGpus], uid: int, job: str = "") -> set[int]:
-    """Return the GPUs of a user, or of one of the user's jobs."""
     return {
         gpu
         for owned in jobs

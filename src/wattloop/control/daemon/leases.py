@@ -68,11 +68,9 @@ class DeviceLease:
 
     @property
     def managed(self) -> bool:
-        """True if the daemon manages the device."""
         return self._hold is not None
 
     def leased(self) -> dict[str, Setting]:
-        """Return lever -> value of the present lease."""
         with self._busy:
             return dict(self._leased)
 
@@ -101,9 +99,7 @@ class DeviceLease:
             return Change(before, self._shows(name, value))
 
     def release(self, lease: ClientLease, name: str | None = None) -> list[ReleaseResult]:
-        """Restore a lever (all of the lease unless named) to the default cap or its previous
-        value.
-        """
+        """Restore a lever (unless named, all of the lease) to the default cap or previous value."""
         with self._busy:
             if self.lease is not lease:
                 return []
@@ -215,9 +211,7 @@ class DeviceLease:
         return ReleaseResult(name, ours, self._below(name))
 
     def _foreign(self, name: str, ours: Setting) -> Setting:
-        """Return the value that another process has set a lever to; None when no other process
-        has.
-        """
+        """Return the value that another process has set the lever to; None otherwise."""
         lever = self.levers[name]
         if not lever.reads_back:
             return None
@@ -229,7 +223,6 @@ class DeviceLease:
         return None if any(lever.took(value, found) for value in known) else found
 
     def _tidy(self) -> None:
-        """Release the device when no lever of it is set."""
         if self._hold is None or self._leased or self.defaults or self.stuck:
             return
         held, self._hold = self._hold, None
@@ -290,16 +283,11 @@ class LeaseTable:
         self._by_lever = {name: seat for seat in self.seats.values() for name in seat.levers}
 
     def levers(self) -> Iterator[tuple[Lever, DeviceLease]]:
-        """Return every lever with its device."""
         for name, seat in self._by_lever.items():
             yield seat.levers[name], seat
 
     def of(self, name: str) -> tuple[Lever, DeviceLease]:
-        """Return one lever.
-
-        Raises:
-            ConfigError: no lever has that name.
-        """
+        """Return one lever. Raises ConfigError: no lever has that name."""
         seat = self._by_lever.get(name)
         if seat is None:
             known = ", ".join(self._by_lever) or "no levers at all"
@@ -317,9 +305,7 @@ class LeaseTable:
         return done
 
     def take_over(self, seat: DeviceLease, lease: ClientLease, rules: Rules) -> None:
-        """End a user's lease on a device that a trusted client needs; not another trusted
-        client's.
-        """
+        """End a lease on a device that a trusted client needs, unless it is trusted itself."""
         other = seat.lease
         if other is None or other is lease or rules.trusts(other.peer):
             return
@@ -327,13 +313,7 @@ class LeaseTable:
             self._logged("released", one, f"taken over by {lease}", other)
 
     def apply_defaults(self, rules: Rules, *, again: bool = False) -> None:
-        """Apply the operator's caps to all devices; a leased device gets its cap when the lease
-        ends.
-
-        Args:
-            rules: with the caps.
-            again: only where it failed before.
-        """
+        """Apply the operator's caps, under a lease when it ends; `again`: where it failed."""
         for lever, seat in list(self.levers()):
             if again and lever.name not in self._complained:
                 continue
@@ -358,7 +338,6 @@ class LeaseTable:
                 self._log.write("default", lever=lever.name, **fields)
 
     def revoke(self, rules: Rules) -> None:
-        """Restore values that new rules do not allow."""
         for lever, seat in list(self.levers()):
             lease = seat.lease
             if lease is None or lever.name not in seat.leased():
@@ -368,7 +347,6 @@ class LeaseTable:
                 self.end(lease, f"revoked: {refusal}", lever.name)
 
     def mend(self) -> None:
-        """Try again to restore levers that could not be restored."""
         for seat in list(self.seats.values()):
             for one in seat.mend():
                 self._logged("mended", one, "it did not go back before")
@@ -409,9 +387,7 @@ class LeaseTable:
 
 
 def _refusal(rules: Rules, lease: ClientLease, lever: Lever, value: Setting) -> str:
-    """Return the reason why a value is not allowed; empty if it is within the ranges or the
-    low-power mode.
-    """
+    """Return why a value is not allowed; empty within the ranges or the low-power mode."""
     try:
         rules.check(lease.peer, lever.state(), value)
     except WattloopError as error:

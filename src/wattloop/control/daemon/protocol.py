@@ -56,9 +56,7 @@ def peer_of(line: socket.socket) -> Peer:
 
 
 def _groups(line: socket.socket, user: str, gid: int) -> tuple[int, ...]:
-    """Return its supplementary groups; from the group database where the kernel does not provide
-    them.
-    """
+    """Return its supplementary groups, from the group database where the kernel has none."""
     with suppress(OSError, struct.error):
         data = line.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MOST_B)
         return struct.unpack(f"{len(data) // 4}I", data)
@@ -68,7 +66,6 @@ def _groups(line: socket.socket, user: str, gid: int) -> tuple[int, ...]:
 
 
 def _command(pid: int) -> str:
-    """Return the command for people; a process may choose any name."""
     try:
         data = (PROC / str(pid) / "cmdline").read_bytes()[:400]
     except OSError:
@@ -136,11 +133,7 @@ def encoded(message: dict[str, Any]) -> bytes:
 
 
 def decoded(line: bytes) -> dict[str, Any]:
-    """Decode one line as an object.
-
-    Raises:
-        ProtocolError: not JSON, not an object, or of another version.
-    """
+    """Decode one line. Raises ProtocolError: not JSON, not an object, or of another version."""
     try:
         message = json.loads(line, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -156,13 +149,11 @@ def decoded(line: bytes) -> dict[str, Any]:
 
 
 def error_of(error: WattloopError) -> dict[str, str]:
-    """Encode an exception for the wire."""
     kind = next((kind for kind, known in KINDS.items() if isinstance(error, known)), "lever")
     return {"kind": kind, "message": str(error)}
 
 
 def error_from(data: Any) -> WattloopError:
-    """Decode an exception from the wire."""
     known = data if isinstance(data, dict) else {}
     message = "".join(c for c in str(known.get("message", "")) if c.isprintable())
     kind = KINDS.get(str(known.get("kind")), LeverError)

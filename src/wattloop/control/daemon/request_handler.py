@@ -111,7 +111,6 @@ class RequestHandler:
         return {"released": [one.lever for one in done]}
 
     def _allowed(self, lease: ClientLease, lever: Lever, message: Answer) -> Setting:
-        """Return the value as the device accepts it, within the range of this client."""
         if "value" not in message:
             raise ConfigError("'value' is missing")
         asked = message["value"]

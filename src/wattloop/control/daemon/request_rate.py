@@ -27,5 +27,4 @@ class Rate:
 
     @property
     def full(self) -> bool:
-        """True if the bucket is full again."""
         return self._left + (time.monotonic() - self._at_s) * self._per_s >= self._burst

@@ -30,11 +30,7 @@ class Amount:
     unit: str
 
     def on(self, state: LeverState) -> float:
-        """Convert to the unit of this device.
-
-        Raises:
-            ValueError: it has another unit, or states no maximum to take a share of.
-        """
+        """Convert to the unit of this device. Raises ValueError: other unit, or no maximum."""
         if self.unit != "%":
             if self.unit != state.unit:
                 raise ValueError(f"{state.name} is in {state.unit}, not in {self.unit}")
@@ -57,11 +53,7 @@ class Range:
     choices: tuple[str, ...] = ()
 
     def limits(self, state: LeverState) -> tuple[float | None, float | None]:
-        """Return the lowest and highest value on this device, within its own limits.
-
-        Raises:
-            ValueError: the bounds do not apply to this device.
-        """
+        """Return lowest and highest value within the device's own limits. Raises ValueError."""
         low = state.low if self.low is None else max(self.low.on(state), state.low or 0.0)
         high = self.high.on(state) if self.high is not None else state.high
         if high is not None and state.high is not None:
@@ -105,11 +97,7 @@ ANY = Range()
 
 
 def range_of(text: object) -> Range:
-    """Parse a range of the rules.
-
-    Raises:
-        ValueError: the text is not a range; the message shows the syntax.
-    """
+    """Parse a range of the rules. Raises ValueError with the syntax."""
     if isinstance(text, list):
         if not text or not all(isinstance(name, str) for name in text):
             raise ValueError("write the names that may be set, such as [powersave, performance]")
@@ -134,11 +122,7 @@ def range_of(text: object) -> Range:
 
 
 def amount(text: object, unit: str = "") -> Amount:
-    """Parse `350 W`, `70%`, or `-10%`: below the device's default.
-
-    Raises:
-        ValueError: the text is not an amount; the message shows the syntax.
-    """
+    """Parse `350 W`, `70%`, or `-10%` (below the default). Raises ValueError with the syntax."""
     words = str(text).strip()[:40]
     what = "an amount; write it as 250 W, 1400 MHz or 70%"
     if isinstance(text, bool):
@@ -184,10 +168,6 @@ class Rule:
     """Permissions of some users.
 
     Attributes:
-        line: in the rules, for people.
-        everyone: applies to all users who may open the socket.
-        uids, gids: users and groups it applies to.
-        levers: pattern -> range.
         low_power: may ask for the operator's low-power mode, for its levers within their ranges;
             without levers for all that have one.
         trusted: may set levers in the name of jobs (a node agent).
@@ -204,7 +184,6 @@ class Rule:
     only_own_gpus: bool = False
 
     def names(self, peer: Peer) -> bool:
-        """Return True if the rule applies to this user."""
         return self.everyone or peer.uid in self.uids or not self.gids.isdisjoint(peer.gids)
 
     def range_for(self, lever: str) -> Range | None:
@@ -228,7 +207,6 @@ class Rules:
     limits: Limits = field(default_factory=Limits)
 
     def of(self, peer: Peer) -> list[Rule]:
-        """Return the rules that apply to this user."""
         return [rule for rule in self.rules if rule.names(peer)]
 
     def trusts(self, peer: Peer) -> bool:
@@ -237,20 +215,14 @@ class Rules:
 
     @property
     def trusted_uids(self) -> frozenset[int]:
-        """Users whom a rule trusts by name."""
         return frozenset().union(*(rule.uids for rule in self.rules if rule.trusted))
 
     @property
     def trusted_gids(self) -> frozenset[int]:
-        """Groups that a rule trusts."""
         return frozenset().union(*(rule.gids for rule in self.rules if rule.trusted))
 
     def range_for(self, peer: Peer, state: LeverState) -> Range:
-        """Return the range of a lever for this user: of several rules the widest.
-
-        Raises:
-            PermissionDenied: no rule allows any value.
-        """
+        """Return the widest range of a lever for this user. Raises PermissionDenied without any."""
         ranges = [r for rule in self._open(peer, state.name) if (r := rule.range_for(state.name))]
         if not ranges:
             raise PermissionDenied(f"{state.name}: no rule of {self.path} lets {peer.user} set it")
@@ -304,15 +276,10 @@ class Rules:
         return min(inside)
 
     def default_cap_for(self, lever: str) -> Amount | None:
-        """Return the operator's cap for a device without a lease."""
         return next((a for p, a in self.default_caps.items() if matches(p, lever)), None)
 
     def _open(self, peer: Peer, lever: str) -> list[Rule]:
-        """Return rules that apply to this user and to this GPU.
-
-        Raises:
-            PermissionDenied: a rule would apply, but it is not the user's own GPU.
-        """
+        """Return rules for this user and GPU. Raises PermissionDenied for GPUs of others."""
         named = self.of(peer)
         gpu = re.match(r"gpu:(\d+)/", lever)
         if gpu is None or not any(rule.only_own_gpus for rule in named):
@@ -345,9 +312,7 @@ def matches(pattern: str, lever: str) -> bool:
 
 
 def describe_rules(rules: Rules) -> list[str]:
-    """Describe the rules that apply on this machine, and those that do not, one line each. Sets
-    nothing.
-    """
+    """Describe the rules that apply on this machine, and those that do not, one line each."""
     levers = inventory(remote=False).levers
     lines = [f"{rules.path}: {len(rules.rules)} rule(s), {len(levers)} lever(s) on this machine"]
     for lever in levers:

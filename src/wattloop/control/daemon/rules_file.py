@@ -124,11 +124,7 @@ DEFAULT_RULES = Path("/etc/wattloop/control.yaml")
 
 
 def read_rules(path: Path = DEFAULT_RULES) -> Rules:
-    """Read the rules of a file.
-
-    Raises:
-        ConfigError: another user could have written it, or `FILE:LINE: field: what is wrong`.
-    """
+    """Read a rules file. Raises ConfigError: not trusted, or `FILE:LINE: field: what is wrong`."""
     path = path.absolute()
     try:
         text = read_trusted(path)

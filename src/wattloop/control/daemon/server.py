@@ -82,9 +82,7 @@ class Listener:
         self.trust(trusted_uids, trusted_gids)
 
     def trust(self, uids: Iterable[int], gids: Iterable[int]) -> None:
-        """Open a separate socket for each of these users and groups, and for the daemon's own
-        user.
-        """
+        """Open a socket for each of these users and groups, and for the daemon's own user."""
         wanted = [(uid, -1, 0o600) for uid in sorted({os.geteuid(), *uids})]
         wanted += [(-1, gid, 0o660) for gid in sorted(set(gids))]
         if wanted == self._wanted:
@@ -192,12 +190,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Server:
-    """The daemon. `run` returns after a stop signal, when everything is restored.
-
-    Args:
-        rules: as read from their file.
-        path: the socket, where it is not the one of the rules.
-    """
+    """The daemon. `run` returns after a stop signal, when everything is restored."""
 
     def __init__(self, rules: Rules, path: Path | None = None) -> None:
         self._rules = rules
@@ -325,9 +318,7 @@ class Server:
         line.close()
 
     def _rate(self, uid: int, *, trusted: bool) -> Rate:
-        """Return the rate of a user; separate for the socket of a trusted user, which others cannot
-        reach.
-        """
+        """Return the rate of a user; the socket of a trusted user has its own."""
         limits = self._rules.limits
         key = (uid, trusted)
         return self._rates.setdefault(key, Rate(limits.requests_per_s, limits.burst))
@@ -402,7 +393,6 @@ class Server:
 
 
 def found_levers() -> list[Lever]:
-    """Find the levers of this machine, without those of another daemon."""
     return inventory(remote=False).levers
 
 

@@ -43,12 +43,7 @@ def read_trusted(path: Path) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that only root and this user can replace files in a folder, up to the root of the file
-    system.
-
-    Raises:
-        ConfigError: another user can; the message has the command that fixes it.
-    """
+    """Raise ConfigError, with the remedy, if other users can replace files there."""
     real = folder.resolve()
     # also the folder of a link: its owner chooses the target
     for place in dict.fromkeys((real, *real.parents, *folder.absolute().parents)):

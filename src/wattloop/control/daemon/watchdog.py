@@ -55,7 +55,6 @@ class Watcher:
         return self._process.poll() is None
 
     def dismiss(self) -> None:
-        """Close the pipe: the watchdog restores what is left, if anything, and ends."""
         close_private(self._pipe)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(TRY_FOR_S)

@@ -106,7 +106,6 @@ class CupyBackend(Backend):
         return lambda: wide(b, c, scalar, a, size=kernel.size // lanes)
 
     def stencil(self, kernel: Stencil) -> Run:
-        """One kernel over seven views."""
         cupy = self._cupy
         u = self._array(kernel.u)
         v = cupy.empty((kernel.inner,) * 3, u.dtype)
@@ -121,7 +120,6 @@ class CupyBackend(Backend):
         return lambda: step(*views, *factors, v)
 
     def montecarlo(self, kernel: MonteCarlo) -> Run:
-        """In chunks; the counts stay on the device."""
         cupy = self._cupy
         philox = cupy.cuda.curand.CURAND_RNG_PSEUDO_PHILOX4_32_10
         state = cupy.random.RandomState(0, method=philox)
@@ -147,7 +145,6 @@ class CupyBackend(Backend):
         return run
 
     def dist(self, kernel: Dist) -> Run:
-        """One kernel; sums in fp32 at least."""
         cupy = self._cupy
         x = self._array(kernel.x)
         r = cupy.empty(kernel.size, x.dtype)

@@ -78,7 +78,6 @@ class JaxBackend(Backend):
         return lambda: compiled(values, columns, x)
 
     def triad(self, kernel: Triad) -> Run:
-        """The scalar takes the vectors' format."""
         b, c = self._array(kernel.b), self._array(kernel.c)
         compiled = self._jax.jit(lambda b, c: b + SCALAR * c)
         return lambda: compiled(b, c)
@@ -91,7 +90,6 @@ class JaxBackend(Backend):
         return lambda: compiled(u)
 
     def montecarlo(self, kernel: MonteCarlo) -> Run:
-        """A loop over chunks inside the compiled function."""
         jax, jnp = self._jax, self._jax.numpy
         chunk = min(CHUNK[self.device], kernel.size)
         whole, rest = divmod(kernel.size, chunk)
@@ -121,7 +119,6 @@ class JaxBackend(Backend):
         return run
 
     def dist(self, kernel: Dist) -> Run:
-        """Sums in fp32 where the format is shorter."""
         jax, jnp = self._jax, self._jax.numpy
         x = self._array(kernel.x)
 
@@ -146,14 +143,12 @@ class JaxBackend(Backend):
             result.block_until_ready()
 
     def free_memory_b(self) -> int | None:
-        """What XLA's pool may still take of the GPU."""
         statistics = self._statistics()
         if "bytes_limit" not in statistics:
             return None
         return int(statistics["bytes_limit"] - statistics.get("bytes_in_use", 0))
 
     def peak_memory_b(self) -> int | None:
-        """What XLA held of the GPU's memory since it started."""
         peak = self._statistics().get("peak_bytes_in_use")
         return None if peak is None else int(peak)
 

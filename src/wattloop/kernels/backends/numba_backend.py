@@ -65,7 +65,6 @@ class NumbaBackend(Backend):
         return lambda: loop(a, b, c, zero)
 
     def spmv(self, kernel: Spmv) -> Run:
-        """Rows are given to threads."""
         values, x = host_array(kernel.values, kernel.dtype), host_array(kernel.x, kernel.dtype)
         columns = kernel.columns(np.arange(kernel.size)).reshape(-1)
         starts, y = kernel.row_starts(), np.empty_like(x)
@@ -79,7 +78,6 @@ class NumbaBackend(Backend):
         return lambda: loop(a, b, c, scalar)
 
     def stencil(self, kernel: Stencil) -> Run:
-        """Planes are given to threads."""
         u = host_array(kernel.u, kernel.dtype)
         v = np.empty((kernel.inner,) * 3, u.dtype)
         centre, neighbour = u.dtype.type(CENTRE), u.dtype.type(NEIGHBOUR)
@@ -94,7 +92,6 @@ class NumbaBackend(Backend):
         return lambda: 4 * loop(kernel.size, next(seeds) % 2**31) / kernel.size
 
     def dist(self, kernel: Dist) -> Run:
-        """One pass over eight streams."""
         x = host_array(kernel.x, kernel.dtype)
         r = np.empty(kernel.size, x.dtype)
         loop = self._loop("dist")

@@ -27,7 +27,6 @@ def gemm(a: Array, b: Array, c: Array, zero: Any) -> Array:
 
 
 def spmv(starts: Array, columns: Array, values: Array, x: Array, y: Array) -> Array:
-    """Rows of a CSR matrix."""
     for i in prange(y.shape[0]):
         total = y.dtype.type(0)
         for place in range(starts[i], starts[i + 1]):
@@ -37,14 +36,12 @@ def spmv(starts: Array, columns: Array, values: Array, x: Array, y: Array) -> Ar
 
 
 def triad(a: Array, b: Array, c: Array, scalar: Any) -> Array:
-    """Sum of a vector and a scaled one."""
     for i in prange(a.shape[0]):
         a[i] = b[i] + scalar * c[i]
     return a
 
 
 def stencil(u: Array, v: Array, centre: Any, neighbour: Any) -> Array:
-    """Inner points of a cube."""
     m = v.shape[0]
     for i in prange(m):
         for j in range(m):

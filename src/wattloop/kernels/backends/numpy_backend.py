@@ -82,7 +82,6 @@ class NumpyBackend(Backend):
         return run
 
     def montecarlo(self, kernel: MonteCarlo) -> Run:
-        """In chunks that fit the cache."""
         generator = np.random.default_rng(0)
         dtype: Any = np.dtype(kernel.dtype.numpy_name)
         chunk = min(CHUNK, kernel.size)
@@ -120,7 +119,6 @@ class NumpyBackend(Backend):
 
 
 def host_array(operand: Operand, dtype: Dtype) -> Array:
-    """The operand in host memory."""
     return np.resize(operand.pattern.astype(dtype.numpy_name), operand.shape)
 
 

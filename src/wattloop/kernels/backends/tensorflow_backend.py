@@ -53,7 +53,6 @@ class TensorflowBackend(Backend):
                 self.threads = None
 
     def prepared(self, kernel: Kernel) -> Run:
-        """On the chosen device; TF32 only where it is asked for."""
         tf = self._tf
         tf.config.experimental.enable_tensor_float_32_execution(kernel.dtype.name == "tf32")
         with tf.device(self._place):
@@ -86,7 +85,6 @@ class TensorflowBackend(Backend):
         return lambda: tf.sparse.sparse_dense_matmul(matrix, x)
 
     def triad(self, kernel: Triad) -> Run:
-        """The scalar takes the vectors' format."""
         b, c = self._array(kernel.b), self._array(kernel.c)
         compiled = self._compiled(lambda b, c: b + SCALAR * c)
         return lambda: compiled(b, c)
@@ -99,7 +97,6 @@ class TensorflowBackend(Backend):
         return lambda: compiled(u)
 
     def montecarlo(self, kernel: MonteCarlo) -> Run:
-        """In chunks; the counts stay on the device."""
         tf = self._tf
         dtype = tf.float64 if kernel.dtype.name == "fp64" else tf.float32
         generator = tf.random.Generator.from_seed(1, alg="philox")
@@ -116,7 +113,6 @@ class TensorflowBackend(Backend):
         return lambda: tf.add_n([counted(tf.constant(part)) for part in parts]) * 4 / kernel.size
 
     def dist(self, kernel: Dist) -> Run:
-        """Sums in fp32 where the format is shorter."""
         tf = self._tf
         x = self._array(kernel.x)
         wide = tf.float64 if kernel.dtype.name == "fp64" else tf.float32
@@ -138,7 +134,6 @@ class TensorflowBackend(Backend):
             self._tf.test.experimental.sync_devices()
 
     def peak_memory_b(self) -> int | None:
-        """What TensorFlow held of the GPU's memory."""
         if self.device != "gpu":
             return None
         return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"])

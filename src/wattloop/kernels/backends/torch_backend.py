@@ -66,7 +66,6 @@ class TorchBackend(Backend):
         return without_gradients
 
     def gemm(self, kernel: Gemm) -> Run:
-        """The GPU's BLAS, or the CPU's BLAS."""
         torch = self._torch
         a, b = self._array(kernel.a), self._array(kernel.b)
         c = torch.empty_like(a)
@@ -76,7 +75,6 @@ class TorchBackend(Backend):
         return lambda: torch.matmul(a, b, out=c)
 
     def spmv(self, kernel: Spmv) -> Run:
-        """The vendor's library: cuSPARSE, or MKL."""
         torch = self._torch
         self._eager_only(kernel)
         if self.device == "cpu" and kernel.dtype.itemsize < 4:
@@ -105,7 +103,6 @@ class TorchBackend(Backend):
         return lambda: torch.add(b, c, alpha=SCALAR, out=a)
 
     def stencil(self, kernel: Stencil) -> Run:
-        """Eager: one pass per neighbour. Compiled: one kernel."""
         torch = self._torch
         u = self._array(kernel.u)
         v = torch.empty((kernel.inner,) * 3, dtype=u.dtype, device=u.device)
@@ -125,7 +122,6 @@ class TorchBackend(Backend):
         return lambda: chosen(v, u)
 
     def montecarlo(self, kernel: MonteCarlo) -> Run:
-        """In chunks; the counts stay on the device."""
         torch = self._torch
         self._eager_only(kernel)
         chunk = min(CHUNK[self.device], kernel.size)
@@ -147,7 +143,6 @@ class TorchBackend(Backend):
         return run
 
     def dist(self, kernel: Dist) -> Run:
-        """One reduction on a GPU; a pass per coordinate on a CPU."""
         torch = self._torch
         x = self._array(kernel.x)
         r = torch.empty(kernel.size, dtype=x.dtype, device=x.device)
@@ -180,7 +175,6 @@ class TorchBackend(Backend):
         return int(self._torch.cuda.mem_get_info()[0]) if self.device == "gpu" else None
 
     def peak_memory_b(self) -> int | None:
-        """What torch held of the GPU's memory."""
         if self.device != "gpu":
             return None
         return int(self._torch.cuda.max_memory_allocated())
@@ -189,7 +183,6 @@ class TorchBackend(Backend):
         return str(self._torch.cuda.get_device_name()) if self.device == "gpu" else ""
 
     def close(self) -> None:
-        """Empty torch's pool, and begin to look for a new peak."""
         if self.device == "gpu":
             self._torch.cuda.empty_cache()
             self._torch.cuda.reset_peak_memory_stats()
