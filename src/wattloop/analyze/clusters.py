@@ -23,8 +23,6 @@ from wattloop.core.errors import ConfigError
 #   so that a parameter with many levels does not weigh more than one with few
 
 MOST_LEVELS = 50
-
-
 """Text with more levels than this names rows instead of describing them."""
 
 
@@ -36,8 +34,6 @@ class Features:
         names: of the coordinates, such as `batch_size` or `precision=fp32`.
         owners: the column each belongs to.
         plain: in original units, shares of levels as 0 and 1.
-        scaled: the points.
-        notes: how text was made into numbers, and what was left out.
     """
 
     names: tuple[str, ...]
@@ -47,16 +43,11 @@ class Features:
     notes: tuple[str, ...]
 
     def only(self, columns: Sequence[str]) -> Floats:
-        """The points in some of the columns."""
         return self.scaled[:, [owner in columns for owner in self.owners]]
 
 
 def features_of(table: RunTable, columns: Sequence[str]) -> Features:
-    """Coordinates for these columns, of rows that miss none of them.
-
-    Raises:
-        ConfigError: none of them varies.
-    """
+    """Coordinates for these columns, of rows that miss none of them."""
     from sklearn.preprocessing import StandardScaler
 
     names: list[str] = []
@@ -108,20 +99,10 @@ def features_of(table: RunTable, columns: Sequence[str]) -> Features:
 
 
 MOST_CLUSTERS = 10
-
-
 SAMPLE = 1_000
-
-
 """Rows that the silhouette is taken over: it looks at every pair."""
-
-
 STARTS, TRIAL_STARTS = 10, 4
-
-
 """Of the grouping itself, and of those by which the number of clusters is chosen."""
-
-
 SEED = 0
 
 
@@ -130,8 +111,6 @@ class Grouping:
     """Which cluster each row is in.
 
     Attributes:
-        labels: from 0.
-        k: how many.
         silhouette: how much nearer rows are to their own cluster than to the next: -1 to 1.
         tried: silhouettes by number of clusters; one entry where the number was given.
         sampled: rows the silhouette was taken over.
@@ -145,11 +124,7 @@ class Grouping:
 
 
 def grouped(points: Floats, k: int | None, where: str) -> Grouping:
-    """Cluster the points; `k` None takes the number with the highest silhouette.
-
-    Raises:
-        ConfigError: more clusters than different rows, or fewer than two.
-    """
+    """Cluster the points; `k` None takes the number with the highest silhouette."""
     different = len(np.unique(points.round(12), axis=0))
     if k is not None and k < 2:
         raise ConfigError(f"{k} clusters: it takes two or more")
@@ -216,8 +191,6 @@ def _silhouette(distances: Floats, labels: NDArray[np.intp]) -> float:
 # has few levels far apart.
 
 LITTLE = 0.05
-
-
 NOTHING = 0.01
 
 
@@ -269,7 +242,6 @@ def influence_table(
 
 
 def little_influence(influence: Findings) -> tuple[str, ...]:
-    """The parameters that may be left out."""
     return tuple(str(r["parameter"]) for r in influence.rows if r["influence"] == "little")
 
 
@@ -293,11 +265,7 @@ STRATEGIES = {
     "all": "parameters and results, then again without parameters of little influence",
     "hybrid": "results first, then again with the parameters that differ between those clusters",
 }
-
-
 MOST_GAPS = 0.1
-
-
 """A result that more rows miss is left out, not the rows: few of a search reach their target."""
 
 
@@ -306,12 +274,8 @@ class Clusters(Findings):
     """Means of each cluster; further tables: influence, first pass, silhouettes, PCA.
 
     Attributes:
-        table: the rows that were clustered.
-        strategy: one of `STRATEGIES`.
         labels: the cluster of each row; they are numbered by the mean of `ordered_by`.
         silhouette: of the last pass.
-        used: columns of the last pass.
-        little: parameters of little influence.
         projection: three main components of each row, fewer where there are fewer coordinates.
         explained: share of the variance of each component.
     """
@@ -337,12 +301,9 @@ def clusters(
 ) -> Clusters:
     """Families of runs.
 
-    Args:
-        table: the runs.
-        strategy: one of `STRATEGIES`.
-        k: number of clusters; the one with the highest silhouette unless given.
-        parameters: which to use; all of the table's unless given.
-        results: which to use; unless given, all numeric ones that at least 90% of the rows have.
+    `k`: number of clusters; the one with the highest silhouette unless given.
+    `parameters`: which to use; all of the table's unless given.
+    `results`: which to use; unless given, all numeric ones that at least 90% of the rows have.
     """
     needs_libraries("clustering", "sklearn")
     if strategy not in STRATEGIES:

@@ -10,13 +10,10 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_number
 
 PACKAGES = {"sklearn": "scikit-learn"}
-
-
 """Module -> what pip calls it."""
 
 
 def has_library(module: str) -> bool:
-    """Return True when a library is installed, without loading it."""
     return importlib.util.find_spec(module) is not None
 
 
@@ -38,13 +35,11 @@ class Findings:
     """Rows with their headers; `others` are further tables of the same analysis.
 
     Attributes:
-        title: one line.
         name: what it is called among the tables of one analysis.
         columns: key in a row -> header.
         rows: plain values; a value that is missing is None.
         formats: key -> format of its numbers, where four digits are not what one wants.
         facts: numbers about the whole, such as R2.
-        notes: how it was done.
         warnings: why not to believe it too easily.
     """
 
@@ -60,11 +55,9 @@ class Findings:
 
     @property
     def headers(self) -> tuple[str, ...]:
-        """Return the column headers."""
         return tuple(self.columns.values())
 
     def cells(self) -> list[tuple[str, ...]]:
-        """Rows as they are printed."""
         return [
             tuple(cell(row.get(key), self.formats.get(key, "")) for key in self.columns)
             for row in self.rows

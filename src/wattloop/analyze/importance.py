@@ -49,11 +49,9 @@ def importances(
 ) -> Importances:
     """Of each parameter for the target.
 
-    Args:
-        table: the runs.
-        target: a numeric column; energy or power unless given.
-        method: one of `METHODS`; `fanova` where Optuna and scikit-learn are installed.
-        parameters: which to weigh; all of the table's unless given.
+    `target`: a numeric column; energy or power unless given.
+    `method`: one of `METHODS`; `fanova` where Optuna and scikit-learn are installed.
+    `parameters`: which to weigh; all of the table's unless given.
     """
     target = target or usual_target(table)
     wanted = [p for p in (table.parameters if parameters is None else parameters) if p != target]

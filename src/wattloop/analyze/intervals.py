@@ -17,7 +17,6 @@ OUTLIERS_FROM = 5
 """With fewer values the median of their distances says nothing."""
 SMALLEST_SPREAD = 0.002
 """Repeats that agree better than this share of their median are not told apart."""
-
 T_975 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -51,7 +50,6 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """Mean, standard deviation and half-width; None without any value."""
     n = len(values)
     if n == 0:
         return None
@@ -74,7 +72,6 @@ def t_975(freedom: int) -> float:
 
 
 def is_outlier(values: Sequence[float]) -> list[bool]:
-    """Which values lie too far from the others."""
     if len(values) < OUTLIERS_FROM:
         return [False] * len(values)
     middle = statistics.median(values)

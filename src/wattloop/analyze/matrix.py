@@ -25,9 +25,7 @@ class Matrix(Findings):
     """Levels by where their runs stand.
 
     Attributes:
-        metric: what runs are sorted by.
         runs: names, from worst to best.
-        values: of the metric, in that order.
         levels: (parameter, level) of each column.
         switched: a row per run, a column per level.
     """
@@ -46,14 +44,7 @@ def configuration_matrix(
     more_is_better: bool | None = None,
     parameters: Sequence[str] | None = None,
 ) -> Matrix:
-    """Runs sorted by a column, against all levels.
-
-    Args:
-        table: the runs.
-        metric: a numeric column.
-        more_is_better: of the metric; by its name unless given.
-        parameters: which to show; all of the table's unless given.
-    """
+    """Runs sorted by a column, against all levels."""
     values = table.numbers(metric)
     table = table.complete([metric])
     table.needs_rows(2, "a matrix")

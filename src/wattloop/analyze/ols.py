@@ -20,8 +20,6 @@ from wattloop.core.errors import ConfigError
 # others. One-hot columns of all levels of two or more parameters are not identifiable together.
 
 MANY_LEVELS = 12
-
-
 """A numeric parameter with more different values than this is a number, not a set of levels."""
 
 
@@ -44,9 +42,7 @@ class Design:
         matrix: a row per run; the first column is the intercept.
         owners: the parameter of each column; empty for the intercept.
         terms: one per level or number.
-        numeric: parameters that are kept as numbers.
         constant: parameters with one level, which explain nothing.
-        rank: of the matrix.
         aliased: groups of parameters that determine each other.
     """
 
@@ -68,16 +64,11 @@ class Design:
         return bool(np.abs(self.null @ contrast).max() < 1e-6 * size)
 
     def without(self, parameter: str) -> Floats:
-        """The matrix with one parameter left out."""
         return self.matrix[:, [owner != parameter for owner in self.owners]]
 
 
 def design_of(table: RunTable, parameters: Sequence[str], numeric: Sequence[str] = ()) -> Design:
-    """Columns for these parameters; those in `numeric`, or with very many values, as numbers.
-
-    Raises:
-        ConfigError: a parameter is asked to be a number and is none, or all have one level.
-    """
+    """Columns for these parameters; those in `numeric`, or with very many values, as numbers."""
     blocks: list[Floats] = [np.ones((len(table), 1))]
     owners = [""]
     described: list[tuple[str, str, str | None, int, NDArray[np.float64]]] = []
@@ -174,11 +165,7 @@ def _groups(null: Floats, owners: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 
 
 FOLDS = 10
-
-
 TOLERANCE = 1e-10
-
-
 """Of eigenvalues of X'X, so 1e-5 of the columns themselves."""
 
 
@@ -230,17 +217,12 @@ def cross_validated_r2(matrix: Floats, values: Floats) -> float | None:
 
 
 def residual_sum(matrix: Floats, values: Floats) -> float:
-    """Squares that a fit leaves."""
     found = solved(matrix.T @ matrix, matrix.T @ values)
     return float(np.sum((values - matrix @ found) ** 2))
 
 
 FEW_ROWS = 10
-
-
 """Fewer rows than this per coefficient fit noise: the usual rule of thumb."""
-
-
 COLUMNS = {
     "term": "parameter_value",
     "coef": "coef",
@@ -251,8 +233,6 @@ COLUMNS = {
     "high": "0.975]",
     "rows": "rows",
 }
-
-
 FORMATS = {"t": ".3f", "p": ".3f", "f": ".2f", "partial_eta2": ".3f"}
 
 
@@ -261,7 +241,6 @@ class Regression(Findings):
     """Coefficients of all levels; `others` has one row per parameter (F test).
 
     Attributes:
-        target: what was explained.
         r2, adjusted_r2: of the rows it was fitted to.
         cv_r2: of rows it was not fitted to.
         f, f_p: of all parameters together.
@@ -284,11 +263,9 @@ def regression(
 ) -> Regression:
     """Estimate what each level adds to the target.
 
-    Args:
-        table: the runs.
-        target: a numeric column; energy or power unless given.
-        parameters: which to use; all of the table's unless given.
-        numeric: parameters to keep as numbers instead of levels.
+    `target`: a numeric column; energy or power unless given.
+    `parameters`: which to use; all of the table's unless given.
+    `numeric`: parameters to keep as numbers instead of levels.
 
     Raises:
         ConfigError: a column is unknown or not a number, the target does not vary, or there are

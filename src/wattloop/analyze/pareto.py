@@ -46,11 +46,9 @@ def pareto_front(
 ) -> Front:
     """The front over columns.
 
-    Args:
-        table: the runs.
-        objectives: column -> whether more is better; energy and quality, else energy and time,
-            unless given.
-        knee: `chord` or `utopia`; chord for two objectives unless given.
+    `objectives`: column -> whether more is better; energy and quality, else energy and time, unless
+    given.
+    `knee`: `chord` or `utopia`; chord for two objectives unless given.
     """
     chosen = dict(objectives or usual_objectives(table))
     if len(chosen) < 2:

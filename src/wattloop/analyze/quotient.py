@@ -48,11 +48,7 @@ class Quotient:
 
 
 def quotient(accuracy: float, powers_w: Sequence[float], times_s: Sequence[float]) -> Quotient:
-    """Equation 1, from power and time of each epoch.
-
-    Raises:
-        ConfigError: no epochs, not as many powers as times, or no energy at all.
-    """
+    """Equation 1, from power and time of each epoch."""
     if len(powers_w) != len(times_s) or not powers_w:
         raise ConfigError(
             f"the quotient needs power and time of each epoch; there are {len(powers_w)} powers "
@@ -98,13 +94,9 @@ def quotients(
 ) -> Quotients:
     """The quotient of each row.
 
-    Args:
-        table: the runs.
-        variant: one of `VARIANTS`.
-        quality: the column of accuracy; found by its name unless given.
-        energy: the column of energy, likewise.
-        epochs: the column, or how many all rows have.
-        chance: accuracy of guessing, such as 0.01 for 100 classes; for the variant `gain`.
+    `quality`: the column of accuracy; found by its name unless given.
+    `epochs`: the column, or how many all rows have.
+    `chance`: accuracy of guessing, such as 0.01 for 100 classes; for the variant `gain`.
     """
     if variant not in VARIANTS:
         raise ConfigError(f"unknown quotient '{variant}'; known are {', '.join(VARIANTS)}")

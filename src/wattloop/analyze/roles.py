@@ -33,7 +33,6 @@ class Quantity:
     """A column in SI units; NaN where it is missing.
 
     Attributes:
-        column: its name.
         values: in joules, seconds, watts, or shares of 1.
         note: what had to be assumed; empty when nothing.
     """
@@ -114,10 +113,7 @@ def epochs_of(table: RunTable, column: str | None = None) -> Floats | None:
 def quality_of(table: RunTable, column: str | None = None, *, held_out: bool = False) -> Quantity:
     """Return the quality of a run; per cent become shares.
 
-    Args:
-        table: the runs.
-        column: its name; found when None.
-        held_out: whether validation is meant where there are both.
+    `held_out`: whether validation is meant where there are both.
     """
     if column is None:
         words = ACCURACY if find(table, _has(ACCURACY)) else QUALITY

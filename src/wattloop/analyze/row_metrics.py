@@ -33,14 +33,8 @@ def row_metrics(
     Runs are compared over the same work: to the target of a search where the reference reached it,
     by the epoch where trainings were stopped after different numbers of epochs, else as a whole.
 
-    Args:
-        table: the runs.
-        reference: a row's name or number, or `COLUMN=VALUE` that one row has; None takes the mean
-            of the rows whose column `is_default` is true. Without any, metrics that need one are
-            missing.
-        k: of EDS.
-        energy: the column of energy; found by its name unless given.
-        time: the column of time, likewise.
+    `reference`: a row's name or number, or `COLUMN=VALUE` that one row has; None takes the mean of
+    the rows whose column `is_default` is true. Without any, metrics that need one are missing.
     """
     for one in k:
         if not (math.isfinite(one) and one > 1):

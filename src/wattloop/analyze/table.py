@@ -42,47 +42,29 @@ UNITS: dict[str, tuple[str, float]] = {
     "pct": ("1", 0.01),
     "%": ("1", 0.01),
 }
-
-
 """Last word of a name -> SI unit and factor."""
-
-
 IDENTIFIERS = _words(
     "id run run_id trial candidate number key name status state message index row started "
     "ended created begun host segments provenance reason is_default warm_up outlier best_at"
 )
-
-
 RESULT_WORDS = _words(
     "accuracy acc loss error f1 auc auroc score quality bleu rouge perplexity ppl r2 rmse mae mse "
     "energy joules runtime duration elapsed time power watts efficiency quotient edp ed2p eds "
     "throughput utilisation utilization temperature carbon co2 cost gain reached epochs "
     "speedup peak average emissions"
 )
-
-
 PARAMETER_WORDS = _words(
     "batch batchsize lr rate optimizer momentum decay dropout precision fp16 bf16 workers cores "
     "seed layers depth width size steps accumulation schedule warmup cap limit clock frequency "
     "governor gpus gpu_count partitioning augmentation preprocessing quantization compile"
 )
-
-
 LARGER_IS_BETTER = _words(
     "accuracy acc f1 auc auroc score quality bleu rouge r2 efficiency quotient throughput gain "
     "speedup"
 )
-
-
 PARAMETER_PREFIX = re.compile(r"^(param|params|parameter|config|hp)[_./]", re.IGNORECASE)
-
-
 UNIT = r"(?<![a-zA-Z])[kmunKMGT](?:Wh|J|W)(?![a-zA-Z])"
-
-
 """A unit with its prefix, which is one word."""
-
-
 SPREADS = ("_sd", "_half_width", "_uncertainty", "_uncertainty_j")
 
 
@@ -120,7 +102,6 @@ def is_parameter_name(name: str) -> bool:
 
 
 def is_result_name(name: str) -> bool:
-    """Return True when the name is that of a result."""
     if PARAMETER_PREFIX.match(name):
         return False
     words = set(words_of(name))
@@ -136,7 +117,6 @@ def larger_is_better(name: str) -> bool:
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return a suggestion for an unknown word."""
     lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower(), list(lower), n=1, cutoff=0.5)
     return f"did you mean '{lower[near[0]]}'?" if near else f"known are {', '.join(known)}"
@@ -148,11 +128,7 @@ def nearest(word: str, known: Sequence[str]) -> str:
 # table = table_of(rows, name="search-...", parameters=["lr", "batch_size"])
 
 Value = str | float | int | bool | None
-
-
 Floats = NDArray[np.float64]
-
-
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -168,14 +144,10 @@ class RunTable:
     """Columns of equal length; a value that is missing is None.
 
     Attributes:
-        name: where it comes from, for messages.
-        columns: values by name.
         parameters: the columns that were chosen before the run.
         results: the columns that came out.
-        names: what each row is called.
         source: whose energy it is and where it comes from, as far as known.
         left_out: rows that are not here, by reason.
-        notes: what was inferred.
         directions: columns of which more is better (True) or worse (False); names decide on others.
     """
 
@@ -193,11 +165,7 @@ class RunTable:
         return len(self.names)
 
     def column(self, name: str) -> tuple[Value, ...]:
-        """Its values.
-
-        Raises:
-            ConfigError: no such column; names the nearest.
-        """
+        """Its values."""
         if name not in self.columns:
             first = [c for c in (*self.parameters, *self.results) if c in self.columns]
             known = list(dict.fromkeys([*first, *self.columns]))
@@ -205,16 +173,11 @@ class RunTable:
         return self.columns[name]
 
     def is_numeric(self, name: str) -> bool:
-        """Return True when all present values are numbers."""
         kinds = self._kinds(name)
         return bool(kinds) and kinds <= {int, float}
 
     def numbers(self, name: str) -> Floats:
-        """Its values as floats; missing and infinite ones are NaN.
-
-        Raises:
-            ConfigError: text among them, or nothing at all.
-        """
+        """Its values as floats; missing and infinite ones are NaN."""
         values = self.column(name)
         kinds = self._kinds(name)
         if not kinds:
@@ -250,7 +213,6 @@ class RunTable:
         return list(dict.fromkeys(label_of(value) for value in ordered))
 
     def more_is_better(self, name: str) -> bool:
-        """As declared, else by the column's name."""
         return self.directions.get(name, larger_is_better(name))
 
     def keep(self, wanted: Sequence[bool] | NDArray[np.bool_], reason: str) -> "RunTable":
@@ -309,7 +271,6 @@ class RunTable:
         return replace(self, columns={**self.columns, name: tuple(values)}, results=results)
 
     def needs_rows(self, count: int, what: str) -> None:
-        """Raise ConfigError when there are fewer."""
         if len(self) < count:
             gone = ", ".join(f"{n} {reason}" for reason, n in self.left_out.items())
             left = f" ({gone})" if gone else ""
@@ -330,7 +291,6 @@ class RunTable:
         }
 
     def _kinds(self, name: str) -> set[type]:
-        """Types of the values that are there."""
         if name not in self._types:
             self._types[name] = set(map(type, self.column(name))) - {type(None)}
         return self._types[name]

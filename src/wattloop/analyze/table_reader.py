@@ -30,8 +30,6 @@ from wattloop.core.user_code import user_path
 # other results are those of the last epoch.
 
 EPOCH = "epoch"
-
-
 RUNS = ("run", "run_id", "trial", "candidate", "name", "id")
 
 
@@ -114,43 +112,22 @@ def _mean(values: np.ndarray) -> float | None:
 
 
 MISSING = frozenset(("", "nan", "na", "n/a", "null"))
-
-
 """`None` is not among them: it is a level of GreenScreen's parameters."""
-
-
 GOOD = frozenset(
     ("ok", "paused", "reached", "ended", "complete", "completed", "finished", "done", "success")
 )
-
-
 STATUS = ("status", "state")
-
-
 NAMED_BY = ("candidate", "trial", "run", "name", "number", "id", "run_id", "key")
-
-
 FEW_LEVELS = 20
-
-
 """A numeric column with an unknown name and no more different values than this was chosen."""
-
-
 PLAIN = frozenset((int, float, type(None)))
-
-
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
 
 
 def read_csv(
     place: str, parameters: Sequence[str] | None = None, results: Sequence[str] | None = None
 ) -> RunTable:
-    """A table with names in its first line; separated by commas, semicolons or tabs.
-
-    Raises:
-        ConfigError: not there, not text, empty, a line of another length, a name twice, a word
-            among the numbers of a result.
-    """
+    """A table with names in its first line; separated by commas, semicolons or tabs."""
     try:
         text = user_path(place).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -196,13 +173,8 @@ def table_of(
 ) -> RunTable:
     """A table from rows, each a mapping; a name that a row does not have is missing there.
 
-    Args:
-        rows: of a search, a sweep, or of your own.
-        name: for messages.
-        parameters: the columns that were chosen before the run; inferred unless given.
-        results: the columns that came out, likewise.
-        source: whose energy it is, and where it comes from.
-        directions: columns of which more is better (True) or worse (False).
+    `parameters`: the columns that were chosen before the run; inferred unless given.
+    `directions`: columns of which more is better (True) or worse (False).
     """
     if not rows:
         raise ConfigError(f"{name}: no rows to analyse")
@@ -264,7 +236,6 @@ def _labels(table: RunTable, column: str) -> list[str]:
 def _with_roles(
     table: RunTable, parameters: Sequence[str] | None, results: Sequence[str] | None
 ) -> RunTable:
-    """Fill in what was not declared."""
     chosen, came_out = list(table.parameters), list(table.results)
     for column in table.columns:
         if column in chosen or column in came_out or is_identifier(column):
@@ -307,7 +278,6 @@ def _names(columns: Mapping[str, tuple[Value, ...]], length: int) -> tuple[str, 
 
 
 def _typed(cells: Sequence[str]) -> tuple[Value, ...]:
-    """Numbers where all that is there is numbers, else text."""
     stripped = [cell.strip() for cell in cells]
     known = [cell for cell in stripped if cell.lower() not in MISSING]
     if all(NUMBER.fullmatch(cell) for cell in known):

@@ -30,12 +30,9 @@ def top_runs(
 ) -> Findings:
     """A table per order, or one.
 
-    Args:
-        table: the runs.
-        by: one of `ORDERS`; all of them when None.
-        count: rows per table.
-        threshold: runs below this accuracy are left out.
-        found: quotients of another variant or of other columns than the usual ones.
+    `by`: one of `ORDERS`; all of them when None.
+    `threshold`: runs below this accuracy are left out.
+    `found`: quotients of another variant or of other columns than the usual ones.
     """
     if by is not None and by not in ORDERS:
         raise ConfigError(f"unknown order '{by}'; known are {', '.join(ORDERS)}")

@@ -20,7 +20,6 @@ __all__ = [
     "current_trial",
     "search",
 ]
-
 _WHERE = {
     "Best": "api",
     "SearchResult": "api",

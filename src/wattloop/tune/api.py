@@ -26,19 +26,12 @@ from wattloop.tune.spec import SearchSpec, spec_from
 from wattloop.tune.trial import Trial
 
 Train = Callable[[Trial], Any] | str | Sequence[str]
-
 _log = logging.getLogger("wattloop.tune")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The configuration to use.
-
-    Attributes:
-        parameters, levers, learning_rate: how to train.
-        why: the reason, in one sentence.
-        found: what its training in the search took and gave.
-    """
+    """The configuration to use: how to train it, the reason, and its result in the search."""
 
     parameters: Mapping[str, Value]
     levers: Mapping[str, Setting]
@@ -90,9 +83,7 @@ class SearchResult:
             )
 
     def resume(self, **limits: Any) -> "SearchResult":
-        """Continue the search, with other limits where some are given (`energy="2kWh"`,
-        `trials=50`).
-        """
+        """Continue the search; `limits` replace those it had (`energy="2kWh"`, `trials=50`)."""
         with open_store(self.settings.store_location) as store:
             own = self._training
             ready = resume_search(self.search_id, store, self.settings, training=own, limits=limits)

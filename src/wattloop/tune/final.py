@@ -53,9 +53,6 @@ class FullRun:
     Attributes:
         energy_j, time_s: to the target where there is one and it was reached, else to its end.
         uncertainty_j: half-width, from the sensors; two runs of one training differ by more.
-        from_search: whether the run comes from the search.
-        files: the folder of its files.
-        error: components of the uncertainty; None when unknown.
     """
 
     parameters: Mapping[str, Value]
@@ -117,7 +114,6 @@ def compared(
     default: FullRun | None,
     problem: Problem,
 ) -> FinalResult:
-    """Compute the saving, and the runs after which it has paid for the search."""
     result = FinalResult(
         final_id=final_id,
         search=search,
@@ -176,7 +172,6 @@ def _epoch_j(run: FullRun) -> float:
 
 
 def format_saving(result: FinalResult) -> str:
-    """Format the energy spent, the saving, and the runs to break even."""
     search = result.search
     spent = "an unknown amount" if search.energy_j is None else format_energy(search.energy_j)
     scope = f"{search.scope or 'unknown'} energy, {search.provenance}"
@@ -197,7 +192,6 @@ def format_saving(result: FinalResult) -> str:
 
 
 def _runs(result: FinalResult) -> str:
-    """Format the runs to break even, as a range where the saving is uncertain."""
     assert result.break_even_runs is not None
     assert result.saved_j is not None
     middle = result.break_even_runs
@@ -215,11 +209,7 @@ def _count(runs: float) -> str:
 
 
 FINAL = "final"
-
-
 WINNER, DEFAULT = "winner", "default"
-
-
 ELSEWHERE = (
     "the search ran on a Ray cluster and this on the devices of this machine: what is spent on a "
     "run here may not compare with what the search spent"
@@ -238,13 +228,6 @@ def train_final(
 
     Both train on this machine: where the search ran on a cluster the default is trained here as
     well, and the result says so.
-
-    Args:
-        reference: the search.
-        store: that has it.
-        settings: how to measure.
-        training: the specification's command unless given.
-        to_the_end: continue after the target was reached.
 
     Raises:
         ConfigError: the search has no winner yet, or a function is needed.
@@ -291,7 +274,6 @@ def train_final(
 
 
 def _ran_on_cluster(search: Experiment) -> bool:
-    """Return whether Ray workers trained, whose devices are not those measured here."""
     return slots_asked(str(search.facts.get("parallel") or "")) is not None
 
 
@@ -348,7 +330,6 @@ class _Runs:
     def train(
         self, name: str, parameters: Mapping[str, Value], levers: Mapping[str, Setting]
     ) -> FullRun:
-        """Train one configuration from beginning to end."""
         target = self._problem.quality.target is not None and not self._to_the_end
         segment = Segment(
             key=name,
@@ -407,7 +388,6 @@ def _full(segment: Segment, progress: Progress, record: TrialRecord, problem: Pr
 
 
 def _known(summary: SearchSummary, problem: Problem) -> FullRun | None:
-    """Return the default's run from the search, if complete and without a search for a cap."""
     found = summary.default
     if found is None or found.energy_j is None or problem.cap is not None:
         return None
@@ -430,7 +410,6 @@ def _known(summary: SearchSummary, problem: Problem) -> FullRun | None:
 
 
 def _error_to_target(found: CandidateResult) -> EnergyError | None:
-    """Return the error of the energy to the target where it was reached, else of the whole run."""
     energy_j = found.to_target_j if found.to_target_j is not None else found.energy_j
     time_s = found.to_target_s if found.to_target_s is not None else found.time_s
     if found.error is None or energy_j is None:

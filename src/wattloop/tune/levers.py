@@ -34,12 +34,8 @@ class LeverBoard:
     owners of one device would refuse each other.
 
     Args:
-        space: names of hardware parameters and their levers.
-        settings: which devices there are.
-        caps: whether caps are searched inside segments.
         gpus: numbers of the GPUs that may be set, such as `0,1`; unless given those of
             CUDA_VISIBLE_DEVICES where it is set, else all.
-        state_directory: where levers are journaled, for tests.
     """
 
     def __init__(
@@ -81,28 +77,19 @@ class LeverBoard:
         self._values = values
 
     def cap_plan(self, search: CapSearch) -> CapPlan:
-        """Lock the levers and return the GPUs and caps of a search for a cap.
-
-        Raises:
-            ConfigError, LeverError: none may be set here.
-        """
+        """Lock the levers and return the GPUs and caps of a search for a cap."""
         plan = self.possible_caps(search)
         self._hold([lever.name for lever in plan.levers])
         return plan
 
     def possible_caps(self, search: CapSearch) -> CapPlan:
-        """Return the GPUs and caps of a search for a cap, without locking.
-
-        Raises:
-            ConfigError, LeverError: none may be set here.
-        """
+        """Return the GPUs and caps of a search for a cap, without locking."""
         levers = self._all()
         gpus = self._gpus if self._gpus is not None else job_gpus(levers)
         caps = ",".join(f"{cap_w:g}" for cap_w in search.caps_w) or None
         return cap_plan(levers, gpus, caps, named=CAPS_FIELD)
 
     def close(self) -> None:
-        """Restore and unlock all levers."""
         self.held = None
         self._values = {}
         self._stack.close()
@@ -122,7 +109,6 @@ class LeverBoard:
         return levers_named(levers, name)
 
     def _hold(self, names: Sequence[str]) -> "LeverSession":
-        """Lock the levers of these names, with all that the space may need."""
         if self.held is not None and all(name in self.held.levers for name in names):
             return self.held
         groups = [name for name in self._names.values() if name != GPUS]
@@ -141,11 +127,7 @@ class LeverBoard:
 
 
 def gpu_variables(count: int) -> dict[str, str]:
-    """Return the variables that restrict a program to so many of the visible GPUs.
-
-    Raises:
-        ConfigError: CUDA_VISIBLE_DEVICES has fewer.
-    """
+    """Return the variables that restrict a program to so many of the visible GPUs."""
     seen = os.environ.get(VISIBLE)
     numbers = [str(n) for n in range(count)] if seen is None else seen.split(",")
     if len(numbers) < count:
@@ -154,7 +136,6 @@ def gpu_variables(count: int) -> dict[str, str]:
 
 
 def lever_names(space: Space) -> dict[str, str]:
-    """Return the lever of each hardware parameter."""
     return {name: space.parameters[name].lever for name in space.hardware}
 
 

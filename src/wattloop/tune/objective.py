@@ -32,13 +32,9 @@ def sm2_scores(
     A configuration whose quality or energy is missing or not finite has minus infinity, and does
     not count in the rescaling of the others. Rates that are missing count as the lowest.
 
-    Args:
-        quality: the metric of each.
-        energy_j: of each, for the same amount of training (the document takes an epoch).
-        rate: the learning rate chosen for each.
-        alpha: weight of the quality.
-        beta: weight of the energy against the rate, in what alpha leaves.
-        maximize: whether more of the metric is better.
+    `energy_j`: of each, for the same amount of training (the document takes an epoch).
+    `alpha`: weight of the quality.
+    `beta`: weight of the energy against the rate, in what alpha leaves.
     """
     known = [
         index
@@ -89,12 +85,8 @@ OBJECTIVES: Mapping[str, str] = {
     "sm2": "weighted quality, energy and learning rate (document 003), with alpha and beta",
     "quality": "best quality, whatever it takes",
 }
-
-
 NEED_QUALITY = frozenset({"quotient", "sm2", "quality"})
 """Objectives that need a quality metric."""
-
-
 OPTIONS = ("alpha", "beta", "price_per_kwh", "price_per_hour", "carbon_g_per_kwh")
 
 
@@ -103,7 +95,6 @@ class Trained:
     """Cost and quality of a training, in one scope of energy.
 
     Attributes:
-        energy_j: None when nothing could be read.
         epochs: how many it took; the quotient is per epoch.
         learning_rate: what it was trained with, for SM2.
     """
@@ -121,8 +112,6 @@ class Objective:
 
     Attributes:
         names: one of `OBJECTIVES`, or several for a Pareto front.
-        maximize_quality: whether more of the quality metric is better.
-        k: of EDS.
         options: `alpha`, `beta` of SM2; `price_per_kwh`, `price_per_hour`; `carbon_g_per_kwh`.
     """
 
@@ -153,7 +142,6 @@ class Objective:
 
     @property
     def name(self) -> str:
-        """Return its name; several are joined by `+`."""
         return "+".join(self.names)
 
     @property
@@ -162,13 +150,7 @@ class Objective:
         return len(self.names) > 1
 
     def score(self, trained: Trained, reference: Point | None = None) -> float:
-        """Return the score by the first objective. For SM2, which needs several trainings, the
-        energy.
-
-        Args:
-            trained: what it took.
-            reference: the default configuration, for EDS.
-        """
+        """Return the score by the first objective; of SM2, which compares several, the energy."""
         return self._score(self.names[0], trained, reference)
 
     def scores(self, trained: Trained, reference: Point | None = None) -> tuple[float, ...]:
@@ -182,7 +164,6 @@ class Objective:
         return list(zip(*columns, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for the store."""
         return {
             "names": list(self.names),
             "maximize_quality": self.maximize_quality,
@@ -192,7 +173,6 @@ class Objective:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Objective":
-        """Inverse of `to_dict`."""
         return cls(
             names=tuple(data["names"]),
             maximize_quality=bool(data["maximize_quality"]),
@@ -255,7 +235,6 @@ class Objective:
 
 
 def _energy_per_epoch(trained: Trained) -> float | None:
-    """Return the energy per epoch, or of the whole training where epochs were not counted."""
     if trained.energy_j is None:
         return None
     return trained.energy_j / trained.epochs if trained.epochs else trained.energy_j

@@ -25,11 +25,7 @@ JOURNALS = (".log", ".journal")
 
 
 def new_storage(file: str) -> Any:
-    """Open an Optuna storage in a file, which may have other studies.
-
-    Raises:
-        ConfigError: no such folder, or the file is something else.
-    """
+    """Open an Optuna storage in a file, which may have other studies."""
     optuna = library("an Optuna study")
     path = Path(user_path(file))
     if not path.parent.is_dir():
@@ -86,11 +82,7 @@ LARGER_IS_BETTER = ("quotient", "quality")
 """Objectives that people maximize although the search minimizes them, where more quality is better;
 SM2's f always is.
 """
-
-
 UNITS = {"energy": "J", "time": "s", "edp": "J s", "ed2p": "J s^2", "carbon": "g", "quotient": "/J"}
-
-
 Listener = Callable[[int, int], None]
 
 
@@ -104,13 +96,9 @@ def export_study(
 ) -> str:
     """Write a search into a new study of a file, and return the study's name.
 
-    Args:
-        store: where the search is.
-        search_id: which one.
-        file: a new file, or one with other studies; a database, or with `.log` at its end a
-            journal of Optuna, which is written twenty times faster.
-        settings: where prices and carbon intensity come from, if the objective needs them.
-        listener: receives the number of written and of all trials.
+    `file`: a new file, or one with other studies; a database, or with `.log` at its end a journal
+    of Optuna, which is written twenty times faster.
+    `settings`: where prices and carbon intensity come from, if the objective needs them.
 
     Raises:
         ConfigError: Optuna is missing, the file is not a database, or has that study already.
@@ -175,7 +163,6 @@ def _directions(problem: Problem) -> list[str]:
 
 
 def _turned(problem: Problem, name: str) -> bool:
-    """Return whether people maximize this objective."""
     return name == "sm2" or (problem.objective.maximize_quality and name in LARGER_IS_BETTER)
 
 
@@ -186,7 +173,6 @@ def _metric_name(problem: Problem, name: str) -> str:
 
 
 def _reference(problem: Problem, candidates: list[CandidateResult]) -> Point | None:
-    """Return the default configuration, for EDS; else the first that is comparable."""
     good = [c for c in candidates if c.good and c.energy_j]
     for candidate in good:
         own = {**candidate.parameters, **candidate.levers}

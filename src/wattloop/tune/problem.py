@@ -14,9 +14,7 @@ class EarlyStopping:
     """Early stopping after `patience` epochs without a gain.
 
     Attributes:
-        patience: epochs.
         least_gain: what counts as better than the best so far, in units of the metric.
-        maximize: whether more is better.
         most_epochs: ends it in any case; None for no limit.
     """
 
@@ -30,7 +28,6 @@ class EarlyStopping:
             raise ConfigError(f"patience {self.patience}: use one epoch or more")
 
     def gained(self, best: float | None, quality: float) -> bool:
-        """Return whether `quality` counts as better than the best so far."""
         if best is None:
             return True
         gain = quality - best if self.maximize else best - quality
@@ -43,7 +40,6 @@ class EarlyStopping:
         return since_gain >= self.patience
 
     def ended(self, qualities: Iterable[float | None]) -> bool:
-        """Return whether the qualities of all epochs end a training."""
         best, epochs, since_gain = None, 0, 0
         for quality in qualities:
             epochs += 1
@@ -60,7 +56,6 @@ class Quality:
     Attributes:
         metric: the name under which it is reported; empty when a training has no quality and
             only the objective counts.
-        maximize: whether more is better.
         target: what is good enough; None when only the objective counts.
     """
 
@@ -69,13 +64,11 @@ class Quality:
     target: float | None = None
 
     def reached(self, value: float | None) -> bool:
-        """Return whether `value` reaches the target."""
         if value is None or self.target is None:
             return False
         return value >= self.target if self.maximize else value <= self.target
 
     def better(self, one: float, other: float) -> bool:
-        """Return whether `one` is better than `other`."""
         return one > other if self.maximize else one < other
 
 
@@ -102,14 +95,10 @@ class Problem:
     """One search, as a strategy sees it.
 
     Attributes:
-        space: the parameters.
-        quality: the metric and its target.
         objective: to minimize among those that reach the target.
         default: the configuration people would use without a search; kept alive throughout.
-        limits: what may be spent.
         cap: search for a power cap; None when none may be set or it is an ordinary parameter.
         rate: the parameter that sweeps of learning rates may decide; None for none.
-        seed: of everything random.
     """
 
     space: Space

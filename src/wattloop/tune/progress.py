@@ -32,7 +32,6 @@ class Status(StrEnum):
 
     @property
     def alive(self) -> bool:
-        """Return whether the training can resume."""
         return self in (Status.PAUSED, Status.REACHED)
 
     @property
@@ -46,7 +45,6 @@ class EpochPoint:
     """End of one epoch, counted over all kept segments of the candidate.
 
     Attributes:
-        epoch: how many were trained.
         quality: the metric; None when this epoch did not report one.
         time_s, energy_j: of the candidate so far, in the scope of the search.
     """
@@ -95,13 +93,7 @@ class Progress:
             the scope of the search; energy None when nothing could be read.
         epochs: the candidate has been trained for so many in all.
         quality: the metric at the end; best: the best of the candidate so far.
-        curve: the ends of epochs in this segment.
-        cap: result of a search for a cap.
-        rates: result of a sweep of rates.
         metrics: everything else that was reported, last values.
-        provenance: of the energy.
-        run_id: the measured run.
-        message: what went wrong, for people.
         error: components of the uncertainty, as in `EnergyError.to_dict`; None when unknown.
         repeated_s, repeated_j: additional cost of retraining what a killed search had trained; None
             when the energy could not be read.
@@ -130,7 +122,6 @@ class Progress:
     error: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for the store."""
         return asdict(self) | {"status": self.status.value}
 
     @classmethod

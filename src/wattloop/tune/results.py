@@ -24,20 +24,14 @@ class CandidateResult:
     """Result of one configuration: cost and quality of its training.
 
     Attributes:
-        number: its place in the order in which candidates were begun.
         levers: of its last segment; a cap that was found inside one is among them.
         status: of its last segment that has ended.
-        segments: that have ended.
         time_s, energy_j: of all of them, repetitions aside; energy None when a part is not known.
         quality, best: the metric at its end, and the best of all epochs.
         reached: whether the target was reached; then `to_target_s` and `to_target_j` are
             what that took.
         cost_noise: relative spread of the cost of another run, estimated from one run;
             `quality_noise`: spread of its metric. None where too little is known.
-        repeated_j: spent in addition, because a search was killed.
-        idle_j: of other devices that waited meanwhile.
-        provenance: of the energy; the weakest, where segments differ.
-        messages: what went wrong, or is worth knowing.
         error: components of the uncertainty; None where a segment lacks them.
     """
 
@@ -69,12 +63,10 @@ class CandidateResult:
 
     @property
     def good(self) -> bool:
-        """Return whether its numbers may be compared with those of others."""
         return self.segments > 0 and Status(self.status).good
 
     @property
     def power_w(self) -> float | None:
-        """Return the mean power over its training."""
         if self.energy_j is None or self.time_s <= 0:
             return None
         return self.energy_j / self.time_s
@@ -88,7 +80,6 @@ class CandidateResult:
 def candidates_of(
     store: Store, search_id: str, quality: Quality | None = None
 ) -> list[CandidateResult]:
-    """Return every candidate of a stored search, in the order of their start."""
     with without_collecting():
         return candidates_from(each_trial(store, search_id), quality)
 
@@ -141,7 +132,6 @@ RESULTS = (
 def _add(
     result: CandidateResult, record: TrialRecord, quality: Quality | None, *, kept: bool
 ) -> None:
-    """Add a segment that has ended."""
     outcome = record.outcome
     energy_j, before_j = outcome.get("energy_j"), result.energy_j
     time_s, before_s = float(outcome.get("time_s") or 0.0), result.time_s
@@ -217,8 +207,6 @@ def _look_for_target(result: CandidateResult, outcome: Mapping[str, Any], qualit
 
 FEW_EPOCHS = 3
 """Fewer differences say nothing about scatter."""
-
-
 ORDER = ("", "measured", "modelled", "estimated", "replayed", "simulated")
 
 
@@ -228,7 +216,6 @@ def _weaker(one: str, other: str) -> str:
 
 
 def search_table(store: Store, search_id: str) -> list[dict[str, Any]]:
-    """Return the rows of a stored search, in the order of their start."""
     experiment = find_experiment(store, search_id, "search")
     return rows_of(candidates_of(store, experiment.experiment_id, quality_of(experiment.facts)))
 
@@ -257,7 +244,6 @@ def rows_of(candidates: Sequence[CandidateResult]) -> list[dict[str, Any]]:
 
 
 def quality_of(facts: dict[str, Any]) -> Quality | None:
-    """Return the metric of a stored search."""
     known = facts.get("quality")
     return None if not isinstance(known, dict) else Quality(**known)
 
@@ -281,7 +267,6 @@ def cost_j(candidate: CandidateResult) -> float | None:
 def ties_of(
     best: CandidateResult | None, candidates: Sequence[CandidateResult], facts: Mapping[str, Any]
 ) -> tuple[tuple[CandidateResult, ...], str]:
-    """Return the ties with the best, nearest first, and a sentence about them."""
     names = (facts.get("objective") or {}).get("names") or ["energy"]
     if best is None or len(names) > 1:
         return (), ""
@@ -362,16 +347,12 @@ class SearchSummary:
 
     Attributes:
         stopped: the limit that ended it; empty when it finished, or is running.
-        scope, provenance: of all energies.
         energy_j: spent, what was repeated and idle devices included; None when unknown.
-        uncertainty_j: half-width, of what was measured.
         repeated_j: of that, what was trained again because the search was killed.
         idle_j: of that, devices that waited for others.
-        candidates, segments: begun, and ended.
         best: the configuration to use, None as long as there is none; `why` in a sentence, which
             for none tells how near the target one came and what failed.
         front: of several objectives, the configurations that no other beats in all of them.
-        default: the configuration people would have used, where it was trained.
         saved_j: energy to the target of the default minus that of the best; None when one of them
             is not known.
         ties: configurations that may be as good as the best: the difference is within noise.
@@ -425,11 +406,8 @@ def summary_of(
 ) -> SearchSummary:
     """Return the summary of a stored search, finished or not.
 
-    Args:
-        store: that has it.
-        experiment: the search.
-        candidates: its candidates, if already read.
-        chosen: its current best, in place of the one stored when it last ended.
+    `candidates`: its candidates, if already read.
+    `chosen`: its current best, in place of the one stored when it last ended.
     """
     facts = experiment.facts
     if candidates is None:
@@ -488,7 +466,6 @@ def _default(
 
 
 def _why_none(candidates: Sequence[CandidateResult], facts: dict[str, Any]) -> str:
-    """Return how near the target they came, and what failed; empty when unknown."""
     told = (_nearest(candidates, quality_of(facts)), _faults(candidates))
     return "; ".join(text for text in told if text)
 
@@ -506,7 +483,6 @@ def _nearest(candidates: Sequence[CandidateResult], quality: Quality | None) -> 
 
 
 def _faults(candidates: Sequence[CandidateResult]) -> str:
-    """Return how many configurations failed, with one message; empty where none did."""
     failed = [c for c in candidates if c.segments > 0 and not c.good]
     if not failed:
         return ""

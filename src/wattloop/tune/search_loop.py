@@ -31,8 +31,6 @@ class BudgetSpent:
         elapsed_s: while the search ran; less than `time_s` where several segments run at once.
         repeated_j: of these, what was spent twice because a search was killed.
         idle_j: of these, what devices took that were held and waited.
-        candidates: that were begun.
-        segments: that have ended.
         unknown: of these, without a reading of energy.
     """
 
@@ -78,7 +76,6 @@ def allowed(limits: Limits, spent: BudgetSpent) -> str:
 
 
 def bounded(segment: Segment, limits: Limits, spent: BudgetSpent) -> Segment:
-    """Bound the segment by the limits of the search and of a candidate."""
     until = replace(
         segment.until,
         energy_j=_smaller(segment.until.energy_j, limits.energy_j, spent.energy_j),
@@ -134,7 +131,6 @@ class Slots(Protocol):
 
 @contextmanager
 def slots_of(bench: TrialExecutor, stops: Deferral) -> Iterator[Slots]:
-    """Return the executor's slots; on exit no segment is running."""
     size = int(getattr(bench, "slots", 1))
     if size == 1:
         try:
@@ -205,12 +201,8 @@ class Search:
     """Run of one search to its end, or to one of its limits.
 
     Args:
-        record: where it is written.
-        problem: with its limits.
         strategy: new; it is told all recorded segments.
         bench: the executor; always closed at the end.
-        listener: receives the events of the search.
-        clock: for the deadline.
     """
 
     def __init__(
@@ -375,7 +367,6 @@ class Search:
         )
 
     def _complete(self, segment: Segment, progress: Progress) -> Progress:
-        """Mark a training that was paused at its maximum of epochs as ended."""
         most = self._problem.limits.epochs
         tried = not segment.keep or segment.rates is not None
         if most is None or tried or progress.status is not Status.PAUSED:
@@ -385,7 +376,6 @@ class Search:
         return replace(progress, status=Status.ENDED)
 
     def _wanted(self) -> set[str]:
-        """Return candidates that may be asked for again."""
         alive = self._strategy.alive()
         return {segment.candidate for segment in self._asked.values()} | set(alive or ())
 

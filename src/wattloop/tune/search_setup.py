@@ -36,12 +36,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def device_groups(asked: int | str) -> list[tuple[str, ...]]:
-    """Parse groups of GPUs: `2` is two GPUs with one training each; `0,1;2,3` is two pairs, `gpu:0`
-    one GPU.
-
-    Raises:
-        ConfigError: not numbers, a GPU that is named twice, or more than CUDA_VISIBLE_DEVICES has.
-    """
+    """Parse groups of GPUs: `2` is two GPUs, `0,1;2,3` two pairs, `gpu:0` one GPU."""
     text = str(asked).strip()
     seen = os.environ.get(VISIBLE)
     if text.isdigit() and ";" not in text:
@@ -65,8 +60,6 @@ def device_groups(asked: int | str) -> list[tuple[str, ...]]:
 
 
 Function = Callable[[Trial], Any]
-
-
 Maker = Callable[[ExecutorParts], TrialExecutor]
 
 
@@ -98,7 +91,6 @@ def executor_for(
     record: SearchRecord,
     training: TrainingSource,
 ) -> TrialExecutor:
-    """Return the executor: a custom one, the function's, or the one of the command."""
     facts = record.experiment.facts
     parts = ExecutorParts(
         problem=problem,
@@ -171,7 +163,6 @@ class PreparedSearch:
 
     @property
     def is_over(self) -> bool:
-        """Return whether it finished before, not at a limit."""
         facts = self.experiment.facts
         return self.is_resumed and self.experiment.status == "finished" and not facts.get("stopped")
 
@@ -192,16 +183,9 @@ def prepare_search(
 ) -> PreparedSearch:
     """Return the unfinished search of this specification, or a new one.
 
-    Args:
-        spec: the specification.
-        store: the database.
-        settings: how to measure.
-        training: the specification's command unless given.
-        resume: whether to resume an unfinished one.
-        resume_only: whether a new one is refused.
-        parallel: how many GPUs train side by side, or groups of them (`device_groups`), or those
-            of a Ray cluster (`slots_asked`); one training at a time unless given.
-        listener: receives the events of the search.
+    `training`: the specification's command unless given.
+    `parallel`: how many GPUs train side by side, or groups of them (`device_groups`), or those of a
+    Ray cluster (`slots_asked`); one training at a time unless given.
 
     Raises:
         ConfigError: neither function nor command, or a strategy that cannot work here.
@@ -256,13 +240,9 @@ def resume_search(
 ) -> PreparedSearch:
     """Return a stored search to resume; unless one is named, the last unfinished one.
 
-    Args:
-        reference: identifier, its beginning or end, name, or `last`.
-        store: that has it.
-        settings: how to measure.
-        training: the specification's command unless given.
-        limits: in place of those it was started with, as in a specification.
-        listener: receives the events of the search.
+    `reference`: identifier, its beginning or end, name, or `last`.
+    `training`: the specification's command unless given.
+    `limits`: in place of those it was started with, as in a specification.
 
     Raises:
         ExperimentNotFound: no such search.
@@ -300,7 +280,6 @@ def fingerprint(spec: SearchSpec, training: TrainingSource = COMMAND) -> str:
 
 
 def _keep_limits(store: Store, experiment: Experiment, limits: Mapping[str, Any]) -> None:
-    """Store the limits, which apply when the search is resumed without limits."""
     set_experiment_status(
         store, experiment.experiment_id, experiment.status, {"limits": dict(limits)}
     )
@@ -333,11 +312,7 @@ def _put_together(
 
 
 def problem_without(problem: Problem, names: Iterable[str]) -> Problem:
-    """Return the problem without hardware parameters that cannot be set on this machine.
-
-    Raises:
-        ConfigError: nothing is left to search.
-    """
+    """Return the problem without hardware parameters that cannot be set on this machine."""
     gone = list(names)
     if not gone:
         return problem
@@ -354,7 +329,6 @@ def problem_without(problem: Problem, names: Iterable[str]) -> Problem:
 
 
 def _checked(spec: SearchSpec, problem: Problem, training: TrainingSource) -> None:
-    """Validate before the search is stored."""
     if not training.name and not spec.command:
         raise ConfigError(
             "nothing to train: give a command after '--' or as 'command:' in the specification"
@@ -400,11 +374,7 @@ def strategy_now(
 
 
 def slots_asked(text: str) -> tuple[int | None, int] | None:
-    """Parse slots and GPUs per slot: `ray`, `ray:4`, `ray:4x2`; None for other texts.
-
-    Raises:
-        ConfigError: it begins with `ray` but is not of this form.
-    """
+    """Parse slots and GPUs per slot: `ray`, `ray:4`, `ray:4x2`; None for other texts."""
     if not text.startswith("ray"):
         return None
     found = re.fullmatch(r"ray(?::([1-9]\d*)(?:x([1-9]\d*))?)?", text)

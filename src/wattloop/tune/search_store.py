@@ -35,27 +35,17 @@ from wattloop.tune.strategies.base import StrategyEvent
 
 ROOM_B = 1 << 20
 """Many times the size of a segment in the database and its log."""
-
-
 T = TypeVar("T")
 
 
 class DiskReserve:
-    """Reserve file that is deleted when the disk is full, so that paid-for results can be written.
-
-    Args:
-        path: on the disk of the store.
-    """
+    """Reserve file, deleted when the disk is full, so that paid-for results can be written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def make(self) -> None:
-        """Reserve the space, before anything is measured.
-
-        Raises:
-            StoreUnwritable: the disk is full.
-        """
+        """Reserve the space, before anything is measured."""
         if self._path.exists():
             return
         try:
@@ -85,7 +75,6 @@ class DiskReserve:
             return write()
 
     def give_back(self) -> None:
-        """Release the reserve."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
@@ -94,16 +83,11 @@ class DiskReserve:
 # also where several segments ran at once.
 
 KIND = "search"
-
-
 OVER = ("finished", "failed")
-
-
 SEARCH_TAG, SEGMENT_TAG = "search", "segment"
 
 
 def search_folder(store: Store, search_id: str) -> Path:
-    """Return the folder of a search's checkpoints and output, next to the store."""
     return store.journals / search_id
 
 
@@ -156,9 +140,7 @@ class SearchHistory:
 
     Attributes:
         events: asks and tells in their order.
-        told: segments that have ended, in the order in which they were told of.
         under_way: segments that were asked for and not told of.
-        elapsed_s: running time of the search.
     """
 
     events: list[StrategyEvent] = field(default_factory=list)
@@ -168,12 +150,7 @@ class SearchHistory:
 
 
 class SearchRecord:
-    """Writer of one search. Thread-safe.
-
-    Args:
-        store: that has the experiment.
-        experiment: from `open_search`.
-    """
+    """Writer of one search. Thread-safe."""
 
     def __init__(self, store: Store, experiment: Experiment) -> None:
         self.store, self.experiment = store, experiment
@@ -188,7 +165,6 @@ class SearchRecord:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Return the tags of its measured runs."""
         return {SEARCH_TAG: self.search_id}
 
     @property
@@ -211,7 +187,6 @@ class SearchRecord:
         return story
 
     def _events(self, record: TrialRecord, story: SearchHistory) -> list[tuple[int, StrategyEvent]]:
-        """Return the numbered events of one segment."""
         segment = Segment.from_dict(record.settings["segment"])
         asked = int(record.settings["asked"])
         self._next = max(self._next, asked + 1)
@@ -271,7 +246,6 @@ class SearchRecord:
         set_experiment_status(self.store, self.search_id, status, facts)
 
     def note(self, facts: Mapping[str, Any]) -> None:
-        """Store facts of a search that is running."""
         self.running(facts)
         self.experiment = replace(self.experiment, facts={**self.experiment.facts, **facts})
 
@@ -279,5 +253,4 @@ class SearchRecord:
         self.set_status(RUNNING, facts)
 
     def close(self) -> None:
-        """Release the disk reserve."""
         self._reserve.give_back()

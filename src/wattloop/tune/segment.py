@@ -16,7 +16,6 @@ def known_fields(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unreadable(key: str, error: Exception) -> StoreError:
-    """Return the error for a trial with a missing field, or a value unknown to this version."""
     return StoreError(
         f"trial {key!r} cannot be understood ({type(error).__name__}: {error}); a newer Wattloop "
         "wrote it, or something else changed it: upgrade with 'pip install -U wattloop', or "
@@ -41,8 +40,6 @@ def without_collecting() -> Iterator[None]:
 
 Value = float | int | str | bool | None
 """Value of a parameter."""
-
-
 CAP_LEVER = "power_limit"
 """Name of the power cap among `Segment.levers`, also where caps are searched inside segments and
 the space has no such parameter.
@@ -55,9 +52,6 @@ class Until:
 
     Attributes:
         epochs: the candidate has been trained for so many epochs in all.
-        energy_j: the segment has used so much.
-        time_s: the segment has lasted so long.
-        at_target: the quality asked for is reached.
         anywhere: stop for energy, time or a fraction of an epoch also between two steps, where the
             executor can; `Progress.epochs` then has a fraction. Elsewhere it is the end of the
             epoch.
@@ -81,7 +75,6 @@ class CapSearch:
     Attributes:
         metric, k: those of the cap finder.
         caps_w: those that may be set; empty for what the device offers.
-        longest_s: give up after this long.
     """
 
     metric: str = "energy"
@@ -95,7 +88,6 @@ class RateSweep:
     """Sweep of learning rates, from low to high on a logarithmic scale.
 
     Attributes:
-        low, high, count: the rates.
         steps_each: optimizer steps at each rate before its loss counts.
         data_share: part of an epoch's data that is used at most; None for as much as is needed.
         cyclic: one batch per rate, round and round until the data ends (document 003), in place
@@ -123,10 +115,8 @@ class Segment:
         levers: value for each hardware parameter, by its name in the space: watts, MHz, a share
             such as `80%`, the name of a choice, or a number of GPUs.
         until: when to pause; everything None means until the training ends by itself.
-        seed: of the training.
         keep: whether the training continues from here; if not, model, optimizer and data order are
             restored (an exploration leaves no trace).
-        cap: search for the best cap in this segment.
         rates: sweep learning rates in place of ordinary training.
         learning_rate: the rate from here on, where a sweep has found a better one.
     """
@@ -143,7 +133,6 @@ class Segment:
     learning_rate: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for the store."""
         return asdict(self)
 
     @classmethod

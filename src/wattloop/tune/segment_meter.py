@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 
 SCOPES = ("gpu", "cpu", "dram")
-
-
 IDLE_SHARE = 0.02
 """A GPU whose utilisation never exceeds this was not used by a training; a display may cause as
 much.
@@ -37,9 +35,7 @@ class SegmentMeter:
     """Measurement of one segment as a run of the store.
 
     Args:
-        settings: how to measure.
         scope: whose energy counts; unless given the widest that a meter reads (`scope_of`).
-        name, tags, command: of the run.
         in_process: whether it is this process that trains.
     """
 
@@ -75,7 +71,6 @@ class SegmentMeter:
         return self.session.clock.now_s()
 
     def reads(self) -> bool:
-        """Return whether a meter reads the energy of the scope, directly or as parts of a node."""
         read = {channel.domain.scope.value for channel in self.session.channels}
         return bool(read) if self.scope == Scope.NODE.value else self.scope in read
 
@@ -84,7 +79,6 @@ class SegmentMeter:
         return self.joules(begin_s, end_s).energy_j
 
     def joules(self, begin_s: float | None = None, end_s: float | None = None) -> Joules:
-        """Return the energy as `energy_j`, with uncertainty and provenance."""
         begin_s = self.begin_s if begin_s is None else begin_s
         end_s = self.now_s() if end_s is None else end_s
         return scoped(self.session.between(begin_s, end_s), self.scope, self._settings)
@@ -138,7 +132,6 @@ def scope_of(session: "Session", *, gpus: bool = True) -> str | None:
 
 
 def widest(result: WindowResult) -> str | None:
-    """Return the widest scope of a run that has ended."""
     return _widest({domain.scope for domain in result.domains})
 
 
@@ -150,7 +143,6 @@ def _widest(read: Set[Scope]) -> str | None:
 
 
 def scoped(result: WindowResult, scope: str | None, settings: Settings) -> Joules:
-    """Return the energy of a measured window in one scope."""
     if scope is None:
         return Joules()
     if scope in SCOPES:

@@ -39,11 +39,7 @@ class Parameter(ABC):
 
     @abstractmethod
     def checked(self, value: Value) -> Value:
-        """Return the value in the parameter's own type.
-
-        Raises:
-            ConfigError: it may not have that value.
-        """
+        """Return the value in the parameter's own type."""
 
 
 def same(one: Value, other: Value) -> bool:
@@ -76,7 +72,6 @@ class Choice(Parameter):
         return self.values[int(rng.integers(len(self.values)))]
 
     def checked(self, value: Value) -> Value:
-        """Return the listed value that equals it."""
         for known in self.values:
             if same(known, value):
                 return known
@@ -141,24 +136,20 @@ class Integer(Parameter):
 
     @property
     def count(self) -> int:
-        """Return the number of values."""
         return (self.high - self.low) // self.step + 1
 
     def listed(self) -> tuple[Value, ...] | None:
-        """Return all values, where there are at most a thousand."""
         if self.count > MOST_LISTED:
             return None
         return tuple(range(self.low, self.high + 1, self.step))
 
     def draw(self, rng: "np.random.Generator") -> Value:
-        """Draw uniformly, or uniformly in the logarithm."""
         if self.log:
             drawn = math.exp(rng.uniform(math.log(self.low - 0.5), math.log(self.high + 0.5)))
             return min(max(round(drawn), self.low), self.high)
         return self.low + self.step * int(rng.integers(self.count))
 
     def checked(self, value: Value) -> Value:
-        """Return a whole number within the range, on a step."""
         if not _is_number(value) or value != int(value):
             raise ConfigError(f"{value!r} is not a whole number")
         if not self.low <= value <= self.high or (int(value) - self.low) % self.step:
@@ -192,14 +183,12 @@ class Real(Parameter):
         return math.floor((self.high - self.low) / self.step * (1 + 1e-12) + 1e-9) + 1
 
     def listed(self) -> tuple[Value, ...] | None:
-        """Return all steps, where there are at most a thousand."""
         count = self.count
         if count is None or count > MOST_LISTED:
             return None
         return tuple(self._at(index) for index in range(count))
 
     def draw(self, rng: "np.random.Generator") -> Value:
-        """Draw uniformly, or uniformly in the logarithm; rounded to a step."""
         if not self.log and self.step is not None:
             return self._at(int(rng.integers(self.count or 1)))
         if self.log:
@@ -209,7 +198,6 @@ class Real(Parameter):
         return self.nearest(drawn)
 
     def nearest(self, value: float) -> float:
-        """Return the nearest allowed value."""
         within = float(min(max(value, self.low), self.high))
         if self.step is None:
             return within
@@ -217,7 +205,6 @@ class Real(Parameter):
         return self._at(min(round((within - self.low) / self.step), count - 1))
 
     def checked(self, value: Value) -> Value:
-        """Return a number within the range, on a step."""
         if not _is_number(value):
             raise ConfigError(f"{value!r} is not a number")
         nearest = self.nearest(value)
@@ -271,12 +258,7 @@ class SpaceError(ConfigError):
 
 
 def dependencies_first(parameters: Mapping[str, Parameter]) -> list[str]:
-    """Sort names so that each comes after those it depends on, otherwise in their own order.
-
-    Raises:
-        SpaceError: a parameter depends on an unknown one, on a value that it never has, or on
-            itself.
-    """
+    """Sort names so that each comes after those it depends on, otherwise in their own order."""
     needs = {name: _needs(name, parameters) for name in parameters}
     order: list[str] = []
     while len(order) < len(needs):
@@ -305,7 +287,6 @@ def _needs(name: str, parameters: Mapping[str, Parameter]) -> set[str]:
 
 
 def _check_values(name: str, parameters: Mapping[str, Parameter]) -> None:
-    """Check that a condition names values of the other parameter."""
     for other, values in parameters[name].when.items():
         if not values:
             raise SpaceError(name, f"when {other}: no value; give at least one")
@@ -320,8 +301,6 @@ def _check_values(name: str, parameters: Mapping[str, Parameter]) -> None:
 
 
 Configuration = dict[str, Value]
-
-
 MOST_LOOKED_AT = 10_000
 """Largest number of combinations that are searched for conditions that never hold."""
 
@@ -348,7 +327,6 @@ class Space:
 
     @cached_property
     def hardware(self) -> tuple[str, ...]:
-        """Return the parameters that are levers, or the number of GPUs."""
         return tuple(name for name, p in self.parameters.items() if p.lever)
 
     @property
@@ -373,11 +351,7 @@ class Space:
         return total
 
     def grid(self) -> Iterator[Configuration]:
-        """Yield every configuration once.
-
-        Raises:
-            ConfigError: a parameter has too many values to list.
-        """
+        """Yield every configuration once."""
         for name, parameter in self.parameters.items():
             if parameter.listed() is None:
                 raise SpaceError(name, "a grid needs values to list, not a range: give 'values'")
@@ -419,7 +393,6 @@ class Space:
         return found
 
     def contains(self, values: Mapping[str, Value]) -> bool:
-        """Return whether it is one of these configurations."""
         try:
             self.complete(values)
         except ConfigError:
@@ -434,12 +407,10 @@ class Space:
         return own, levers
 
     def active(self, name: str, found: Mapping[str, Value]) -> bool:
-        """Return whether a parameter is active, given the values of those it depends on."""
         return self._active(name, found)
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return names so that each comes after those it depends on."""
         return tuple(self._order)
 
     def _checked(self, name: str, value: Value) -> Value:
@@ -512,7 +483,6 @@ class Space:
         return tuple(name for name in self._order if name in wanted)
 
     def _check_conditions(self) -> None:
-        """Refuse a parameter whose condition never holds."""
         deciders = self._closed(self._deciders)
         combinations = 1
         for name in deciders:

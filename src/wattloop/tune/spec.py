@@ -46,7 +46,6 @@ def format_faults(faults: Iterable[Fault], source: YamlWithLines | None) -> str:
 def format_validation_error(
     error: ValidationError, model: type[BaseModel], source: YamlWithLines | None
 ) -> str:
-    """Format the faults of a pydantic error."""
     return format_faults(validation_errors(error, model), source)
 
 
@@ -74,30 +73,20 @@ def cap_metric(objective: Objective) -> tuple[str, float]:
 
 
 def wants_no_cap(names: list[str]) -> bool:
-    """Return whether the highest cap is always best: only time counts."""
     return names == ["time"]
 
 
 FOREIGN = ("project", "entity", "controller", "job", "image_uri", "kind")
 """Fields of W&B sweeps that only concern their display."""
-
-
 WHOLE = ["${env}", "${interpreter}", "${program}", "${args}"]
 """W&B's command where only a program is given."""
-
-
 FIXED = {"${env}": "/usr/bin/env", "${interpreter}": "python"}
-
-
 ARGUMENTS = ("args", "args_no_boolean_flags", "args_no_hyphens", "args_json", "args_json_file")
 """Macros that are replaced for each trial."""
-
-
 MACRO = re.compile(r"\$\{([a-z_]+)\}")
 
 
 def duplicate_fields(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield fields that are given under two names, with the remedy."""
     if "strategy" in data and "method" in data:
         yield ("method",), "it is the same as strategy; keep one"
     limits = data.get("limits")
@@ -106,7 +95,6 @@ def duplicate_fields(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int,
 
 
 def without_wandb_fields(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate the fields of W&B; ignored fields are noted."""
     data = dict(written)
     notes = [f"{field}: not used here" for field in FOREIGN if data.pop(field, None) is not None]
     if "run_cap" in data:
@@ -119,11 +107,7 @@ def without_wandb_fields(written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words_of(command: Any) -> Any:
-    """Split the command into arguments; macros that differ per trial stay.
-
-    Raises:
-        ValueError: not a command line, or an unknown macro.
-    """
+    """Split the command into arguments; macros that differ per trial stay."""
     words = _split(command)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return words  # refused later
@@ -197,33 +181,20 @@ def _highest(parameter: object) -> Value:
 
 ONE_OBJECTIVE = ("race", "sm2", "asha", "hyperband")
 """Strategies that follow a single objective."""
-
-
 BY_QUALITY = ("sm2", "asha", "hyperband")
 """Strategies that compare unfinished trainings by their metric."""
-
-
 ONE_BY_ONE = ("tpe", "nsga2", "gp")
 """Strategies whose sampler scores each training by itself."""
-
-
 DRAWING = ("random", *ONE_BY_ONE, "asha", "hyperband")
 """Strategies that draw configurations as long as they may."""
-
-
 SWEEPING = ("race", "sm2")
 """Strategies that can find the learning rate of a configuration themselves."""
-
-
 PLACEHOLDER = re.compile(r"(?<!\$)\{(\w+)\}")
-
-
 FILLED_IN = ("trial_dir", "checkpoint", "seed")
 """Placeholders of a command in addition to parameters."""
 
 
 def contradictions(spec: "SearchSpec") -> Iterator[Fault]:
-    """Yield all contradictions in a specification."""
     twice = [name for name in spec.parameters if name in spec.hardware.parameters()]
     for name in twice:
         yield ("parameters", name), "the hardware section has it, too; keep one"
@@ -454,11 +425,7 @@ class SearchSpec(Strict):
         return Quality(metric="") if self.metric is None else self.metric.quality()
 
     def space(self) -> Space:
-        """Return the space: ordinary parameters, then those of the hardware.
-
-        Raises:
-            ConfigError: empty, or parameters that contradict each other.
-        """
+        """Return the space: ordinary parameters, then those of the hardware."""
         own = {name: written.parameter() for name, written in self.parameters.items()}
         return Space({**own, **self.hardware.parameters()})
 
@@ -499,8 +466,7 @@ def read_spec(path: str) -> SearchSpec:
 
 
 def spec_from(data: Mapping[str, Any], source: YamlWithLines | None = None) -> SearchSpec:
-    """Build a validated specification from plain data or objects (`{"lr": Real(low=...,
-    high=...)}`).
+    """Build a validated specification; parameters may be objects such as `Real`.
 
     Raises:
         ConfigError: with one line per fault; `source` has the lines of the fields.

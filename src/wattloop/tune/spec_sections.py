@@ -43,18 +43,12 @@ __all__ = [
     "plain",
     "seconds",
 ]
-
-
 EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 """Numbers that YAML 1.1 reads as text: `1e-3` has no dot, `1.e3` no sign."""
 
 
 def joules(value: Any) -> Any:
-    """Parse `500`, `500 J`, `20 kJ`, `2 Wh` or `1.5 kWh` as joules; other types are refused later.
-
-    Raises:
-        ValueError: a text that is not an energy.
-    """
+    """Parse `500 J`, `20 kJ`, `2 Wh` or `1.5 kWh` as joules; other types are refused later."""
     if not isinstance(value, str):
         return value
     what = "an energy; write joules, '20 kJ', '5 Wh' or '2 kWh'"
@@ -69,7 +63,6 @@ def number(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Convert every item of a list as `number` does."""
     return [number(item) for item in value] if isinstance(value, list | tuple) else number(value)
 
 
@@ -84,11 +77,7 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "log_uniform": "the same, with the natural logarithms of min and max given",
     "q_log_uniform": "the same in steps of q",
 }
-
-
 UNBOUNDED = ("normal", "q_normal", "log_normal", "q_log_normal")
-
-
 ELSEWHERE = {
     "probabilities": "every value is equally likely here; repeat nothing, leave them out",
     "parameters": "nested parameters are not understood; write them flat and give them `when`",
@@ -96,8 +85,6 @@ ELSEWHERE = {
     "sigma": "a parameter needs bounds; give min and max",
 }
 """Fields of W&B without an equivalent here -> what to write instead."""
-
-
 Scalar = Annotated[Value, BeforeValidator(number)]
 
 
@@ -204,11 +191,7 @@ class ParameterSpec(Strict):
         return self
 
     def parameter(self) -> Parameter:
-        """Build the parameter.
-
-        Raises:
-            ConfigError: it has no possible value, such as a minimum above its maximum.
-        """
+        """Build the parameter."""
         when = {name: tuple(values) for name, values in self.when.items()}
         lever = self.lever
         if self.same_as is not None:
@@ -257,7 +240,6 @@ def _check_distribution(spec: ParameterSpec, way: str) -> None:
 
 
 def _written(parameter: Parameter) -> dict[str, Any]:
-    """Return the fields that describe a parameter object."""
     kinds: dict[type, Callable[[Any], dict[str, Any]]] = {
         Choice: lambda p: {"values": list(p.values)},
         Fixed: lambda p: {"value": p.value},
@@ -334,11 +316,7 @@ class ObjectiveSpec(Strict):
         return next((name for name in self.name if name in NEED_QUALITY), "")
 
     def objective(self, settings: Settings | None = None, *, maximize: bool = True) -> Objective:
-        """Build the objective.
-
-        Raises:
-            ConfigError: a price or carbon intensity is needed but missing.
-        """
+        """Build the objective."""
         return Objective(
             names=tuple(self.name),
             maximize_quality=maximize,
@@ -372,11 +350,7 @@ LEVERS = {
     "sm_clock": "gpu/sm_clock",
     "memory_clock": "gpu/memory_clock",
 }
-
-
 AUTO = "auto"
-
-
 Levels = Annotated[Values, BeforeValidator(expanded)]
 
 
@@ -416,7 +390,6 @@ class CapSpec(Strict):
         return value
 
     def search(self, metric: str, k: float) -> CapSearch:
-        """Build the cap search; `metric` and `k` are those of the objective."""
         own = self.metric is not None
         return CapSearch(
             metric=self.metric or metric,
@@ -470,13 +443,10 @@ class HardwareSpec(Strict):
 
     @property
     def cap(self) -> CapSpec | None:
-        """Return the cap that is searched inside trainings; None when there is none or it is
-        listed.
-        """
+        """Return the cap that is searched inside trainings; None when there is none, or a list."""
         return self.power_limit if isinstance(self.power_limit, CapSpec) else None
 
     def parameters(self) -> dict[str, Parameter]:
-        """Return the hardware parameters of the space, by name."""
         found: dict[str, Parameter] = {}
         firsts: dict[str, tuple[Value, ...]] = {}
         for name, values in self._listed():
@@ -497,8 +467,6 @@ class HardwareSpec(Strict):
 
 
 SMALLER = ("loss", "error", "perplexity", "ppl", "mse", "mae", "rmse", "nll", "bpc", "wer", "cer")
-
-
 OTHER_NAMES = {"bayes": "tpe", "nsga-ii": "nsga2", "nsgaii": "nsga2", "sha": "asha"}
 """Names of other tools -> our strategy."""
 
@@ -642,7 +610,6 @@ class EarlyTerminate(Strict):
         return self
 
     def options(self) -> dict[str, Any]:
-        """Return the equivalent options of `asha`."""
         first = self.min_iter or max(1, round((self.max_iter or 1) / self.eta ** (self.s or 0)))
         options: dict[str, Any] = {"eta": self.eta, "rung_epochs": first}
         return options | ({"rungs": self.s + 1} if self.s is not None else {})

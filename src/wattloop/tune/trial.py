@@ -19,9 +19,7 @@ T = TypeVar("T")
 
 
 class TrialStopped(BaseException):
-    """Signal that the search ends this training. Not an Exception, so that only `finally` blocks
-    see it.
-    """
+    """Signal that the search ends this training; not an Exception: only `finally` sees it."""
 
 
 class Trial(ABC):
@@ -51,7 +49,6 @@ class Trial(ABC):
             ) from None
 
     def get(self, name: str, default: Value = None) -> Value:
-        """Return a parameter, or `default` where this configuration lacks it."""
         return self.params.get(name, default)
 
     def epochs(self, count: int | None = None) -> Iterator[int]:
@@ -125,17 +122,11 @@ def _number(name: str, value: object) -> float:
 # `wattloop tune run` starts, and in one that a person starts, where reports are dropped.
 
 REPORTS_VARIABLE = "WATTLOOP_REPORTS"
-
-
 SAY_STEPS_EVERY_S = 0.05
-
-
 trial_here: contextvars.ContextVar[Trial | None] = contextvars.ContextVar(
     "wattloop_trial", default=None
 )
 """Trial of the function that this thread trains."""
-
-
 _of_program: list[Trial] = []
 
 
@@ -207,7 +198,6 @@ class ProgramTrial(Trial):
         self._wait({"wattloop": "epoch"})
 
     def _wait(self, data: Mapping[str, object]) -> None:
-        """Report an event after which the search may pause the program."""
         self._write({**data, "wattloop.waits": True})
         if self._bell is not None:
             self._bell.ring()
@@ -233,7 +223,6 @@ class LoneTrial(Trial):
 
     @property
     def checkpoint(self) -> Path:  # type: ignore[override]  # made only when it is used
-        """Create a folder for this run alone."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="wattloop-trial-"))
         return self._folder

@@ -17,13 +17,7 @@ from wattloop.tune.trial import Trial, current_trial
 
 
 class TuneCallback(TrainerCallback):  # type: ignore[misc] # transformers is not typed here
-    """Reports every evaluation of a training to a trial.
-
-    In a job of several processes only the first one reports.
-
-    Args:
-        trial: the one that the training function was given; `current_trial()` unless given.
-    """
+    """Reports every evaluation to `trial`, or `current_trial()`, in the first process of a job."""
 
     def __init__(self, trial: Trial | None = None) -> None:
         self.trial = current_trial() if trial is None else trial

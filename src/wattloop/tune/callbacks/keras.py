@@ -17,18 +17,13 @@ from wattloop.tune.trial import Trial, current_trial
 
 
 class TuneCallback(Callback):  # type: ignore[misc] # keras is not typed here
-    """Reports every epoch of `fit` to a trial.
-
-    Args:
-        trial: the one that the training function was given; `current_trial()` unless given.
-    """
+    """Reports every epoch of `fit` to `trial`, or to `current_trial()`."""
 
     def __init__(self, trial: Trial | None = None) -> None:
         super().__init__()
         self.trial = current_trial() if trial is None else trial
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Store the number of steps of an epoch, where Keras knows it."""
         steps = (self.params or {}).get("steps")
         if steps:
             self.trial.expect_steps(float(steps))
@@ -37,5 +32,4 @@ class TuneCallback(Callback):  # type: ignore[misc] # keras is not typed here
         self.trial.step()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Report the end of an epoch, its validation included."""
         self.trial.report(epoch=epoch + 1, **(logs or {}))

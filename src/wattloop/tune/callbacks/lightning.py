@@ -15,11 +15,7 @@ from wattloop.tune.trial import Trial, current_trial
 
 
 class TuneCallback(callback_class()):  # type: ignore[misc] # the base is chosen when imported
-    """Reports every epoch of `fit` to a trial.
-
-    Args:
-        trial: the one that the training function was given; `current_trial()` unless given.
-    """
+    """Reports every epoch of `fit` to `trial`, or to `current_trial()`."""
 
     def __init__(self, trial: Trial | None = None) -> None:
         super().__init__()
@@ -36,6 +32,5 @@ class TuneCallback(callback_class()):  # type: ignore[misc] # the base is chosen
         self.trial.step()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report the end of an epoch, its validation included."""
         if trainer.is_global_zero:
             self.trial.report(epoch=trainer.current_epoch + 1, **trainer.callback_metrics)

@@ -18,18 +18,11 @@ from wattloop.tune.strategies.optuna import library
 
 ENERGY_BY_STEP = "energy_j_by_step"
 """User attribute: cumulative joules at each reported step."""
-
-
 Goal = Callable[[Any], Any]
 
 
 def measured(objective: Goal, **options: Any) -> Goal:
-    """Return the objective wrapped in a measurement.
-
-    Args:
-        objective: takes a trial and returns its value or values.
-        options: of `wattloop.measure`, such as `devices="gpu:0"` or `store="runs.db"`.
-    """
+    """Return the objective wrapped in a measurement with the options of `wattloop.measure`."""
 
     @functools.wraps(objective)
     def run(trial: Any) -> Any:
@@ -59,7 +52,6 @@ class EnergyCallback:
         self._warn = warn
 
     def __call__(self, study: Any, trial: Any) -> None:
-        """Check the budget after a trial, as Optuna's callback protocol asks."""
         if trial.user_attrs.get("energy_j") is None and self._warn is not None:
             self._warn(f"trial {trial.number} has no energy: use measured(objective)")
             self._warn = None
@@ -67,7 +59,6 @@ class EnergyCallback:
             study.stop()
 
     def used_j(self, study: Any) -> float:
-        """Return the joules of all trials of a study whose energy is known."""
         trials = study.get_trials(deepcopy=False)
         return float(sum(trial.user_attrs.get("energy_j") or 0.0 for trial in trials))
 
@@ -76,11 +67,7 @@ class EnergyCallback:
 
 
 def positive_joules(value: float | str, name: str) -> float:
-    """Parse an energy above 0.
-
-    Raises:
-        ConfigError: not an energy, or not above 0.
-    """
+    """Parse an energy above 0."""
     try:
         found = joules(value)
     except ValueError as error:
@@ -91,7 +78,6 @@ def positive_joules(value: float | str, name: str) -> float:
 
 
 def _note_energy_with_each_report(trial: Any, measurement: Measurement) -> None:
-    """Record the joules used so far with each intermediate value."""
     used: dict[str, float] = {}
     report = trial.report
 
@@ -160,7 +146,6 @@ class EnergyBudgetPruner(BasePruner):  # type: ignore[misc]  # known only where 
         self._warned = False
 
     def prune(self, study: Any, trial: Any) -> bool:
-        """Tell Optuna to stop the trial."""
         used_j = _last_energy_j(trial)
         if used_j is None:
             if trial.intermediate_values and not self._warned:

@@ -26,8 +26,6 @@ class TrialLoop:
     """The epochs of a training, saved in the trial's checkpoint folder.
 
     Args:
-        trial: the one that the training function was given; `current_trial()` unless given.
-        save: whether to save checkpoints.
         parts: objects with `state_dict()` and `load_state_dict()`: model, optimizer, scheduler,
             scaler.
     """
@@ -39,18 +37,15 @@ class TrialLoop:
             self._load()
 
     def epochs(self, count: int | None = None) -> Iterator[int]:
-        """As `Trial.epochs`."""
         for epoch in self.trial.epochs(count):
             yield epoch
             if self._save:
                 self.save()
 
     def steps(self, batches: Iterable[T]) -> Iterator[T]:
-        """As `Trial.steps`."""
         return self.trial.steps(batches)
 
     def report(self, **metrics: Any) -> None:
-        """As `Trial.report`."""
         self.trial.report(**metrics)
 
     def save(self) -> None:

@@ -33,7 +33,6 @@ class TrainedSoFar:
     """Progress of a candidate's training.
 
     Attributes:
-        epochs: trained and kept.
         time_s, energy_j: they took, in the scope of the search; energy None when not known.
         quality, best: the metric at the end, and the best of all epochs.
         died_s, died_j: cost of a segment whose process was killed.
@@ -67,9 +66,6 @@ class ExecutorParts:
     """Inputs for a custom executor (`search(bench=lambda parts: ...)`).
 
     Attributes:
-        problem: with the metric and the limits.
-        settings: how to measure.
-        folder: for checkpoints and output.
         tags: of measured runs; they name the search.
         scope: whose energy counts; None when the executor may choose.
         search_id: marks the programs that the executor starts.

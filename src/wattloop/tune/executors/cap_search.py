@@ -42,7 +42,6 @@ class NoCap:
     def epoch(self) -> None: ...
 
     def found(self) -> CapFound | None:
-        """Return the reason when a cap was requested."""
         return CapFound(cap_w=None, reason=self._reason) if self._reason else None
 
 
@@ -50,13 +49,6 @@ class CapWatch:
     """Search for a cap while a segment runs; the training keeps that cap until the segment ends.
 
     Where the training reports no steps, its epochs count as steps.
-
-    Args:
-        search: what to be best at.
-        board: that sets the levers.
-        session: that measures the GPUs.
-        settings: which devices there are.
-        rules: how long probes last.
 
     Raises:
         WattloopError: no cap may be set here, or the GPUs' energy is not read.
@@ -87,7 +79,6 @@ class CapWatch:
         ).begin_or_raise()
 
     def step(self, units: float) -> None:
-        """Record a step; costs as much as reading the clock."""
         self._stepped = True
         self._tuner.step(units)
 
@@ -99,7 +90,6 @@ class CapWatch:
             self._tuner.step()
 
     def found(self) -> CapFound:
-        """Restore the caps and return the cap that was found."""
         choice = self._tuner.end()
         pilot = self._tuner.pilot
         finder = None if pilot is None else pilot.found_by or pilot.finder

@@ -9,12 +9,7 @@ from pathlib import Path
 
 
 class CandidateFiles:
-    """Folder of a candidate: `checkpoint/` belongs to the training, the rest to the executor.
-
-    Args:
-        base: folder of the search.
-        candidate: its name; any characters are allowed.
-    """
+    """Folder of a candidate: `checkpoint/` belongs to the training, the rest to the executor."""
 
     def __init__(self, base: Path, candidate: str) -> None:
         readable = re.sub(r"[^\w.=-]+", "_", candidate)[:60].strip("_.")
@@ -28,7 +23,6 @@ class CandidateFiles:
         self.checkpoint.mkdir(parents=True, exist_ok=True)
 
     def clear(self) -> None:
-        """Remove the checkpoint of an earlier training."""
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         self._state.unlink(missing_ok=True)
         self.make()
@@ -43,7 +37,6 @@ class CandidateFiles:
 
     @property
     def saved_epochs(self) -> float | None:
-        """Return the epochs of the checkpoint; None when there is none."""
         if not self._signature():
             return None
         try:

@@ -29,11 +29,7 @@ from wattloop.tune.segment import Segment, Value
 from wattloop.tune.segment_meter import SegmentMeter
 
 MACRO = re.compile(r"\$\{(args\w*)\}")
-
-
 PREFIX = "WATTLOOP_PARAM_"
-
-
 WHOLE_VARIABLE = "WATTLOOP_PARAMS"
 
 
@@ -50,11 +46,8 @@ def command_words(
     does not have is left out. `${args}` becomes `--name=value` arguments; its variants are those of
     W&B.
 
-    Args:
-        command: as it was written.
-        parameters: of this configuration, and other names that may be used.
-        inactive: parameters that this configuration does not have.
-        folder: for the file of `${args_json_file}`.
+    `inactive`: parameters that this configuration does not have.
+    `folder`: for the file of `${args_json_file}`.
     """
     given = {name: value for name, value in parameters.items() if not name.startswith("wattloop.")}
     absent = [f"{{{name}}}" for name in inactive]
@@ -72,9 +65,7 @@ def command_words(
 
 
 def parameter_variables(parameters: Mapping[str, Value]) -> dict[str, str]:
-    """Return `WATTLOOP_PARAM_BATCH_SIZE` and its like, and all parameters as JSON in
-    `WATTLOOP_PARAMS`.
-    """
+    """Return `WATTLOOP_PARAM_BATCH_SIZE` and the like, and all as JSON in `WATTLOOP_PARAMS`."""
     variables = {
         PREFIX + re.sub(r"\W", "_", name).upper(): _text(value)
         for name, value in parameters.items()
@@ -109,18 +100,11 @@ def _text(value: Value) -> str:
 
 
 LOOK_EVERY_S = 0.02
-
-
 TAIL_B, TAIL_LINES = 4_096, 4
 
 
 class Program:
     """Process of a training; started by the constructor, `exit_code` is None while it runs.
-
-    Args:
-        command: program and arguments.
-        environment: all of its variables.
-        output: file that what it prints is added to.
 
     Raises:
         CommandError: it cannot be started.
@@ -185,7 +169,6 @@ class Program:
         return by_itself
 
     def ends_within(self, most_s: float) -> bool:
-        """Return whether it ends by itself in this time."""
         deadline_s = time.monotonic() + most_s
         while not self.has_ended() and time.monotonic() < deadline_s:
             time.sleep(LOOK_EVERY_S)
@@ -207,8 +190,6 @@ class Program:
 
 
 DROP_GRACE_S = 5.0
-
-
 SIGNALS = 128
 
 
@@ -223,13 +204,8 @@ class CommandTraining:
     """A program, paused between segments.
 
     Args:
-        command: program and arguments.
-        environment: variables added to ours.
         course: training curve of its reports.
-        files: its folder.
-        pausing: how.
         metrics_file: that it writes, in addition to its output.
-        resumed: whether its folder holds a checkpoint to resume from.
     """
 
     def __init__(
@@ -270,7 +246,6 @@ class CommandTraining:
         steps: CapSteps,
         most_s: float | None,
     ) -> SegmentEnd:
-        """Let the program run until the segment ends."""
         if self._starts_again:
             self.course, self._starts_again = (
                 TrainingCurve(self.course.wanted, best=self.course.best),
@@ -342,7 +317,6 @@ class CommandTraining:
     def _handle(
         self, report: MetricReport, meter: SegmentMeter, pace: SegmentProgress
     ) -> Status | None:
-        """Record its reports and return how the segment ends, if it does."""
         if report.event == "paused":
             return Status.PAUSED if pace.between_steps() else None
         if not self._record(report, meter.now_s()):
@@ -352,16 +326,13 @@ class CommandTraining:
         return pace.at_end_of_epoch()
 
     def _may_be_stopped(self, pace: SegmentProgress) -> bool:
-        """Return whether SIGSTOP is safe; a program that reports its steps is asked to wait
-        instead.
-        """
+        """Return whether SIGSTOP is safe; a program that reports its steps is asked to wait."""
         if not self._stream.cooperates or pace.long_over(DROP_GRACE_S):
             return True
         self._channel.ask_to_pause()
         return False
 
     def _record(self, report: MetricReport, at_s: float) -> bool:
-        """Record a report and return whether an epoch has ended."""
         if report.event in ("begins", "counts"):
             self.course.counted = self.course.counted or report.event == "counts"
             return False
@@ -391,7 +362,6 @@ class CommandTraining:
         return SegmentEnd(status=status, from_s=from_s, warnings=tuple(warnings))
 
     def _saved(self, program: Program) -> list[str]:
-        """End the program, to restart it from its checkpoint."""
         in_time = program.end(self._pausing.grace_s)
         self._files.note(self.course.epochs)
         self._program, self._waiting = None, False
@@ -441,8 +411,6 @@ class CommandExecutor(ReportingExecutor):
 
     Args:
         command: program and arguments, with placeholders (`command_words`).
-        problem: the metric and the limits.
-        settings: how to measure.
         search_id: marks its programs, so that those of a killed search are found.
         checkpoint: whether the program saves its state when it is asked to end (SIGTERM) and
             resumes from `WATTLOOP_CHECKPOINT`; otherwise it is stopped (SIGSTOP) and keeps its
@@ -450,7 +418,6 @@ class CommandExecutor(ReportingExecutor):
         metrics_file: that the program writes, in addition to its output; may contain `{trial_dir}`
             and parameters.
         grace_s: how long it may take to save its state.
-        options: those of `ReportingExecutor`.
 
     Raises:
         CommandError: the program does not exist.

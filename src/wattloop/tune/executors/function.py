@@ -81,14 +81,7 @@ class FunctionPause(Protocol):
 
 
 class FunctionTrial(Trial):
-    """Trial of a training function; passes its reports to the training.
-
-    Args:
-        training: receives the reports and pauses.
-        first: the segment that begins it.
-        checkpoint: its folder.
-        resumed: whether it holds files to resume from.
-    """
+    """Trial of a training function; passes its reports to the training."""
 
     def __init__(
         self, training: "FunctionPause", first: Segment, checkpoint: Path, *, resumed: bool
@@ -106,7 +99,6 @@ class FunctionTrial(Trial):
         self._look_s = 0.0 if pace.watched else math.inf
 
     def step(self, units: float = 1.0) -> None:
-        """Count a step; may pause where the segment ends between two steps."""
         self._training.step(units)
         if self._look_s < math.inf:
             now_s = time.monotonic()
@@ -128,7 +120,6 @@ class FunctionTrial(Trial):
 
 
 def _params(segment: Segment) -> dict[str, Value]:
-    """Return the configuration, with the number of GPUs for the function."""
     count = segment.levers.get(GPUS)
     return {**segment.parameters, **({} if count is None else {GPUS: count})}
 
@@ -138,15 +129,7 @@ PATIENCE_S = 10.0
 
 
 class FunctionTraining:
-    """Training of a function, paused between segments.
-
-    Args:
-        function: takes the trial.
-        first: the segment that begins it.
-        course: training curve of its reports.
-        files: its folder.
-        resumed: whether it holds a checkpoint to resume from.
-    """
+    """Training of a function, paused between segments."""
 
     def __init__(
         self,
@@ -185,7 +168,6 @@ class FunctionTraining:
         steps: CapSteps,
         most_s: float | None,
     ) -> SegmentEnd:
-        """Train until the segment ends."""
         begun = self._thread.is_alive()
         self._meter, self._ended, self._steps = meter, None, steps
         self._pace = SegmentProgress(
@@ -217,14 +199,12 @@ class FunctionTraining:
     # Called by the trial, in the thread of the function.
 
     def report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
-        """Record metrics; returns when the training may continue."""
         self._leave_if_dropped()
         assert self._meter is not None
         if self.course.report(metrics, epoch, self._meter.now_s()):
             self._at_end_of_epoch()
 
     def end_epoch(self) -> None:
-        """Record the end of an epoch; returns when the training may continue."""
         self._leave_if_dropped()
         assert self._meter is not None
         self.course.end_epoch(self._meter.now_s())
@@ -235,7 +215,6 @@ class FunctionTraining:
         self._steps.step(units)
 
     def between_steps(self) -> None:
-        """Pause where the segment ends within an epoch; returns when the training may continue."""
         self._leave_if_dropped()
         if self._pace is not None and self._pace.between_steps():
             self._pause(Status.PAUSED)
@@ -345,9 +324,6 @@ class FunctionExecutor(ReportingExecutor):
 
     Args:
         function: the training; what it returns, where that is a mapping of numbers, is reported.
-        problem: the metric and the limits.
-        settings: how to measure.
-        options: those of `ReportingExecutor`.
     """
 
     what = "a function"

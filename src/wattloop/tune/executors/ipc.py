@@ -14,11 +14,7 @@ GO, STOP = b"g", b"s"
 
 
 class PauseChannel:
-    """Search's end of the pause protocol.
-
-    Args:
-        reports: the file that the program writes; the pipes are next to it.
-    """
+    """The search's end of the protocol; its pipes are next to the program's `reports` file."""
 
     def __init__(self, reports: Path) -> None:
         self._paths = _paths(reports)
@@ -33,18 +29,15 @@ class PauseChannel:
         )
 
     def wait(self, most_s: float) -> None:
-        """Wait for a signal of the program, at most this long."""
         if select.select([self._bell], [], [], most_s)[0]:
             with suppress(BlockingIOError):
                 os.read(self._bell, 4_096)
 
     def go_on(self) -> None:
-        """Let the program continue."""
         self.withdraw()
         self._say(GO)
 
     def stop(self) -> None:
-        """Tell the program to end."""
         self._say(STOP)
 
     def ask_to_pause(self) -> None:
@@ -56,7 +49,6 @@ class PauseChannel:
         self._pause.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close and remove the pipes."""
         for descriptor in (self._bell, self._word):
             with suppress(OSError):
                 os.close(descriptor)
@@ -69,11 +61,7 @@ class PauseChannel:
 
 
 class TrialChannel:
-    """Program's end of the pause protocol.
-
-    Args:
-        reports: the file that it writes.
-    """
+    """Program's end of the pause protocol."""
 
     def __init__(self, reports: Path) -> None:
         self._pause = reports.with_suffix(".pause")
@@ -90,7 +78,6 @@ class TrialChannel:
         return os.read(self._word, 1) == GO
 
     def is_to_pause(self) -> bool:
-        """Return whether the search waits for it to pause."""
         return self._pause.exists()
 
 

@@ -9,17 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
-
-
 PAIR = re.compile(rf"(?<![\w./-])([A-Za-z_][\w./-]*)\s*[=:]\s*({NUMBER})(?![\w.])(\s?%)?", re.I)
-
-
 EPOCH = re.compile(r"\bepochs?\b\s*[:=#]?\s*\[?\s*(\d+(?:\.\d+)?)", re.I)
-
-
 MOST_NAMES = 100
-
-
 EVENT, WAITS = "wattloop", "wattloop.waits"
 
 
@@ -53,7 +45,6 @@ class MetricLines:
         self._columns: list[str] | None = None
 
     def parse(self, line: str) -> MetricReport | None:
-        """Parse a line of output; None when it has no metrics."""
         line = line.rstrip("\r\n").rpartition("\r")[2].strip()
         if not line:
             return None
@@ -94,9 +85,7 @@ class MetricLines:
         return _of_mapping({k: float(v) for k, v in values.items() if _is_number(v)})
 
     def _epoch_of(self, line: str, metrics: dict[str, float]) -> float | None:
-        """Return the epoch that a line names; alone on its line it applies to the lines that
-        follow.
-        """
+        """Return the epoch that a line names; alone on its line, it applies to later lines."""
         own = metrics.pop("epoch", None)
         match = EPOCH.search(line)
         if own is None and match is not None:
@@ -112,7 +101,6 @@ class LineReader:
     A file that has become shorter was written again, and is read from its beginning.
 
     Args:
-        path: need not exist yet.
         skip: whether to ignore lines that already exist.
     """
 
@@ -179,9 +167,7 @@ class MetricStream:
     """Reports of a program since the last call.
 
     Args:
-        wanted: the quality metric.
         reports: the file that `current_trial()` writes.
-        output: file with the program's output.
         metrics_file: that the program writes of its own.
     """
 

@@ -22,8 +22,6 @@ from wattloop.tune.segment_meter import scoped
 
 END_S = 20.0
 """Longest time that a worker may take to end its trainings and restore levers."""
-
-
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
@@ -43,7 +41,6 @@ class DeviceWorker:
         self.start()
 
     def start(self) -> None:
-        """Start it, also again after it died."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
@@ -56,9 +53,7 @@ class DeviceWorker:
         theirs.close()
 
     def asked(self, *words: Any) -> Any:
-        """Send a request and return the answer; raises what the worker raised, EOFError when it
-        died.
-        """
+        """Return the answer to a request; raises the worker's error, EOFError when it died."""
         try:
             self._pipe.send(words)
             kind, answer = self._pipe.recv()
@@ -71,7 +66,6 @@ class DeviceWorker:
         return answer
 
     def end(self) -> None:
-        """Let it restore levers, then end it."""
         with suppress(OSError):
             if self.busy:
                 self._process.terminate()  # it is training
@@ -85,7 +79,6 @@ class DeviceWorker:
 
 
 def group_settings(settings: Settings, group: Sequence[str]) -> Settings:
-    """Return settings that read only the GPUs of a group."""
     return settings._replace(devices=tuple(f"gpu:{number}" for number in group))
 
 
@@ -149,7 +142,6 @@ class ParallelExecutor:
     Args:
         make: builds the executor of a worker from its settings; it is pickled, and so
             is a training function in it: define that at the top of a module.
-        settings: how to measure.
         groups: numbers of the GPUs of each worker, such as `[("0",), ("1",)]`.
 
     Raises:
@@ -183,11 +175,9 @@ class ParallelExecutor:
 
     @property
     def slots(self) -> int:
-        """Number of segments that can run at once."""
         return len(self._workers)
 
     def recall(self, pasts: Mapping[str, TrainedSoFar]) -> None:
-        """Register progress; a worker receives it with the first segment of a candidate."""
         self._pasts.update(pasts)
         self._untold.update(pasts)
 
@@ -223,7 +213,6 @@ class ParallelExecutor:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """End all workers; they restore the levers they have set."""
         with self._changed:
             if self._closed:
                 return
@@ -247,9 +236,7 @@ class ParallelExecutor:
         return self._session.clock.now_s()
 
     def _taken(self, candidate: str) -> DeviceWorker:
-        """Return the candidate's own worker, or a free one, and record the energy it drew while
-        idle.
-        """
+        """Return the candidate's worker, or a free one, after charging its idle energy."""
         with self._changed:
             while True:
                 if self._closed:
@@ -265,7 +252,6 @@ class ParallelExecutor:
                 self._changed.wait()
 
     def _past(self, candidate: str) -> TrainedSoFar | None:
-        """Return the candidate's progress when its worker does not know it."""
         with self._changed:
             if candidate not in self._untold:
                 return None
@@ -309,7 +295,6 @@ class ParallelExecutor:
         return replace(progress, idle_s=idle_s, idle_j=idle_j)
 
     def _died(self, worker: DeviceWorker, segment: Segment) -> Progress:
-        """Report a dead worker with the energy of its devices, and start another."""
         begin_s = worker.idle_from_s
         end_s = self._now_s()
         window = self._session.between(begin_s, end_s)

@@ -27,8 +27,6 @@ from wattloop.version import __version__
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables that tell a process which GPUs it may use."""
-
-
 FOREIGN = (JOB_VARIABLE, RUN_VARIABLE, "SLURM_STEP_ID")
 """Job variables under which only one process is counted; each training of a search is counted."""
 
@@ -49,12 +47,8 @@ class RayBundleFacts:
 
     Attributes:
         node: the worker machine, as Ray names it.
-        host: the machine's own name.
         visible: variables that restrict a process to the GPUs of the bundle.
         devices: domains that are read; empty for all of the machine.
-        scratch: temporary folder there for trainings.
-        version: of Wattloop there.
-        python: its version.
     """
 
     node: str
@@ -67,13 +61,7 @@ class RayBundleFacts:
 
 
 class RayBundle:
-    """Devices that are reserved for the search, and their meters.
-
-    Args:
-        settings: how to measure.
-        scope: whose energy counts.
-        gpus: how many of them are reserved.
-    """
+    """Devices that are reserved for the search, and their meters."""
 
     def __init__(self, settings: Settings, scope: str, gpus: float) -> None:
         self._settings, self._scope, self._gpus = settings, scope, gpus
@@ -90,12 +78,10 @@ class RayBundle:
         return RayBundleFacts(node, platform.node(), visible, self._settings.devices, self._scratch)
 
     def close(self) -> None:
-        """Stop to measure and remove temporary files."""
         self._session.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def lap(self) -> Lap:
-        """Return the energy of the devices since the last call."""
         since_s, self._since_s = self._since_s, self._session.clock.now_s()
         result = self._session.between(since_s, self._since_s)
         joules = scoped(result, self._scope, self._settings)
@@ -103,14 +89,7 @@ class RayBundle:
 
 
 class WorkerTraining:
-    """Training of one candidate, paused between its segments.
-
-    Args:
-        facts: of its bundle.
-        make: builds an executor on this machine from its settings.
-        settings: those of the search.
-        pasts: how far the candidate was when an earlier process trained it.
-    """
+    """Training of one candidate, paused between its segments."""
 
     def __init__(
         self,
@@ -131,11 +110,9 @@ class WorkerTraining:
         self._bench: TrialExecutor | None = None
 
     def ready(self) -> int:
-        """Return the id of its process."""
         return os.getpid()
 
     def run(self, segment: Segment) -> Progress:
-        """Train the segment and return its progress."""
         # Before each call Ray hides all GPUs from a process for which it counts none.
         os.environ.update(self._facts.visible)
         if self._bench is None:
@@ -149,7 +126,6 @@ class WorkerTraining:
                 self._bench.rest()
 
     def end(self) -> None:
-        """End the training and restore levers."""
         if self._bench is not None:
             self._bench.close()
             self._bench = None
@@ -181,16 +157,10 @@ def _gpu_domains(visible: Mapping[str, str]) -> tuple[str, ...]:
 
 
 REMEDY = "pip install 'wattloop[ray]'"
-
-
 RESERVE_S = 60.0
 """Longest wait for devices; an autoscaler starts machines in about this time."""
-
-
 ANSWER_S = 30.0
 """A bundle answers within milliseconds; one that does not answer by then is lost."""
-
-
 CLOSE_S = 5.0
 
 
@@ -203,7 +173,6 @@ class Bundle:
     resources: Mapping[str, float] = field(default_factory=dict)
 
     def amounts(self) -> dict[str, float]:
-        """Return all resources by Ray's names."""
         named = {"CPU": self.cpus, "GPU": self.gpus, **self.resources}
         return {name: amount for name, amount in named.items() if amount}
 
@@ -219,9 +188,7 @@ class Slot:
     busy: threading.Lock = field(default_factory=threading.Lock)
 
     def lap(self) -> Lap | None:
-        """Return the energy of its devices since the previous lap; None when the bundle does not
-        answer.
-        """
+        """Return the energy of its devices since the last lap; None when there is no answer."""
         try:
             lap: Lap = self.ray.get(self.place.lap.remote(), timeout=ANSWER_S)
         except self.ray.exceptions.RayError:
@@ -229,7 +196,6 @@ class Slot:
         return lap
 
     def begin(self, candidate: str, *arguments: Any) -> Any:
-        """Start a process for a candidate on the slot's devices."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         there = NodeAffinitySchedulingStrategy(self.facts.node, soft=False)
@@ -249,11 +215,7 @@ class Slot:
 
 
 def connected(address: str | None) -> Any:
-    """Return Ray, connected to a cluster, with usage reports disabled.
-
-    Raises:
-        ConfigError: it is not installed, or no cluster answers at `address`.
-    """
+    """Return Ray, connected to a cluster, with usage reports disabled."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     alone = address is None and "RAY_ADDRESS" not in os.environ
     if alone:
@@ -288,12 +250,7 @@ def room(ray: Any, bundle: Bundle) -> int:
 
 
 def reserved(ray: Any, bundle: Bundle, count: int, settings: Settings, scope: str) -> list[Slot]:
-    """Reserve so many bundles.
-
-    Raises:
-        ConfigError: too few free resources, workers with another version of Wattloop, or slots that
-            would share a meter of the machine.
-    """
+    """Reserve so many bundles."""
     actor = ray.remote(_RayPlace).options(
         num_cpus=bundle.cpus,
         num_gpus=bundle.gpus,
@@ -345,7 +302,6 @@ def _all(ray: Any, waiting: Sequence[Any]) -> list[RayBundleFacts]:
 
 
 def _as_refused(error: Any) -> Exception:
-    """Translate an error that a worker raised deliberately."""
     if isinstance(error.cause, WattloopError):
         return error.cause
     return ConfigError(
@@ -373,7 +329,6 @@ def _check(places: Sequence[RayBundleFacts], scope: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error of Ray, without its advice."""
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__)
 
@@ -414,7 +369,6 @@ class RayExecutor:
         settings: how workers measure; their devices are those of their slot.
         slots: how many segments run at once; unless given, as many as fit into the cluster.
         cpus, gpus, resources: of one slot, in Ray's units.
-        scope: whose energy counts (`gpu`, `cpu`, `dram`, `node`).
         address: of the cluster; unless given that of RAY_ADDRESS, or one that is started here and
             listens on this machine only.
 
@@ -450,11 +404,9 @@ class RayExecutor:
 
     @property
     def slots(self) -> int:
-        """Number of segments that can run at once."""
         return len(self._slots)
 
     def recall(self, pasts: Mapping[str, TrainedSoFar]) -> None:
-        """Register the progress of candidates of a killed process; their executors receive it."""
         self._pasts.update(pasts)
 
     def run(self, segment: Segment) -> Progress:
@@ -475,7 +427,6 @@ class RayExecutor:
             self._end([training])
 
     def close(self) -> None:
-        """End all workers and release the devices; the cluster keeps running."""
         with self._changed:
             self._closed = True
             slots, self._slots, self._homes = self._slots, [], {}
@@ -488,9 +439,7 @@ class RayExecutor:
         return reserved(self._ray, self._bundle, count, self._settings, self._scope)
 
     def _taken(self, candidate: str) -> Slot:
-        """Return the candidate's own slot, or a free one for a new candidate, locked for this
-        thread.
-        """
+        """Return the candidate's slot, or a free one, locked for this thread."""
         with self._changed:
             while True:
                 home = self._homes.get(candidate)
@@ -569,7 +518,6 @@ class RayExecutor:
         return replace(progress, idle_s=idle.time_s, idle_j=idle.energy_j)
 
     def _end(self, trainings: list[Any]) -> None:
-        """Let trainings restore their levers, then end their processes."""
         leaving = [training.end.remote() for training in trainings]
         if leaving:
             with suppress(self._ray.exceptions.RayError):

@@ -27,8 +27,6 @@ OUT_OF_MEMORY = re.compile(
     r"CUBLAS_STATUS_ALLOC_FAILED|std::bad_alloc|RESOURCE_EXHAUSTED|cannot allocate memory",
     re.IGNORECASE,
 )
-
-
 NOT_A_NUMBER = re.compile(
     r"\b(?:loss|gradients?|input|output)\b[^.\n]{0,60}\b(?:nan|inf|infinite|non-?finite)\b",
     re.IGNORECASE,
@@ -36,7 +34,6 @@ NOT_A_NUMBER = re.compile(
 
 
 def classified(error: BaseException) -> tuple[Status, str]:
-    """Return the status and message of an exception of a training."""
     kind = type(error).__name__
     text = f"{kind}: {error}" if str(error) else kind
     frames = traceback.extract_tb(error.__traceback__)
@@ -50,7 +47,6 @@ def classified(error: BaseException) -> tuple[Status, str]:
 
 
 def classified_text(output: str) -> Status:
-    """Return the status and message for the last lines of a program that failed."""
     if OUT_OF_MEMORY.search(output):
         return Status.OUT_OF_MEMORY
     return Status.DIVERGED if NOT_A_NUMBER.search(output) else Status.FAILED
@@ -61,11 +57,7 @@ WITHOUT = {"time", "quality"}
 
 
 class ReportingTraining(Protocol):
-    """One candidate's training, paused between segments.
-
-    Attributes:
-        course: training curve of its reports.
-    """
+    """One candidate's training, paused between segments."""
 
     course: TrainingCurve
 
@@ -86,12 +78,9 @@ class ReportingExecutor(ABC):
     """Executor that measures the segments of trainings that report.
 
     Args:
-        problem: the metric and the limits.
-        settings: how to measure.
         folder: where candidates keep their files.
         scope: whose energy counts; unless given the widest that is read, without GPUs that were
             idle during the first training.
-        tags: of the measured runs.
         gpus: numbers of the GPUs whose levers may be set; those that CUDA sees unless given.
         cap_rules: how long probes for a power cap last.
         state_directory: where levers are journaled, for tests.
@@ -128,11 +117,9 @@ class ReportingExecutor(ABC):
         self._trainings: dict[str, ReportingTraining] = {}
 
     def recall(self, pasts: Mapping[str, TrainedSoFar]) -> None:
-        """Resume from checkpoints, or retrain candidates that are asked for."""
         self._pasts.update(pasts)
 
     def run(self, segment: Segment) -> Progress:
-        """Train until the segment ends."""
         if segment.rates is not None or not segment.keep:
             return Progress(
                 status=Status.NOT_SUPPORTED,
@@ -165,7 +152,6 @@ class ReportingExecutor(ABC):
     def _measured(
         self, segment: Segment, training: ReportingTraining, past: TrainedSoFar
     ) -> tuple[SegmentEnd, SegmentMeter]:
-        """Train under a meter, with a search for a cap where the segment asks for one."""
         meter = SegmentMeter(
             self._settings,
             self.scope,
@@ -198,7 +184,6 @@ class ReportingExecutor(ABC):
         self._board.close()
 
     def let_go(self, candidate: str) -> None:
-        """End its training and remove its files."""
         training = self._trainings.pop(candidate, None)
         if training is not None:
             training.drop()
@@ -234,5 +219,4 @@ class ReportingExecutor(ABC):
 
 
 def needs_energy(problem: Problem) -> bool:
-    """Return whether a search needs energy readings."""
     return problem.limits.energy_j is not None or not set(problem.objective.names) <= WITHOUT

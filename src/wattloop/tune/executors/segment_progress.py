@@ -17,9 +17,6 @@ class SegmentProgress:
     """Decision at each step and epoch whether the segment ends.
 
     Args:
-        segment: when to end.
-        meter: its clock and energy.
-        course: training curve.
         behind: earlier progress of the candidate, where this training has to repeat it.
     """
 
@@ -58,7 +55,6 @@ class SegmentProgress:
         return self._until.anywhere and self.from_s is not None and bounds != (None, None)
 
     def between_steps(self) -> bool:
-        """Return whether the segment ends here, within an epoch."""
         if self._nothing_left():
             return True
         if not self.anywhere or self.from_s is None:
@@ -72,7 +68,6 @@ class SegmentProgress:
         return energy_j is not None and energy_j >= (self._until.energy_j or 0.0)
 
     def _nothing_left(self) -> bool:
-        """Return whether the search has spent its budget."""
         now_s, until = self._meter.now_s(), self._until
         if until.most_s is not None and now_s - self._meter.begin_s >= until.most_s:
             return True
@@ -83,7 +78,6 @@ class SegmentProgress:
         return energy_j is not None and energy_j >= until.most_j
 
     def long_over(self, grace_s: float) -> bool:
-        """Return whether the time of the search ended `grace_s` ago."""
         most_s = self._until.most_s
         return most_s is not None and self._meter.now_s() - self._meter.begin_s > most_s + grace_s
 
@@ -102,11 +96,8 @@ class SegmentEnd:
     """End of a segment.
 
     Attributes:
-        status, message: as in `Progress`.
         from_s: when the segment itself began; what ran before repeated an earlier training.
         went_on: whether it resumed from a checkpoint of a killed attempt at the same segment.
-        cap: result of the search for a cap.
-        warnings: for people.
     """
 
     status: Status

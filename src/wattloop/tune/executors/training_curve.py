@@ -11,20 +11,12 @@ from wattloop.tune.segment import Until
 
 CLOSE = 1e-9
 """Tolerance for whole numbers: epochs are counted as floats."""
-
-
 MOST_PART = 0.999
 """Largest share of an epoch that has not ended."""
-
-
 PATIENCE = 2
 """A metric is missed after this many times the usual number of epochs between two of them."""
-
-
 SILENT_EPOCHS = 5
 """Silence is longer than so many of the longest epochs, of which at least two were observed..."""
-
-
 SILENT_S = 2.0
 """... and than the clean-up at the end of a quick training."""
 
@@ -46,10 +38,7 @@ class TrainingCurve:
     where the metric was left out.
 
     Attributes:
-        wanted: the quality metric and its target.
-        epochs: ended so far.
         quality: the metric of the last epoch, None when it did not report one; `best` of all.
-        metrics: last value of everything reported.
         diverged: name of the metric that is not finite.
         counted: whether the training marks the ends of its epochs.
         steps, steps_each: of the epoch under way, and of a whole one as far as that is known.
@@ -78,7 +67,6 @@ class TrainingCurve:
 
     @property
     def seen(self) -> bool:
-        """Return whether the metric was ever reported."""
         return self.best is not None or self._pending is not None
 
     @property
@@ -89,9 +77,7 @@ class TrainingCurve:
         return f"{self.wanted.metric} was not reported any more after epoch {self._last_told:g}"
 
     def silent(self, begin_s: float, end_s: float) -> str:
-        """Return a message about a segment that ended long after its last report; empty when it did
-        not.
-        """
+        """Return a message when a segment ended long after its last report; else empty."""
         if self._last_told is None or self._intervals < 2:
             return ""
         last_s = self.marks[-1].at_s if self.marks else begin_s
@@ -129,7 +115,6 @@ class TrainingCurve:
         return ended or bool(self.diverged)
 
     def end_epoch(self, at_s: float) -> None:
-        """Record the end of an epoch that the training marks."""
         self._end(math.floor(self.epochs + CLOSE) + 1.0, at_s)
 
     def finish(self, at_s: float) -> None:
@@ -155,7 +140,6 @@ class TrainingCurve:
             self._end(self.epochs, at_s)
 
     def verdict(self, until: Until, time_s: float, energy_j: float | None) -> Status | None:
-        """Return how the segment ends after this epoch; None when it continues."""
         if self.diverged:
             return Status.DIVERGED
         if until.at_target and self.wanted.reached(self.quality):

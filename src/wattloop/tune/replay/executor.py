@@ -20,16 +20,10 @@ from wattloop.tune.segment import CAP_LEVER, CapSearch, Segment, Until
 
 READING_S = 1.0
 """Duration of training that one reading of the meter covers."""
-
-
 ERROR = 0.02
 """Windows are extended until energy has this relative error."""
-
-
 POOL = 6
 """Draws of noise per curve."""
-
-
 RULES = OnlineRules()
 
 
@@ -42,11 +36,7 @@ class CapScript:
 
 
 class CapScripts:
-    """Searches for a cap of all curves.
-
-    Args:
-        noise: relative standard deviation of a reading of energy.
-    """
+    """Searches for a cap of all curves; `noise` is the relative deviation of an energy reading."""
 
     def __init__(self, noise: float = 0.0) -> None:
         self.noise = noise
@@ -54,12 +44,10 @@ class CapScripts:
 
     @property
     def readings(self) -> int:
-        """Return the number of readings in a window that is long enough."""
         least = math.ceil(RULES.least_s / READING_S)
         return max(least, math.ceil((self.noise / ERROR) ** 2))
 
     def draw(self, curve: MeasuredCurve, search: CapSearch, draw: np.random.Generator) -> CapScript:
-        """Draw one of the searches of this curve."""
         number = int(draw.integers(POOL)) if self.noise else 0
         key = (curve, search, number)
         if key not in self._made:
@@ -101,8 +89,6 @@ def _allowed(measured: Sequence[float], wanted: Sequence[float]) -> tuple[float,
 
 
 BATCH = "batch_size"
-
-
 CLOSE = 1e-9
 
 
@@ -135,11 +121,6 @@ class ReplayExecutor:
 
     Each candidate is a random one of the recorded trainings of its batch size. Epochs to a quality
     are those of that training at any cap; time and energy are those of the batch size at the cap.
-
-    Args:
-        workload: the measured tables.
-        scripts: searches for caps, with the noise of the meter.
-        seed: of the draws.
     """
 
     def __init__(
@@ -157,11 +138,9 @@ class ReplayExecutor:
 
     @property
     def total_j(self) -> float:
-        """Return the true energy of all candidates."""
         return math.fsum(self.spent_j.values())
 
     def run(self, segment: Segment) -> Progress:
-        """Continue a candidate by the tables."""
         if segment.rates is not None:
             return Progress(
                 status=Status.NOT_SUPPORTED, message="the tables have one learning rate"
@@ -255,7 +234,6 @@ class ReplayExecutor:
         return joules * self.scripts.noise / math.sqrt(min(readings, self.scripts.readings))
 
     def _room_s(self, known: _Candidate, part: _Segment, epoch_s: float, power_w: float) -> float:
-        """Return the time until one of the bounds is met."""
         until, rooms = part.until, [math.inf]
         if until.time_s is not None:
             rooms.append(until.time_s - part.time_s)

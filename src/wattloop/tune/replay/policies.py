@@ -22,8 +22,6 @@ from wattloop.tune.strategies.race.warm_start import WarmStart
 
 TRIES = 5
 """Attempts at a job that fails."""
-
-
 CLOSE = 1.05
 
 
@@ -32,7 +30,6 @@ class Served:
     """Result of one run of the job, up to the target.
 
     Attributes:
-        energy_j: true total energy.
         winner_j: of it, on the training that is the winner's.
         batch_size, cap_w: the winner; None when the target was not reached.
         failures: trainings meant to reach the target that did not.
@@ -49,7 +46,6 @@ class Served:
 
     @property
     def reached(self) -> bool:
-        """Return whether the job reached the target."""
         return self.batch_size is not None
 
 
@@ -61,19 +57,13 @@ class ReplayPolicy(Protocol):
 
 
 class SearchPolicy:
-    """Policy of any strategy: search once, then train its choice.
-
-    Args:
-        workload: the measured tables.
-        make: the strategy.
-    """
+    """Policy of any strategy: search once, then train its choice."""
 
     def __init__(self, workload: RecordedWorkload, make: Callable[[], Strategy]) -> None:
         self.workload, self._make = workload, make
         self._chosen: tuple[int, float] | None = None
 
     def serve(self, bench: ReplayExecutor) -> Served:
-        """Search the first time, then train."""
         if self._chosen is not None:
             return _trained(bench, self._chosen)
         strategy = self._make()
@@ -91,18 +81,13 @@ class SearchPolicy:
 
 
 class RacePolicy:
-    """Policy of `race`, with its memory of the job.
-
-    Args:
-        make: builds a race from its memory.
-    """
+    """Policy of `race`, with its memory of the job."""
 
     def __init__(self, make: Callable[[WarmStart], Race]) -> None:
         self._make = make
         self._memory = WarmStart()
 
     def serve(self, bench: ReplayExecutor) -> Served:
-        """Search with the memory of earlier runs, and extend it."""
         again = bool(self._memory)
         race = self._make(self._memory)
         close_j = _searched(race, bench)
@@ -162,7 +147,6 @@ def _searched(strategy: Strategy, bench: ReplayExecutor) -> float | None:
 
 
 def _trained(bench: ReplayExecutor, chosen: tuple[int, float]) -> Served:
-    """Train the choice, again where it fails."""
     for attempt in range(TRIES):
         name = f"run {attempt}"
         _train(bench, *chosen, name)
@@ -190,24 +174,13 @@ def _train(bench: ReplayExecutor, batch_size: int, cap_w: float | None, name: st
 # energy (eta = 1). A training is stopped when it has cost `BETA` times the least cost so far.
 
 BETA = 2.0
-
-
 PROFILE_S = 5.0
-
-
 ROUNDS = 2
-
-
 TRIES_zeus = 40
 
 
 class ZeusPolicy:
-    """Policy that serves a recurring job as Zeus does.
-
-    Args:
-        workload: its batch sizes and default.
-        seed: of the sampling.
-    """
+    """Policy that serves a recurring job as Zeus does."""
 
     def __init__(self, workload: RecordedWorkload, seed: int) -> None:
         self.workload = workload
@@ -220,7 +193,6 @@ class ZeusPolicy:
         self._exploration: Iterator[int] | None = self._explore()
 
     def serve(self, bench: ReplayExecutor) -> Served:
-        """Train as the policy decides, until one training reaches the target."""
         for attempt in range(TRIES_zeus):
             size = self._next()
             label = f"run {attempt}"
@@ -321,23 +293,16 @@ class ZeusPolicy:
 
 RANDOM = 20
 """Configurations that `random` tries."""
-
-
 Make = Callable[[RecordedWorkload, int], ReplayPolicy]
 
 
 def policy(name: str, workload: RecordedWorkload, seed: int) -> ReplayPolicy:
-    """Return the policy called `name`, for one workload.
-
-    Raises:
-        ConfigError: unknown name.
-    """
+    """Return the policy called `name`, for one workload."""
     check_policy(name)
     return POLICIES[name](workload, seed)
 
 
 def check_policy(name: str) -> None:
-    """Raise ConfigError when the name is unknown."""
     if name not in POLICIES:
         raise ConfigError(f"unknown strategy '{name}'; known are {', '.join(POLICIES)}")
 
@@ -368,8 +333,6 @@ def _race(workload: RecordedWorkload, seed: int) -> ReplayPolicy:
 
 
 def _searched_policies(name: str, *, caps: bool, most: int | None = None) -> Make:
-    """Return policies of all strategies; grid and random treat caps as an ordinary parameter."""
-
     def make(workload: RecordedWorkload, seed: int) -> ReplayPolicy:
         problem = replay_problem(workload, seed, caps=caps)
         if most is not None:

@@ -66,14 +66,10 @@ def replay(
 ) -> ReplayEntry:
     """Replay one strategy on one workload.
 
-    Args:
-        workload: the measured tables.
-        name: of the strategy.
-        make: builds an unnamed one, in its place.
-        seeds: independent repetitions; each draws its own training seeds and readings.
-        recurrences: runs of the job in each.
-        scripts: searches for caps, shared by strategies, with the noise of the meter.
-        advance: called after each seed.
+    `make`: builds an unnamed one, in its place.
+    `seeds`: independent repetitions; each draws its own training seeds and readings.
+    `recurrences`: runs of the job in each.
+    `scripts`: searches for caps, shared by strategies, with the noise of the meter.
     """
     scripts = scripts or CapScripts()
     served: list[list[Served]] = []
@@ -90,7 +86,6 @@ def replay(
 
 
 def medians(entries: Sequence[ReplayEntry]) -> dict[str, float | None]:
-    """Return the median over workloads of each figure that at least one has."""
     found: dict[str, float | None] = {}
     for name in FIGURES:
         values = [value for e in entries if (value := getattr(e, name)) is not None]

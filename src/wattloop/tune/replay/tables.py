@@ -41,7 +41,6 @@ class RecordedTraining:
         return self.levels[count - 1][0] if count else None
 
     def epochs_to(self, wanted: Quality) -> int | None:
-        """Return the epochs until the quality is reached; None when it never was."""
         return next((epoch for level, epoch in self.levels if wanted.reached(level)), None)
 
 
@@ -50,7 +49,6 @@ class RecordedWorkload:
     """Problem with all its measurements on one GPU.
 
     Attributes:
-        gpu: from the name of the table.
         max_epochs: a training that misses the target by then has failed.
         default: the default batch size, of those that were measured.
         curves: time and power of an epoch at each cap, by batch size.
@@ -73,7 +71,6 @@ class RecordedWorkload:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Return those that can be replayed, ascending."""
         return tuple(sorted(self.curves))
 
     def epoch_energy_j(self, batch_size: int, cap_w: float) -> float:
@@ -82,7 +79,6 @@ class RecordedWorkload:
         return curve.time_s[at] * curve.power_w[at]
 
     def best_cap_w(self, batch_size: int) -> float:
-        """Return the cap with the least energy."""
         caps = self.curves[batch_size].caps_w
         return min(caps, key=lambda cap_w: self.epoch_energy_j(batch_size, cap_w))
 
@@ -97,7 +93,6 @@ class RecordedWorkload:
         return fmean(good) + (len(taken) - len(good)) * self.max_epochs / len(good)
 
     def energy_j(self, batch_size: int, cap_w: float) -> float:
-        """Return the expected energy until the target is reached."""
         return self.epochs(batch_size) * self.epoch_energy_j(batch_size, cap_w)
 
     @cached_property
@@ -107,7 +102,6 @@ class RecordedWorkload:
 
     @cached_property
     def oracle_energy_j(self) -> float:
-        """Return the least energy over batch sizes and caps."""
         return min(self.energy_j(b, self.best_cap_w(b)) for b in self.batch_sizes)
 
 
@@ -131,8 +125,6 @@ TRAIN_COLUMNS = (
     "target_metric",
     "target_epoch",
 )
-
-
 PROBLEM_COLUMNS = (
     "dataset",
     "network",
@@ -142,8 +134,6 @@ PROBLEM_COLUMNS = (
     "max_epochs",
     "default_batch_size",
 )
-
-
 YES = {
     **dict.fromkeys(("1", "1.0", "true", "yes"), True),
     **dict.fromkeys(("0", "0.0", "false", "no"), False),
@@ -180,12 +170,7 @@ _Levels = dict[tuple[str, str], list[tuple[float, float]]]
 def read_workloads(
     power: Sequence[str | Path], train: str | Path, problems: str | Path
 ) -> tuple[list[RecordedWorkload], list[LeftOut]]:
-    """Read every problem on every GPU, and those left out.
-
-    Raises:
-        ConfigError: a file or column is missing, a cell is not a number, or nothing can be
-            replayed.
-    """
+    """Read every problem on every GPU, and those left out."""
     wanted = list(dict.fromkeys(_read_problems(problems)))  # duplicates count once
     recorded = _read_train(train)
     found: list[RecordedWorkload] = []
@@ -337,7 +322,6 @@ def _whole(where: str, name: str, text: str) -> int:
 
 
 def _epoch(where: str, text: str) -> float:
-    """Parse an epoch; infinite where the level was never reached."""
     if text.lower() in ("", "nan", "inf", "none", "-1"):
         return math.inf
     value = _number(where, "target_epoch", text)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from wattloop.tune.strategies.base import Strategy
 
 __all__ = ["STRATEGIES", "strategy_for", "strategy_named"]
-
 STRATEGIES: Mapping[str, str] = {
     "race": "wattloop.tune.strategies.race.race:Race",
     "sm2": "wattloop.tune.strategies.sm2.sm2:Sm2",
@@ -30,11 +29,7 @@ STRATEGIES: Mapping[str, str] = {
 
 
 def strategy_for(spec: "SearchSpec", problem: "Problem") -> "Strategy":
-    """Build the strategy that a specification names, with its options.
-
-    Raises:
-        ConfigError: an option is unknown or wrong, or a library is missing.
-    """
+    """Build the strategy that a specification names, with its options."""
     return strategy_named(spec.strategy.name, problem, spec.strategy.options)
 
 

@@ -31,20 +31,12 @@ class _Wait(Enum):
 
 WAIT: Final = _Wait.WAIT
 """Nothing to ask until another segment has ended."""
-
-
 Asked = Segment | Literal[_Wait.WAIT] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Best configuration so far.
-
-    Attributes:
-        candidate: its name in this search.
-        parameters, levers, learning_rate: how to train it.
-        why: the reason, in one sentence.
-    """
+    """Best configuration so far: its name in this search, how to train it, and the reason."""
 
     candidate: str
     parameters: Mapping[str, Value]

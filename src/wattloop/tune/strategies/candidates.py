@@ -23,9 +23,7 @@ class Candidate:
 
     Attributes:
         energy_j: None when some of it could not be read.
-        quality: the best so far.
         status: of its last segment; None before the first was told.
-        asked: the segment under way.
         cut: whether a limit of the search ended its training early.
     """
 
@@ -62,12 +60,10 @@ class CandidateTable:
 
     @property
     def full(self) -> bool:
-        """Return whether no more configurations may start."""
         most = self.problem.limits.candidates
         return self.bounded and most is not None and len(self.candidates) >= most
 
     def seen(self, configuration: Mapping[str, Value]) -> bool:
-        """Return whether it was started before."""
         key = configuration_key(configuration)
         self._looked_at = (configuration, key)
         return key in self._seen
@@ -164,7 +160,6 @@ class CandidateTable:
         )
 
     def short_by(self, candidate: Candidate) -> float:
-        """Return by how much it misses the target; 0 or less when it does not."""
         quality = self.problem.quality
         if quality.target is None or candidate.quality is None:
             return 0.0
@@ -172,9 +167,7 @@ class CandidateTable:
         return missing if quality.maximize else -missing
 
     def scores(self, candidate: Candidate) -> tuple[float, ...]:
-        """Return the scores by each objective, smaller is better; the first comparable is the
-        reference.
-        """
+        """Return the scores by each objective; the first comparable candidate is the reference."""
         return self.problem.objective.scores(trained(candidate), self._reference)
 
     def best(self, among: Iterable[Candidate] | None = None) -> Chosen | None:
@@ -183,7 +176,6 @@ class CandidateTable:
         return None if not found else self._chosen(*found[0], of=len(found))
 
     def front(self) -> list[Chosen]:
-        """Return those that no other beats in every objective."""
         found = self.ranked()
         kept = [
             (candidate, scores)

@@ -15,8 +15,6 @@ from wattloop.tune.strategies.candidates import Candidate, CandidateTable
 
 DRAWS = 200
 """Attempts to draw a configuration that was not drawn before."""
-
-
 CLOSE = 1e-9
 
 
@@ -40,7 +38,6 @@ class OneByOne(Strategy):
         """Learn from a finished candidate, failed or not."""
 
     def ask(self) -> Asked:
-        """Return the next configuration in full, or the rest of one that was cut."""
         if self._cut:
             return self.rest(next(iter(self._cut)))
         if self.ledger.full:
@@ -50,7 +47,6 @@ class OneByOne(Strategy):
         return None if found is None else self.ledger.segment(self.ledger.begin(found))
 
     def rest(self, candidate: str) -> Segment:
-        """Return the rest of a training that was cut."""
         return self.ledger.segment(self._cut.pop(candidate))
 
     def tell(self, segment: Segment, progress: Progress) -> None:
@@ -73,12 +69,10 @@ class OneByOne(Strategy):
         self.ledger.bounded = True
 
     def alive(self) -> frozenset[str]:
-        """Return those that were cut; no other is trained twice."""
         return frozenset(self._cut)
 
 
 def _is_cut(segment: Segment, progress: Progress) -> bool:
-    """Return whether it was paused before its end."""
     epochs = segment.until.epochs
     return progress.status is Status.PAUSED and (epochs is None or progress.epochs < epochs - CLOSE)
 
@@ -113,9 +107,6 @@ class Grid(OneByOne):
     Args:
         problem: its parameters must have values that can be listed.
         shuffle: use a random order, so that an interrupted search is an even sample.
-
-    Raises:
-        ConfigError: a parameter is a range.
     """
 
     def __init__(self, problem: Problem, *, shuffle: bool = False) -> None:
@@ -131,11 +122,7 @@ class Grid(OneByOne):
 
 
 class Random(OneByOne):
-    """Strategy that trains random configurations, the default first, none twice.
-
-    Raises:
-        ConfigError: nothing ends it.
-    """
+    """Strategy that trains random configurations, the default first, none twice."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)

@@ -17,11 +17,7 @@ REMEDY = "pip install 'wattloop[tune]'"
 
 
 def library(what: str) -> Any:
-    """Import Optuna.
-
-    Raises:
-        ConfigError: it is not installed; the message has the command that installs it.
-    """
+    """Import Optuna."""
     try:
         import optuna
     except ImportError:
@@ -41,7 +37,6 @@ def new_study(directions: Sequence[str], **more: Any) -> Any:
 
 
 def distributions(space: Space) -> dict[str, Any]:
-    """Return the distribution of each parameter with several values of its own."""
     return {name: _distribution(space.parameters[name]) for name in space.varied}
 
 
@@ -114,12 +109,7 @@ def _distribution(parameter: Parameter) -> Any:
 
 
 def by_order(parents: dict[int, list[Any]], **options: Any) -> Any:
-    """Return an NSGA-II sampler whose generations follow the order of results.
-
-    Args:
-        parents: of each generation, kept from one sampler of a study to the next; empty at first.
-        options: those of `NSGAIISampler`.
-    """
+    """Return an NSGA-II sampler whose generations follow the order of results."""
     return _class(parents)(**options)
 
 
@@ -162,8 +152,6 @@ def _complete() -> Any:
 
 TRIES = 5
 """Proposals that may repeat earlier configurations, until a random one is used."""
-
-
 NO_TORCH = (
     "gp needs torch, which is not installed: pip install torch scipy; or use tpe, which does not"
 )
@@ -210,17 +198,12 @@ class _Sampled(OneByOne):
         return self._random(begun)
 
     def learn(self, candidate: Candidate) -> None:
-        """Tell the study, unless there is nothing to compare."""
         trial = self._trial(candidate)
         if trial is not None:
             self._untold.append(trial)
 
     def recall(self, events: Iterable[StrategyEvent]) -> None:
-        """Import earlier events; the sampler is not asked again.
-
-        Raises:
-            StrategyError: the events are not those of this strategy on this problem.
-        """
+        """Import earlier events; the sampler is not asked again."""
         for event in events:
             if event.progress is None:
                 self._begin_again(event.segment)
@@ -270,9 +253,7 @@ class Tpe(_Sampled):
     """Tree-structured Parzen estimator; for several objectives, too.
 
     Args:
-        problem: what is searched.
         startup: configurations drawn at random before the sampler has a say.
-        multivariate: look at parameters together.
     """
 
     name = "tpe"
@@ -294,7 +275,6 @@ class Gp(_Sampled):
     """Gaussian processes; needs torch.
 
     Args:
-        problem: what is searched.
         startup: configurations drawn at random before the sampler has a say.
     """
 
@@ -322,7 +302,6 @@ class Nsga2(_Sampled):
     """NSGA-II: a population that approaches the front of several objectives.
 
     Args:
-        problem: what is searched.
         population: trainings of a generation.
     """
 

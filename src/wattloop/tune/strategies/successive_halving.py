@@ -34,11 +34,7 @@ def check_options(eta: Any, rung_epochs: Any, rungs: Any, paused: Any) -> None:
 
 
 def rung_joules(written: float | str | None) -> float | None:
-    """Return the joules of the first rung; None when they are to be measured.
-
-    Raises:
-        ConfigError: no energy, or not above 0.
-    """
+    """Return the joules of the first rung; None when they are to be measured."""
     if written is None:
         return None
     found = joules(written)
@@ -57,8 +53,6 @@ def _number(value: Any) -> bool:
 
 Place = tuple[float, float, str]
 """Order of candidates on a rung: loss, joules (ties go to the cheaper), name."""
-
-
 RESERVE = 1
 """Kept in addition to those that may climb, in case these fail."""
 
@@ -93,11 +87,9 @@ class RungLadder:
 
     @property
     def top(self) -> int:
-        """The rung without a bound."""
         return len(self.rungs) - 1
 
     def bound_j(self, rung: int) -> float | None:
-        """Return the joules that a candidate may use on a rung; None for no bound."""
         return None if rung >= self.top else self.first_j * self.eta**rung
 
     def rung_of(self, name: str) -> int:
@@ -105,15 +97,7 @@ class RungLadder:
         return self._at.get(name, -1)
 
     def come(self, name: str, rung: int, loss: float, energy_j: float, *, waits: bool) -> None:
-        """Record that a candidate has reached a rung, or a higher one if it has used more.
-
-        Args:
-            name: of the candidate.
-            rung: what it was sent to.
-            loss: smaller is better.
-            energy_j: used in all.
-            waits: whether it can continue.
-        """
+        """Record that a candidate has reached a rung, or a higher one if it has used more."""
         place = (loss, energy_j, name)
         insort(self.rungs[rung].come, place)
         while (above := self.bound_j(rung + 1)) is not None and energy_j >= above:
@@ -127,9 +111,7 @@ class RungLadder:
             del waiting[self._room(rung) :]
 
     def climber(self) -> str | None:
-        """Return the candidate to climb, from the highest rung that has one, and mark it as
-        climbed.
-        """
+        """Return the candidate to climb, from the highest rung that has one; it is then marked."""
         for rung in reversed(self.rungs[: self.top]):
             if not rung.waiting:
                 continue
@@ -145,7 +127,6 @@ class RungLadder:
         return None
 
     def waiting(self) -> set[str]:
-        """Return those that may be asked for again."""
         return {place[2] for rung in self.rungs for place in rung.waiting}
 
     def _room(self, rung: int) -> int:
@@ -173,7 +154,6 @@ class Asha(Strategy):
     """Asynchronous successive halving: a candidate that is good enough climbs at once.
 
     Args:
-        problem: what is searched; needs a metric.
         eta: one in `eta` continues, with `eta` times the energy.
         rung_energy: joules of the first rung (or `20 kJ`); unless given, what the first
             configuration needs for `rung_epochs`.
@@ -236,7 +216,6 @@ class Asha(Strategy):
         return self.ask() if self.again(self._first_j) else self._last_resort()
 
     def tell(self, segment: Segment, progress: Progress) -> None:
-        """Record the progress and the rung of the candidate."""
         candidate = self.ledger.tell(segment, progress)
         self._under_way.discard(candidate.name)
         if candidate.energy_j is None or not self.ledger.comparable(candidate):
@@ -257,19 +236,16 @@ class Asha(Strategy):
             self._unfinished.append(candidate)
 
     def best(self) -> Chosen | None:
-        """Return the best of those that ended and reached the target."""
         done = [c for c in self.ledger.candidates.values() if self._done(c)]
         return self.ledger.best(done) if done else None
 
     def alive(self) -> frozenset[str]:
-        """Return those under way, and those that may still climb."""
         found = self._under_way | {candidate.name for candidate in self._unfinished}
         for ladder in self._ladders:
             found |= {n for n in ladder.waiting() if not self._over(self.ledger.candidates[n])}
         return frozenset(found)
 
     def ladders(self, first_j: float) -> list[RungLadder]:
-        """Return one ladder, with as many rungs as its candidates fill."""
         most = self.most()
         rungs = self._rungs
         if rungs is None:
@@ -278,12 +254,10 @@ class Asha(Strategy):
         return [RungLadder(first_j, self.eta, rungs, most, self.paused)]
 
     def most(self) -> int | None:
-        """Return the most configurations that may start; None when unknown."""
         ends = (self.problem.limits.candidates, self.problem.space.size)
         return min((end for end in ends if end is not None), default=None)
 
     def room(self, ladder: RungLadder) -> bool:
-        """Return whether another configuration may start on this ladder."""
         return True
 
     def again(self, first_j: float) -> bool:
@@ -292,7 +266,6 @@ class Asha(Strategy):
 
     @property
     def over(self) -> bool:
-        """Return whether no more configurations can start."""
         return self.ledger.full or self._none_left
 
     def _scout(self) -> Asked:
@@ -393,17 +366,7 @@ class Asha(Strategy):
 
 
 class Hyperband(Asha):
-    """Brackets of successive halving, one after the other, round after round.
-
-    Args:
-        problem: what is searched; needs a metric.
-        eta: one in `eta` continues, with `eta` times the energy.
-        rung_energy: joules of the lowest rung (or `20 kJ`); unless given, what the first
-            configuration needs for `rung_epochs`.
-        rung_epochs: of the first configuration, to find out how many joules that is.
-        brackets: how many; unless given, as many as the number of configurations fills.
-        paused: trainings that may wait on one rung; the worst beyond that are dropped.
-    """
+    """Brackets of successive halving, one after the other, round after round."""
 
     name = "hyperband"
 
@@ -446,7 +409,6 @@ class Hyperband(Asha):
         return True
 
     def room(self, ladder: RungLadder) -> bool:
-        """Return whether the bracket is not full."""
         return ladder.most is None or ladder.begun < ladder.most
 
 

@@ -36,11 +36,7 @@ def mapped(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 
 
 def sample_count(tree: Tree) -> int:
-    """Return the number of samples.
-
-    Raises:
-        ConfigError: no tensors, no samples, or not as many in one as in another.
-    """
+    """Return the number of samples."""
     counts = []
     for leaf in leaves(tree):
         if not hasattr(leaf, "shape") or not hasattr(leaf, "index_select"):
@@ -58,7 +54,6 @@ def sample_count(tree: Tree) -> int:
 
 
 def nbytes(tree: Tree) -> int:
-    """Return the memory of a copy of all samples."""
     return sum(int(leaf.numel()) * int(leaf.element_size()) for leaf in leaves(tree))
 
 
@@ -75,9 +70,7 @@ class ChunkQueue:
     """Chunks of host data on the device.
 
     Args:
-        data: on the host.
         unit: samples in the smallest batch; a chunk holds whole units.
-        device: where they go.
         budget_bytes: memory for all buffers together.
 
     Raises:
@@ -195,7 +188,6 @@ class FlexibleBatches:
     Args:
         data: tensors with samples along the first dimension, or tuples, lists, dicts of them.
         unit: the smallest batch size.
-        device: where batches are made.
         shuffle: `samples` draws every sample again in each epoch; `units` keeps the samples of a
             unit together, as the document does, and takes batch sizes that are multiples of it;
             `none` keeps the order.
@@ -236,7 +228,6 @@ class FlexibleBatches:
 
     @property
     def resident(self) -> bool:
-        """Return whether all data stays on the device."""
         return self._queue is None
 
     @property
@@ -251,11 +242,7 @@ class FlexibleBatches:
         return sum(storages.values())
 
     def steps(self, batch_size: int) -> int:
-        """Return the number of batches of an epoch.
-
-        Raises:
-            ConfigError: such a batch cannot be made.
-        """
+        """Return the number of batches of an epoch."""
         self._check(batch_size)
         if self.last == "drop":
             return self.samples // batch_size
@@ -272,15 +259,7 @@ class FlexibleBatches:
     ) -> Iterator[Tree]:
         """Yield the batches of one epoch.
 
-        Args:
-            batch_size: samples in each.
-            seed: of the training.
-            number: of the epoch; each has an order of its own.
-            first: start with this batch.
-            most: end after so many batches.
-
-        Raises:
-            ConfigError: such a batch cannot be made.
+        `number`: of the epoch; each has an order of its own.
         """
         self._check(batch_size)
         mixed = order_seed(seed, number)

@@ -23,10 +23,8 @@ class Counts:
     Attributes:
         epochs: trained and kept.
         steps: of the unfinished epoch; 0 at its end.
-        rate: the learning rate now.
         quality, best: the metric at the end, and the best of all epochs.
         since_gain: epochs since the best counted as a gain.
-        time_s, energy_j: of everything that was run for it.
     """
 
     epochs: int = 0
@@ -69,7 +67,6 @@ class TorchCandidate:
 
     @classmethod
     def begin(cls, training: Training, segment: Segment, device: Any) -> "TorchCandidate":
-        """Start a candidate with the seed of its first segment."""
         import torch
 
         before = _random_states(device)
@@ -110,7 +107,6 @@ class TorchCandidate:
             _set_random_states(before, self.device)
 
     def set_rate(self, rate: float) -> None:
-        """Set the learning rate from here on."""
         self.counts.rate = rate
         for group in self.optimizer.param_groups:
             if hasattr(group["lr"], "fill_"):
@@ -142,7 +138,6 @@ class TorchCandidate:
         self.counts = copy.copy(snapshot.counts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state for `torch.save`."""
         return {
             "name": self.name,
             "seed": self.seed,
@@ -153,7 +148,6 @@ class TorchCandidate:
         }
 
     def load_dict(self, data: Mapping[str, Any]) -> None:
-        """Restore the state of `to_dict`."""
         import torch
 
         with torch.no_grad():
@@ -237,11 +231,7 @@ class Checkpoints:
             old.unlink(missing_ok=True)
 
     def load(self, candidate: str, epochs: float) -> dict[str, Any]:
-        """Load the checkpoint after so many epochs.
-
-        Raises:
-            ConfigError: the file is missing or cannot be read.
-        """
+        """Load the checkpoint after so many epochs."""
         import torch
 
         path = self._path(candidate, epochs)
@@ -259,7 +249,6 @@ class Checkpoints:
         return found
 
     def forget(self, candidate: str) -> None:
-        """Remove all checkpoints of one candidate."""
         for path in self._all(candidate):
             path.unlink(missing_ok=True)
 
@@ -271,6 +260,5 @@ class Checkpoints:
 
 
 def _file_name(candidate: str) -> str:
-    """Return a readable file name that is unique per candidate."""
     plain = re.sub(r"[^\w.]+", "_", candidate)[:40]
     return f"{plain}-{sha256(candidate.encode()).hexdigest()[:8]}"

@@ -10,8 +10,6 @@ from wattloop.measure.session import Session
 from wattloop.tune.segment_meter import Joules, scope_of, scoped
 
 LONGEST_SETTLE_S = 0.5
-
-
 LOOK_S = 0.005
 
 
@@ -44,9 +42,6 @@ class SessionEnergy:
     Args:
         scope: `gpu`, `cpu`, `dram` or `node`; unless given the widest that is read.
         gpus: whether the training uses GPUs, if any; idle ones are left out of the scope.
-        settings: how to measure; from environment and file unless given.
-        name: of the measured run.
-        keep: whether the run is written to the store.
         session: one that is open already, and is left open.
     """
 
@@ -77,17 +72,14 @@ class SessionEnergy:
         return scoped(self.session.between(begin_s, end_s), self.scope, self.settings)
 
     def settle(self, end_s: float) -> None:
-        """Wait for the next reading of every sensor, half a second at most."""
         give_up_s = self.now_s() + LONGEST_SETTLE_S
         while not self.session.settled(end_s) and self.now_s() < give_up_s:
             time.sleep(LOOK_S)
 
     def close(self) -> None:
-        """Close the session if this object opened it."""
         if self._ours:
             self.session.close()
 
 
 def relative_error(joules: Joules) -> float | None:
-    """Return half-width over energy; None without energy."""
     return joules.uncertainty_j / joules.energy_j if joules.energy_j else None

@@ -43,7 +43,6 @@ class Stepper:
             return self._training.loss(self._candidate.model, batch)
 
     def forward_only(self, batch: Any) -> Any:
-        """Return the loss of a batch without learning from it."""
         import torch
 
         with torch.no_grad():
@@ -105,8 +104,6 @@ class TrainedEpoch:
     Attributes:
         begin_s, end_s: the device is idle at both.
         samples: trained on.
-        finite: whether every loss was a finite number.
-        loss: their mean.
     """
 
     begin_s: float
@@ -135,14 +132,9 @@ def trained_epoch(
     Resumes an unfinished epoch and counts the steps in `candidate.counts`. With the order of
     another epoch (`number`) the steps do not count.
 
-    Args:
-        training: its factories.
-        candidate: what to train.
-        batch_size: samples in a batch.
-        energy: whose clock is read.
-        number: of the epoch's order; the candidate's own next one unless given.
-        stop: asked after each step, with the steps of this epoch so far, whether to end here.
-        told: called with 1 after each step.
+    `number`: of the epoch's order; the candidate's own next one unless given.
+    `stop`: asked after each step, with the steps of this epoch so far, whether to end here.
+    `told`: called with 1 after each step.
     """
     candidate.model.train()
     stepper, watch = Stepper(training, candidate), FiniteWatch(candidate.device)
@@ -165,7 +157,6 @@ def trained_epoch(
 
 
 def joined(parts: Sequence[TrainedEpoch]) -> TrainedEpoch:
-    """Return one interval from the beginning of the first to the end of the last."""
     return TrainedEpoch(
         parts[0].begin_s,
         parts[-1].end_s,
@@ -203,11 +194,7 @@ def evaluated(
 
 LEAST_GAIN = 0.9
 """If doubling a window reduces its error by less than this, longer windows do not help."""
-
-
 FIRST_S = 0.25
-
-
 FIRST_ORDER = 500_000_000
 """Data orders that neither epochs nor explorations use."""
 
@@ -224,14 +211,8 @@ def sharpened(
 ) -> list[TrainedEpoch]:
     """Extend the windows until their energy is precise; this changes the candidate.
 
-    Args:
-        training: its factories.
-        candidate: what is trained.
-        batch_size: samples in a batch.
-        energy: source of energies.
-        stretches: the windows so far.
-        error: required relative half-width.
-        longest_s: give up after this long.
+    `error`: required relative half-width.
+    `longest_s`: give up after this long.
     """
     added: list[TrainedEpoch] = []
     begin_s = energy.now_s()

@@ -33,10 +33,7 @@ class SegmentAccount:
     """Account of the segment that is running.
 
     Attributes:
-        begin_s: when it began.
-        candidate: None until it is made.
         stretches: training intervals; the device is idle at both ends.
-        evaluations: the same of evaluations.
         ends: (epochs, quality, time) at the end of each epoch.
     """
 
@@ -93,7 +90,6 @@ class SegmentAccount:
         )
 
     def _parts(self, energy: EnergySource, data_samples: int) -> dict[str, float]:
-        """Split the segment into evaluations and an epoch of training alone."""
         found: dict[str, float] = {}
         if self.evaluations:
             found["eval_time_s"] = sum(s.time_s for s in self.evaluations)
@@ -116,8 +112,6 @@ def _plus(one: float | None, other: float | None) -> float | None:
 
 
 CLOSE = 1e-9
-
-
 LOOK_S = 0.05
 """Period of energy checks within an epoch."""
 
@@ -126,13 +120,8 @@ class SegmentBounds:
     """The bounds of one segment.
 
     Args:
-        until: bounds that the strategy asked for.
-        quality: the target.
-        stopping: the training's own rule.
         counts: live progress of the candidate.
         steps: of a whole epoch.
-        energy: source of energies and of the time.
-        begin_s: when the segment began.
     """
 
     def __init__(
@@ -159,7 +148,6 @@ class SegmentBounds:
         return Status.PAUSED if self._enough_epochs(counts.steps) else None
 
     def after_epoch(self) -> Status | None:
-        """Return how the segment ends after this epoch; None when it continues."""
         if self._until.at_target and self._quality.reached(self._counts.quality):
             return Status.REACHED
         ended = self.before()
@@ -206,7 +194,6 @@ class TorchExecutor:
     """Executor of segments of trainings on one device.
 
     Args:
-        training: factories of candidates.
         quality: the metric that counts, and its target.
         energy: source of energies; unless given, the GPUs' meters when training is on a GPU, else
             all meters of this machine.
@@ -244,11 +231,7 @@ class TorchExecutor:
         self._recalled: dict[str, TrainedSoFar] = {}
 
     def run(self, segment: Segment) -> Progress:
-        """Train, from where this candidate was paused, until the segment ends.
-
-        Raises:
-            ConfigError: the segment, the training or the checkpoints are invalid.
-        """
+        """Train, from where this candidate was paused, until the segment ends."""
         refused = self._set_levers(segment)
         if refused is not None:
             return refused
@@ -277,17 +260,14 @@ class TorchExecutor:
         return progress
 
     def let_go(self, candidate: str) -> None:
-        """Release a candidate; an unknown name is ignored."""
         self._drop(candidate)
         if self._files is not None:
             self._files.forget(candidate)
 
     def recall(self, pasts: Mapping[str, TrainedSoFar]) -> None:
-        """Resume candidates of a killed search, by name, from their checkpoints."""
         self._recalled.update(pasts)
 
     def close(self) -> None:
-        """Release all candidates and restore levers; checkpoints stay."""
         self._candidates.clear()
         try:
             if self._board is not None:
@@ -296,7 +276,6 @@ class TorchExecutor:
             self._energy.close()
 
     def model(self, candidate: str) -> Any:
-        """Return the model of a candidate in memory."""
         return self._candidates[candidate].model
 
     def _candidate(self, segment: Segment) -> TorchCandidate:
@@ -330,7 +309,6 @@ class TorchExecutor:
         return None
 
     def _watch(self, segment: Segment) -> CapSteps:
-        """Return the search for a cap; `NoCap` where none can be set."""
         session = self._energy.session
         if segment.cap is None:
             return NoCap()
@@ -419,7 +397,6 @@ class TorchExecutor:
     def _explore(
         self, candidate: TorchCandidate, segment: Segment, batch_size: int, account: SegmentAccount
     ) -> None:
-        """Sweep rates, then evaluate the model."""
         assert segment.rates is not None
         begin_s = self._energy.now_s()
         swept = sweep_rates(self._training, candidate, segment.rates, batch_size, segment.key)

@@ -24,20 +24,13 @@ BROKEN, SPREADS = 1.5, 3.0
 """A model counts as broken when its loss is this many times that at the lowest rates, and this many
 standard deviations above it.
 """
-
-
 FIRST_ORDER = 1_000_000
 """Data orders of explorations, which no epoch of the training uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Result of a sweep.
-
-    Attributes:
-        losses: of each rate that was tried, from low to high.
-        samples: trained on.
-    """
+    """Losses of the rates that were tried, from low to high, and the samples trained on."""
 
     losses: tuple[RateLoss, ...]
     samples: int
@@ -54,15 +47,7 @@ def swept_rates(sweep: RateSweep) -> list[float]:
 def sweep_rates(
     training: Training, candidate: TorchCandidate, sweep: RateSweep, batch_size: int, key: str
 ) -> Swept:
-    """Run a sweep; it changes the candidate, so take a snapshot first.
-
-    Args:
-        training: its factories.
-        candidate: what is trained.
-        sweep: the rates.
-        batch_size: samples in a batch.
-        key: of the segment; each has its own order of data, reproducibly.
-    """
+    """Run a sweep; it changes the candidate, so take a snapshot first."""
     candidate.model.train()
     sweeper = _Sweeper(training, candidate, sweep, batch_size, key)
     return sweeper.cyclic() if sweep.cyclic else sweeper.blockwise()
@@ -146,7 +131,6 @@ class _Sweeper:
         return self._swept(seen)
 
     def _batches(self, per_pass: int) -> Iterator[Any]:
-        """Yield batches of the share of the data, repeated as often as needed."""
         for again in itertools.count():
             yield from self._data.epoch(
                 self._batch_size,
@@ -163,7 +147,6 @@ class _Sweeper:
     def _note(
         self, seen: dict[float, list[float]], tried: list[float], values: list[float]
     ) -> float | None:
-        """Record the losses of a round and return the lowest rate that broke the model."""
         self._set_limit(values[: max(3, len(tried) // 3)])
         for rate, after in zip(tried, values[1:], strict=True):
             if not after <= self._limit:
@@ -192,7 +175,6 @@ class _Sweeper:
 
 
 def _thinned(rates: list[float], count: int) -> list[float]:
-    """Return `count` of them, including the first and the last."""
     if count >= len(rates):
         return rates
     places = {round(i * (len(rates) - 1) / (count - 1)) for i in range(count)}

@@ -19,7 +19,6 @@ class Training:
     Attributes:
         model: makes the model of a configuration, or is a model of which each candidate gets a
             copy. It is made with the candidate's seed.
-        optimizer: of the model's parameters and a learning rate.
         loss: of the model and a batch; minimized.
         data: batches, shared by all candidates.
         evaluate: how good a model is, by metric. Called without gradients, in evaluation mode.
@@ -43,18 +42,13 @@ class Training:
     stopping: EarlyStopping | None = None
 
     def batch_of(self, segment: Segment) -> int:
-        """Return the batch size of a configuration.
-
-        Raises:
-            ConfigError: it has none.
-        """
+        """Return the batch size of a configuration."""
         value = segment.parameters.get(self.batch_size)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 1:
             raise ConfigError(f"{self.batch_size} is {value!r}; it must be a whole number")
         return int(value)
 
     def rate_of(self, segment: Segment) -> float | None:
-        """Return the learning rate of a segment; None when it names none."""
         value: Value = segment.learning_rate
         if value is None:
             value = segment.parameters.get(self.rate)

@@ -15,38 +15,24 @@ from wattloop.tune.strategies.race.surrogate import (
 
 SEED_ERROR = 0.1
 """Relative difference in epochs between two trainings of one configuration."""
-
-
 EPOCH_ERROR = 0.3
 """Part of an epoch: quality is known at the ends of epochs only."""
-
-
 FAR_ERROR = 0.6
 """Error of a ratio of epochs, observed at no quality at all, against that at the target
 (logarithm).
 """
-
-
 OWN_ERROR = 0.4
 """Error of epochs estimated from one curve alone, at no quality at all (logarithm)."""
-
-
 STEEP = 3.0
 """A training needs exp(STEEP sqrt(1 - share of the target)) times its epochs so far: quality
 improves ever more slowly.
 """
-
-
 FEWEST_EPOCHS = 3.0
 """Least estimate for any training that is not done after one epoch."""
 
 
 class TargetProgress:
-    """Progress of trainings towards the target of one problem.
-
-    Args:
-        problem: quality and its target, and the most epochs.
-    """
+    """Progress of trainings towards the target of one problem."""
 
     def __init__(self, problem: Problem) -> None:
         self.quality, self.limits = problem.quality, problem.limits
@@ -70,7 +56,6 @@ class TargetProgress:
         return min(max((level - self.first) / (target - self.first), 0.0), 1.0)
 
     def share_of(self, runner: Runner) -> float:
-        """Return the share of the target that a training has reached."""
         return self.share(runner.best, runner.epochs)
 
     def needed(self, runner: Runner) -> float:
@@ -108,31 +93,18 @@ class TargetProgress:
 
 SPREAD = 0.8
 """Spread of the logarithm of epochs to the target, between distant configurations."""
-
-
 LEVEL = 3.0
 """Spread of the logarithm of the epochs that any training of the problem needs."""
-
-
 FAILED = 1.0
 """A failed training needed at least so much more (logarithm) than the best."""
-
-
 SURE = 4
 """The prior spread between trainings of one configuration counts as this many observations."""
-
-
 Curve = tuple[int, Runner]
 """Index of a configuration, and a training of it."""
 
 
 class EpochsToTarget:
-    """Estimate of the logarithm of epochs to the target.
-
-    Args:
-        problem: the space and the way to the target.
-        configurations: to estimate.
-    """
+    """Estimate of the logarithm of epochs to the target."""
 
     def __init__(self, problem: Problem, configurations: Sequence[Mapping[str, Value]]) -> None:
         self.quality, self.course = problem.quality, TargetProgress(problem)
@@ -145,7 +117,6 @@ class EpochsToTarget:
         self._told: list[tuple[Runner, list[Observation]]] = []
 
     def take(self, curves: Sequence[Curve]) -> None:
-        """Set the observations."""
         course = self.course
         self.curves = curves
         if course.first is None:
@@ -154,12 +125,7 @@ class EpochsToTarget:
         self._told = [(runner, self._tells(index, runner)) for index, runner in curves]
 
     def belief(self, further: tuple[int, Runner, float, float] | None = None) -> Surrogate:
-        """Return mean and covariance.
-
-        Args:
-            further: covariance after one more observation: a training after so many epochs, at this
-                share.
-        """
+        """Return mean and covariance; `further` is one more (index, runner, epochs, share)."""
         if self._hub is None:
             return fit_surrogate(self._near, ())
         hub = self._hub[0]
@@ -175,13 +141,11 @@ class EpochsToTarget:
         return fit_surrogate(self._near, seen)
 
     def _tells(self, index: int, runner: Runner) -> list[Observation]:
-        """Yield the observations of the epochs that its configuration needs."""
         assert self._hub is not None
         found = None if index == self._hub[0] else self._compared(index, runner)
         return [self._own(index, runner), *([] if found is None else [found])]
 
     def _own(self, index: int, runner: Runner) -> Observation:
-        """Return the observation from its own curve."""
         guess = math.log(self.course.needed(runner))
         if runner.reached is not None:
             spread2 = (SURE * SEED_ERROR**2 + runner.spread2) / (SURE + runner.trainings - 1)
@@ -190,9 +154,7 @@ class EpochsToTarget:
         return Observation(index, None, guess, self.course.own_variance(runner.epochs, share))
 
     def _compared(self, index: int, runner: Runner) -> Observation | None:
-        """Compare the epochs to the best quality that it and the most advanced one have both
-        reached.
-        """
+        """Compare the epochs to the best quality that it and the most advanced one reached."""
         assert self._hub is not None
         hub, other = self._hub
         quality, course = self.quality, self.course

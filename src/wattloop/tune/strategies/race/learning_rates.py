@@ -12,29 +12,15 @@ from wattloop.tune.space import Choice, Integer, Parameter, Real
 from wattloop.tune.strategies.race.runner import Runner
 
 COUNT = 13
-
-
 STEPS = 10
 """Optimizer steps at each rate: with fewer, unstable rates look stable."""
-
-
 MOST_DATA = 0.5
 """Largest share of an epoch: at large batches so many steps would be several epochs."""
-
-
 MOST_SWEEPS = 3
-
-
 BLOWN = 1.5
 """A loss this many times the least so far marks a rate that is too high, with all above."""
-
-
 RANGES = {"sgd": (1e-3, 1.0), "adam": (1e-5, 1e-1)}
-
-
 FINE_TUNING = (1e-7, 1e-3)
-
-
 FINE = 1e-4
 """A default below this, with an optimizer of the Adam family, indicates fine-tuning."""
 
@@ -50,14 +36,7 @@ class Picked:
 def first_sweep(
     parameters: Mapping[str, Value], name: str, parameter: Parameter, low_high: bool = True
 ) -> RateSweep:
-    """Return the range that suits the optimizer, within the parameter's range.
-
-    Args:
-        parameters: of the candidate; one of them names the optimizer, or none does.
-        name: of the learning rate.
-        parameter: what the rate may be.
-        low_high: keep within the parameter's range.
-    """
+    """Return the range that suits the optimizer, within the parameter's range."""
     rate = parameters.get(name)
     texts = " ".join(str(value).lower() for value in parameters.values() if isinstance(value, str))
     low, high = RANGES["sgd" if "sgd" in texts or "momentum" in texts else "adam"]
@@ -110,7 +89,6 @@ def widened(sweep: RateSweep, edge: int, parameter: Parameter) -> RateSweep | No
 
 
 def usable(rate: float, parameter: Parameter) -> float:
-    """Return the nearest rate that the parameter allows."""
     if isinstance(parameter, Choice):
         listed = [float(v) for v in parameter.values if isinstance(v, int | float) and v > 0]
         return min(listed, key=lambda v: abs(math.log(v / rate)), default=rate)
@@ -137,24 +115,15 @@ def _bounds(parameter: Parameter) -> tuple[float, float]:
 
 LEAST_RATES = 8
 """Rates in a compared sweep: with fewer, the resolution is too coarse."""
-
-
 MOST_FACTOR = 8.0
 """Largest ratio between two sweeps: batch sizes seldom need more."""
-
-
 FAR = 10.0
 """Factor from the fastest fall of the loss beyond which the default's rate is not used."""
 
 
 @dataclass
 class RateAnchor:
-    """Default with a stated learning rate.
-
-    Attributes:
-        default: its candidate.
-        rate: the default's own.
-    """
+    """Default with a stated learning rate."""
 
     default: Runner
     rate: float

@@ -26,9 +26,6 @@ def starters(problem: Problem, most: int) -> list[dict[str, Value]]:
 
     A learning rate that sweeps decide is the default's, so that configurations which differ only in
     it are one.
-
-    Raises:
-        ConfigError: the default is outside the space.
     """
     if most < 1:
         raise ConfigError(f"race: {most} candidates; give at least 1")
@@ -83,34 +80,18 @@ def _countable(problem: Problem) -> int | None:
 # reaches the target.
 
 RUNS = 6.0
-
-
 BUDGET = 1.0
-
-
 START = 24
-
-
 WORTH = 2.0
 """Required ratio of promise to cost of a rung: the most promising of many is overestimated."""
-
-
 SHORT = 4.0
 """Epochs."""
-
-
 RUNG = 1.5
 """Next rung of a candidate that does not lead: so many times the epochs."""
-
-
 CHUNK = 1.3
 """Epochs of the leader until the next decision: so many times the epochs."""
-
-
 LONG_S = 60.0
 """In an epoch this long the start of a training, some seconds, does not matter."""
-
-
 LONGER = 1.2
 """A known job is not searched again until it takes so many times its usual epochs."""
 
@@ -127,9 +108,6 @@ class Race(Strategy):
         start: configurations that may take part, where the space has more.
         memory: of earlier searches for the same job. Then nothing is searched any more: the best is
             trained, or another where that is expected to pay within `runs` trainings.
-
-    Raises:
-        ConfigError: an option that is not a number above 0, or a default outside the space.
     """
 
     def __init__(
@@ -183,7 +161,6 @@ class Race(Strategy):
         self._give_up_hopeless()
 
     def best(self) -> Chosen | None:
-        """Return the cheapest of those that reached the target."""
         costs = self.standings.costs
         good = [i for i, r in enumerate(self.runners) if r.reached is not None and not r.fault]
         if not good:
@@ -203,11 +180,9 @@ class Race(Strategy):
         )
 
     def alive(self) -> frozenset[str]:
-        """Return all that are still in the race."""
         return frozenset(runner.name for runner in self.runners if not runner.fault)
 
     def remember(self, memory: WarmStart) -> None:
-        """Add the observations of this search to `memory`."""
         memory.add(zip(self.configurations, self.runners, strict=True))
 
     def _take(self, runner: Runner, segment: Segment, progress: Progress) -> None:
@@ -294,14 +269,11 @@ class Race(Strategy):
         return None if best is None else best[1]
 
     def _too_short_for(self, index: int, leader: int) -> bool:
-        """Return whether the job is too short for it: in few epochs only a cheaper one can win by
-        much.
-        """
+        """Return whether the job is so short that only a cheaper one can win by much."""
         epochs = math.exp(self.standings.need.value(leader))
         return epochs <= SHORT and self.standings.dearer(index, leader)
 
     def _room_j(self, leader: int) -> float:
-        """Return the remaining budget for candidates other than the leader."""
         whole_j = self.standings.whole_j(leader if self.runners[0].fault else 0)
         spent_j = sum(r.spent_j for i, r in enumerate(self.runners) if i != leader)
         return self.budget * whole_j - spent_j

@@ -20,24 +20,14 @@ from wattloop.tune.strategies.race.surrogate import (
 
 SPREAD_RATE = 1.5
 """Spread of the logarithm of the cost of an epoch, between distant configurations."""
-
-
 CAP_ERROR = 0.1
 """Difference in the gain by a cap from one configuration to another."""
-
-
 HOPELESS = 3.0
 """Standard deviations behind at which a candidate is dropped."""
-
-
 PROMISE = 0.5
 """Standard deviations of a lead in epochs over the default that do not count."""
-
-
 AS_MUCH = 0.02
 """Epochs whose costs differ by less cost the same."""
-
-
 SCORED = ("energy", "time", "cost", "carbon", "edp", "ed2p", "eds")
 """Objectives that are above 0 and grow with the epochs; others are raced by energy."""
 
@@ -68,7 +58,6 @@ class Ranking:
         self.refresh()
 
     def refresh(self) -> None:
-        """Update the estimates with all observations."""
         every = [*enumerate(self.runners), *self.past]
         seen = self._usual_start([runner for _, runner in every])
         for runner in self.runners:
@@ -131,9 +120,7 @@ class Ranking:
         return saving, cost
 
     def energy_j(self, index: int, epochs: float) -> float:
-        """Return the energy of so many more epochs, the default's where unknown. A candidate that
-        has not started has to start first.
-        """
+        """Return the energy of so many more epochs, and of the start before the first."""
         begin_j = 0.0 if self.runners[index].segments else self.start.energy_j
         return begin_j + self._epochs_j(index, epochs)
 
@@ -175,7 +162,6 @@ class Ranking:
         return expected_saving(ahead, math.sqrt(learned)), math.expm1(ahead + risk)
 
     def knows_rate(self, index: int) -> bool:
-        """Return whether the cost of an epoch was measured."""
         return self._known[index]
 
     def _epochs_j(self, index: int, epochs: float) -> float:
@@ -187,7 +173,6 @@ class Ranking:
         return epoch.energy_j * epochs
 
     def _usual_start(self, runners: Sequence[Runner]) -> Start | None:
-        """Return the median of the observed starts; None without any."""
         seen = sorted(
             (start for runner in runners if (start := runner.started) is not None),
             key=lambda start: start.energy_j,

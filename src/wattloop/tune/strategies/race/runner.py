@@ -14,16 +14,10 @@ from wattloop.tune.segment import CAP_LEVER, RateSweep, Segment, Value
 
 LEAST_SHARE = 1e-6
 """Least share of an epoch that counts."""
-
-
 DEARER = 0.1
 """A first segment that costs this much more than later ones includes a start."""
-
-
 START_ERROR = 0.2
 """Relative difference between the starts of two candidates."""
-
-
 LEAST_LEFT = 0.05
 """Least share of a first segment for training, however high other starts were."""
 
@@ -80,7 +74,6 @@ class TrainedSpan:
 
 
 def trained(progress: Progress, epochs: float) -> TrainedSpan:
-    """Return the training of a segment of so many epochs."""
     return TrainedSpan(epochs, spent_j(progress), progress.time_s, progress.uncertainty_j)
 
 
@@ -94,11 +87,6 @@ def opened(
 ) -> tuple[TrainedSpan, TrainedSpan]:
     """Split the first segment of a training: to the end of the first epoch, and the rest; all is in
     the former where the curve does not tell.
-
-    Args:
-        progress: what came of it.
-        epochs: that it was trained for.
-        before: what was told of the training before its first step.
     """
     whole = trained(progress, epochs)
     if not progress.curve or progress.curve[0].epoch >= epochs:
@@ -134,9 +122,6 @@ class Runner:
     """Candidate and all its observations.
 
     Attributes:
-        name: of the candidate.
-        parameters, levers: the configuration.
-        epochs: trained.
         points: (epochs, best quality so far) at the ends of epochs, quality None before the first.
         uncapped, capped, searching: what was trained before, after and while its own cap was found,
             without the opening.
@@ -146,8 +131,6 @@ class Runner:
         cap_short_s: the longest segment that was too short to find one.
         learning_rate: found by a sweep; `sweep` is the one that is due, `sweeps` were told.
         swept: where its loss fell fastest, to compare with that of others; None where not known.
-        segments: asked for so far.
-        spent_j: by all segments.
         metered: whether energy could be read; without, seconds stand in for joules.
         fault: why it is out of the race; empty while it is in.
         slow: whether that was for its cost alone.
@@ -185,12 +168,10 @@ class Runner:
 
     @property
     def best(self) -> float | None:
-        """Return the best quality so far."""
         return self.points[-1][1] if self.points else None
 
     @property
     def first(self) -> tuple[float, float]:
-        """Return epochs and quality of the first point that has one."""
         return next((epochs, best) for epochs, best in self.points if best is not None)
 
     @property
@@ -210,7 +191,6 @@ class Runner:
 
     @property
     def started(self) -> Start | None:
-        """Return the cost of its start; None while unknown."""
         if not self.opening_in:
             return None
         usual: Epoch | None = getattr(self, self.opening_in).epoch
@@ -239,7 +219,6 @@ class Runner:
         return whole.epoch
 
     def take(self, segment: Segment, progress: Progress, quality: Quality) -> None:
-        """Record a segment of ordinary training."""
         self.spent_j += spent_j(progress)
         self.metered = self.metered and progress.energy_j is not None
         if not segment.keep:
@@ -282,7 +261,6 @@ class Runner:
         return None
 
     def epochs_beyond(self, level: float, quality: Quality) -> float | None:
-        """Return the epochs at the first end of one with a better quality than this."""
         return next(
             (
                 epochs

@@ -17,28 +17,17 @@ from wattloop.tune.strategies.race.learning_rates import (
 from wattloop.tune.strategies.race.runner import Runner, spent_j
 
 CAP_TRIES = 2
-
-
 CAP_S = 30.0
 """Approximate duration of a search for a cap."""
-
-
 LONGER = 1.5
 """A search for a cap is repeated in a segment that is so many times longer."""
-
-
 WINDOW_S = 2.0
 """Window over which the energy of an epoch is measured; repeated until it is precise."""
-
-
 MOST_WINDOWS = 8
-
-
 ERROR = 0.02
 
 
 def wants_cap(problem: Problem, runner: Runner) -> bool:
-    """Return whether its best cap is still to be searched."""
     return _may_have_cap(problem, runner) and not runner.cap_short_s
 
 
@@ -54,7 +43,6 @@ class Segments:
         self._sweeps = problem.rate is not None
 
     def next(self, runner: Runner, epochs: float) -> Segment:
-        """Return the next segment on the way to so many epochs."""
         most = self.problem.limits.epochs
         cap, rates = None, self._sweep(runner)
         until = Until(epochs=epochs if most is None else min(epochs, most))
@@ -113,7 +101,6 @@ class Segments:
                 runner.sweep = widened(sweep, found.edge, parameter)
 
     def _sweep(self, runner: Runner) -> RateSweep | None:
-        """Return the sweep of learning rates that is due."""
         rate = self.problem.rate
         if not self._sweeps or rate is None or runner.points:
             return None

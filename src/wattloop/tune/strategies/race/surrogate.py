@@ -16,20 +16,12 @@ from wattloop.tune.segment import Value
 from wattloop.tune.space import Choice, Integer, Real, Space
 
 Array = npt.NDArray[np.float64]
-
-
 LENGTH = 2.0
 """Length scale in steps (doublings, where a parameter is on a logarithmic scale)."""
-
-
 OTHER = 2.0
 """Steps between two values without an order."""
-
-
 WIDE = 4.0
 """Positive values that differ by more than this factor are on a logarithmic scale."""
-
-
 RANGE = 3.0
 """Steps across the range of a parameter that is on a linear scale."""
 
@@ -58,14 +50,12 @@ class Surrogate:
         return math.sqrt(max(float(self.covariance[one, one]), 0.0))
 
     def against(self, one: int, other: int) -> tuple[float, float]:
-        """Return mean and variance of the difference."""
         c = self.covariance
         variance = float(c[one, one] + c[other, other] - 2 * c[one, other])
         return float(self.mean[one] - self.mean[other]), max(variance, 0.0)
 
 
 def fit_surrogate(prior: Array, seen: Sequence[Observation], mean: float = 0.0) -> Surrogate:
-    """Return mean and covariance given the observations."""
     size = len(prior)
     if not seen:
         return Surrogate(np.full(size, mean), prior)

@@ -15,9 +15,6 @@ from wattloop.tune.strategies.race.runner import Runner, Start, TrainedSpan
 class WarmStart:
     """Trainings of each configuration, merged into at most two: one that reached the target, and
     the most advanced of the others.
-
-    Attributes:
-        reached, short: by `configuration_key`.
     """
 
     reached: dict[str, Runner] = field(default_factory=dict)
@@ -27,7 +24,6 @@ class WarmStart:
         return bool(self.reached)
 
     def add(self, runners: Iterable[tuple[Mapping[str, Value], Runner]]) -> None:
-        """Add the observations of a search: (configuration, its training)."""
         for configuration, runner in runners:
             key = configuration_key(configuration)
             if runner.reached is not None:
@@ -51,7 +47,6 @@ class WarmStart:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "WarmStart":
-        """Inverse of `to_dict`."""
         return cls(
             *(
                 {key: _runner(one) for key, one in data.get(kind, {}).items()}

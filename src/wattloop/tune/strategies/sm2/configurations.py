@@ -11,8 +11,6 @@ from wattloop.tune.space import Configuration, Real, Space, configuration_key
 
 LOW, HIGH = 1e-3, 1.0
 """Rates of document 003."""
-
-
 DRAWS = 50
 
 
@@ -20,9 +18,6 @@ def first_configurations(problem: Problem, most: int) -> list[Configuration]:
     """Return at most so many configurations, spread evenly over the grid, with the default.
 
     The learning rate is not varied here: sweeps decide it.
-
-    Raises:
-        ConfigError: the space has none.
     """
     if most < 1:
         raise ConfigError(f"sm2: {most} configurations; give at least 1")

@@ -16,11 +16,8 @@ class Moment:
     """One epoch of one configuration, as figure 2 shows it.
 
     Attributes:
-        candidate: its name.
         place: how many epochs of any kind came before it.
         exploring: whether it was an exploratory one.
-        quality: at its end.
-        energy_j: of an epoch.
         rate: it was trained with; after an exploratory one the rate that was found.
         score: of the objective, after an exploratory one with others to compare with.
     """
@@ -39,15 +36,11 @@ class CandidateHistory:
     """Progress of a configuration.
 
     Attributes:
-        epochs: trained and kept.
         rate: the learning rate it continues with; None for what the configuration says.
         most_rate: it diverged at twice this one.
-        quality, best: of the kept training.
         explored_quality, explored_energy_j, explored_time_s: of its last exploratory epoch.
-        qualities: of every kept epoch.
         place: epochs of any kind so far.
         fault: why it is out; empty while it is in.
-        ended: whether its training came to its own end.
     """
 
     name: str
@@ -89,7 +82,6 @@ class CandidateHistory:
         self._add(exploring=True, quality=progress.quality, energy_j=per_epoch)
 
     def trained(self, progress: Progress) -> None:
-        """Record a segment of thorough training."""
         before_j = self.spent_j
         for point in progress.curve:
             known = point.energy_j is not None and before_j is not None
@@ -134,7 +126,6 @@ def halving_scores(
 
 
 def cost(course: CandidateHistory) -> float:
-    """Return the cost of an epoch, to break ties."""
     known = course.explored_energy_j
     return course.explored_time_s if known is None else known
 

@@ -18,16 +18,10 @@ from wattloop.core.errors import ConfigError
 from wattloop.tune.progress import RateLoss
 
 WIDTH = 5
-
-
 CALM_SHARE = 0.5
 """The calmer half of the windows counts as having a low curvature."""
-
-
 SAME = 0.01
 """Curvatures that differ by less, in parts of the range of losses, are the same."""
-
-
 ROOM = 0.1
 """How much higher than in the best window the loss may be, in parts of the range."""
 
@@ -37,10 +31,7 @@ class RateWindow:
     """Some neighbouring rates.
 
     Attributes:
-        low, high: the smallest and the largest.
-        mean_rate: arithmetic mean.
         curvature: mean size of the second derivative of the loss.
-        loss: mean loss.
         sound: whether the loss there is about as low as in the best window.
     """
 
@@ -58,7 +49,6 @@ class RatePick:
 
     Attributes:
         rate: the largest of its window.
-        window: that window.
         windows: all of them, from low rates to high.
         at_edge: whether the window is the last one: a wider range may hold a better rate.
     """

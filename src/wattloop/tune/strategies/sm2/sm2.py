@@ -42,7 +42,6 @@ class Sm2(Strategy):
         configurations: to begin with.
         rates: tried in an exploratory epoch; 0 for none.
         low: the smallest rate; that of the space, else of the document, unless given.
-        high: the largest.
         data_share: part of the data for an exploratory epoch.
         epochs: of thorough training while several are left.
         last_epochs: at a time, of the last one.
@@ -104,7 +103,6 @@ class Sm2(Strategy):
         self._over = False
 
     def ask(self) -> Asked:
-        """Return the next segment of this round."""
         if self._over:
             return None
         if not self._left:
@@ -116,7 +114,6 @@ class Sm2(Strategy):
         return segment
 
     def tell(self, segment: Segment, progress: Progress) -> None:
-        """Record progress; after the last of a round, halve or start the next round."""
         asked = self._busy.pop(segment.candidate, None)
         if asked is None or asked.key != segment.key:
             raise StrategyError(f"segment {segment.key!r} was not asked for, or told before")
@@ -158,9 +155,7 @@ class Sm2(Strategy):
         return [moment for course in self.courses.values() for moment in course.moments]
 
     def _explore(self, course: CandidateHistory) -> Segment:
-        """Return a sweep of rates; else a whole epoch, since quality is known at the ends of
-        epochs.
-        """
+        """Return a sweep of rates; else a whole epoch, at whose end the quality is known."""
         epochs = min(math.floor(course.epochs) + 1.0, self.plan.most_epochs)
         until = Until(epochs=epochs, at_target=False)
         sweep = self.plan.sweep if self._sweeps else None
@@ -231,7 +226,6 @@ class Sm2(Strategy):
             self._begin_anew(course)
 
     def _begin_anew(self, course: CandidateHistory) -> None:
-        """Restart the last configuration, which diverged, at half the rate."""
         most = self.problem.limits.candidates
         if course.retries >= RETRIES or (most is not None and len(self.courses) >= most):
             return
@@ -268,7 +262,6 @@ class Sm2(Strategy):
         return len(going) == 1 and self.plan.stopping.ended(going[0].qualities)
 
     def _halve(self, alive: list[CandidateHistory]) -> None:
-        """Drop the worse half by equation 2."""
         scores = halving_scores(
             alive,
             alpha=self.plan.alpha,
