@@ -23,12 +23,14 @@ from slurm_gates import gates_compared
 from slurm_throughput import throughput
 from support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.schedule.policies.registry import policy_from
-from wattloop.schedule.slurm.assembly import SiteRequest, site_from
-from wattloop.schedule.slurm.commands import SlurmCommands
+from wattloop.schedule.slurm.client import SlurmClient, SlurmCommands
 from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
-from wattloop.schedule.slurm.managed_cluster import DriverSettings
-from wattloop.schedule.slurm.scontrol import SlurmClient
+from wattloop.schedule.slurm.managed_cluster import (
+    ClusterOptions,
+    DriverSettings,
+    query_managed_cluster,
+)
 from wattloop.schedule.slurm.state import DriverState
 
 Timed = tuple[RoundReport, float]
@@ -165,7 +167,9 @@ def killed(lab: SlurmLab, times: int) -> tuple[Table, list[Bar]]:
 
 def _driver(lab: SlurmLab, folder: Path, name: str) -> SlurmDriver:
     client, policy = SlurmClient(_commands(lab)), policy_from(name)
-    site = site_from(client, SiteRequest(partitions=("all",), gpus_only=True), policy)
+    site = query_managed_cluster(
+        client, ClusterOptions(partitions=("all",), gpus_only=True), policy
+    )
     state = DriverState.load(folder / "state.json")
     state.hold()
     log = DriverLog(folder / "log.jsonl")

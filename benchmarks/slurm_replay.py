@@ -17,11 +17,16 @@ from pathlib import Path
 from bars import Bar, Page, Table, arguments, publish
 from support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.schedule.scenarios.file import load_scenario
-from wattloop.schedule.slurm.commands import SlurmCommands
+from wattloop.schedule.slurm.client import SlurmCommands
 from wattloop.schedule.slurm.managed_cluster import DriverSettings
-from wattloop.schedule.slurm.replay.driver import Steering
-from wattloop.schedule.slurm.replay.plan import plan_of
-from wattloop.schedule.slurm.replay.runner import OWN, SAME_POWER, ReplayResult, replay
+from wattloop.schedule.slurm.replay.plan import replay_plan
+from wattloop.schedule.slurm.replay.runner import (
+    OWN,
+    SAME_POWER,
+    ReplayDriver,
+    ReplayResult,
+    replay,
+)
 
 BUDGET_W = 4_500.0
 OFF = 10.0
@@ -67,11 +72,11 @@ def carried_out(name: str, speedup: float, jobs: int) -> Run:
     scheduler, policy = SCHEDULERS[name]
     budget_w = BUDGET_W if name == "charon" else None
     changes = {} if budget_w is None else {"budget": f"{budget_w:g} W"}
-    plan = plan_of(load_scenario("slurm-lab", changes), speedup=speedup, most_jobs=jobs)
+    plan = replay_plan(load_scenario("slurm-lab", changes), speedup=speedup, most_jobs=jobs)
     before = os.getloadavg()[0]
     with slurm(scheduler) as lab:
         commands = SlurmCommands(environment=lab.environment)
-        steering = Steering(plan, commands, lab.folder, settings=DriverSettings(interval_s=0.5))
+        steering = ReplayDriver(plan, commands, lab.folder, settings=DriverSettings(interval_s=0.5))
         (found,) = replay(
             plan,
             [policy],

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from bars import Bar, Table
 from support.slurm_lab import SlurmLab
-from wattloop.schedule.slurm.replay.latency import Times, read_times
+from wattloop.schedule.slurm.replay.latency import JobTimes, read_times
 
 __all__ = ["throughput"]
 
@@ -95,7 +95,7 @@ def _run(lab: SlurmLab, jobs: int, seconds: int) -> _Run:
     return _Run(makespan_s, first_s - begun_s, _idle_gpu_s(times, numbers))
 
 
-def _idle_gpu_s(times: Times, numbers: Sequence[int]) -> float:
+def _idle_gpu_s(times: JobTimes, numbers: Sequence[int]) -> float:
     starts = sorted(times.started_s[number] for number in numbers)
     last_s = starts[-1]
     busy_s = sum(min(times.ended_s[number], last_s) - times.started_s[number] for number in numbers)

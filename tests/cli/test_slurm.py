@@ -105,7 +105,7 @@ def test_without_slurm_it_says_so(
 ) -> None:
     """No program, no driver, no traceback."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("wattloop.schedule.slurm.commands.PATH", str(tmp_path))
+    monkeypatch.setattr("wattloop.schedule.slurm.client.PATH", str(tmp_path))
     assert main(["slurm", "run", "--once"]) == 2
     assert "is this a Slurm machine?" in capsys.readouterr().err
     assert main(["slurm", "status", "--state", str(tmp_path / "none.json")]) == 2

@@ -9,41 +9,17 @@ from wattloop.core.units import SECONDS
 from wattloop.core.yaml_spec import nearest
 
 LOW_POWER_SHARE = 0.7
-
-
 """Cap of a job that asks for low power and names no caps, as a share of the GPU's TDP."""
-
-
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-
-
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", re.ASCII)
-
-
 NUMBER = re.compile(r"\d{1,15}(\.\d{1,15})?([eE]\+?\d{1,2})?", re.ASCII)
-
-
 TIME = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(s|m|min|h|d)", re.ASCII)
-
-
 MOST_CHOICES = 16
-
-
 MOST_GPUS = 4096
-
-
 MOST_BATCH = 65_536
-
-
 MOST_SEQUENCE = 1_048_576
-
-
 MOST_WORK = 1e15
-
-
 LEAST_CAP = 0.1
-
-
 YEAR_S = 366 * 86_400.0
 
 
@@ -179,14 +155,8 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "types": ("types", _names),
     "deadline": ("deadline_s", _time),
 }
-
-
 """Key in a comment or a rule -> field of `Stated`, and who reads it."""
-
-
 FLAGS = {"low-power": "low_power", "spread": "may_spread"}
-
-
 """Word in a comment -> field of `Stated`."""
 
 
@@ -200,14 +170,8 @@ FLAGS = {"low-power": "low_power", "spread": "may_spread"}
 # request may mean the opposite.
 
 LONGEST_COMMENT = 65_536
-
-
 LONGEST_TAG = 1_024
-
-
 TAG = re.compile(r"(?:^|(?<=\s))wattloop:(\S*)")
-
-
 ALLOWED = re.compile(r"[A-Za-z0-9._/|=,%+-]*", re.ASCII)
 
 

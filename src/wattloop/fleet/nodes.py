@@ -11,14 +11,8 @@ from wattloop.core.errors import ConfigError
 from wattloop.fleet.delivery.status import NodeStatus
 
 STALE_S = 10.0
-
-
 """A node that says nothing for so long is not part of the power now."""
-
-
 LOOKS = 16
-
-
 MOST_NODES = 20_000
 
 

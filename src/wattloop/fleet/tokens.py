@@ -68,23 +68,11 @@ class Caller(NamedTuple):
 
 
 ADMIN = Caller("--token", Role.ADMIN)
-
-
 ANYBODY = Caller("", Role.ANYBODY)
-
-
 ROLES = (Role.NODE, Role.READER, Role.WRITER, Role.SCHEDULER)
-
-
 LOOK_EVERY_S = 1.0
-
-
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._@-]{0,99}")
-
-
 _HASH = re.compile(r"[0-9a-f]{64}")
-
-
 _log = logging.getLogger("wattloop.tokens")
 
 

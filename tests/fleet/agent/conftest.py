@@ -13,8 +13,7 @@ from tests.characterize.conftest import ENTRY_POINTS
 from tests.control.daemon.conftest import daemon, rig  # noqa: F401 - fixtures of a real daemon
 from wattloop.core.settings import Settings
 from wattloop.fleet.agent.agent import Agent
-from wattloop.fleet.agent.agent_context import site_of
-from wattloop.fleet.agent.config import AgentConfig
+from wattloop.fleet.agent.config import AgentConfig, agent_context
 from wattloop.fleet.agent.hooks import install_hooks
 from wattloop.hardware.host import Host
 from wattloop.store.journal import Journal, read_journal
@@ -44,7 +43,7 @@ class Node:
     def start(self) -> Agent:
         config = AgentConfig.model_validate(self.config).of_node("n1")
         host = Host(sysfs=self.sysfs)
-        self.agent = Agent(site_of(config, "n1", Settings(), host=host))
+        self.agent = Agent(agent_context(config, "n1", Settings(), host=host))
         self.agent.start()
         return self.agent
 

@@ -11,9 +11,8 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Domain, DomainKind, Scope
 from wattloop.core.settings import Settings
 from wattloop.fleet.agent.agent import Agent
-from wattloop.fleet.agent.agent_context import AgentContext
-from wattloop.fleet.agent.config import AgentConfig
-from wattloop.fleet.agent.slow_calls import SlowCalls
+from wattloop.fleet.agent.config import AgentConfig, AgentContext
+from wattloop.fleet.agent.job_caps import JobSetupThread
 from wattloop.hardware.host import Host
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.meters.base import Meter
@@ -23,7 +22,7 @@ from wattloop.store.journal import Journal, read_journal
 PACKAGE, DRAM = "cpu:0/package", "dram:0"
 
 
-class QuietDesk(SlowCalls):
+class QuietDesk(JobSetupThread):
     """There is no Slurm to ask."""
 
     def start(self) -> None:
@@ -67,7 +66,7 @@ class ScriptedNode:
         self._scripts = list(scripts)
         self.agent: Agent | None = None
         monkeypatch.setattr("wattloop.fleet.agent.node_energy.detect", self._detected)
-        monkeypatch.setattr("wattloop.fleet.agent.agent.SlowCalls", QuietDesk)
+        monkeypatch.setattr("wattloop.fleet.agent.agent.JobSetupThread", QuietDesk)
         monkeypatch.setattr("wattloop.fleet.agent.open_runs.PATIENCE_S", 0.0)
 
     def _detected(self, context: Any, explain: bool = True) -> Inventory:

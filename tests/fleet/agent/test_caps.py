@@ -9,8 +9,8 @@ import pytest
 
 from tests.control.conftest import eventually
 from tests.control.daemon.conftest import DaemonRig
-from wattloop.fleet.agent.caps import Caps, as_setting, chosen_cap
 from wattloop.fleet.agent.config import ControlConfig
+from wattloop.fleet.agent.job_caps import JobCaps, choose_cap, daemon_setting
 from wattloop.fleet.agent.job_facts import JobFacts
 
 DEFAULT_W = 700.0
@@ -34,27 +34,27 @@ def test_the_operators_side_decides_then_the_user_then_the_default(
     facts: JobFacts | None, cap: float | str
 ) -> None:
     """A job whose words imitate the operator's gains nothing by it."""
-    assert chosen_cap(facts, "-10%")[0] == cap
+    assert choose_cap(facts, "-10%")[0] == cap
 
 
 def test_no_cap_without_anybody_asking() -> None:
     """Nothing is set on a card of which nobody said anything."""
-    assert chosen_cap(JobFacts(), None)[0] is None
-    assert as_setting("- 10 %") == "90%"
-    assert as_setting("250 W") == "250W"
+    assert choose_cap(JobFacts(), None)[0] is None
+    assert daemon_setting("- 10 %") == "90%"
+    assert daemon_setting("250 W") == "250W"
 
 
 @pytest.fixture
-def caps(daemon: DaemonRig, tmp_path: Path) -> Iterator[Caps]:
+def caps(daemon: DaemonRig, tmp_path: Path) -> Iterator[JobCaps]:
     config = ControlConfig(socket=str(daemon.socket), job_gpus=str(tmp_path / "jobs.json"))
-    made = Caps(config, tmp_path)
+    made = JobCaps(config, tmp_path)
     made.start()
     yield made
     made.close()
 
 
 def test_a_jobs_cards_are_capped_and_put_back(
-    caps: Caps, daemon: DaemonRig, tmp_path: Path
+    caps: JobCaps, daemon: DaemonRig, tmp_path: Path
 ) -> None:
     """Two jobs side by side; each end puts back its own card. The prolog is told."""
     assert (tmp_path / "caps").read_text() == f"{os.getpid()}\n"
@@ -71,7 +71,7 @@ def test_a_jobs_cards_are_capped_and_put_back(
     assert [line["job"] for line in daemon.log("set")][-2:] == ["1", "2"]
 
 
-def test_a_running_jobs_cap_can_be_changed(caps: Caps, daemon: DaemonRig) -> None:
+def test_a_running_jobs_cap_can_be_changed(caps: JobCaps, daemon: DaemonRig) -> None:
     """By policies that cap running jobs anew; it goes back to what it was before the first."""
     caps.begin("6", 1000, ["gpu:0"], 300.0)
     assert caps.begin("6", 1000, ["gpu:0"], 400.0) == {"gpu:0": 400.0}
@@ -81,7 +81,7 @@ def test_a_running_jobs_cap_can_be_changed(caps: Caps, daemon: DaemonRig) -> Non
 
 
 def test_a_cap_that_the_scheduler_took_back_is_gone_while_the_job_runs(
-    caps: Caps, daemon: DaemonRig
+    caps: JobCaps, daemon: DaemonRig
 ) -> None:
     """Looked at again, a job that nobody caps any more has what its cards had before."""
     caps.begin("12", 0, ["gpu:0"], 250.0)
@@ -91,7 +91,7 @@ def test_a_cap_that_the_scheduler_took_back_is_gone_while_the_job_runs(
 
 
 def test_a_cap_that_cannot_be_set_does_not_hold_up_the_job(
-    caps: Caps,
+    caps: JobCaps,
     daemon: DaemonRig,
     tmp_path: Path,
 ) -> None:
@@ -103,7 +103,7 @@ def test_a_cap_that_cannot_be_set_does_not_hold_up_the_job(
     caps.end("3")
 
 
-def test_what_was_set_is_put_back_when_the_agent_goes(caps: Caps, daemon: DaemonRig) -> None:
+def test_what_was_set_is_put_back_when_the_agent_goes(caps: JobCaps, daemon: DaemonRig) -> None:
     """However it goes: the lease is the connection."""
     caps.begin("4", 1000, ["gpu:0"], 300.0)
     assert daemon.limit_w(0) == 300.0
@@ -114,7 +114,7 @@ def test_what_was_set_is_put_back_when_the_agent_goes(caps: Caps, daemon: Daemon
 def test_a_cap_is_set_again_when_the_daemon_is_back(rig: DaemonRig, tmp_path: Path) -> None:
     """The daemon dies under a job: the card is put back, and capped again with the next one."""
     rig.start()
-    caps = Caps(ControlConfig(socket=str(rig.socket)), tmp_path)
+    caps = JobCaps(ControlConfig(socket=str(rig.socket)), tmp_path)
     caps.start()
     caps.begin("5", 1000, ["gpu:0"], 300.0)
     rig.end()

@@ -8,10 +8,10 @@ import pytest
 
 from tests.control.conftest import eventually
 from tests.control.daemon.conftest import DaemonRig
-from wattloop.fleet.agent import slow_calls as desk_module
+from wattloop.fleet.agent import job_caps as desk_module
 from wattloop.fleet.agent.config import AgentConfig, ControlConfig
+from wattloop.fleet.agent.job_caps import JobSetupThread
 from wattloop.fleet.agent.job_facts import COLUMNS
-from wattloop.fleet.agent.slow_calls import SlowCalls
 
 DEFAULT_W = 700.0
 
@@ -53,19 +53,19 @@ def controller(tmp_path: Path) -> Controller:
 @pytest.fixture
 def desk(
     daemon: DaemonRig, tmp_path: Path, controller: Controller, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[SlowCalls]:
+) -> Iterator[JobSetupThread]:
     monkeypatch.setattr(desk_module, "LOOK_EVERY_S", 0.1)
     control = ControlConfig(socket=str(daemon.socket), default_cap="-10%")
     control = control.model_copy(update={"recap_s": 0.05})  # five seconds at least, elsewhere
     config = AgentConfig(slurm_bin=str(controller.folder), control=control)
-    made = SlowCalls(config, tmp_path)
+    made = JobSetupThread(config, tmp_path)
     made.start()
     yield made
     made.stop()
 
 
 def test_a_running_jobs_cap_follows_the_scheduler_and_outlasts_its_silence(
-    desk: SlowCalls, controller: Controller, daemon: DaemonRig
+    desk: JobSetupThread, controller: Controller, daemon: DaemonRig
 ) -> None:
     """A controller that is away has not said that the cap is off."""
     controller.says('wattloop:{"cap_w":300}')
@@ -83,7 +83,7 @@ def test_a_running_jobs_cap_follows_the_scheduler_and_outlasts_its_silence(
 
 
 def test_caps_are_looked_after_on_a_node_that_is_never_quiet(
-    desk: SlowCalls, controller: Controller, daemon: DaemonRig
+    desk: JobSetupThread, controller: Controller, daemon: DaemonRig
 ) -> None:
     """Jobs come and go all the time, and the running one's new cap is set all the same."""
     controller.says('wattloop:{"cap_w":300}')

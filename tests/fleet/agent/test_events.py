@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.clock import VirtualClock
-from wattloop.fleet.agent.event_queue import EventFolder, Instant, JobEvent, parse_event
+from wattloop.fleet.agent.job_events import EventFolder, Instant, JobEvent, parse_event
 
 
 def test_an_event_that_is_not_whole_or_not_ours_is_none() -> None:

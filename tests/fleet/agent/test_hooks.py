@@ -8,8 +8,8 @@ import pytest
 
 from tests.fleet.agent.conftest import Node
 from wattloop.core.errors import ConfigError
-from wattloop.fleet.agent.event_queue import EventFolder
 from wattloop.fleet.agent.hooks import hook_text, install_hooks
+from wattloop.fleet.agent.job_events import EventFolder
 
 
 def test_hooks_leave_one_whole_event_each(node: Node) -> None:

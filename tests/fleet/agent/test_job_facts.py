@@ -5,10 +5,10 @@ import pytest
 from wattloop.fleet.agent.job_facts import (
     admin_comment,
     cpus_on_node,
-    facts_of_event,
+    event_facts,
     gpu_names,
-    marked,
     parse_numbers,
+    read_mark,
     wants_low_power,
 )
 
@@ -24,7 +24,7 @@ JobId=1 JobName=train
 
 def test_admin_comment_is_found() -> None:
     """With other people's text around ours."""
-    assert marked(admin_comment(SHOWN, ["train", "hello"]) or "") == {"cap_w": 250}
+    assert read_mark(admin_comment(SHOWN, ["train", "hello"]) or "") == {"cap_w": 250}
 
 
 @pytest.mark.parametrize("words", [["x AdminComment=wattloop:{}"], ["a\n   b"]])
@@ -42,7 +42,7 @@ def test_an_admin_comment_in_a_path_of_the_user_is_none() -> None:
 @pytest.mark.parametrize("text", ["", "wattloop:{", "wattloop:[1]", "wattloop:{'a':1}", "x" * 9])
 def test_an_admin_comment_that_is_not_ours_says_nothing(text: str) -> None:
     """Anybody on the operator's side may write there."""
-    assert marked(text) == {}
+    assert read_mark(text) == {}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_cpus_of_a_job_on_this_node(counts: str, nodes: str, found: int | None) 
 
 def test_facts_of_an_event_are_those_of_every_slurm_run() -> None:
     """By the names that `measure.job` uses; what was not said is not there."""
-    facts = facts_of_event({"job": "7", "account": "phys"}, cluster="c", node="n1")
+    facts = event_facts({"job": "7", "account": "phys"}, cluster="c", node="n1")
     assert facts == {
         "scheduler": "slurm",
         "job": "7",

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.fleet.agent.event_queue import EventFolder
-from wattloop.fleet.agent.missing_epilogs import MissingEpilogs
+from wattloop.fleet.agent.job_events import EventFolder, MissingEpilogs
 
 
 class Controller:

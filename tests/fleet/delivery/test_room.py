@@ -10,8 +10,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 
 from tests.fleet.delivery.served import NODE, begin, served, whole
 from wattloop.fleet.delivery import deliver
-from wattloop.fleet.delivery.disk_quota import Made, make_room
-from wattloop.fleet.delivery.outbox import Outbox
+from wattloop.fleet.delivery.outbox import DroppedJournals, Outbox, make_room
 from wattloop.store.ingest.received_run import Source
 from wattloop.store.runs import find_run
 from wattloop.store.samples import find_series, read_samples
@@ -38,9 +37,9 @@ def test_refused_ones_go_first_then_samples_then_runs(tmp_path: Path) -> None:
     grows = begin(tmp_path, RUNS[2], samples=200)
     (tmp_path / "refused").mkdir()
     (tmp_path / "refused" / "old.journal").write_bytes(b"x" * 5_000)
-    assert make_room(outbox, used_b(tmp_path)) == Made()
-    assert make_room(outbox, used_b(tmp_path) - 100) == Made(refused=1)
-    assert make_room(outbox, used_b(tmp_path) - 100) == Made(thinned=1)
+    assert make_room(outbox, used_b(tmp_path)) == DroppedJournals()
+    assert make_room(outbox, used_b(tmp_path) - 100) == DroppedJournals(refused=1)
+    assert make_room(outbox, used_b(tmp_path) - 100) == DroppedJournals(thinned=1)
     assert sorted(p.name for p in tmp_path.glob("2026*")) == [
         f"{RUNS[0]}.thinned",
         f"{RUNS[1]}.journal",
@@ -48,8 +47,8 @@ def test_refused_ones_go_first_then_samples_then_runs(tmp_path: Path) -> None:
     ]
     thinned_b = (tmp_path / f"{RUNS[0]}.thinned").stat().st_size
     limit_b = (tmp_path / f"{RUNS[2]}.journal").stat().st_size + 3 * thinned_b // 2
-    assert make_room(outbox, limit_b) == Made(thinned=1, lost=1)
-    assert make_room(outbox, 0) == Made(lost=1)
+    assert make_room(outbox, limit_b) == DroppedJournals(thinned=1, lost=1)
+    assert make_room(outbox, 0) == DroppedJournals(lost=1)
     assert [p.name for p in tmp_path.glob("2026*")] == [f"{RUNS[2]}.journal"]
     grows.close()
 
@@ -65,7 +64,7 @@ def test_a_run_that_lost_its_samples_keeps_its_energy(tmp_path: Path, is_ended: 
         data = (site.outbox / f"{RUNS[0]}.journal").read_bytes()
         site.house.ingest.take(RUNS[0], 0, data[:1_500], Source(NODE))
         aged(site.outbox)
-        assert make_room(Outbox(site.outbox), len(data) - 1) == Made(thinned=1)
+        assert make_room(Outbox(site.outbox), len(data) - 1) == DroppedJournals(thinned=1)
         deliver(site.options(), once=True)
         record = find_run(site.house.store, RUNS[0])
         assert record.energy_j == pytest.approx(1e5)

@@ -5,12 +5,12 @@ from typing import Any
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle
 from wattloop.schedule.estimates.job_estimator import JobEstimator
 from wattloop.schedule.estimates.spec import OracleSpec
-from wattloop.schedule.slurm.managed_cluster import Believed, ManagedCluster, shared_partitions
+from wattloop.schedule.slurm.managed_cluster import JobEstimates, ManagedCluster, shared_partitions
 from wattloop.schedule.slurm.nodes import SlurmNode, known_nodes
 from wattloop.schedule.slurm.power import power_now
-from wattloop.schedule.slurm.released_job import ReleasedJob
 from wattloop.schedule.slurm.squeue import SlurmJob
-from wattloop.schedule.slurm.view import LiveView, Snapshot, live_view, snapshot_of
+from wattloop.schedule.slurm.state import ReleasedJob
+from wattloop.schedule.slurm.view import SlurmView, Snapshot, build_view, classify_jobs
 from wattloop.schedule.step_function import StepFunction
 
 __all__ = ["NOW_S", "job", "seen", "site", "view"]
@@ -30,7 +30,7 @@ def site(budget_w: float = float("inf"), nodes: tuple[SlurmNode, ...] = NODES) -
         known=known,
         managed=("gpu",),
         shared=shared_partitions(nodes, known, ["gpu"]),
-        believed=Believed(JobEstimator(oracle), known.cluster),
+        believed=JobEstimates(JobEstimator(oracle), known.cluster),
         oracle=oracle,
         budget_w=StepFunction.constant(budget_w),
     )
@@ -56,14 +56,14 @@ def seen(
     place: ManagedCluster, *jobs: SlurmJob, opened: dict[str, ReleasedJob] | None = None
 ) -> Snapshot:
     """The jobs as a driver whose gate is called `gate` sorts them."""
-    return snapshot_of(jobs, place, gate_name="gate", opened=opened or {})
+    return classify_jobs(jobs, place, gate_name="gate", opened=opened or {})
 
 
 def view(
     place: ManagedCluster, *jobs: SlurmJob, opened: dict[str, ReleasedJob] | None = None
-) -> LiveView:
+) -> SlurmView:
     """What a policy is shown of them."""
-    live = live_view(
+    live = build_view(
         seen(place, *jobs, opened=opened),
         place,
         is_up=[True] * len(place.known.names),

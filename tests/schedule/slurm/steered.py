@@ -9,12 +9,15 @@ from typing import Any
 from tests.support.slurm_lab import SlurmLab
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.registry import policy_from
-from wattloop.schedule.slurm.assembly import SiteRequest, site_from, site_of_nodes
-from wattloop.schedule.slurm.commands import SlurmCommands
+from wattloop.schedule.slurm.client import SlurmClient, SlurmCommands
 from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.slurm.event_log import DriverLog
-from wattloop.schedule.slurm.managed_cluster import DriverSettings
-from wattloop.schedule.slurm.scontrol import SlurmClient
+from wattloop.schedule.slurm.managed_cluster import (
+    ClusterOptions,
+    DriverSettings,
+    managed_cluster_of,
+    query_managed_cluster,
+)
 from wattloop.schedule.slurm.state import DriverState
 
 __all__ = ["client_of", "driver_of", "events_of", "start_driver"]
@@ -37,8 +40,8 @@ def driver_of(
     client = client_of(lab)
     chosen = policy_from(policy) if isinstance(policy, str) else policy
     asked = {"partitions": ("all",), "gpus_only": True, **request}
-    wanted = SiteRequest(**asked)
-    site = site_from(client, wanted, chosen)
+    wanted = ClusterOptions(**asked)
+    site = query_managed_cluster(client, wanted, chosen)
     state = DriverState.load(folder / "state.json")
     state.hold()
     log = DriverLog(folder / "log.jsonl")
@@ -50,7 +53,7 @@ def driver_of(
         log=log,
         settings=settings or DriverSettings(interval_s=0.3, lease_s=5.0),
         owner="root",
-        resite=lambda nodes: site_of_nodes(nodes, wanted, chosen),
+        resite=lambda nodes: managed_cluster_of(nodes, wanted, chosen),
     )
 
 

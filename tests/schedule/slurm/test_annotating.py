@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import SlurmAway, SlurmError
-from wattloop.schedule.slurm.annotate import EnergyAnnotator, JobEnergy
-from wattloop.schedule.slurm.commands import SlurmCommands
+from wattloop.schedule.slurm.client import SlurmClient, SlurmCommands
+from wattloop.schedule.slurm.energy_annotator import EnergyAnnotator, MeasuredEnergy
 from wattloop.schedule.slurm.event_log import DriverLog
-from wattloop.schedule.slurm.scontrol import SlurmClient
 
 from .live_world import NOW_S, job
 
@@ -33,16 +32,16 @@ def slurm(folder: Path, answer: str = "exit 0") -> SlurmClient:
 
 def test_the_energy_of_an_ended_job_goes_into_the_accounts(tmp_path: Path) -> None:
     """Only when all its nodes have delivered; others' words in AdminComment stay."""
-    known: dict[str, JobEnergy] = {}
+    known: dict[str, MeasuredEnergy] = {}
     log = DriverLog(tmp_path / "log")
     found = EnergyAnnotator(slurm(tmp_path), known.get, log)
     runs = job("7", "RUNNING", number="7", admin_comment="ticket", placed=(("n1", 1), ("n2", 1)))
     found.look({"7": runs}, NOW_S)
     found.look({}, NOW_S + 1)
-    known["7"] = JobEnergy(500.0, 300.0, "measured", nodes=1)
+    known["7"] = MeasuredEnergy(500.0, 300.0, "measured", nodes=1)
     found.write(NOW_S + 2)
     assert not (tmp_path / "said").exists()
-    known["7"] = JobEnergy(1000.04, 600.0, "measured", nodes=2)
+    known["7"] = MeasuredEnergy(1000.04, 600.0, "measured", nodes=2)
     found.write(NOW_S + 3)
     found.write(NOW_S + 4)
     said = (tmp_path / "said").read_text().splitlines()
@@ -62,7 +61,7 @@ def test_without_accounts_it_is_said_once(tmp_path: Path) -> None:
         tmp_path, "echo 'You are not running a supported accounting_storage' >&2; exit 1"
     )
     log = DriverLog(tmp_path / "log")
-    found = EnergyAnnotator(client, lambda number: JobEnergy(1.0, None, "measured", 1), log)
+    found = EnergyAnnotator(client, lambda number: MeasuredEnergy(1.0, None, "measured", 1), log)
     for key in ("7", "8"):
         found.look({key: job(key, "RUNNING", number=key)}, NOW_S)
     found.look({}, NOW_S)

@@ -15,9 +15,8 @@ from tests.support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.core.errors import ConfigError, SlurmError
 from wattloop.schedule.actions import Action, Preempt, Recap, Start
 from wattloop.schedule.policies.base import Policy
-from wattloop.schedule.slurm.driver import SlurmDriver
+from wattloop.schedule.slurm.driver import DriverStopped, SlurmDriver, run_loop
 from wattloop.schedule.slurm.event_log import RoundReport
-from wattloop.schedule.slurm.loop import Ended, run_loop
 from wattloop.schedule.slurm.managed_cluster import DriverSettings
 from wattloop.schedule.slurm.squeue import SlurmJob
 from wattloop.schedule.view import ClusterView
@@ -276,7 +275,7 @@ def test_a_policy_that_fails_is_stepped_back_from(
         return 42  # type: ignore[return-value]  # what a bad policy does
 
     driver = driver_of(lab, tmp_path, Scripted(say))
-    with pytest.raises(Ended, match="scripted failed 5 times"):
+    with pytest.raises(DriverStopped, match="scripted failed 5 times"):
         run_loop(driver, threading.Event())
     lab.wait_for_state(jobs[0], "RUNNING")
     assert not [each for each in client_of(lab).reservations() if each.is_active]

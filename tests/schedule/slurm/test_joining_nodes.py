@@ -9,7 +9,7 @@ import pytest
 from tests.support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.slurm.managed_cluster import DriverSettings
-from wattloop.schedule.slurm.squeue import expanded
+from wattloop.schedule.slurm.squeue import expand_nodes
 
 from .steered import client_of, driver_of, events_of
 
@@ -52,7 +52,7 @@ def test_a_node_that_joins_is_gated_and_used_without_a_restart(
         driver.round()
         assert driver.site.known.names == ("n1", "n2")
         gate = client_of(lab).reservations()[0]
-        assert sorted(expanded(gate.nodes)) == ["n1", "n2"]
+        assert sorted(expand_nodes(gate.nodes)) == ["n1", "n2"]
         wide = lab.submit("sleep 30", "--nodes=2", "--gres=gpu:2", "--time=1")
         rounds_until(driver, lambda: lab.job_state(wide) == "RUNNING")
         use(lab, "n1")

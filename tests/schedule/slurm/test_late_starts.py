@@ -2,9 +2,9 @@
 
 from tests.schedule.small_world import small_cluster
 from wattloop.schedule.slurm.nodes import KnownNodes
-from wattloop.schedule.slurm.released_job import ReleasedJob
 from wattloop.schedule.slurm.squeue import SlurmJob
-from wattloop.schedule.slurm.view import GpuSlots, pending_start
+from wattloop.schedule.slurm.state import ReleasedJob
+from wattloop.schedule.slurm.view import GpuSlots, split_released
 
 KNOWN = KnownNodes(small_cluster(nodes=2), ("n1", "n2"))
 
@@ -25,7 +25,7 @@ def test_a_job_whose_gpus_are_gone_waits_again() -> None:
     seats.take([("n1", 1)])
     seated = {}
     opened = {"7": start("7", "n1"), "8": start("8", "n2")}
-    coming, late = pending_start([waiting("7"), waiting("8")], opened, seats, seated)
+    coming, late = split_released([waiting("7"), waiting("8")], opened, seats, seated)
     assert [job.key for job in coming] == ["8"]
     assert [job.key for job in late] == ["7"]
     assert list(seated) == ["8"]
@@ -34,6 +34,6 @@ def test_a_job_whose_gpus_are_gone_waits_again() -> None:
 
 def test_a_job_that_was_taken_back_in_this_round_waits_again() -> None:
     """It was seen as coming, and is in the notes no more."""
-    coming, late = pending_start([waiting("7")], {}, GpuSlots(KNOWN), {})
+    coming, late = split_released([waiting("7")], {}, GpuSlots(KNOWN), {})
     assert not coming
     assert [job.key for job in late] == ["7"]

@@ -9,11 +9,11 @@ from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Action, Preempt, Recap, Start, Wake
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.registry import POLICIES, policy_from
-from wattloop.schedule.slurm.executor import open_fields, wanted_start
+from wattloop.schedule.slurm.executor import planned_release, release_fields
 from wattloop.schedule.slurm.nodes import SlurmNode, known_nodes
-from wattloop.schedule.slurm.plan import Planner, planned
+from wattloop.schedule.slurm.planner import Planner, plan_round
 from wattloop.schedule.slurm.power import NodePower, power_now, readings_from
-from wattloop.schedule.slurm.released_job import ReleasedJob
+from wattloop.schedule.slurm.state import ReleasedJob
 
 from .live_world import NOW_S, job, seen, site, view
 
@@ -141,7 +141,7 @@ def test_every_policy_runs_on_a_live_view(name: str) -> None:
         job("30", "RUNNING", gpus=2, placed=(("n1", 2),)),
         job("31", "RUNNING", partition="other", placed=(("n2", 1),)),
     ]
-    found, fault = planned(view(place, *jobs), place, policy_from(name), 3.0)
+    found, fault = plan_round(view(place, *jobs), place, policy_from(name), 3.0)
     assert fault == ""
     assert found is not None
     assert found.plan.refusals == []
@@ -188,14 +188,14 @@ def test_standby_counts_power_as_if_nobody_ended() -> None:
     place = site()
     runs = [job(str(n), "RUNNING", gpus=4, placed=((f"n{n}", 4),)) for n in (1, 2)]
     waits = [job(str(n)) for n in range(10, 30)]
-    found, _ = planned(view(place, *runs, *waits), place, policy_from("fifo"), 2.0)
+    found, _ = plan_round(view(place, *runs, *waits), place, policy_from("fifo"), 2.0)
     assert found is not None
     assert not found.plan.starts
     assert [found.live.jobs[each.job].key for each in found.standby] == [
         str(n) for n in range(10, 18)
     ]
     full = site(budget_w=power_now(view(place, *runs), {}).watts + 1)
-    found, _ = planned(view(full, *runs, *waits), full, policy_from("fifo"), 2.0)
+    found, _ = plan_round(view(full, *runs, *waits), full, policy_from("fifo"), 2.0)
     assert found is not None
     assert not found.standby
 
@@ -206,15 +206,15 @@ def test_a_start_is_one_command_and_can_be_undone() -> None:
     live = view(place, job("1", required_nodes=""), job("2", required_nodes="n2"))
     plan = Planner(live, Says(Start(0, 0), Start(1, 0))).ask()
     first, second = (
-        wanted_start(live, place, start, "start", before=None, sets_caps=False)
+        planned_release(live, place, start, "start", before=None, sets_caps=False)
         for start in plan.starts
     )
-    assert open_fields(first, live.jobs[0], "gate", None) == {
+    assert release_fields(first, live.jobs[0], "gate", None) == {
         "ReservationName": "gate",
         "ReqNodeList": "n1",
     }
     assert second.nodes == ()  # the user's own choice stands
-    assert open_fields(first, job("1", reservation="gate"), "gate", first) == {}
+    assert release_fields(first, job("1", reservation="gate"), "gate", first) == {}
 
 
 def test_nodes_become_a_cluster() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from wattloop.schedule.slurm.driver import RoundInterval
 from wattloop.schedule.slurm.event_log import RoundReport
-from wattloop.schedule.slurm.loop import RoundInterval
 from wattloop.schedule.slurm.squeue import SlurmJob
 
 from .live_world import job

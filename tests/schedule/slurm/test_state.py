@@ -9,8 +9,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.schedule.slurm.event_log import DriverLog
 from wattloop.schedule.slurm.executor import BackOff
 from wattloop.schedule.slurm.managed_cluster import DriverSettings
-from wattloop.schedule.slurm.released_job import ReleasedJob
-from wattloop.schedule.slurm.state import DriverState
+from wattloop.schedule.slurm.state import DriverState, ReleasedJob
 
 
 def test_what_was_asked_for_is_there_after_a_restart(tmp_path: Path) -> None:

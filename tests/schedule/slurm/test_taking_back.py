@@ -2,9 +2,9 @@
 
 import math
 
-from wattloop.schedule.slurm.executor import no_longer_wanted, without_power_given_twice
-from wattloop.schedule.slurm.released_job import ReleasedJob, Why
+from wattloop.schedule.slurm.executor import releases_within_budget, stale_releases
 from wattloop.schedule.slurm.squeue import SlurmJob
+from wattloop.schedule.slurm.state import ReleasedJob, Why
 
 
 def opened(key: str, why: Why) -> ReleasedJob:
@@ -21,20 +21,20 @@ def test_starts_and_standbys_that_the_plan_lacks_are_taken_back() -> None:
         key: opened(key, why)
         for key, why in (("1", "start"), ("2", "standby"), ("3", "ran"), ("4", "pass"))
     }
-    assert no_longer_wanted(notes, {"1"}) == ["2"]
+    assert stale_releases(notes, {"1"}) == ["2"]
 
 
 def test_under_a_budget_nothing_starts_while_one_could_not_be_taken_back() -> None:
     """Job 2 began since we looked; jobs without GPUs pass all the same."""
     plan = [wanted("5", "start"), wanted("6", "standby"), wanted("7", "pass")]
     late = {"2": opened("2", "standby")}
-    kept = without_power_given_twice(plan, ["2"], late, 4_500.0)
+    kept = releases_within_budget(plan, ["2"], late, 4_500.0)
     assert [each.key for each, _ in kept] == ["7"]
 
 
 def test_what_was_taken_back_in_time_keeps_nobody_out() -> None:
     """Nor does anything without a budget."""
     plan = [wanted("5", "start"), wanted("7", "pass")]
-    assert without_power_given_twice(plan, ["2"], {}, 4_500.0) == plan
+    assert releases_within_budget(plan, ["2"], {}, 4_500.0) == plan
     late = {"2": opened("2", "standby")}
-    assert without_power_given_twice(plan, ["2"], late, math.inf) == plan
+    assert releases_within_budget(plan, ["2"], late, math.inf) == plan

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattloop.core.errors import SlurmError
+from wattloop.schedule.slurm.client import reservations_from, update_words
 from wattloop.schedule.slurm.nodes import nodes_from
-from wattloop.schedule.slurm.scontrol import reservations_from, update_words
-from wattloop.schedule.slurm.squeue import asked_gpus, expanded, format_notes, notes_in
+from wattloop.schedule.slurm.squeue import expand_nodes, format_notes, parse_gpus, parse_notes
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ from wattloop.schedule.slurm.squeue import asked_gpus, expanded, format_notes, n
 )
 def test_node_lists(text: str, names: list[str]) -> None:
     """Ranges, leading zeros, several brackets."""
-    assert expanded(text) == names
+    assert expand_nodes(text) == names
 
 
 @pytest.mark.parametrize("text", ["n[1-999999999]", "n[3-1]", "n[a-b]", "n[1-400]m[1-400]"])
 def test_node_lists_that_make_no_sense_or_too_many_are_refused(text: str) -> None:
     """Nobody's memory is spent on them."""
     with pytest.raises(SlurmError):
-        expanded(text)
+        expand_nodes(text)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_node_lists_that_make_no_sense_or_too_many_are_refused(text: str) -> Non
 )
 def test_gpus_in_a_gres(text: str, gpus: tuple[str, int]) -> None:
     """Type and count, other resources left out."""
-    assert tuple(asked_gpus(text)) == gpus
+    assert tuple(parse_gpus(text)) == gpus
 
 
 def test_a_node_that_takes_no_jobs_is_away() -> None:
@@ -79,7 +79,7 @@ def test_our_notes_leave_other_words_alone() -> None:
     text = format_notes("ticket 12", {"cap_w": 250.0})
     assert text == 'ticket 12 wattloop:{"cap_w":250.0}'
     text = format_notes(f"{text} vip", {"energy_j": 12.5})
-    assert notes_in(text) == {"cap_w": 250.0, "energy_j": 12.5}
+    assert parse_notes(text) == {"cap_w": 250.0, "energy_j": 12.5}
     assert text.startswith("ticket 12 vip ")
     assert format_notes(text, {"cap_w": None, "energy_j": None}) == "ticket 12 vip"
 
@@ -89,7 +89,7 @@ def test_any_admin_comment_can_be_noted_in(text: str) -> None:
     """What we wrote is read back, whatever was there; it is one line."""
     if "wattloop:" not in text:
         found = format_notes(text, {"cap_w": 250.0})
-        assert notes_in(found) == {"cap_w": 250.0}
+        assert parse_notes(found) == {"cap_w": 250.0}
         assert "\n" not in found
 
 

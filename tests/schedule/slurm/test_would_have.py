@@ -1,8 +1,8 @@
 """What a policy would have done, beside what Slurm did."""
 
 from wattloop.schedule.actions import Start
-from wattloop.schedule.slurm.observer import WouldHaveTable
-from wattloop.schedule.slurm.plan import Planner
+from wattloop.schedule.slurm.observer import DecisionTable
+from wattloop.schedule.slurm.planner import Planner
 
 from .live_world import NOW_S, job, seen, site, view
 from .test_live_view import Says
@@ -11,7 +11,7 @@ from .test_live_view import Says
 def test_both_decisions_stand_side_by_side() -> None:
     """The first time counts; jobs that began before anybody looked are left out."""
     place = site()
-    table = WouldHaveTable(place, sets_caps=False, since_s=NOW_S - 10)
+    table = DecisionTable(place, sets_caps=False, since_s=NOW_S - 10)
     waits = job("1", gpus=2, gpus_per_node=2)
     quick = job("2", "RUNNING", start_s=NOW_S - 1)
     old = job("3", "RUNNING", start_s=NOW_S - 30)

@@ -20,7 +20,7 @@ from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.core.user_code import user_path
 
 if TYPE_CHECKING:
-    from wattloop.fleet.delivery import DeliveryOptions, Progress
+    from wattloop.fleet.delivery import DeliveryOptions, DeliveryProgress
 
 
 ConfigFile = Annotated[
@@ -44,8 +44,7 @@ def run_command(
 ) -> None:
     """Measure this node, and attribute its energy to its jobs, until stopped."""
     from wattloop.core.config_file import load_settings
-    from wattloop.fleet.agent.agent_context import site_of
-    from wattloop.fleet.agent.config import load_agent_config
+    from wattloop.fleet.agent.config import agent_context, load_agent_config
     from wattloop.fleet.agent.service import Service
 
     check_target(json_file, "--json")
@@ -53,7 +52,7 @@ def run_command(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
     name = node_name(node)
-    service = Service(site_of(load_agent_config(config, name), name, load_settings()))
+    service = Service(agent_context(load_agent_config(config, name), name, load_settings()))
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         service.stop.set()
@@ -129,7 +128,7 @@ class _Watch:
         """Journals that wait, by the last answer of the server; None before the first."""
         self._stored = 0
 
-    def report(self, done: "Progress | str") -> None:
+    def report(self, done: "DeliveryProgress | str") -> None:
         """Record the result of a round, or its error."""
         if isinstance(done, str):
             say(f"wattloop: {done}")
@@ -144,19 +143,19 @@ class _Watch:
 
 def _deliver_once(
     options: "DeliveryOptions", watch: _Watch, stop: threading.Event, timeout_s: float
-) -> "Progress":
+) -> "DeliveryProgress":
     """Deliver in a thread: names that do not resolve and servers that do not answer cannot be
     interrupted, but this command ends.
 
     Raises:
         ServerAway: nothing has come further for `timeout_s`.
     """
-    from wattloop.fleet.delivery import Progress, deliver
+    from wattloop.fleet.delivery import DeliveryProgress, deliver
     from wattloop.fleet.delivery.client import ServerUnavailable
 
     waiting = len(list(options.folder.glob("*.journal")))
     say(f"wattloop: {waiting} journal(s) in {options.folder} for {options.url}")
-    found: list[Progress | BaseException] = []
+    found: list[DeliveryProgress | BaseException] = []
 
     def work() -> None:
         try:
@@ -172,7 +171,7 @@ def _deliver_once(
             stop.set()
             raise ServerUnavailable(_stalled(options, watch.left, timeout_s))
     thread.join(timeout_s)
-    outcome = found[0] if found else Progress()
+    outcome = found[0] if found else DeliveryProgress()
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
@@ -254,7 +253,7 @@ def status_command(
 
 
 def _status(folder: Path, node: str) -> dict[str, Any]:
-    from wattloop.fleet.agent.resume import STATE_FILE, STATUS_FILE, load_state
+    from wattloop.fleet.agent.node_attribution import STATE_FILE, STATUS_FILE, load_state
     from wattloop.fleet.delivery.status import status_from_file
 
     state, reason = load_state(folder / STATE_FILE)

@@ -9,12 +9,18 @@ from collections.abc import Callable
 from wattloop.control.daemon.job_gpus import JobGpus
 from wattloop.core.records import Gap
 from wattloop.core.results import RunStatus
-from wattloop.fleet.agent.agent_context import AgentContext
-from wattloop.fleet.agent.energy_sharing import EnergySharing
-from wattloop.fleet.agent.event_queue import EventQueue, JobEvent
-from wattloop.fleet.agent.job_run import JobRun
-from wattloop.fleet.agent.resume import STATE_FILE, load_state, resumed, save_state, to_keep
-from wattloop.fleet.agent.slow_calls import SlowCalls
+from wattloop.fleet.agent.config import AgentContext
+from wattloop.fleet.agent.job_caps import JobSetupThread
+from wattloop.fleet.agent.job_events import EventQueue, JobEvent
+from wattloop.fleet.agent.node_attribution import (
+    STATE_FILE,
+    NodeAttribution,
+    agent_state,
+    load_state,
+    resume,
+    save_state,
+)
+from wattloop.fleet.agent.open_runs import OpenRun
 
 LOOK_S = 0.05
 """How often the folder of events is looked at: a few microseconds each time."""
@@ -24,7 +30,6 @@ HOLD_S = 5.0
 """How long the end of a run waits for a sensor that is silent."""
 LATE_S = 1.0
 FAULT_PAUSE_S = 1.0
-
 _log = logging.getLogger("wattloop.agent")
 
 
@@ -36,9 +41,9 @@ class Agent:
         self.faults: list[str] = []
         """What an operator should know, the last ones."""
         self.arrivals = EventQueue(site, self.fault)
-        self.sharing = EnergySharing(site)
+        self.sharing = NodeAttribution(site)
         self.book = self.sharing.book
-        self.desk = SlowCalls(site.config, site.folder)
+        self.desk = JobSetupThread(site.config, site.folder)
         self.on_run_ended: Callable[[], None] | None = None
         self.on_step: Callable[[], None] | None = None
         self.sharing.sensors.on_gap = self._gap
@@ -55,7 +60,7 @@ class Agent:
         self.sharing.read()
         if state is not None:
             self.arrivals.remember(state.handled)
-        resumed(self.sharing, state)
+        resume(self.sharing, state)
         self.desk.start()
         for plan in self.book.running():
             self.desk.job_began(plan.run_id, plan.job, plan.uid, plan.gpus)
@@ -163,7 +168,7 @@ class Agent:
         self._tell_jobs()  # before its prolog goes on: the job may ask for its GPUs at once
         self.desk.job_began(plan.run_id, plan.job, plan.uid, plan.gpus)
 
-    def _ended(self, run: JobRun, time_s: float) -> None:
+    def _ended(self, run: OpenRun, time_s: float) -> None:
         run.plan.ended_s = time_s
         self.desk.job_ended(run.plan.job)
         self._tell_jobs()
@@ -181,7 +186,7 @@ class Agent:
 
     def _save_state(self) -> bool:
         """Save the state before anything else is written: it is never behind the journals."""
-        state = to_keep(self.sharing, self.arrivals.handled)
+        state = agent_state(self.sharing, self.arrivals.handled)
         try:
             save_state(self.site.folder / STATE_FILE, state)
         except OSError as error:
@@ -228,7 +233,7 @@ class Agent:
         fresh.first_row(self.sharing.account_of(fresh))
         return True
 
-    def _close(self, run: JobRun, end_s: float, now_s: float, status: RunStatus) -> None:
+    def _close(self, run: OpenRun, end_s: float, now_s: float, status: RunStatus) -> None:
         sharing = self.sharing
         account = sharing.account_of(run)
         run.row(end_s, account, sharing.gaps([d.name for d in run.feed.domains], end_s))

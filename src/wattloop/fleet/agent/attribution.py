@@ -22,11 +22,7 @@ from wattloop.core.results import non_overlapping
 # it. The rest is recorded as unattributed, so that the parts add up to the node.
 
 UNATTRIBUTED = ""
-
-
 """The share that no job used."""
-
-
 SHARED = frozenset({Scope.CPU, Scope.DRAM})
 
 
@@ -209,14 +205,8 @@ def _leave_rest(
 # unattributed.
 
 REMEMBER_S = 900.0
-
-
 """How long it is known who was there, for domains that fell silent."""
-
-
 Take = Callable[[str, float], float]
-
-
 Readable = Callable[[str, float], bool]
 
 

@@ -17,8 +17,6 @@ from wattloop.hardware.host import Host
 # to one of another user.
 
 TICKS_PER_S = 100.0
-
-
 ENVIRONMENT_B = 65_536
 
 
@@ -104,11 +102,7 @@ class ProcessTimes:
 
 
 """USER_HZ, the same on every Linux that we know."""
-
-
 BUSY_FIELDS = (0, 1, 2, 5, 6)
-
-
 """user, nice, system, irq, softirq of /proc/stat; idle, iowait and stolen time are no work."""
 
 

@@ -94,17 +94,9 @@ def _number(name: str) -> int:
 # (`tampered`).
 
 ASK_S = 5.0
-
-
 LONGEST = 200
-
-
 MARK = "wattloop:"
-
-
 ADMIN = "AdminComment="
-
-
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -131,11 +123,7 @@ COLUMNS = (
     *(("project", "Account", 64), ("name", "Name", 256), ("comment", "Comment", 1100)),
     *(("workdir", "WorkDir", 1024), ("command", "Command", 1024), ("network", "Network", 256)),
 )
-
-
 _FACTS = ("array_job", "array_task", "nodes", "user", "partition", "project", "name")
-
-
 _NOTHING = {"", "(null)", "N/A"}
 
 
@@ -173,7 +161,7 @@ def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFac
         written = "" if reason else written
     if written is None:
         return JobFacts(facts, low_power=low_power, tampered=True), ""
-    return JobFacts(facts, marked(written), low_power), reason
+    return JobFacts(facts, read_mark(written), low_power), reason
 
 
 def jobs_on_node(node: str, folder: str = "") -> set[str] | None:
@@ -183,7 +171,7 @@ def jobs_on_node(node: str, folder: str = "") -> set[str] | None:
     return None if reason else set(listed.split())
 
 
-def cpus_of_node(node: str, folder: str = "") -> int | None:
+def slurm_cpus(node: str, folder: str = "") -> int | None:
     """Return the CPUs that Slurm allocates on a node, which may be fewer than it has."""
     listed, _ = _asked(folder, "sinfo", "-h", "-N", "-n", node, "-o", "%c")
     first = (listed.split() or [""])[0]
@@ -208,7 +196,7 @@ def admin_comment(shown: str, words: Sequence[str]) -> str | None:
     return found[0].strip() if genuine else ""
 
 
-def marked(text: str) -> dict[str, Any]:
+def read_mark(text: str) -> dict[str, Any]:
     """Return the object after our mark in AdminComment."""
     begin = text.find(MARK + "{")
     if begin < 0:
@@ -249,7 +237,7 @@ def cpus_on_node(counts: str, nodes: str, node: str) -> int | None:
     return listed[names.index(node)] if node in names and len(names) == len(listed) else None
 
 
-def facts_of_event(facts: Mapping[str, str], *, cluster: str, node: str) -> dict[str, str]:
+def event_facts(facts: Mapping[str, str], *, cluster: str, node: str) -> dict[str, str]:
     """Return the facts of a prolog's event, by the names of `measure.job`."""
     named = {
         "scheduler": "slurm",

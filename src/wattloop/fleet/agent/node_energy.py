@@ -18,14 +18,8 @@ from wattloop.meters.base import Context, Meter, Reading
 from wattloop.meters.registry import detect
 
 SLACK_S = 0.25
-
-
 """A reading may be stamped this late on a busy machine."""
-
-
 BELIEVED_AFTER = 3
-
-
 """A counter that jumped and continues from there was reset; the jump is not counted."""
 
 
@@ -103,7 +97,7 @@ class PlausibleMeter(Meter):
         return self._refused[i] >= BELIEVED_AFTER
 
 
-def goes_on(domain: Domain, kept: Mapping[str, Any], raw_j: float, read_s: float) -> bool:
+def continues_counter(domain: Domain, kept: Mapping[str, Any], raw_j: float, read_s: float) -> bool:
     """Return True when a counter's reading continues the earlier one."""
     if math.isnan(raw_j):
         return False
@@ -116,14 +110,8 @@ def goes_on(domain: Domain, kept: Mapping[str, Any], raw_j: float, read_s: float
 
 
 OWN_ZERO = frozenset({"perf", "estimate", "virtual-node"})
-
-
 """Meters that count from the moment a process opened them: a restart begins at zero."""
-
-
 GapListener = Callable[[float, str, Gap], None]
-
-
 LONGEST_LAG_S, SHORTEST_LAG_S = 0.25, 0.02
 
 
@@ -287,7 +275,7 @@ class NodeSensors:
             track = None if channel is None else _counter(channel)
             if channel is None or track is None or channel.feed.meter.name != kept["meter"]:
                 continue
-            if not goes_on(channel.domain, kept, track.last_raw_j, track.last_read_s):
+            if not continues_counter(channel.domain, kept, track.last_raw_j, track.last_read_s):
                 continue
             before_j = kept["raw_j"] - kept["pending_j"]
             if before_j < 0 and channel.domain.wrap_j is not None:

@@ -14,11 +14,11 @@ from wattloop.control.daemon.trusted_file import check_folder
 from wattloop.core.errors import ConfigError, StoreError
 from wattloop.core.records import Provenance
 from wattloop.fleet.agent.agent import Agent
-from wattloop.fleet.agent.agent_context import AgentContext
-from wattloop.fleet.agent.missing_epilogs import MissingEpilogs
-from wattloop.fleet.agent.resume import STATUS_FILE
+from wattloop.fleet.agent.config import AgentContext
+from wattloop.fleet.agent.job_events import MissingEpilogs
+from wattloop.fleet.agent.node_attribution import STATUS_FILE
 from wattloop.fleet.delivery.client import DeliveryOptions
-from wattloop.fleet.delivery.sender_loop import Delivery
+from wattloop.fleet.delivery.sender import Delivery
 from wattloop.fleet.delivery.status import NodeStatus, write_status
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
@@ -26,7 +26,6 @@ from wattloop.store.journal_import import import_journal
 from wattloop.version import __version__
 
 FOLD_AGAIN_S = 60.0
-
 _log = logging.getLogger("wattloop.agent")
 
 

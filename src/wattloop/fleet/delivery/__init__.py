@@ -5,15 +5,14 @@ there. A journal is deleted when the server says that its run is in the store, a
 """
 
 from wattloop.fleet.delivery.client import DeliveryOptions
-from wattloop.fleet.delivery.sender import Progress
-from wattloop.fleet.delivery.sender_loop import Delivery, deliver
+from wattloop.fleet.delivery.sender import Delivery, DeliveryProgress, deliver
 from wattloop.fleet.delivery.status import NodeStatus, status_from_file, write_status
 
 __all__ = [
     "Delivery",
     "DeliveryOptions",
+    "DeliveryProgress",
     "NodeStatus",
-    "Progress",
     "deliver",
     "status_from_file",
     "write_status",

@@ -36,7 +36,7 @@ class Piece(NamedTuple):
         return not self.data and not self.final
 
 
-class Taken(NamedTuple):
+class PieceResult(NamedTuple):
     """The server's answer to a piece.
 
     Attributes:
@@ -76,7 +76,7 @@ def unpack_batch(body: bytes) -> tuple[float | None, Any, list[Piece]]:
     line, _, rest = body.partition(b"\n")
     try:
         head = json.loads(line)
-        wall_s = clock_of(head["wall_s"])
+        wall_s = parse_clock(head["wall_s"])
         status, rows = head.get("status"), head["pieces"]
         shapes = [
             (str(run_id), int(offset), int(length), final is True, restart is True)
@@ -97,7 +97,7 @@ def unpack_batch(body: bytes) -> tuple[float | None, Any, list[Piece]]:
     return wall_s, status, pieces
 
 
-def clock_of(value: Any) -> float | None:
+def parse_clock(value: Any) -> float | None:
     """Return a sender's wall-clock time; None without one.
 
     Raises:

@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 from wattloop.core.errors import ConfigError, WattloopError
 
 NODE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
-
-
 """What a node may be called: as hosts are."""
 
 
@@ -82,11 +80,7 @@ class DeliveryOptions:
 
 
 AWAY = frozenset((408, 425, 429, 500, 502, 503, 504, 507))
-
-
 LONGEST_RETRY_S = 600.0
-
-
 LARGEST_ANSWER_B = 4 * 1024 * 1024
 
 

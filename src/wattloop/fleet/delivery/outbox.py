@@ -1,14 +1,27 @@
-"""The folder of journals that wait for delivery: finished, growing, and refused ones."""
+"""Folder of journals that wait for delivery, and its limit on disk."""
 
+import os
 import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.ingest.incoming import TAIL_B
 from wattloop.store.ingest.uploads import LARGEST_PIECE_B
-from wattloop.store.journal import frames_in, journal_is_live, lock_journal
+from wattloop.store.journal import (
+    END,
+    EVENT,
+    HEADER,
+    SAMPLES,
+    frames_in,
+    journal_is_live,
+    json_frame,
+    lock_journal,
+    pack_frame,
+    read_journal,
+)
 
 DIED = ".died"
 """Suffix of a journal whose writer has crashed; no agent may continue it."""
@@ -17,7 +30,7 @@ SUFFIXES = (".journal", DIED, THINNED)
 REFUSED = "refused"
 
 
-class Waiting(NamedTuple):
+class QueuedJournal(NamedTuple):
     """A journal that is not stored yet."""
 
     run_id: str
@@ -42,7 +55,7 @@ class Waiting(NamedTuple):
         """Return the seconds since the last write."""
         return time.time() - self.path.stat().st_mtime
 
-    def close(self) -> "Waiting":
+    def close(self) -> "QueuedJournal":
         """Mark the journal as crashed: from now on an agent begins a new run instead."""
         target = self.path.with_suffix(DIED)
         with lock_journal(self.path) as refusal:
@@ -87,9 +100,9 @@ class Outbox:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[QueuedJournal]:
         """Return journals, oldest first: run identifiers sort by their beginning."""
-        found: dict[str, Waiting] = {}
+        found: dict[str, QueuedJournal] = {}
         for path in sorted(self._files(), key=lambda p: (p.stem, SUFFIXES.index(p.suffix))):
             try:
                 size_b = path.stat().st_size
@@ -97,7 +110,7 @@ class Outbox:
                 continue
             if size_b:
                 # of several, `.thinned` sorts last and is the one that counts
-                found[path.stem] = Waiting(path.stem, path, size_b)
+                found[path.stem] = QueuedJournal(path.stem, path, size_b)
         return list(found.values())
 
     def remove(self, run_id: str) -> None:
@@ -105,7 +118,7 @@ class Outbox:
         for suffix in SUFFIXES:
             (self.folder / f"{run_id}{suffix}").unlink(missing_ok=True)
 
-    def set_aside(self, waiting: Waiting, reason: str) -> Path:
+    def set_aside(self, waiting: QueuedJournal, reason: str) -> Path:
         """Move a journal that the server refuses for good aside, for inspection."""
         aside = self.folder / REFUSED
         aside.mkdir(exist_ok=True)
@@ -129,3 +142,97 @@ def _last_end(data: bytes) -> int:
     for _, _, end in frames_in(data):  # noqa: B007 - the last one counts
         pass
     return end
+
+
+# Limit of journals on disk, and the order in which they are dropped.
+#
+# 1. journals that the server refused, oldest first;
+# 2. samples of finished runs, oldest first: header, events and the energy by domain stay;
+# 3. whole finished runs, oldest first, when even that is too much.
+#
+# Journals that grow are never touched: a day of ten domains at 1 Hz is 8 MB.
+
+SMALL_B = 4_096
+"""Of less than that, samples are not the bulk."""
+NOTE = "its samples were dropped on the node to make room while the server was away"
+
+
+class DroppedJournals(NamedTuple):
+    """Data that were dropped."""
+
+    refused: int = 0
+    thinned: int = 0
+    lost: int = 0
+
+
+def make_room(outbox: Outbox, limit_b: int, idle_s: float = 600.0) -> DroppedJournals:
+    """Drop the least valuable data until at most `limit_b` wait.
+
+    Journals written to within `idle_s` are left alone: an agent may continue them.
+    """
+    waiting = outbox.waiting()
+    aside = outbox.refused()
+    used_b = sum(one.size_b for one in waiting) + sum(path.stat().st_size for path in aside)
+    if used_b <= limit_b:
+        return DroppedJournals()
+    refused = thinned = lost = 0
+    for path in aside:
+        if used_b <= limit_b:
+            break
+        used_b -= path.stat().st_size
+        path.unlink(missing_ok=True)
+        refused += 1
+    finished = [
+        one for one in waiting if one.is_closed or (one.idle_s() > idle_s and not one.is_growing())
+    ]
+    for one in finished:
+        if used_b <= limit_b:
+            break
+        if not one.is_thinned and one.size_b > SMALL_B:
+            used_b -= one.size_b - thin(one).stat().st_size
+            thinned += 1
+    for one in finished:
+        if used_b <= limit_b:
+            break
+        used_b -= _size_b(one)
+        outbox.remove(one.run_id)
+        lost += 1
+    return DroppedJournals(refused, thinned, lost)
+
+
+def thin(waiting: QueuedJournal) -> Path:
+    """The same run without its samples, which are the bulk of it; killed at any moment, one of
+    both files is whole.
+    """
+    target = waiting.path.with_suffix(THINNED)
+    fresh = target.with_name(f".{target.name}")
+    with fresh.open("wb") as file:
+        file.write(_without_samples(waiting.path))
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(target)
+    waiting.path.unlink(missing_ok=True)
+    return target
+
+
+def _without_samples(path: Path) -> bytes:
+    kept, ended = [], False
+    for kind, payload, _ in frames_in(path.read_bytes()):
+        if kind == END:
+            ended = True
+            kept.append(json_frame(EVENT, {"type": "note", "text": NOTE}))
+        if kind != SAMPLES:
+            kept.append(pack_frame(kind, payload))
+        if kind == HEADER and not ended and len(kept) > 1:
+            break  # a second header: not ours
+    journal = None if ended else read_journal(path)
+    if journal is not None:
+        # its writer died: the energy of what it read is worked out while the samples are there
+        kept.append(json_frame(EVENT, {"type": "note", "text": NOTE}))
+        kept.append(json_frame(END, finalize_orphaned_run(journal)))
+    return b"".join(kept)
+
+
+def _size_b(waiting: QueuedJournal) -> int:
+    path = waiting.path.with_suffix(THINNED)
+    return path.stat().st_size if path.exists() else waiting.size_b

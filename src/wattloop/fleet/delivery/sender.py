@@ -1,24 +1,34 @@
-"""One round of delivery: send new bytes, delete journals that the server has stored."""
+"""Delivery of journals: rounds that send new bytes, with back-off while the server is away."""
 
+import fcntl
 import logging
+import random
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from wattloop.fleet.delivery.batch import MOST_PIECES, Piece, Taken, pack_batch
-from wattloop.fleet.delivery.client import DeliveryClient, DeliveryOptions, ServerUnavailable
-from wattloop.fleet.delivery.outbox import Outbox, Waiting
+from wattloop.core.errors import ConfigError
+from wattloop.fleet.delivery.batch import MOST_PIECES, Piece, PieceResult, pack_batch
+from wattloop.fleet.delivery.client import (
+    DeliveryClient,
+    DeliveryOptions,
+    ServerRefuses,
+    ServerUnavailable,
+)
+from wattloop.fleet.delivery.outbox import DroppedJournals, Outbox, QueuedJournal, make_room
 from wattloop.fleet.delivery.status import NodeStatus
 
 PIECE_B = 1024 * 1024
 BATCH_B = 2 * 1024 * 1024
 ASK_AGAIN_S, ASK_AGAIN_AT_MOST_S = 1.0, 60.0
-
 _log = logging.getLogger("wattloop.delivery")
 
 
-class Progress(NamedTuple):
+class DeliveryProgress(NamedTuple):
     """Result of a round.
 
     Attributes:
@@ -55,7 +65,7 @@ class Sender:
         """Complete at the server but not in its store, or refused: when to ask again, the pause."""
         self._differing: set[str] = set()
 
-    def round(self, status: Callable[[], NodeStatus | None] | None = None) -> Progress:
+    def round(self, status: Callable[[], NodeStatus | None] | None = None) -> DeliveryProgress:
         """Send new data, once through the folder or as much as fits a request.
 
         Raises:
@@ -69,7 +79,7 @@ class Sender:
         pieces, more = self._pieces(waiting)
         said = None if status is None else status()
         if not pieces and said is None:
-            return Progress(left=len(waiting))
+            return DeliveryProgress(left=len(waiting))
         body = pack_batch(time.time(), None if said is None else said.to_dict(), pieces)
         answers = _answers(self._link.post(self._path, body), pieces)
         sent_b = stored = refused = 0
@@ -80,12 +90,12 @@ class Sender:
             refused += outcome.refused
             more = more or outcome.more
         left = len(waiting) - stored - refused
-        return Progress(sent_b, stored, refused, left, more)
+        return DeliveryProgress(sent_b, stored, refused, left, more)
 
     def close(self) -> None:
         self._link.close()
 
-    def _pieces(self, waiting: list[Waiting]) -> tuple[list[Piece], bool]:
+    def _pieces(self, waiting: list[QueuedJournal]) -> tuple[list[Piece], bool]:
         """Return the pieces of this round, and whether more are left."""
         pieces: list[Piece] = []
         room_b, now_s = BATCH_B, time.monotonic()
@@ -98,7 +108,7 @@ class Sender:
                 room_b -= len(piece.data)
         return pieces, False
 
-    def _piece(self, one: Waiting, most_b: int, now_s: float) -> Piece | None:
+    def _piece(self, one: QueuedJournal, most_b: int, now_s: float) -> Piece | None:
         name = one.path.name
         if name in self._paused:
             return Piece(one.run_id, 0) if now_s >= self._paused[name][0] else None
@@ -114,7 +124,7 @@ class Sender:
         restart = offset == 0 and (one.is_thinned or name in self._differing)
         return Piece(one.run_id, offset, data, final, restart)
 
-    def _close_if_left(self, one: Waiting) -> None:
+    def _close_if_left(self, one: QueuedJournal) -> None:
         """Close a journal that is sent completely, has no end and was not written for a while."""
         try:
             if one.idle_s() > self.options.final_after_s and not one.is_growing():
@@ -122,23 +132,23 @@ class Sender:
         except FileNotFoundError:
             pass
 
-    def _settle(self, one: Waiting, piece: Piece, answer: Taken) -> Progress:
+    def _settle(self, one: QueuedJournal, piece: Piece, answer: PieceResult) -> DeliveryProgress:
         name = one.path.name
         if answer.refused and one.is_growing():
             self._pause(name)  # its writer goes on; asked again, at its end at the latest
-            return Progress()
+            return DeliveryProgress()
         if answer.refused:
             aside = self.outbox.set_aside(one, answer.refused)
             _log.error("%s: refused by the server: %s; kept as %s", name, answer.refused, aside)
-            return Progress(refused=1)
+            return DeliveryProgress(refused=1)
         if answer.ended:
             if one.is_growing():
-                return Progress()
+                return DeliveryProgress()
             self.outbox.remove(one.run_id)
-            return Progress(sent_b=len(piece.data), stored=1)
+            return DeliveryProgress(sent_b=len(piece.data), stored=1)
         if answer.complete:
             self._pause(name)  # it is safe there, and comes into the store when that is back
-            return Progress(sent_b=len(piece.data))
+            return DeliveryProgress(sent_b=len(piece.data))
         self._paused.pop(name, None)
         self._offsets[name] = answer.offset
         if answer.tail is not None and not one.has_tail(answer.offset, answer.tail):
@@ -148,7 +158,9 @@ class Sender:
         elif answer.offset:
             self._differing.discard(name)
         sent_b = min(max(0, answer.offset - piece.offset), len(piece.data))
-        return Progress(sent_b=sent_b, more=self._offsets[name] < one.size_b and bool(sent_b))
+        return DeliveryProgress(
+            sent_b=sent_b, more=self._offsets[name] < one.size_b and bool(sent_b)
+        )
 
     def _pause(self, name: str) -> None:
         _, pause_s = self._paused.get(name, (0.0, ASK_AGAIN_S / 2))
@@ -156,11 +168,11 @@ class Sender:
         self._paused[name] = (time.monotonic() + pause_s, pause_s)
 
 
-def _answers(said: Any, pieces: list[Piece]) -> list[Taken]:
+def _answers(said: Any, pieces: list[Piece]) -> list[PieceResult]:
     """Return the server's answers, one for each piece."""
     try:
         found = [
-            Taken(
+            PieceResult(
                 str(a["run_id"]),
                 int(a["offset"]),
                 bool(a["ended"]),
@@ -177,3 +189,188 @@ def _answers(said: Any, pieces: list[Piece]) -> list[Taken]:
     if [taken.run_id for taken in found] != [piece.run_id for piece in pieces]:
         raise ServerUnavailable("the server answers something else than was asked")
     return found
+
+
+LONGEST_PAUSE_S = 60.0
+BETWEEN_BATCHES_S = 0.02
+ROOM_EVERY_S = 30.0
+LOCK = ".delivery.lock"
+Status = Callable[[], NodeStatus | None]
+
+
+def deliver(
+    options: DeliveryOptions,
+    status: Status | None = None,
+    *,
+    once: bool = False,
+    stop: threading.Event | None = None,
+    report: Callable[[DeliveryProgress | str], None] | None = None,
+) -> DeliveryProgress:
+    """Send until `stop` is set; with `once`, until only growing journals wait.
+
+    Args:
+        options: from where to where.
+        status: what the node says of itself, asked before each request.
+        once: for a person or a shutdown script: end when all is sent, or raise when it cannot be.
+        stop: set by the caller to end the loop.
+        report: told of each round, and of each fault in words.
+
+    Raises:
+        ConfigError: another process sends this folder, or there is none.
+        ServerAway, ServerRefuses: with `once`, when the server cannot be had.
+    """
+    stop = threading.Event() if stop is None else stop
+    report = (lambda _: None) if report is None else report
+    total = DeliveryProgress()
+    with _alone(options.folder):
+        sender = Sender(options)
+        try:
+            pace = _Pace(options.every_s)
+            roomy_s = 0.0
+            while not stop.is_set():
+                if time.monotonic() >= roomy_s:
+                    made = make_room(sender.outbox, options.limit_b, options.final_after_s)
+                    _say(made, options, report)
+                    roomy_s = time.monotonic() + ROOM_EVERY_S
+                try:
+                    done = sender.round(status)
+                except (ServerUnavailable, ServerRefuses, ConfigError, OSError) as error:
+                    if once:
+                        raise
+                    if pace.failed(error):
+                        _log.warning("%s", error)
+                        report(str(error))
+                else:
+                    report(done)
+                    pace.went(done)
+                    total = DeliveryProgress(
+                        total.sent_b + done.sent_b,
+                        total.stored + done.stored,
+                        total.refused + done.refused,
+                        done.left,
+                    )
+                    if once and _all_sent(sender, done):
+                        return total
+                stop.wait(pace.pause_s())
+        finally:
+            sender.close()
+    return total
+
+
+class Delivery:
+    """The delivery loop as a thread of the agent.
+
+    Args:
+        options: from where to where.
+        status: what the node says of itself, asked before each request.
+    """
+
+    def __init__(self, options: DeliveryOptions, status: Status | None = None) -> None:
+        self._options = options
+        self._status = status
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.fault = ""
+        """Why nothing goes out now; empty when it does."""
+        self.last: DeliveryProgress | None = None
+        """What the last round achieved."""
+
+    def start(self) -> None:
+        """Start the thread; later errors are logged, and `fault` is the last one."""
+        self._thread = threading.Thread(target=self._run, name="wattloop-delivery", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Stop after the current round; unsent data wait on disk."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            self._thread = None
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                deliver(self._options, self._status, stop=self._stop, report=self._told)
+            except Exception as error:  # noqa: BLE001 - measuring must go on whatever happens here
+                self.fault = f"{type(error).__name__}: {error}"
+                _log.exception("delivery: failed; tried again in a minute")
+                self._stop.wait(LONGEST_PAUSE_S)
+
+    def _told(self, said: DeliveryProgress | str) -> None:
+        if isinstance(said, str):
+            self.fault = said
+        else:
+            self.fault, self.last = "", said
+
+
+class _Pace:
+    """Delay until the next attempt: short while data waits, doubling while no server answers."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._failures = 0
+        self._retry_s = 0.0
+        self._more = False
+        self._said = ""
+        self._next_s = time.monotonic()
+
+    def went(self, done: DeliveryProgress) -> None:
+        if self._failures:
+            _log.warning("delivery: goes on after %d failures", self._failures)
+        self._failures, self._retry_s, self._said = 0, 0.0, ""
+        self._more = done.more
+
+    def failed(self, error: Exception) -> bool:
+        """Return True when an error is worth a log line: the first of its kind, then 1 in 100."""
+        self._failures += 1
+        self._retry_s = getattr(error, "retry_s", 0.0)
+        if isinstance(error, ServerRefuses | ConfigError):
+            self._retry_s = LONGEST_PAUSE_S  # a person must do something
+        said, self._said = self._said, str(error)
+        return said != self._said or self._failures % 100 == 0
+
+    def pause_s(self) -> float:
+        if self._failures:
+            pause_s = min(self._every_s * 2.0 ** min(self._failures, 10), LONGEST_PAUSE_S)
+            # two hundred nodes shall not come back in the same second
+            return max(self._retry_s, pause_s) * random.uniform(0.5, 1.0)
+        if self._more:
+            self._next_s = time.monotonic()
+            return BETWEEN_BATCHES_S
+        now_s = time.monotonic()
+        self._next_s = max(self._next_s + self._every_s, now_s)
+        return self._next_s - now_s
+
+
+def _all_sent(sender: Sender, done: DeliveryProgress) -> bool:
+    return not done.more and all(one.is_growing() for one in sender.outbox.waiting())
+
+
+def _say(
+    made: DroppedJournals,
+    options: DeliveryOptions,
+    report: Callable[[DeliveryProgress | str], None],
+) -> None:
+    if made == DroppedJournals():
+        return
+    said = (
+        f"{options.folder}: more than {options.limit_b} bytes wait for {options.url}: deleted "
+        f"{made.refused} refused journals, the samples of {made.thinned} runs, {made.lost} runs"
+    )
+    (_log.error if made.lost else _log.warning)("%s", said)
+    report(said)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Lock the folder: two senders would do everything twice."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder of journals")
+    with (folder / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{folder}: another process delivers it already") from None
+        except OSError:
+            pass  # a file system without locks
+        yield

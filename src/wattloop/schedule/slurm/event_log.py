@@ -14,14 +14,8 @@ from wattloop.core.errors import ConfigError
 from wattloop.schedule.slurm.squeue import SlurmJob
 
 REPEAT_S = 60.0
-
-
 """Time for which the same message about the same job is not repeated."""
-
-
 MOST_REMEMBERED = 10_000
-
-
 LONGEST = 500
 
 

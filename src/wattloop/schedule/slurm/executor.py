@@ -9,19 +9,16 @@ from typing import Any
 from wattloop.core.errors import SlurmAway, SlurmError
 from wattloop.schedule.engine.machines import Nodes
 from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.slurm.client import SlurmClient, update_words
 from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
 from wattloop.schedule.slurm.managed_cluster import ManagedCluster
-from wattloop.schedule.slurm.plan import Planned, PlannedStart
-from wattloop.schedule.slurm.released_job import ReleasedJob, Why
+from wattloop.schedule.slurm.planner import PlannedRound, PlannedStart
 from wattloop.schedule.slurm.reservation_gate import ReservationGate
-from wattloop.schedule.slurm.scontrol import SlurmClient, update_words
 from wattloop.schedule.slurm.squeue import SlurmJob, format_notes
-from wattloop.schedule.slurm.state import DriverState
-from wattloop.schedule.slurm.view import LiveView, Snapshot
+from wattloop.schedule.slurm.state import DriverState, ReleasedJob, Why
+from wattloop.schedule.slurm.view import SlurmView, Snapshot
 
 FIRST_S = 30.0
-
-
 MOST_S = 600.0
 
 
@@ -55,8 +52,8 @@ class BackOff:
             del self._times[gone]
 
 
-def wanted_start(
-    live: LiveView,
+def planned_release(
+    live: SlurmView,
     site: ManagedCluster,
     planned: PlannedStart,
     why: Why,
@@ -103,7 +100,7 @@ def wanted_start(
     )
 
 
-def open_fields(
+def release_fields(
     wanted: ReleasedJob, job: SlurmJob, gate_name: str, before: ReleasedJob | None
 ) -> dict[str, str]:
     """Return the fields to change to release a job; empty when nothing has to change."""
@@ -123,7 +120,7 @@ def open_fields(
     return fields
 
 
-def undo_fields(wanted: ReleasedJob, job: SlurmJob) -> dict[str, str]:
+def restore_fields(wanted: ReleasedJob, job: SlurmJob) -> dict[str, str]:
     """Return the fields to restore if a released job does not start."""
     undo = {}
     if wanted.nodes:
@@ -144,14 +141,14 @@ def _names(site: ManagedCluster, nodes: Nodes) -> tuple[str, ...]:
 Wanted = tuple[ReleasedJob, SlurmJob]
 
 
-def no_longer_wanted(opened: Mapping[str, ReleasedJob], kept: Collection[str]) -> list[str]:
+def stale_releases(opened: Mapping[str, ReleasedJob], kept: Collection[str]) -> list[str]:
     """Return the keys of earlier releases that this round's plan no longer contains."""
     return [
         key for key, each in opened.items() if each.why in ("standby", "start") and key not in kept
     ]
 
 
-def without_power_given_twice(
+def releases_within_budget(
     wanted: Sequence[Wanted],
     stale: Collection[str],
     opened: Mapping[str, ReleasedJob],
@@ -174,8 +171,6 @@ def without_power_given_twice(
 
 
 SOON = "now+3seconds"
-
-
 """Delay after which a requeued job may start again.
 
 Slurm's own delay is two minutes. A start in the second in which Slurm revokes the old start on a
@@ -218,11 +213,11 @@ class PlanExecutor:
         known = set(self._state.opened)
         for each, job in wanted:
             before = self._state.opened.get(each.key)
-            fields = open_fields(each, job, self._gate_name, before)
+            fields = release_fields(each, job, self._gate_name, before)
             if fields:
                 changes.setdefault(tuple(fields.items()), []).append((each, job))
                 # Restore to the values before the driver's first change.
-                undo = {**undo_fields(each, job), **(before.undo if before is not None else {})}
+                undo = {**restore_fields(each, job), **(before.undo if before is not None else {})}
                 self._state.opened[each.key] = replace(each, undo=undo)
             elif before is not None and before.why != each.why:  # no change in Slurm
                 self._state.opened[each.key] = replace(before, why=each.why, at_s=each.at_s)
@@ -356,7 +351,7 @@ class RoundExecutor:
 
     def carry_out(
         self,
-        found: Planned,
+        found: PlannedRound,
         snapshot: Snapshot,
         site: ManagedCluster,
         now_s: float,
@@ -377,11 +372,11 @@ class RoundExecutor:
         ]
         kept = {each.key for each, _ in wanted}
         kept.update(live.jobs[number].key for number in live.coming)
-        stale = no_longer_wanted(self._state.opened, kept)
+        stale = stale_releases(self._state.opened, kept)
         if stale:
             self._carrying_out.close(stale, snapshot.by_key)
             budget_w = site.budget_w.at(now_s)
-            wanted = without_power_given_twice(wanted, stale, self._state.opened, budget_w)
+            wanted = releases_within_budget(wanted, stale, self._state.opened, budget_w)
         self._open(wanted, now_s, report)
         for job, option in plan.recaps:
             cap_w = float(live.view.queue.options(job).cap_w[option])
@@ -407,7 +402,9 @@ class RoundExecutor:
         report.starts = [each.key for each, _ in wanted if each.why == "start"]
         report.standby = [each.key for each, _ in wanted if each.why == "standby"]
 
-    def _wanted(self, found: Planned, site: ManagedCluster) -> list[tuple[ReleasedJob, SlurmJob]]:
+    def _wanted(
+        self, found: PlannedRound, site: ManagedCluster
+    ) -> list[tuple[ReleasedJob, SlurmJob]]:
         """Return the plan's starts and standbys. A job just requeued starts in the next round."""
         starts: list[tuple[Why, PlannedStart]] = [
             *(("start", each) for each in found.plan.starts),
@@ -417,7 +414,7 @@ class RoundExecutor:
         for why, each in starts:
             job = found.live.jobs[each.job]
             if job.is_pending:
-                opened = wanted_start(
+                opened = planned_release(
                     found.live,
                     site,
                     each,

@@ -2,11 +2,16 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import ValidationError
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.cluster.file import load_cluster
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.history import History
 from wattloop.schedule.estimates.job_estimate import (
     EstimateSource,
     JobEstimate,
@@ -14,10 +19,14 @@ from wattloop.schedule.estimates.job_estimate import (
     timed_model,
 )
 from wattloop.schedule.estimates.job_estimator import JobEstimator
+from wattloop.schedule.estimates.rules import Rules, load_rules
+from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs.kind import JobKind
-from wattloop.schedule.slurm.nodes import KnownNodes, SlurmNode
+from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.nodes import KnownNodes, SlurmNode, known_nodes
 from wattloop.schedule.slurm.squeue import SlurmJob
-from wattloop.schedule.step_function import StepFunction
+from wattloop.schedule.step_function import StepFunction, StepsError, budget_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +64,11 @@ class DriverSettings:
 
 
 MOST_KEPT = 20_000
-
-
 AGAIN = "is being predicted"
-
-
 """Message of an estimator whose prediction is not finished."""
 
 
-class Believed:
+class JobEstimates:
     """Cache of job estimates, valid as long as the job does not change.
 
     Slurm starts a job as submitted: batch and node count are fixed. A policy may choose the GPU
@@ -126,7 +131,7 @@ class Believed:
         return replace(said, gpus=(gpus,), types=(name,), may_spread=True)
 
     def _described(self, job: SlurmJob) -> JobEstimate:
-        found = self._describer.describe(submitted(job))
+        found = self._describer.describe(submitted_job(job))
         kind = found.kind
         if kind is None or not job.gpus:
             return replace(found, kind=None)
@@ -141,7 +146,7 @@ class Believed:
         )
 
 
-def submitted(job: SlurmJob) -> SubmittedJob:
+def submitted_job(job: SlurmJob) -> SubmittedJob:
     """Convert a Slurm job to the estimator's `SubmittedJob`."""
     return SubmittedJob(
         job_id=job.key,
@@ -181,7 +186,7 @@ class ManagedCluster:
     known: KnownNodes
     managed: tuple[str, ...]
     shared: tuple[str, ...]
-    believed: Believed
+    believed: JobEstimates
     oracle: FleetOracle
     budget_w: StepFunction
 
@@ -192,3 +197,102 @@ def shared_partitions(
     """Return partitions that are not managed and contain some of the nodes."""
     found = {name for node in nodes if node.name in known.numbers for name in node.partitions}
     return tuple(sorted(found - set(managed)))
+
+
+CAPS = (1.0, 0.9, 0.8, 0.7, 0.6)
+"""Default caps as shares of TDP, for policies that set caps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """Operator's options for a managed cluster.
+
+    Attributes:
+        partitions: managed partitions; empty selects Slurm's only partition.
+        cluster: YAML file with the power of GPUs and hosts; None uses the hardware table.
+        gpus_only: leave hosts out of the power.
+        mapping: YAML file with rules that map jobs to models.
+        oracle: `analytic`, `table`, or the `oracle` section of a scenario.
+        budget: `4500 W`; None for no budget.
+        caps: power caps as shares of TDP.
+        store: `Store` with past runs, or None.
+    """
+
+    partitions: tuple[str, ...] = ()
+    cluster: str | None = None
+    gpus_only: bool = False
+    mapping: str | None = None
+    oracle: Any = "analytic"
+    budget: Any = None
+    caps: tuple[float, ...] = CAPS
+    store: Any = field(default=None, repr=False)
+
+
+def query_managed_cluster(
+    client: SlurmClient, request: ClusterOptions, policy: Policy
+) -> ManagedCluster:
+    """Query Slurm's nodes and build the managed cluster.
+
+    Raises:
+        ConfigError: an option is invalid.
+        SlurmError: Slurm does not answer.
+    """
+    return managed_cluster_of(client.nodes(), request, policy)
+
+
+def managed_cluster_of(
+    nodes: Sequence[SlurmNode], request: ClusterOptions, policy: Policy
+) -> ManagedCluster:
+    """Build the managed cluster from Slurm's current nodes.
+
+    Raises:
+        ConfigError: an option is invalid.
+    """
+    partitions = request.partitions or _only_partition([p for n in nodes for p in n.partitions])
+    described = load_cluster(request.cluster) if request.cluster is not None else None
+    known = known_nodes(nodes, partitions, described=described, count_hosts=not request.gpus_only)
+    oracle = FleetOracle.of(known.cluster, _oracle_spec(request.oracle))
+    describer = JobEstimator(
+        oracle,
+        rules=load_rules(request.mapping) if request.mapping is not None else Rules(),
+        history=History(request.store) if request.store is not None else None,
+        wait_s=0.0,  # a job waits until its model is predicted, a round does not
+    )
+    caps = request.caps if policy.sets_caps else (1.0,)
+    return ManagedCluster(
+        known=known,
+        managed=tuple(partitions),
+        shared=shared_partitions(nodes, known, partitions),
+        believed=JobEstimates(describer, known.cluster, caps),
+        oracle=oracle,
+        budget_w=_budget(request.budget, known.cluster),
+    )
+
+
+def _only_partition(names: Sequence[str]) -> tuple[str, ...]:
+    found = sorted(set(names))
+    if len(found) != 1:
+        raise ConfigError(f"Slurm has partitions {', '.join(found)}; say which with --partition")
+    return (found[0],)
+
+
+def _oracle_spec(given: Any) -> OracleSpec:
+    try:
+        return OracleSpec.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError(f"oracle: {error.errors()[0]['msg']}") from None
+
+
+def _budget(given: Any, cluster: Cluster) -> StepFunction:
+    if given is None:
+        return StepFunction.constant(float("inf"))
+    try:
+        found = budget_steps(given).steps
+    except (StepsError, ValueError) as error:
+        raise ConfigError(f"budget: {error}") from None
+    if not min(found.values) > cluster.idle_w:
+        raise ConfigError(
+            f"budget: {min(found.values):g} W is not above the {cluster.idle_w:.0f} W that the "
+            "nodes draw with nothing to do; no job could ever start (--gpus-only counts no hosts)"
+        )
+    return found

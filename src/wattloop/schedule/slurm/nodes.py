@@ -9,14 +9,12 @@ from wattloop.hardware.gpus import gpu_named, variant_assumed
 from wattloop.predict.cap_curve import static_power
 from wattloop.schedule.cluster.cluster import Cluster, GpuType, NodeGroup
 from wattloop.schedule.cluster.file import typical_host
-from wattloop.schedule.slurm.squeue import asked_gpus
+from wattloop.schedule.slurm.squeue import parse_gpus
 
 # Fields of Slurm's JSON; a field of the wrong type becomes the default. Slurm 22.05 writes one
 # word where later versions write a list.
 
 LONGEST = 10_000
-
-
 """Longest text that is read from a field."""
 
 
@@ -71,7 +69,7 @@ def nodes_from(data: Mapping[str, Any]) -> list[SlurmNode]:
 
 
 def _node(data: Mapping[str, Any]) -> SlurmNode:
-    gpus = asked_gpus(text_of(data, "gres"))
+    gpus = parse_gpus(text_of(data, "gres"))
     states = {word.upper() for word in (*words_of(data, "state"), *words_of(data, "state_flags"))}
     return SlurmNode(
         text_of(data, "name"),

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattloop.schedule.policies.base import Policy
+from wattloop.schedule.slurm.client import SlurmClient, update_words
 from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
-from wattloop.schedule.slurm.executor import open_fields, wanted_start
+from wattloop.schedule.slurm.executor import planned_release, release_fields
 from wattloop.schedule.slurm.managed_cluster import DriverSettings, ManagedCluster
-from wattloop.schedule.slurm.plan import Planned, PlannedStart, planned
+from wattloop.schedule.slurm.planner import PlannedRound, PlannedStart, plan_round
 from wattloop.schedule.slurm.poller import Readings, Resite, SlurmPoller, no_readings
-from wattloop.schedule.slurm.scontrol import SlurmClient, update_words
 from wattloop.schedule.slurm.squeue import format_notes
-from wattloop.schedule.slurm.view import LiveView, Snapshot
+from wattloop.schedule.slurm.view import SlurmView, Snapshot
 
 MOST_KEPT = 5_000
 
 
 @dataclass(slots=True)
-class WouldHave:
+class PolicyDecision:
     """Policy's decision for one job, and Slurm's start of it.
 
     Attributes:
@@ -47,7 +47,7 @@ class WouldHave:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-class WouldHaveTable:
+class DecisionTable:
     """Table of decisions by arrival; the oldest are dropped when there are many.
 
     Args:
@@ -58,7 +58,7 @@ class WouldHaveTable:
 
     def __init__(self, site: ManagedCluster, *, sets_caps: bool, since_s: float) -> None:
         self.site, self._sets_caps, self._since_s = site, sets_caps, since_s
-        self.rows: dict[str, WouldHave] = {}
+        self.rows: dict[str, PolicyDecision] = {}
 
     def look(self, snapshot: Snapshot) -> None:
         """Record jobs that wait or have started."""
@@ -66,7 +66,7 @@ class WouldHaveTable:
         for job in (*snapshot.waiting, *begun):
             if job.key not in self.rows:
                 said = self.site.believed.of(job)
-                self.rows[job.key] = WouldHave(
+                self.rows[job.key] = PolicyDecision(
                     job.key, job.user, job.name, job.submit_s, said.source.value
                 )
         for job in snapshot.running:
@@ -76,7 +76,7 @@ class WouldHaveTable:
         while len(self.rows) > MOST_KEPT:
             del self.rows[next(iter(self.rows))]
 
-    def add(self, live: LiveView, start: PlannedStart) -> bool:
+    def add(self, live: SlurmView, start: PlannedStart) -> bool:
         """Record that the policy would start a job now; return True the first time."""
         row = self.rows.get(live.jobs[start.job].key)
         if row is None or row.would_s is not None:
@@ -130,7 +130,7 @@ class SlurmObserver:
         self._gate_name = gate_name
         site.believed.on_refusal = log.add_refusal
         self._looking = SlurmPoller(client, site, readings, settings.nodes_every_s, resite)
-        self.table = WouldHaveTable(site, sets_caps=policy.sets_caps, since_s=time.time())
+        self.table = DecisionTable(site, sets_caps=policy.sets_caps, since_s=time.time())
         self.commands: list[tuple[str, ...]] = []
         self.faults = 0
         self.snapshot = Snapshot()
@@ -166,7 +166,7 @@ class SlurmObserver:
         )
         report.view_s = time.perf_counter() - begun_s
         begun_s = time.perf_counter()
-        found, fault = planned(live, self.site, self.policy, None)
+        found, fault = plan_round(live, self.site, self.policy, None)
         report.policy_s = time.perf_counter() - begun_s
         report.calls = sum(self.client.commands.calls.values()) - calls
         if found is None:
@@ -180,7 +180,7 @@ class SlurmObserver:
         self._note(found, report)
         return report
 
-    def _note(self, found: Planned, report: RoundReport) -> None:
+    def _note(self, found: PlannedRound, report: RoundReport) -> None:
         live, plan = found.live, found.plan
         self.commands = []
         for number in plan.preempts:
@@ -190,11 +190,11 @@ class SlurmObserver:
             self.log.add("would-preempt", job=job.key, user=job.user)
         for start in plan.starts:
             job = live.jobs[start.job]
-            wanted = wanted_start(
+            wanted = planned_release(
                 live, self.site, start, "start", before=None, sets_caps=self.policy.sets_caps
             )
             report.starts.append(job.key)
-            fields = open_fields(wanted, job, self._gate_name, None)
+            fields = release_fields(wanted, job, self._gate_name, None)
             self.commands.append(update_words(job.key, fields))
             if self.table.add(live, start):
                 nodes = ",".join(wanted.nodes)

@@ -4,26 +4,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from wattloop.core.errors import ConfigError
+from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.event_log import RoundReport
 from wattloop.schedule.slurm.managed_cluster import ManagedCluster
 from wattloop.schedule.slurm.nodes import KnownNodes, SlurmNode
 from wattloop.schedule.slurm.power import NodePower, power_now
-from wattloop.schedule.slurm.released_job import ReleasedJob
-from wattloop.schedule.slurm.scontrol import SlurmClient
-from wattloop.schedule.slurm.view import LiveView, Snapshot, live_view, snapshot_of
+from wattloop.schedule.slurm.state import ReleasedJob
+from wattloop.schedule.slurm.view import SlurmView, Snapshot, build_view, classify_jobs
 
 Readings = Callable[[KnownNodes], Mapping[int, NodePower]]
-
-
 """Function that returns the measured power of nodes, by node number."""
-
-
 Resite = Callable[[Sequence[SlurmNode]], ManagedCluster]
-
-
 """Function that rebuilds the managed cluster from the current nodes."""
-
-
 Shape = tuple[str, str, int, tuple[str, ...]]
 
 
@@ -101,7 +93,7 @@ class SlurmPoller:
             SlurmError: Slurm does not answer.
         """
         jobs = self._client.jobs()
-        return snapshot_of(jobs, self.site, gate_name=gate_name, opened=opened)
+        return classify_jobs(jobs, self.site, gate_name=gate_name, opened=opened)
 
     def view(
         self,
@@ -112,9 +104,9 @@ class SlurmPoller:
         set_aside: Mapping[str, float],
         now_s: float,
         report: RoundReport,
-    ) -> LiveView:
+    ) -> SlurmView:
         """Build the view for the policy and enter its figures into the report."""
-        live = live_view(
+        live = build_view(
             snapshot,
             self.site,
             is_up=[self._is_up.get(name, False) for name in self.site.known.names],

@@ -13,18 +13,12 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.threads import BackgroundThread
 from wattloop.schedule.slurm.event_log import DriverLog
 from wattloop.schedule.slurm.nodes import KnownNodes
-from wattloop.schedule.slurm.view import LiveView
+from wattloop.schedule.slurm.view import SlurmView
 from wattloop.schedule.view import RunningJob
 
 FRESH_S = 15.0
-
-
 """Greatest age of a reading that counts as current."""
-
-
 SETTLED_S = 5.0
-
-
 """Time after which a job draws its full power; an earlier reading may not include it."""
 
 
@@ -65,7 +59,7 @@ class PowerNow:
         return max(self.read_w, budget_w)
 
 
-def power_now(live: LiveView, readings: Mapping[int, NodePower]) -> PowerNow:
+def power_now(live: SlurmView, readings: Mapping[int, NodePower]) -> PowerNow:
     """Sum the power of all nodes, by reading or by the estimates of their jobs.
 
     A reading covers the jobs that ran when it was taken. Jobs that started later or are about to
@@ -99,7 +93,7 @@ def power_now(live: LiveView, readings: Mapping[int, NodePower]) -> PowerNow:
     return PowerNow(total_w, len(fresh), read_w if fresh and known else None)
 
 
-def _added_w(live: LiveView, running: RunningJob) -> float:
+def _added_w(live: SlurmView, running: RunningJob) -> float:
     """Return the power of a job above idle, with the extra power of its hosts."""
     cluster = live.view.cluster
     gpus_w = running.power_w - running.gpus * cluster.types[running.type_index].idle_w
@@ -117,17 +111,9 @@ def _shares(running: RunningJob) -> list[tuple[int, float]]:
 
 
 EVERY_S = 1.0
-
-
 TIMEOUT_S = 5.0
-
-
 LARGEST_B = 20_000_000
-
-
 IMPOSSIBLE = 2.0
-
-
 """Most plausible reading, as a multiple of the node's maximum by the hardware table."""
 
 

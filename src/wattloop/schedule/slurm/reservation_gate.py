@@ -9,15 +9,11 @@ import time
 from collections.abc import Callable, Iterable
 
 from wattloop.core.errors import SlurmAway, SlurmError
-from wattloop.schedule.slurm.scontrol import SlurmClient
-from wattloop.schedule.slurm.squeue import expanded
+from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.squeue import expand_nodes
 
 PREFIX = "wattloop_"
-
-
 FLAGS = "FLEX,IGNORE_JOBS,NO_HOLD_JOBS_AFTER,OVERLAP"
-
-
 """FLEX: running jobs may outlive it. IGNORE_JOBS: running jobs do not prevent its creation."""
 
 
@@ -100,7 +96,7 @@ class ReservationGate:
 
     def others(self) -> list[str]:
         """Return valid reservations of other drivers on any of these nodes."""
-        mine = set(expanded(self.nodes))
+        mine = set(expand_nodes(self.nodes))
         return [
             each.name
             for each in self._client.reservations()
@@ -109,7 +105,7 @@ class ReservationGate:
             and each.is_active
             # a reservation that running jobs use stays listed after its end
             and each.end_s > time.time() + self.ahead_s
-            and mine & set(expanded(each.nodes))
+            and mine & set(expand_nodes(each.nodes))
         ]
 
     def _fields(self, users: Iterable[str]) -> dict[str, str]:

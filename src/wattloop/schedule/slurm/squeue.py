@@ -2,12 +2,11 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import SlurmError
-from wattloop.schedule.slurm.commands import SlurmCommands
 
 HAS_MACHINES = (
     "RUNNING",
@@ -18,16 +17,12 @@ HAS_MACHINES = (
     "SIGNALING",
     "STAGE_OUT",
 )
-
-
 NOT_YET = (
     "BeginTime", "Dependency", "DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin",
     "JobArrayTaskLimit", "Licenses", "BadConstraints", "PartitionDown", "PartitionInactive",
     "PartitionTimeLimit", "PartitionNodeLimit", "AccountNotAllowed", "QOSNotAllowed",
     "InvalidAccount", "InvalidQOS", "DeadLine", "launch failed requeued held", "Cleaning",
 )  # fmt: skip
-
-
 """Reasons of waiting that free nodes do not remove."""
 
 
@@ -97,14 +92,14 @@ ITEM = re.compile(
 )
 
 
-class Gpus(NamedTuple):
+class GpuRequest(NamedTuple):
     """Number and type of GPUs; the type is empty where none is named."""
 
     type_name: str
     number: int
 
 
-def asked_gpus(text: str) -> Gpus:
+def parse_gpus(text: str) -> GpuRequest:
     """Parse the GPUs of a TRES text; for several types, the first type with the total count."""
     type_name, count = "", 0
     for item in _items(text):
@@ -112,7 +107,7 @@ def asked_gpus(text: str) -> Gpus:
         if match is not None:
             type_name = type_name or (match["type"] or "").lower()
             count += int(match["count"] or 1)
-    return Gpus(type_name, count)
+    return GpuRequest(type_name, count)
 
 
 def _items(text: str) -> list[str]:
@@ -128,15 +123,11 @@ def _items(text: str) -> list[str]:
 
 
 MOST_NODES = 100_000
-
-
 PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
-
-
 RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
-def expanded(text: str) -> list[str]:
+def expand_nodes(text: str) -> list[str]:
     """Expand a node list in Slurm's notation; numbers keep their leading zeros.
 
     Raises:
@@ -169,12 +160,10 @@ def _expanded_part(part: str, most: int) -> list[str]:
 
 
 MARK = "wattloop:"
-
-
 LONGEST = 16_000
 
 
-def notes_in(text: str) -> dict[str, Any]:
+def parse_notes(text: str) -> dict[str, Any]:
     """Return Wattloop's notes in an AdminComment; empty without notes."""
     begin, end = _ours(text)
     if begin < 0:
@@ -185,7 +174,7 @@ def notes_in(text: str) -> dict[str, Any]:
 
 def format_notes(text: str, notes: Mapping[str, Any]) -> str:
     """Return an AdminComment with changed notes; other text stays, a note of None is removed."""
-    kept = {**notes_in(text), **notes}
+    kept = {**parse_notes(text), **notes}
     ours = {name: value for name, value in kept.items() if value is not None}
     said = f"{MARK}{json.dumps(ours, separators=(',', ':'))}" if ours else ""
     begin, end = _ours(text)
@@ -240,35 +229,15 @@ COLUMNS = {
     "Command": ("COMMAND", 256),
     "Comment": ("COMMENT", 1100),
 }
-
-
 """Column name of squeue -> its heading and its width in bytes."""
-
-
 OLD_NAMES = {"AdminComment": "admin_comment"}
-
-
 """In 22.05."""
-
-
 NOTHING = {"", "(null)", "N/A", "n/a", "None assigned", "NONE"}
-
-
 LIMIT = re.compile(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", re.ASCII)
-
-
 ARRAY = re.compile(r"(\d{1,18})_\[(.*?)\]?", re.ASCII | re.DOTALL)
-
-
 TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
-
-
 KEY = re.compile(r"\d{1,18}(_\d{1,9})?", re.ASCII)
-
-
 MOST_TASKS = 200
-
-
 """Most waiting tasks read of one array; the rest follows as these start."""
 
 
@@ -276,11 +245,11 @@ class JobLister:
     """Job list from squeue that parses only records changed since the last call.
 
     Args:
-        commands: runner of Slurm's programs.
+        run: runs one of Slurm's programs and returns its output.
     """
 
-    def __init__(self, commands: SlurmCommands) -> None:
-        self._commands = commands
+    def __init__(self, run: Callable[..., bytes]) -> None:
+        self._run = run
         self._read: dict[bytes, list[SlurmJob]] = {}
 
     def jobs(self) -> list[SlurmJob]:
@@ -292,7 +261,7 @@ class JobLister:
         error = SlurmError("Slurm: squeue has other columns than those asked for")
         for names in (OLD_NAMES, {}):
             form = ",".join(f"{names.get(n, n)}:{width}" for n, (_, width) in COLUMNS.items())
-            text = self._commands.output("squeue", "--all", "-O", form)
+            text = self._run("squeue", "--all", "-O", form)
             try:
                 records = _records(text)
             except SlurmError as found:
@@ -342,8 +311,8 @@ def _jobs(row: Mapping[str, str]) -> list[SlurmJob]:
 
 def _job(row: Mapping[str, str], key: str) -> SlurmJob:
     state, nodes = row["State"], max(_whole(row["NumNodes"]) or 1, 1)
-    per_node, in_all = asked_gpus(row["tres-per-node"]), asked_gpus(row["tres-per-job"])
-    per_task = asked_gpus(row["tres-per-task"])
+    per_node, in_all = parse_gpus(row["tres-per-node"]), parse_gpus(row["tres-per-job"])
+    per_task = parse_gpus(row["tres-per-task"])
     tasks = _whole(row["NumTasks"]) or 1
     gpus = in_all.number or per_node.number * nodes or per_task.number * tasks
     submit_s = float(_whole(row["SubmitTime"]) or 0)
@@ -382,7 +351,7 @@ def _job(row: Mapping[str, str], key: str) -> SlurmJob:
 def _placed(text: str, gpus: int) -> tuple[tuple[str, int], ...]:
     """Return the nodes of a job with its GPUs on each. Slurm chooses the GPUs within a node."""
     try:
-        names = expanded(text)
+        names = expand_nodes(text)
     except SlurmError:
         return ()
     if not names:

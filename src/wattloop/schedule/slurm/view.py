@@ -19,8 +19,8 @@ from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.queue import JobQueue
 from wattloop.schedule.slurm.managed_cluster import ManagedCluster
 from wattloop.schedule.slurm.nodes import KnownNodes
-from wattloop.schedule.slurm.released_job import ReleasedJob
-from wattloop.schedule.slurm.squeue import SlurmJob, notes_in
+from wattloop.schedule.slurm.squeue import SlurmJob, parse_notes
+from wattloop.schedule.slurm.state import ReleasedJob
 from wattloop.schedule.view import ClusterView, PreemptionLoss, RunningJob, UserUsage
 
 
@@ -47,7 +47,7 @@ class Snapshot:
     by_key: dict[str, SlurmJob] = field(default_factory=dict)
 
 
-def snapshot_of(
+def classify_jobs(
     jobs: Sequence[SlurmJob],
     site: ManagedCluster,
     *,
@@ -143,7 +143,9 @@ class GpuSlots:
         return mask
 
 
-def allocation(cluster: Cluster, taken: Mapping[int, int], is_up: Sequence[bool]) -> Machines:
+def allocate_machines(
+    cluster: Cluster, taken: Mapping[int, int], is_up: Sequence[bool]
+) -> Machines:
     """Build the machines with some GPUs allocated and some nodes down.
 
     Args:
@@ -166,7 +168,7 @@ def allocation(cluster: Cluster, taken: Mapping[int, int], is_up: Sequence[bool]
     return machines
 
 
-def pending_start(
+def split_released(
     jobs: Sequence[SlurmJob],
     opened: Mapping[str, ReleasedJob],
     seats: GpuSlots,
@@ -196,7 +198,7 @@ def pending_start(
     return coming, late
 
 
-def running_of(
+def running_job(
     options: PlacementOptions,
     number: int,
     job: SlurmJob,
@@ -227,7 +229,7 @@ def running_of(
 
 def noted_cap_w(job: SlurmJob) -> float | None:
     """Return the power cap that a driver wrote for the job; None for none."""
-    found = notes_in(job.admin_comment).get("cap_w")
+    found = parse_notes(job.admin_comment).get("cap_w")
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < 1e5:
         return None
     return float(found)
@@ -248,22 +250,14 @@ def loss_of(untouchable: frozenset[int], now_s: float) -> Callable[[RunningJob],
 
 
 ROUND_S = 2.0
-
-
 """Time before a decrease of the budget at which the driver acts, because rounds take time."""
-
-
 NEVER = 1_000_000
-
-
 """Preemption count of a job that may not be preempted: more than any policy allows."""
-
-
 NO_BACKOFF: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(slots=True)
-class LiveView:
+class SlurmView:
     """View of Slurm with the job numbers and machines behind it.
 
     Attributes:
@@ -299,7 +293,7 @@ class _Rows:
         self.deadline_s.append(deadline_s)
 
 
-def live_view(
+def build_view(
     snapshot: Snapshot,
     site: ManagedCluster,
     *,
@@ -308,7 +302,7 @@ def live_view(
     use_gpu_s: Mapping[str, float],
     now_s: float,
     set_aside: Mapping[str, float] = NO_BACKOFF,
-) -> LiveView:
+) -> SlurmView:
     """Build the view of one moment.
 
     Args:
@@ -323,7 +317,7 @@ def live_view(
     known, believed, oracle = site.known, site.believed, site.oracle
     seats = GpuSlots(known)
     seated = {job.key: seats.take(job.placed) for job in (*snapshot.running, *snapshot.ending)}
-    coming_jobs, late = pending_start(snapshot.coming, opened, seats, seated)
+    coming_jobs, late = split_released(snapshot.coming, opened, seats, seated)
     waiting = [job for job in (*snapshot.waiting, *late) if set_aside.get(job.key, 0.0) <= now_s]
     listed = sorted(
         [*waiting, *coming_jobs, *snapshot.running], key=lambda job: (job.submit_s, _id(job))
@@ -362,7 +356,7 @@ def live_view(
     queue = JobQueue(table, oracle, [each.idle_w for each in cluster.types])
     for number in sorted(waits):
         queue.add(number, rows.work[number])
-    machines = allocation(cluster, seats.taken, is_up)
+    machines = allocate_machines(cluster, seats.taken, is_up)
     use = UserUsage(len(users))
     for name, gpu_s in use_gpu_s.items():
         if name in users:
@@ -372,7 +366,7 @@ def live_view(
     for number, nodes in places.items():
         job = listed[number]
         cap_w = opened[job.key].cap_w if job.key in opened else noted_cap_w(job)
-        running[number] = found = running_of(
+        running[number] = found = running_job(
             queue.options(number), number, job, nodes, cap_w, rows.work[number], known, now_s
         )
         use.start(users[job.user], found.gpus, found.started_s)
@@ -401,7 +395,7 @@ def live_view(
         round_s=ROUND_S,
         now_s=now_s,
     )
-    return LiveView(view, listed, machines, frozenset(coming), untouchable)
+    return SlurmView(view, listed, machines, frozenset(coming), untouchable)
 
 
 def _offered(

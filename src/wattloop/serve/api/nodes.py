@@ -10,7 +10,13 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from wattloop.core.errors import ConfigError, RunSenseless
-from wattloop.fleet.delivery.batch import LARGEST_BATCH_B, Piece, Taken, clock_of, unpack_batch
+from wattloop.fleet.delivery.batch import (
+    LARGEST_BATCH_B,
+    Piece,
+    PieceResult,
+    parse_clock,
+    unpack_batch,
+)
 from wattloop.fleet.delivery.client import NODE_NAME
 from wattloop.fleet.delivery.status import NodeStatus
 from wattloop.fleet.nodes import STALE_S, NodeNow, NodeTable
@@ -137,7 +143,7 @@ async def status(request: Request, house: State, caller: Asking, node: Node) -> 
     except (ValueError, RecursionError):
         raise ConfigError("a status is an object in JSON") from None
     found = NodeStatus.parse(said)
-    offset_s = house.book.heard(node, clock_of(said.get("wall_s")), found)
+    offset_s = house.book.heard(node, parse_clock(said.get("wall_s")), found)
     return JSONResponse({"wall_s": time.time(), "clock_offset_s": offset_s})
 
 
@@ -159,7 +165,7 @@ async def delivery(request: Request, node: Node) -> Any:
     found = None if said is None else NodeStatus.parse(said)
     offset_s = house.book.heard(node, wall_s, found)
     source = Source(node, offset_s, is_trusted=True)
-    answers: list[Taken] = []
+    answers: list[PieceResult] = []
     if pieces:
         taken = await run_in_threadpool(lambda: [_taken(house, p, source) for p in pieces])
         ended = await settled(house, [t.run_id for t in taken if t.complete])
@@ -176,16 +182,16 @@ async def delivery(request: Request, node: Node) -> Any:
     )
 
 
-def _taken(house: AppState, piece: Piece, source: Source) -> Taken:
+def _taken(house: AppState, piece: Piece, source: Source) -> PieceResult:
     """Take one piece; an invalid piece does not stop the others."""
     try:
         found = _take(house, piece, source)
     except Unexpected as error:
-        return Taken(piece.run_id, error.offset)
+        return PieceResult(piece.run_id, error.offset)
     except (NotYours, ConfigError, RunSenseless) as error:
-        return Taken(piece.run_id, 0, refused=str(error))
+        return PieceResult(piece.run_id, 0, refused=str(error))
     tail = found.tail if piece.asks else None
-    return Taken(piece.run_id, found.offset, found.ended, "", found.complete, tail)
+    return PieceResult(piece.run_id, found.offset, found.ended, "", found.complete, tail)
 
 
 def _take(house: AppState, piece: Piece, source: Source) -> Received:
@@ -201,10 +207,10 @@ def _take(house: AppState, piece: Piece, source: Source) -> Received:
     )
 
 
-def _answered(taken: Taken, ended: dict[str, bool | str]) -> Taken:
+def _answered(taken: PieceResult, ended: dict[str, bool | str]) -> PieceResult:
     said = ended.get(taken.run_id)
     if isinstance(said, str):
-        return Taken(taken.run_id, taken.offset, refused=said)
+        return PieceResult(taken.run_id, taken.offset, refused=said)
     return taken._replace(ended=taken.ended or bool(said))
 
 

@@ -10,7 +10,7 @@ from wattloop.schedule.cluster import Cluster, GpuType, NodeGroup
 from wattloop.schedule.engine import EngineSettings
 from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.slurm.replay.plan import ReplayPlan, opened
+from wattloop.schedule.slurm.replay.plan import ReplayPlan, with_all_gpu_counts
 from wattloop.schedule.step_function import StepFunction
 
 IDLE_W = 50.0
@@ -33,7 +33,7 @@ def small_plan(
         speedup=10.0,
         cluster=cluster,
         asked=asked,
-        open=opened(asked, could, 2),
+        open=with_all_gpu_counts(asked, could, 2),
         oracle=OracleSpec(),
         truth=PlainOracle(cluster),
         settings=EngineSettings(budget_w=StepFunction.constant(budget_w)),

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.schedule.slurm.replay.small_plan import IDLE_W, small_plan
-from wattloop.schedule.slurm.replay.outcome import read_notes
-from wattloop.schedule.slurm.replay.submit import PROGRAM, cards_of, write_plan
+from wattloop.schedule.slurm.replay.result import read_records
+from wattloop.schedule.slurm.replay.runner import PROGRAM, virtual_gpus, write_plan
 
 NAMES = {0: "n1", 1: "n2"}
 
@@ -28,11 +28,11 @@ def test_gpus_of_the_job_draw_its_power_for_its_time(tmp_path: Path) -> None:
     plan = small_plan([(0, 0.3)])
     write_plan(plan, tmp_path, NAMES)
     assert started(tmp_path, 0, CUDA_VISIBLE_DEVICES="1").wait() == 0
-    (ran,) = read_notes(tmp_path)
+    (ran,) = read_records(tmp_path)
     assert ran.gpus == (("n2", 1),)
     assert (ran.job, ran.slurm_job, ran.done) == (0, 7, 1.0)
     assert ran.end_s - ran.begin_s >= 0.3
-    cards = cards_of(plan.cluster, tmp_path, NAMES)
+    cards = virtual_gpus(plan.cluster, tmp_path, NAMES)
     middle_s = (ran.begin_s + ran.end_s) / 2
     assert cards["n2"][1].power_w(middle_s) == pytest.approx(300.0)
     assert cards["n2"][1].power_w(ran.end_s + 1.0) == pytest.approx(IDLE_W)
@@ -44,7 +44,7 @@ def test_a_stopped_job_leaves_idle_gpus_and_keeps_its_work_if_told(tmp_path: Pat
     plan = small_plan([(0, 2.0)])
     write_plan(plan, tmp_path, NAMES)
     keeps = {"CUDA_VISIBLE_DEVICES": "0", "WATTLOOP_REPLAY_KEEPS": "work"}
-    card = cards_of(plan.cluster, tmp_path, NAMES)["n2"][0]
+    card = virtual_gpus(plan.cluster, tmp_path, NAMES)["n2"][0]
     with started(tmp_path, 0, **keeps) as process:
         give_up_s = time.monotonic() + 120
         while card.power_w(time.monotonic()) < 299 and time.monotonic() < give_up_s:
@@ -52,7 +52,7 @@ def test_a_stopped_job_leaves_idle_gpus_and_keeps_its_work_if_told(tmp_path: Pat
         time.sleep(0.3)
         process.send_signal(signal.SIGTERM)
     assert started(tmp_path, 0, **keeps).wait() == 0
-    first, second = read_notes(tmp_path)
+    first, second = read_records(tmp_path)
     assert 0.1 < first.done < 1.0
     assert second.done == 1.0
     assert card.power_w(second.end_s + 1.0) == pytest.approx(IDLE_W)

@@ -4,8 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.schedule.slurm.replay.latency import Times, latency_of, read_times, steered_end_s
-from wattloop.schedule.slurm.replay.outcome import Ran
+from wattloop.schedule.slurm.replay.latency import (
+    JobTimes,
+    driver_end_latency,
+    measure_latency,
+    read_times,
+)
+from wattloop.schedule.slurm.replay.result import ReplayedRun
 
 GPU, OTHER = ("n1", 0), ("n1", 1)
 
@@ -13,10 +18,10 @@ GPU, OTHER = ("n1", 0), ("n1", 1)
 def test_start_and_end_latencies_come_from_decisions_and_work() -> None:
     """Work began 0.5 s after each decision; the GPU was given away 0.8 s after it was left."""
     ran = [
-        Ran(0, 10, (GPU,), 1.5, 5.0, 1.0),
-        Ran(1, 11, (GPU,), 6.3, 9.0, 1.0),
+        ReplayedRun(0, 10, (GPU,), 1.5, 5.0, 1.0),
+        ReplayedRun(1, 11, (GPU,), 6.3, 9.0, 1.0),
     ]
-    found = latency_of(ran, {0: 1.0, 1: 1.0}, Times({10: 1.0, 11: 5.8}, {}, "log"))
+    found = measure_latency(ran, {0: 1.0, 1: 1.0}, JobTimes({10: 1.0, 11: 5.8}, {}, "log"))
     assert found.start_s == pytest.approx(0.5)
     assert found.end_s == pytest.approx(0.8)
     assert (found.starts, found.ends) == (2, 1)
@@ -24,29 +29,34 @@ def test_start_and_end_latencies_come_from_decisions_and_work() -> None:
 
 def test_a_job_that_came_later_says_nothing_of_the_end_before() -> None:
     """Its GPU had been free for a while: nobody waited for it."""
-    ran = [Ran(0, 10, (GPU,), 1.0, 2.0, 1.0), Ran(1, 11, (GPU,), 60.0, 61.0, 1.0)]
-    assert latency_of(ran, {0: 0.0, 1: 59.0}, Times({10: 0.5, 11: 59.5}, {}, "log")).end_s is None
+    ran = [ReplayedRun(0, 10, (GPU,), 1.0, 2.0, 1.0), ReplayedRun(1, 11, (GPU,), 60.0, 61.0, 1.0)]
+    assert (
+        measure_latency(ran, {0: 0.0, 1: 59.0}, JobTimes({10: 0.5, 11: 59.5}, {}, "log")).end_s
+        is None
+    )
 
 
 def test_jobs_that_waited_for_their_turn_do_not_count() -> None:
     """Two start in one pass: the second had a free GPU all along, and waited for the first."""
     ran = [
-        Ran(0, 10, (OTHER,), 0.1, 2.0, 1.0),
-        Ran(1, 11, (GPU,), 0.1, 10.0, 1.0),
-        Ran(2, 12, (GPU,), 11.0, 12.0, 1.0),
-        Ran(3, 13, (OTHER,), 11.0, 12.0, 1.0),
+        ReplayedRun(0, 10, (OTHER,), 0.1, 2.0, 1.0),
+        ReplayedRun(1, 11, (GPU,), 0.1, 10.0, 1.0),
+        ReplayedRun(2, 12, (GPU,), 11.0, 12.0, 1.0),
+        ReplayedRun(3, 13, (OTHER,), 11.0, 12.0, 1.0),
     ]
     submitted_s = dict.fromkeys(range(4), 0.0)
     started_s = {10: 0.0, 11: 0.0, 12: 10.4, 13: 10.41}
-    assert latency_of(ran, submitted_s, Times(started_s, {}, "log")).end_s == pytest.approx(0.4)
+    assert measure_latency(ran, submitted_s, JobTimes(started_s, {}, "log")).end_s == pytest.approx(
+        0.4
+    )
 
 
 def test_what_slurm_backfilled_waited_for_its_look() -> None:
     """The simulator knows when Slurm looks for gaps; what it waits for then is no latency."""
-    ran = [Ran(0, 10, (GPU,), 1.5, 5.0, 1.0), Ran(1, 11, (GPU,), 6.3, 9.0, 1.0)]
-    times = Times({10: 1.0, 11: 5.8}, {}, "log", frozenset({11}))
-    assert latency_of(ran, {0: 1.0, 1: 1.0}, times).ends == 1
-    found = latency_of(ran, {0: 1.0, 1: 1.0}, times, with_backfilled=False)
+    ran = [ReplayedRun(0, 10, (GPU,), 1.5, 5.0, 1.0), ReplayedRun(1, 11, (GPU,), 6.3, 9.0, 1.0)]
+    times = JobTimes({10: 1.0, 11: 5.8}, {}, "log", frozenset({11}))
+    assert measure_latency(ran, {0: 1.0, 1: 1.0}, times).ends == 1
+    found = measure_latency(ran, {0: 1.0, 1: 1.0}, times, with_backfilled=False)
     assert (found.starts, found.ends, found.end_s) == (2, 0, None)
 
 
@@ -80,9 +90,9 @@ def test_without_the_log_a_start_is_taken_in_the_middle_of_its_second() -> None:
 
 def test_under_a_budget_the_parts_of_the_latency_are_added() -> None:
     """0.1 s until Slurm knew, a look every 0.5 s, 0.3 s until it was done: 0.65 s."""
-    ran = [Ran(0, 10, (GPU,), 1.0, 5.0, 1.0)]
-    times = Times({11: 7.3}, {10: 5.1}, "log")
+    ran = [ReplayedRun(0, 10, (GPU,), 1.0, 5.0, 1.0)]
+    times = JobTimes({11: 7.3}, {10: 5.1}, "log")
     looks = [(0.5 * number, [11] if number == 14 else []) for number in range(20)]
-    assert steered_end_s(ran, times, looks) == pytest.approx(0.1 + 0.25 + 0.3)
-    assert steered_end_s(ran, Times({11: 7.3}, {}, "log"), looks) is None
-    assert steered_end_s(ran, times, looks[:3]) is None
+    assert driver_end_latency(ran, times, looks) == pytest.approx(0.1 + 0.25 + 0.3)
+    assert driver_end_latency(ran, JobTimes({11: 7.3}, {}, "log"), looks) is None
+    assert driver_end_latency(ran, times, looks[:3]) is None

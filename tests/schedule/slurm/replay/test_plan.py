@@ -6,7 +6,7 @@ import pytest
 from tests.schedule.slurm.replay.small_plan import kinds_of, small_plan
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.scenarios.file import load_scenario
-from wattloop.schedule.slurm.replay.plan import plan_of
+from wattloop.schedule.slurm.replay.plan import replay_plan
 
 TINY = {"jobs.generate.count": 20}
 
@@ -15,7 +15,7 @@ def test_times_shrink_and_power_stays() -> None:
     """Arrivals, work and deadlines by the speedup; the oracle is the scenario's own."""
     scenario = load_scenario("slurm-lab", TINY)
     world = scenario.world(3)
-    plan = plan_of(scenario, seed=3, speedup=50.0)
+    plan = replay_plan(scenario, seed=3, speedup=50.0)
     expected = (world.jobs.arrival_s - world.jobs.arrival_s[0]) / 50.0
     assert plan.asked.arrival_s == pytest.approx(expected)
     assert plan.asked.work == pytest.approx(world.jobs.work / 50.0)
@@ -27,7 +27,7 @@ def test_times_shrink_and_power_stays() -> None:
 
 def test_users_ask_for_one_way_to_run_and_the_driver_may_choose_gpus() -> None:
     """One GPU count and batch as submitted; the same batch on any count of a node as planned."""
-    plan = plan_of(load_scenario("slurm-lab", TINY), speedup=50.0)
+    plan = replay_plan(load_scenario("slurm-lab", TINY), speedup=50.0)
     for job in range(len(plan.asked)):
         asked = plan.asked.kinds[plan.asked.kind[job]]
         could = plan.open.kinds[plan.open.kind[job]]
@@ -52,4 +52,4 @@ def test_limits_are_whole_minutes_that_no_placement_exceeds() -> None:
 def test_a_speedup_that_is_none_is_refused(speedup: float) -> None:
     """With the range that is allowed."""
     with pytest.raises(ConfigError, match="from 1 to 100000"):
-        plan_of(load_scenario("slurm-lab", TINY), speedup=speedup)
+        replay_plan(load_scenario("slurm-lab", TINY), speedup=speedup)

@@ -4,8 +4,13 @@ import pytest
 
 from tests.schedule.slurm.replay.small_plan import small_plan
 from wattloop.schedule.slurm.replay.latency import Latency
-from wattloop.schedule.slurm.replay.outcome import difference
-from wattloop.schedule.slurm.replay.simulation import BACKFILL, BUILTIN, OwnScheduler, simulated
+from wattloop.schedule.slurm.replay.result import difference
+from wattloop.schedule.slurm.replay.simulation import (
+    BACKFILL,
+    BUILTIN,
+    OwnScheduler,
+    simulate_replay,
+)
 
 LATENCY = Latency(start_s=1.0, end_s=0.5, starts=2, ends=2, source="-")
 
@@ -13,8 +18,8 @@ LATENCY = Latency(start_s=1.0, end_s=0.5, starts=2, ends=2, source="-")
 def test_slurms_own_scheduler_has_jobs_as_asked_for_and_ours_may_choose() -> None:
     """A job of one GPU takes 10 s; with both GPUs of a node, 5 s."""
     plan = small_plan([(0, 10)])
-    own, _ = simulated(plan, OwnScheduler(BACKFILL), None)
-    ours, _ = simulated(plan, "fifo", None)
+    own, _ = simulate_replay(plan, OwnScheduler(BACKFILL), None)
+    ours, _ = simulate_replay(plan, "fifo", None)
     assert own.makespan_s == pytest.approx(10 * plan.speedup)
     assert ours.makespan_s == pytest.approx(5 * plan.speedup)
 
@@ -22,7 +27,7 @@ def test_slurms_own_scheduler_has_jobs_as_asked_for_and_ours_may_choose() -> Non
 def test_latencies_are_in_time_and_energy() -> None:
     """The second job on the only node waits for 1 + 10 + 0.5 s, then starts for 1 s."""
     plan = small_plan([(0, 20), (0, 20)], gpus=2, nodes=1)
-    told, result = simulated(plan, OwnScheduler(BUILTIN), LATENCY)
+    told, result = simulate_replay(plan, OwnScheduler(BUILTIN), LATENCY)
     assert result.finished_s.tolist() == pytest.approx([11.0, 22.5])
     assert told.makespan_s == pytest.approx(22.5 * plan.speedup)
     idle_j = 2 * 50 * 3.0
@@ -37,7 +42,7 @@ def test_backfill_believes_time_limits() -> None:
     the one behind it, whose minute would end after theirs.
     """
     plan = small_plan([(0, 10), (0, 40), (1, 1)], gpus=2, nodes=2)
-    _, result = simulated(plan, OwnScheduler(BACKFILL), None)
+    _, result = simulate_replay(plan, OwnScheduler(BACKFILL), None)
     assert result.started_s[2] >= 5.0
 
 

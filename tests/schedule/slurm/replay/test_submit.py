@@ -14,8 +14,8 @@ from wattloop.schedule.estimates.fleet_oracle import FleetOracle
 from wattloop.schedule.estimates.job_estimate import SubmittedJob
 from wattloop.schedule.estimates.job_estimator import JobEstimator
 from wattloop.schedule.scenarios.file import load_scenario
-from wattloop.schedule.slurm.replay.plan import plan_of
-from wattloop.schedule.slurm.replay.submit import comment_of, sbatch_command, write_plan
+from wattloop.schedule.slurm.replay.plan import replay_plan
+from wattloop.schedule.slurm.replay.runner import job_comment, sbatch_command, write_plan
 
 NAMES = {0: "n1", 1: "n2"}
 
@@ -46,8 +46,8 @@ def test_a_described_job_says_what_it_trains(tmp_path: Path) -> None:
     """In the grammar of a job's comment; its deadline counts from its submission."""
     plan = small_plan([(5, 10)], gpus=2)
     due = replace(plan.open, deadline_s=np.array([35.0]))
-    assert comment_of(plan, 0) == "wattloop:model=toy,batch=1,samples=10,gpus=1|2"
-    assert comment_of(replace(plan, open=due), 0).endswith(",deadline=30s")
+    assert job_comment(plan, 0) == "wattloop:model=toy,batch=1,samples=10,gpus=1|2"
+    assert job_comment(replace(plan, open=due), 0).endswith(",deadline=30s")
     assert math.isinf(plan.open.deadline_s[0])
     assert "--comment=wattloop:model=toy,batch=1,samples=10,gpus=1|2" in sbatch_command(
         plan, 0, tmp_path, described=True
@@ -66,12 +66,12 @@ def test_jobs_find_time_and_power_of_every_placement(tmp_path: Path) -> None:
 
 def test_a_driver_understands_every_comment_of_the_shipped_lab() -> None:
     """What the simulator knows of a job and what a driver reads in its comment are the same."""
-    plan = plan_of(load_scenario("slurm-lab"), speedup=10, most_jobs=60)
+    plan = replay_plan(load_scenario("slurm-lab"), speedup=10, most_jobs=60)
     describer = JobEstimator(FleetOracle.of(plan.cluster, plan.oracle))
     first = {int(kind): job for job, kind in reversed(list(enumerate(plan.open.kind)))}
     for number, job in first.items():
         kind = plan.open.kinds[number]
-        comment = comment_of(plan, job)
+        comment = job_comment(plan, job)
         found = describer.describe(SubmittedJob(comment=comment, gpus=1))
         assert found.refusals == ()
         assert found.work == pytest.approx(float(plan.open.work[job]), rel=1e-5)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.schedule.slurm.replay.small_plan import IDLE_W, small_plan
-from wattloop.schedule.slurm.replay.outcome import PowerWatch, exact_peak_w
-from wattloop.schedule.slurm.replay.submit import cards_of, write_plan
+from wattloop.schedule.slurm.replay.result import PowerWatch, exact_peak_w
+from wattloop.schedule.slurm.replay.runner import virtual_gpus, write_plan
 from wattloop.virtual.physics import IDLE, Activity
 
 NAMES = {0: "n1", 1: "n2"}
@@ -18,7 +18,7 @@ def test_a_peak_between_two_samples_is_found(tmp_path: Path) -> None:
     """Two GPUs of different nodes at work together for 20 ms, four minutes ago."""
     plan = small_plan([(0, 1)])
     write_plan(plan, tmp_path, NAMES)
-    cards = cards_of(plan.cluster, tmp_path, NAMES)
+    cards = virtual_gpus(plan.cluster, tmp_path, NAMES)
     full = Activity(1.0, 0.0, 1.0)
     begin_s = time.monotonic() - 240.0
     cards["n1"][0].occupy(full, at_s=begin_s + 1.0)
@@ -34,7 +34,7 @@ def test_samples_add_up_to_the_energy_of_all_nodes(tmp_path: Path) -> None:
     """Mean powers times their lengths are what the cards used, idle ones included."""
     plan = small_plan([(0, 1)])
     write_plan(plan, tmp_path, NAMES)
-    cards = cards_of(plan.cluster, tmp_path, NAMES)
+    cards = virtual_gpus(plan.cluster, tmp_path, NAMES)
     with PowerWatch(cards) as watch:
         cards["n1"][1].occupy(Activity(1.0, 0.0, 0.5))
         time.sleep(0.45)

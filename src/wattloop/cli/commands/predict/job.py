@@ -97,12 +97,12 @@ def job_command(  # noqa: PLR0913 - one parameter per option
 
 def _of_slurm(number: str) -> "SubmittedJob":
     """Return a waiting or running Slurm job as the driver reads it."""
-    from wattloop.schedule.slurm.managed_cluster import submitted
-    from wattloop.schedule.slurm.scontrol import SlurmClient
+    from wattloop.schedule.slurm.client import SlurmClient
+    from wattloop.schedule.slurm.managed_cluster import submitted_job
 
     for job in SlurmClient().jobs():
         if job.key == number:
-            return submitted(job)
+            return submitted_job(job)
     raise ConfigError(f"--slurm {number}: Slurm has no such job waiting or running; see squeue")
 
 

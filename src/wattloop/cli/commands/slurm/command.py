@@ -47,10 +47,10 @@ def release_command(*, state: StateFile = None, json_file: JsonFile = None) -> N
     Slurm goes on without this, too: the reservation ends by itself. Only node lists of jobs that
     were about to start stay as they were asked for.
     """
+    from wattloop.schedule.slurm.client import SlurmClient
     from wattloop.schedule.slurm.event_log import DriverLog
     from wattloop.schedule.slurm.executor import PlanExecutor
     from wattloop.schedule.slurm.reservation_gate import ReservationGate
-    from wattloop.schedule.slurm.scontrol import SlurmClient
     from wattloop.schedule.slurm.state import DriverState, default_state_path
 
     check_target(json_file, "--json")

@@ -19,15 +19,19 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import STORE
 from wattloop.core.user_code import user_path
 from wattloop.schedule.policies.registry import policy_from
-from wattloop.schedule.slurm.assembly import SiteRequest, site_from, site_of_nodes
-from wattloop.schedule.slurm.driver import SlurmDriver
+from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.driver import RoundRunner, SlurmDriver, run_loop
 from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
-from wattloop.schedule.slurm.loop import Steering, run_loop
-from wattloop.schedule.slurm.managed_cluster import DriverSettings, ManagedCluster
+from wattloop.schedule.slurm.managed_cluster import (
+    ClusterOptions,
+    DriverSettings,
+    ManagedCluster,
+    managed_cluster_of,
+    query_managed_cluster,
+)
 from wattloop.schedule.slurm.nodes import SlurmNode
 from wattloop.schedule.slurm.observer import SlurmObserver
 from wattloop.schedule.slurm.poller import Readings, no_readings
-from wattloop.schedule.slurm.scontrol import SlurmClient
 from wattloop.schedule.slurm.state import (
     DriverState,
     default_state_path,
@@ -37,7 +41,7 @@ from wattloop.schedule.slurm.state import (
 )
 
 if TYPE_CHECKING:
-    from wattloop.schedule.slurm.annotate import EnergyAnnotator
+    from wattloop.schedule.slurm.energy_annotator import EnergyAnnotator
     from wattloop.store.database import Store
 
 
@@ -111,16 +115,16 @@ def annotating_of(
     if not (default if request.annotate is None else request.annotate):
         yield None
         return
-    from wattloop.schedule.slurm.annotate import (
+    from wattloop.schedule.slurm.energy_annotator import (
         EnergyAnnotator,
-        JobEnergy,
+        MeasuredEnergy,
         energy_from_fleet,
         energy_from_store,
     )
 
     cluster, token = client.cluster_name(), _token(request.token_file)
 
-    def energy_of(number: str) -> JobEnergy | None:
+    def energy_of(number: str) -> MeasuredEnergy | None:
         if store is not None:
             return energy_from_store(store, cluster, number)
         return energy_from_fleet(str(request.fleet), token, cluster, number)
@@ -156,12 +160,12 @@ def execute(request: RunRequest) -> None:
     log_path = user_path(request.log) if request.log else state_path.with_suffix(".log.jsonl")
     with store_of(request) as store:
         asked = _site_request(request, store)
-        site = site_from(client, asked, policy)
+        site = query_managed_cluster(client, asked, policy)
         console.introduce(site, policy.name, looks_only=looks_only)
         log = DriverLog(None if request.dry_run and not request.log else log_path, console.tell)
 
         def resite(nodes: Sequence[SlurmNode]) -> ManagedCluster:
-            return site_of_nodes(nodes, asked, policy)
+            return managed_cluster_of(nodes, asked, policy)
 
         with readings_of(request, site, log) as readings:
             steering: SlurmDriver | SlurmObserver
@@ -209,7 +213,7 @@ class _Reports:
     """Output of polls: console, status file and `--json`."""
 
     def __init__(
-        self, request: RunRequest, steering: Steering, state_path: Path, console: Console
+        self, request: RunRequest, steering: RoundRunner, state_path: Path, console: Console
     ) -> None:
         self._console, self._steering = console, steering
         self._path = None if request.dry_run else _own_status(state_path)
@@ -264,8 +268,8 @@ def _finish(request: RunRequest, steering: SlurmDriver | SlurmObserver, reports:
         write_json(data, request.json_file)
 
 
-def _site_request(request: RunRequest, store: "Store | None") -> SiteRequest:
-    return SiteRequest(
+def _site_request(request: RunRequest, store: "Store | None") -> ClusterOptions:
+    return ClusterOptions(
         partitions=request.partitions,
         cluster=request.cluster,
         gpus_only=request.gpus_only,

@@ -20,15 +20,15 @@ from wattloop.core.errors import ConfigError, SlurmError
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.core.user_code import user_path
-from wattloop.schedule.slurm.replay.outcome import Figures
 from wattloop.schedule.slurm.replay.plan import ReplayPlan
+from wattloop.schedule.slurm.replay.result import ReplayFigures
 from wattloop.schedule.slurm.replay.runner import SAME_POWER, ReplayResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wattloop.schedule.scenarios.scenario import Scenario
-    from wattloop.schedule.slurm.commands import SlurmCommands
+    from wattloop.schedule.slurm.client import SlurmCommands
     from wattloop.schedule.slurm.replay.runner import Progress as Told
 
 
@@ -56,7 +56,7 @@ def print_replayed(plan: ReplayPlan, found: Sequence[ReplayResult]) -> None:
     say(f"Times and energy are the scenario's (real ones x {plan.speedup:g}). {SAME_POWER}")
 
 
-def _row(policy: str, kind: str, figures: Figures) -> list[str]:
+def _row(policy: str, kind: str, figures: ReplayFigures) -> list[str]:
     over = figures.over_budget_s
     return [
         policy,
@@ -94,22 +94,21 @@ class ReplayRequest:
 
 def execute_replay(request: ReplayRequest) -> None:
     """Replay the scenario and show the results."""
-    from wattloop.schedule.slurm.commands import SlurmCommands
+    from wattloop.schedule.slurm.client import SlurmCommands
     from wattloop.schedule.slurm.managed_cluster import DriverSettings
-    from wattloop.schedule.slurm.replay.driver import Steering
-    from wattloop.schedule.slurm.replay.plan import matched_nodes, plan_of
-    from wattloop.schedule.slurm.replay.runner import SAME_POWER, replay
+    from wattloop.schedule.slurm.replay.plan import match_nodes, replay_plan
+    from wattloop.schedule.slurm.replay.runner import SAME_POWER, ReplayDriver, replay
 
     policies = _policies(request.policies)
     settings = DriverSettings(interval_s=request.interval_s)
     scenario = _scenario(request)
     commands = SlurmCommands()
     _check_slurm(commands)  # before the jobs are worked out, which takes a while
-    matched_nodes(scenario.cluster, commands.text, request.partition)
-    plan = plan_of(scenario, seed=request.seed, speedup=request.speedup, most_jobs=request.jobs)
+    match_nodes(scenario.cluster, commands.text, request.partition)
+    plan = replay_plan(scenario, seed=request.seed, speedup=request.speedup, most_jobs=request.jobs)
     folder = _folder(request.folder)
     _say_how_long(plan, policies)
-    steering = Steering(plan, commands, folder, request.partition, settings)
+    steering = ReplayDriver(plan, commands, folder, request.partition, settings)
     with _progress() as tell:
         found = replay(
             plan,
@@ -206,9 +205,9 @@ def _folder(given: str | None) -> Path:
 
 def _say_how_long(plan: "ReplayPlan", policies: list[str]) -> None:
     """Print the duration that the simulator expects."""
-    from wattloop.schedule.slurm.replay.simulation import BACKFILL, OwnScheduler, simulated
+    from wattloop.schedule.slurm.replay.simulation import BACKFILL, OwnScheduler, simulate_replay
 
-    figures, _ = simulated(plan, OwnScheduler(BACKFILL), None)
+    figures, _ = simulate_replay(plan, OwnScheduler(BACKFILL), None)
     each_s = figures.makespan_s / plan.speedup
     say(
         f"wattloop: {len(plan.asked)} jobs of {plan.scenario}, {len(policies)} policies: about "

@@ -7,7 +7,7 @@ from wattloop.cli.output import is_terminal, print_table, say
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.schedule.slurm.event_log import RoundReport
 from wattloop.schedule.slurm.managed_cluster import ManagedCluster
-from wattloop.schedule.slurm.observer import WouldHaveTable
+from wattloop.schedule.slurm.observer import DecisionTable
 
 EVERY_S = 10.0
 
@@ -68,7 +68,7 @@ class Console:
         )
 
 
-def would_have_rows(table: WouldHaveTable) -> None:
+def would_have_rows(table: DecisionTable) -> None:
     """Show the policy's decisions next to what Slurm did."""
     rows = [
         (

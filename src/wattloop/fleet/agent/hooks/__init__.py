@@ -6,7 +6,6 @@ from pathlib import Path
 from wattloop.core.errors import ConfigError
 
 __all__ = ["HOOKS", "hook_text", "install_hooks"]
-
 HOOKS = ("prolog", "epilog")
 DEFAULT_WAIT_S = 2.0
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-{}@+,:=")

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from wattloop.schedule.slurm.replay.outcome import Ran
+from wattloop.schedule.slurm.replay.result import ReplayedRun
 
 # sched: Allocate JobId=5 NodeList=n1 ... | sched/backfill: _start_job: Started JobId=7 in all on n1
 STARTED = re.compile(
@@ -28,7 +28,7 @@ PASS_S = 0.05
 """Starts closer together than this belong to one scheduling pass."""
 
 
-class Times(NamedTuple):
+class JobTimes(NamedTuple):
     """Slurm's times of jobs, by Slurm's job numbers, on the clock of `time.monotonic`.
 
     Attributes:
@@ -63,10 +63,10 @@ class Latency:
     source: str
 
 
-def latency_of(
-    ran: Sequence[Ran],
+def measure_latency(
+    ran: Sequence[ReplayedRun],
     submitted_s: Mapping[int, float],
-    times: Times,
+    times: JobTimes,
     *,
     with_backfilled: bool = True,
 ) -> Latency:
@@ -103,8 +103,8 @@ def latency_of(
     )
 
 
-def steered_end_s(
-    ran: Sequence[Ran], times: Times, rounds_s: Sequence[tuple[float, Sequence[int]]]
+def driver_end_latency(
+    ran: Sequence[ReplayedRun], times: JobTimes, rounds_s: Sequence[tuple[float, Sequence[int]]]
 ) -> float | None:
     """Compute the latency after a job under a driver whose jobs wait for power, not for GPUs.
 
@@ -148,7 +148,7 @@ def _least_of_each_pass(turns: list[tuple[float, float]]) -> list[float]:
     return found
 
 
-def read_times(slurm: Callable[..., str]) -> Times:
+def read_times(slurm: Callable[..., str]) -> JobTimes:
     """Read from Slurm when it decided to start each job and when it registered its end."""
     offset_s = time.time() - time.monotonic()
     log = _log_file(slurm)
@@ -167,13 +167,13 @@ def read_times(slurm: Callable[..., str]) -> Times:
                             backfilled.add(int(match[3]))
         if started:
             source = "log of slurmctld, milliseconds"
-            return Times(started, ended, source, frozenset(backfilled))
+            return JobTimes(started, ended, source, frozenset(backfilled))
     found: dict[int, float] = {}
     for line in slurm("squeue", "-h", "-t", "all", "-o", "%A %S").splitlines():
         number, _, start = line.partition(" ")
         if start[:1].isdigit():
             found[int(number)] = datetime.fromisoformat(start).timestamp() + 0.5 - offset_s
-    return Times(found, {}, "squeue, whole seconds")
+    return JobTimes(found, {}, "squeue, whole seconds")
 
 
 def _log_file(slurm: Callable[..., str]) -> Path | None:

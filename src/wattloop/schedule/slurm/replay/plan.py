@@ -31,9 +31,7 @@ class _Node(NamedTuple):
     state: str
 
 
-def matched_nodes(
-    cluster: Cluster, slurm: Callable[..., str], partition: str = ""
-) -> dict[int, str]:
+def match_nodes(cluster: Cluster, slurm: Callable[..., str], partition: str = "") -> dict[int, str]:
     """Map each node number of the cluster to a Slurm node with the same GPUs.
 
     Args:
@@ -124,7 +122,7 @@ class ReplayPlan:
         return max(1, math.ceil((1.3 * slowest_s + 15.0) / 60.0))
 
 
-def plan_of(
+def replay_plan(
     scenario: Scenario, *, seed: int = 0, speedup: float = 10.0, most_jobs: int | None = None
 ) -> ReplayPlan:
     """Build the replay plan of a scenario.
@@ -166,7 +164,9 @@ def plan_of(
         speedup=speedup,
         cluster=world.cluster,
         asked=asked,
-        open=opened(asked, jobs, max(group.gpus_per_node for group in world.cluster.groups)),
+        open=with_all_gpu_counts(
+            asked, jobs, max(group.gpus_per_node for group in world.cluster.groups)
+        ),
         oracle=scenario.oracle,
         truth=world.truth,
         settings=settings,
@@ -197,7 +197,7 @@ def _faster(jobs: JobTable, speedup: float) -> JobTable:
     return replace(jobs, arrival_s=arrival_s, deadline_s=deadline_s, work=jobs.work / speedup)
 
 
-def opened(asked: JobTable, jobs: JobTable, widest: int) -> JobTable:
+def with_all_gpu_counts(asked: JobTable, jobs: JobTable, widest: int) -> JobTable:
     """Return the jobs with all GPU counts within a node, which a Slurm driver can change.
 
     The batch stays the user's, because only the job's own code could change it. A job on several

@@ -1,50 +1,308 @@
 """Runner of replays: a scenario on a real Slurm under several policies, and in the simulator."""
 
+import getpass
+import json
 import math
+import shlex
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from wattloop.core.errors import ConfigError, WattloopError
-from wattloop.schedule.slurm.replay.latency import (
-    Latency,
-    Times,
-    latency_of,
-    read_times,
-    steered_end_s,
+from wattloop.core.errors import ConfigError, SlurmError, WattloopError
+from wattloop.schedule.cluster.cluster import Cluster, GpuType
+from wattloop.schedule.engine.settings import Keeps
+from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.job_estimator import JobEstimator
+from wattloop.schedule.policies.registry import policy_from
+from wattloop.schedule.slurm.client import SlurmClient, SlurmCommands
+from wattloop.schedule.slurm.driver import SlurmDriver, run_loop
+from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
+from wattloop.schedule.slurm.managed_cluster import (
+    DriverSettings,
+    JobEstimates,
+    ManagedCluster,
+    shared_partitions,
 )
-from wattloop.schedule.slurm.replay.outcome import (
-    Figures,
+from wattloop.schedule.slurm.nodes import SlurmNode, known_nodes
+from wattloop.schedule.slurm.replay.latency import (
+    JobTimes,
+    Latency,
+    driver_end_latency,
+    measure_latency,
+    read_times,
+)
+from wattloop.schedule.slurm.replay.plan import ReplayPlan, match_nodes
+from wattloop.schedule.slurm.replay.result import (
     PowerSample,
     PowerWatch,
-    Ran,
+    ReplayedRun,
+    ReplayFigures,
     difference,
     exact_peak_w,
-    read_notes,
+    read_records,
     real_figures,
 )
-from wattloop.schedule.slurm.replay.plan import ReplayPlan, matched_nodes
-from wattloop.schedule.slurm.replay.simulation import own_scheduler, simulated
-from wattloop.schedule.slurm.replay.submit import cards_of, sbatch_command, write_plan
+from wattloop.schedule.slurm.replay.simulation import own_scheduler, simulate_replay
+from wattloop.schedule.slurm.state import DriverState
+from wattloop.schedule.step_function import StepFunction
+from wattloop.virtual.cards import write_card
+from wattloop.virtual.gpu import VirtualGpu
+from wattloop.virtual.machine import MODEL_VARIABLE, STATE_VARIABLE, shared_machine
+
+
+def write_cards(cluster: Cluster, folder: Path) -> None:
+    """Write a file per GPU type with the scenario's idle power and power limits."""
+    (folder / "virtual").mkdir(parents=True, exist_ok=True)
+    for each in cluster.types:
+        _write(each, _file(folder, each.name))
+
+
+def node_environment(folder: Path, node: str, type_name: str) -> dict[str, str]:
+    """Return the variables with which jobs, meters and agents find a node's virtual GPUs."""
+    return {
+        STATE_VARIABLE: str(folder / "virtual" / f"{node}.state"),
+        MODEL_VARIABLE: str(_file(folder, type_name)),
+    }
+
+
+def virtual_gpus(
+    cluster: Cluster, folder: Path, names: Mapping[int, str]
+) -> dict[str, tuple[VirtualGpu, ...]]:
+    """Return the virtual GPUs of every node, by Slurm's name of the node."""
+    found = {}
+    for number, node in names.items():
+        group = cluster.node_groups[number]
+        environment = node_environment(folder, node, group.type_name)
+        found[node] = shared_machine(group.gpus_per_node, environment=environment).gpus
+    return found
+
+
+def _file(folder: Path, type_name: str) -> Path:
+    return folder / "virtual" / f"{type_name}.json"
+
+
+def _write(kind: GpuType, path: Path) -> None:
+    # All power above idle is arithmetic at the highest clock, so that any power up to the limit
+    # corresponds to a busy share. It follows without delay because jobs are short.
+    write_card(
+        path,
+        "h200",
+        name=f"virtual {kind.name}",
+        idle_w=kind.idle_w,
+        compute_w=kind.tdp_w - kind.idle_w,
+        memory_w=0.0,
+        memory_idle_w=0.0,
+        default_limit_w=kind.tdp_w,
+        min_limit_w=kind.gpu.cap_min_w,
+        ramp_s=0.005,
+        source="power of the replayed scenario's GPU type",
+    )
+
+
+PROGRAM = "wattloop.schedule.slurm.replay.job"
+
+
+def write_plan(plan: ReplayPlan, folder: Path, names: Mapping[int, str]) -> None:
+    """Write the files that jobs read: GPUs of the nodes, and time and power of each option.
+
+    Args:
+        plan: the jobs.
+        folder: folder that all nodes share.
+        names: node number of the cluster -> Slurm's name.
+    """
+    for name in ("jobs", "notes"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for note in (folder / "notes").iterdir():
+        note.unlink()
+    write_cards(plan.cluster, folder)
+    groups = plan.cluster.node_groups
+    nodes = {name: groups[number].type_name for number, name in names.items()}
+    (folder / "plan.json").write_text(json.dumps({"nodes": nodes}) + "\n", "utf-8")
+    types = [each.name for each in plan.cluster.types]
+    for job in range(len(plan.open)):
+        options, work = plan.options(job), float(plan.open.work[job])
+        rows = {}
+        for row in range(len(options)):
+            gpus = int(options.gpus[row])
+            key = f"{types[int(options.type_index[row])]}/{gpus}"
+            rows[key] = [work * float(options.sample_s[row]), float(options.power_w[row]) / gpus]
+        text = json.dumps({"options": rows}) + "\n"
+        (folder / "jobs" / f"{job}.json").write_text(text, "utf-8")
+
+
+def sbatch_command(
+    plan: ReplayPlan, job: int, folder: Path, *, extra: Sequence[str] = (), described: bool = False
+) -> list[str]:
+    """Build the sbatch command line of a job.
+
+    Args:
+        plan: the jobs.
+        job: job number.
+        folder: folder of `write_plan`.
+        extra: further options of sbatch, such as a partition.
+        described: write into the job's comment what it trains, for a scheduler with an oracle.
+
+    Raises:
+        ConfigError: the nodes cannot share the job's GPUs evenly.
+    """
+    gpus = plan.asked_gpus(job)
+    widest = max(group.gpus_per_node for group in plan.cluster.groups)
+    nodes = max(1, math.ceil(gpus / widest))
+    if gpus % nodes:
+        raise ConfigError(
+            f"job {job} asks for {gpus} GPUs, which {nodes} nodes of {widest} cannot share evenly"
+        )
+    program = [sys.executable, "-m", PROGRAM, str(folder), str(job)]
+    work = shlex.join([*(("srun", "--ntasks-per-node=1") if nodes > 1 else ("exec",)), *program])
+    # Not by --export: slurmd would start a login shell for every job, which takes a second or more.
+    keeps = "nothing" if plan.settings.preemption.keeps is Keeps.NOTHING else "work"
+    command = [
+        "sbatch", "--parsable", "--output=/dev/null", "--error=/dev/null", "--requeue",
+        f"--job-name=replay-{job}", f"--time={plan.limit_min(job)}", f"--nodes={nodes}",
+        "--ntasks-per-node=1", f"--gres=gpu:{gpus // nodes}",
+        *extra,
+    ]  # fmt: skip
+    if described:
+        command.append(f"--comment={job_comment(plan, job)}")
+    return [*command, f"--wrap=export WATTLOOP_REPLAY_KEEPS={keeps}; {work}"]
+
+
+def job_comment(plan: ReplayPlan, job: int) -> str:
+    """Return the job's comment, in the format of docs/slurm.md."""
+    kind = plan.open.kinds[plan.open.kind[job]]
+    fields = [
+        f"model={kind.model.removeprefix('hf:')}",
+        f"batch={kind.batches[0]}",
+        f"samples={float(plan.open.work[job]):.6g}",
+        f"gpus={'|'.join(map(str, kind.gpus))}",
+    ]
+    if kind.precision:
+        fields.append(f"precision={kind.precision}")
+    if kind.sequence is not None:
+        fields.append(f"seq={kind.sequence}")
+    if kind.types:
+        fields.append(f"types={'|'.join(kind.types)}")
+    due_s = float(plan.open.deadline_s[job] - plan.open.arrival_s[job])
+    if math.isfinite(due_s):
+        fields.append(f"deadline={due_s:.0f}s")
+    return f"wattloop:{','.join(fields)}"
+
+
+@dataclass
+class ReplayDriver:
+    """Factory of context managers in which a driver runs a policy on Slurm.
+
+    Args:
+        plan: replay plan; the driver uses its oracle and its budget.
+        commands: runner of Slurm's programs.
+        folder: folder of the driver's state file and log.
+        partition: managed partition; by default Slurm's only one.
+        settings: intervals and limits of the driver.
+
+    Attributes:
+        rounds: reports of the driver's rounds, by policy.
+    """
+
+    plan: ReplayPlan
+    commands: SlurmCommands
+    folder: Path
+    partition: str = ""
+    settings: DriverSettings = field(default_factory=DriverSettings)
+    rounds: dict[str, list[RoundReport]] = field(default_factory=dict)
+
+    def looks(self, policy: str) -> list[tuple[float, list[int]]]:
+        """Return the times of a driver's polls (`time.monotonic`) and the jobs started then."""
+        offset_s = time.time() - time.monotonic()
+        return [
+            (report.at_s - offset_s, [int(key) for key in report.starts if key.isdigit()])
+            for report in self.rounds.get(policy, [])
+        ]
+
+    def __call__(self, policy: str) -> AbstractContextManager[object]:
+        """Return a context in which the policy schedules Slurm's jobs."""
+        return self._steering(policy)
+
+    @contextmanager
+    def _steering(self, name: str) -> Iterator[SlurmDriver]:
+        client = SlurmClient(self.commands)
+        site = self._site(client)
+        stem = name.partition("{")[0]
+        state = DriverState.load(self.folder / f"driver-{stem}.json")
+        log = DriverLog(self.folder / f"driver-{stem}.jsonl")
+        state.hold()
+        driver = SlurmDriver(
+            client,
+            site,
+            policy_from(name),
+            state=state,
+            log=log,
+            settings=self.settings,
+            owner=getpass.getuser(),
+        )
+        stop, faults = threading.Event(), list[Exception]()
+        reports = self.rounds.setdefault(name, [])
+
+        def work() -> None:
+            try:
+                run_loop(driver, stop, on_round=reports.append)
+            except Exception as error:  # noqa: BLE001 - reported when the context ends
+                faults.append(error)
+
+        thread = threading.Thread(target=work, name=f"driver {name}")
+        thread.start()
+        try:
+            yield driver
+        finally:
+            stop.set()
+            thread.join()
+            state.let_go()
+            log.close()
+        if faults:
+            raise SlurmError(f"replay: the driver of {name} gave up: {faults[0]}")
+
+    def _site(self, client: SlurmClient) -> ManagedCluster:
+        """Build the managed cluster with the plan's power figures and oracle."""
+        plan = self.plan
+        nodes = client.nodes()
+        partitions = (self.partition,) if self.partition else _only(nodes)
+        known = known_nodes(nodes, partitions, described=plan.cluster)
+        oracle = FleetOracle.of(known.cluster, plan.oracle)
+        for kind in plan.open.kinds:
+            oracle.options(kind)  # trace models now: tracing takes longer than a round
+        return ManagedCluster(
+            known=known,
+            managed=partitions,
+            shared=shared_partitions(nodes, known, partitions),
+            believed=JobEstimates(JobEstimator(oracle), known.cluster),
+            oracle=oracle,
+            budget_w=_constant(plan.settings.budget_w),
+        )
+
+
+def _only(nodes: Sequence[SlurmNode]) -> tuple[str, ...]:
+    found = sorted({name for node in nodes for name in node.partitions})
+    if len(found) != 1:
+        raise ConfigError(f"Slurm has partitions {', '.join(found)}; say which with --partition")
+    return (found[0],)
+
+
+def _constant(budget: StepFunction) -> StepFunction:
+    """Return the budget if it is constant: driver and plan count time from different origins."""
+    if len(budget.values) > 1 and not math.isinf(max(budget.values)):
+        raise ConfigError("replay: a budget that changes over the day; give one with --budget")
+    return budget
+
 
 Progress = Callable[[int, int, int, float], None]
-
-
 """Called with jobs submitted, jobs done, all jobs, and power now."""
-
-
 LOOK_S = 0.2
-
-
 ASK_SLURM_S = 5.0
-
-
 PATIENCE_S = 120.0
-
-
 """Longest time without progress while jobs are left."""
 
 
@@ -63,10 +321,10 @@ class RealRun:
         exact_peak_w: peak power of all GPUs, including peaks between samples.
     """
 
-    figures: Figures
+    figures: ReplayFigures
     latency: Latency
-    times: Times
-    ran: tuple[Ran, ...]
+    times: JobTimes
+    ran: tuple[ReplayedRun, ...]
     samples: tuple[PowerSample, ...]
     wall_s: float
     late_s: float
@@ -100,7 +358,7 @@ def run_real(
         WattloopError: jobs failed, or there is no progress.
     """
     write_plan(plan, folder, names)
-    cards = cards_of(plan.cluster, folder, names)
+    cards = virtual_gpus(plan.cluster, folder, names)
     jobs, submitted_s = len(plan.asked), dict[int, float]()
     late_s, number_of = 0.0, dict[int, int]()
     with PowerWatch(cards) as watch:
@@ -133,14 +391,14 @@ def run_real(
                 )
             time.sleep(LOOK_S)
         time.sleep(2 * LOOK_S)  # the last tick of the energy counters
-        ran = read_notes(folder)
+        ran = read_records(folder)
         times = read_times(slurm)
     end_s = max(each.end_s for each in ran)
     samples = watch.samples(begin_s - LOOK_S, end_s + LOOK_S)
     energy_j = sum(gpu.true_energy_j(begin_s, end_s) for gpus in cards.values() for gpu in gpus)
     return RealRun(
         figures=real_figures(plan, ran, submitted_s, samples, energy_j),
-        latency=latency_of(ran, submitted_s, times, with_backfilled=described),
+        latency=measure_latency(ran, submitted_s, times, with_backfilled=described),
         times=times,
         ran=tuple(ran),
         samples=tuple(samples),
@@ -179,22 +437,12 @@ def _check(slurm: Callable[..., str], number_of: Mapping[int, int]) -> None:
 
 
 OWN = "slurm"
-
-
 """Name of the policy that leaves the decisions to Slurm's own scheduler."""
-
-
 COMPARED = ("makespan_s", "gpu_energy_j", "throughput_per_h", "jct_mean_s", "peak_w")
-
-
 SAME_POWER = (
     "Power is simulated, by the same virtual GPUs on both sides: what is compared is scheduling."
 )
-
-
 Driving = Callable[[str], AbstractContextManager[object]]
-
-
 """Function that returns a context in which the named policy schedules Slurm's jobs."""
 
 
@@ -211,8 +459,8 @@ class ReplayResult:
 
     policy: str
     real: RealRun
-    simulated: Figures
-    untold: Figures
+    simulated: ReplayFigures
+    untold: ReplayFigures
 
     def differences(self) -> dict[str, float]:
         """Return the relative differences of the simulated figures from the real ones."""
@@ -264,7 +512,7 @@ def replay(
         ConfigError: the scenario does not fit this Slurm, or other jobs run on its nodes.
         WattloopError: jobs failed.
     """
-    names = matched_nodes(plan.cluster, slurm, partition)
+    names = match_nodes(plan.cluster, slurm, partition)
     scheduler = own_scheduler(slurm)
     options = (f"--partition={partition}",) if partition else ()
     found = []
@@ -283,12 +531,12 @@ def replay(
                 tell=None if tell is None else tell(label),
             )
         if rounds_of is not None and not own and math.isfinite(min(plan.settings.budget_w.values)):
-            end_s = steered_end_s(real.ran, real.times, rounds_of(policy))
+            end_s = driver_end_latency(real.ran, real.times, rounds_of(policy))
             latency = replace(real.latency, end_s=real.latency.end_s if end_s is None else end_s)
             real = replace(real, latency=latency)
         who = scheduler if own else policy
-        told, _ = simulated(plan, who, real.latency)
-        untold, _ = simulated(plan, who, None)
+        told, _ = simulate_replay(plan, who, real.latency)
+        untold, _ = simulate_replay(plan, who, None)
         found.append(ReplayResult(label, real, told, untold))
     return found
 

@@ -13,12 +13,10 @@ from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.slurm.replay.latency import Latency
-from wattloop.schedule.slurm.replay.outcome import Figures, simulated_figures
 from wattloop.schedule.slurm.replay.plan import ReplayPlan
+from wattloop.schedule.slurm.replay.result import ReplayFigures, simulated_figures
 
 TIE = 1e-6
-
-
 """Share by which faster placements stay faster in the estimates, which orders the nodes."""
 
 
@@ -48,11 +46,7 @@ class TimeLimits(Oracle):
 
 
 BUILTIN, BACKFILL = "sched/builtin", "sched/backfill"
-
-
 USUAL_LOOK_S = 30.0
-
-
 """Slurm's default `bf_interval`."""
 
 
@@ -104,9 +98,9 @@ def _look_s(said: dict[str, str]) -> float:
     return USUAL_LOOK_S
 
 
-def simulated(
+def simulate_replay(
     plan: ReplayPlan, policy: str | OwnScheduler, latency: Latency | None
-) -> tuple[Figures, SimulationResult]:
+) -> tuple[ReplayFigures, SimulationResult]:
     """Simulate the jobs of a plan.
 
     Args:

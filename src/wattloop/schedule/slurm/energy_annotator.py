@@ -12,32 +12,23 @@ from urllib.parse import quote
 
 from wattloop.core.errors import RunNotFound, SlurmAway, SlurmError, StoreError
 from wattloop.core.threads import BackgroundThread
+from wattloop.schedule.slurm.client import SlurmClient, update_words
 from wattloop.schedule.slurm.event_log import DriverLog
-from wattloop.schedule.slurm.scontrol import SlurmClient, update_words
 from wattloop.schedule.slurm.squeue import SlurmJob, format_notes
 from wattloop.store.database import Store
 from wattloop.store.job_queries import job_with_runs
 
 # slurmctld refuses changes of a finished job, so the comment goes into slurmdbd where there is
 # one. Without slurmdbd, the energy is only in the store and on the fleet server.
-
 GIVE_UP_S = 3_600.0
-
-
 EVERY_S = 5.0
-
-
 GOODBYE_S = 5.0
-
-
 MOST_AT_ONCE = 20
-
-
 MOST_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class JobEnergy:
+class MeasuredEnergy:
     """Measured energy of a job: the joules of all meters on its nodes.
 
     Attributes:
@@ -61,7 +52,7 @@ class EnergyAnnotator(BackgroundThread):
     """
 
     def __init__(
-        self, client: SlurmClient, energy_of: Callable[[str], JobEnergy | None], log: DriverLog
+        self, client: SlurmClient, energy_of: Callable[[str], MeasuredEnergy | None], log: DriverLog
     ) -> None:
         super().__init__("annotating", patience_s=GOODBYE_S)
         self._client, self._energy_of, self._log = client, energy_of, log
@@ -99,7 +90,7 @@ class EnergyAnnotator(BackgroundThread):
         while not self._stop.wait(EVERY_S):
             self.write(time.time())
 
-    def _annotate(self, job: SlurmJob, found: JobEnergy) -> None:
+    def _annotate(self, job: SlurmJob, found: MeasuredEnergy) -> None:
         notes: dict[str, Any] = {
             "energy_j": round(found.energy_j, 1),
             "gpu_j": None if found.gpu_j is None else round(found.gpu_j, 1),
@@ -128,12 +119,10 @@ class EnergyAnnotator(BackgroundThread):
 
 
 TIMEOUT_S = 2.0
-
-
 LARGEST_B = 2_000_000
 
 
-def energy_from_store(store: Store, cluster: str, number: str) -> JobEnergy | None:
+def energy_from_store(store: Store, cluster: str, number: str) -> MeasuredEnergy | None:
     """Read the energy of a job from the store; None while no run is complete."""
     try:
         row, runs = job_with_runs(store, f"slurm:{cluster}:{number}")
@@ -142,7 +131,7 @@ def energy_from_store(store: Store, cluster: str, number: str) -> JobEnergy | No
     return _energy(row, runs)
 
 
-def energy_from_fleet(url: str, token: str, cluster: str, number: str) -> JobEnergy | None:
+def energy_from_fleet(url: str, token: str, cluster: str, number: str) -> MeasuredEnergy | None:
     """Read the energy of a job from the fleet server; None while incomplete or unreachable."""
     place = f"{url.rstrip('/')}/api/v1/jobs/{quote(f'slurm:{cluster}:{number}')}"
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -155,7 +144,7 @@ def energy_from_fleet(url: str, token: str, cluster: str, number: str) -> JobEne
         return None
 
 
-def _energy(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> JobEnergy | None:
+def _energy(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> MeasuredEnergy | None:
     energy_j = row.get("energy_j")
     if isinstance(energy_j, bool) or not isinstance(energy_j, int | float):
         return None
@@ -165,7 +154,7 @@ def _energy(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> JobEne
     if not math.isfinite(energy_j) or energy_j < 0 or not nodes:
         return None
     provenance = str(row.get("provenance") or "unknown")
-    return JobEnergy(float(energy_j), _gpu_j(measured), provenance, len(nodes))
+    return MeasuredEnergy(float(energy_j), _gpu_j(measured), provenance, len(nodes))
 
 
 def _gpu_j(runs: Sequence[Mapping[str, Any]]) -> float | None:

@@ -1,4 +1,4 @@
-"""Power samples and figures of a replay, measured or simulated, and their differences."""
+"""Result of a replay: records of jobs, power samples, figures and their differences."""
 
 import json
 import math
@@ -21,14 +21,8 @@ from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.meter import VirtualEnergy
 
 PERIOD_S = 0.1
-
-
 """Update interval of the GPUs' energy counters: ten times a second."""
-
-
 RAMPS_S = (0.0, 0.001, 0.003, 0.006, 0.012, 0.025)
-
-
 """Time that GPUs need to reach their power after a change; their changes may overlap."""
 
 
@@ -111,7 +105,7 @@ def exact_peak_w(cards: Mapping[str, Sequence[VirtualGpu]], begin_s: float, end_
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ReplayedRun:
     """One run of a job, until its end or its preemption.
 
     Attributes:
@@ -130,12 +124,12 @@ class Ran:
     done: float
 
 
-def read_notes(folder: Path) -> list[Ran]:
+def read_records(folder: Path) -> list[ReplayedRun]:
     """Read the records of all jobs, ordered by start.
 
     A job on several nodes is one record, with the duration of its longest part.
     """
-    parts: dict[tuple[int, int], list[Ran]] = defaultdict(list)
+    parts: dict[tuple[int, int], list[ReplayedRun]] = defaultdict(list)
     for path in (folder / "notes").iterdir():
         name, _, node = path.name.partition(".")
         for turn, line in enumerate(path.read_text("utf-8").splitlines()):
@@ -143,21 +137,21 @@ def read_notes(folder: Path) -> list[Ran]:
     return sorted(map(_whole, parts.values()), key=lambda ran: ran.begin_s)
 
 
-def _ran(job: int, node: str, line: str) -> Ran:
+def _ran(job: int, node: str, line: str) -> ReplayedRun:
     data = json.loads(line)
     gpus = tuple((node, int(gpu)) for gpu in data["gpus"])
-    return Ran(job, data["slurm_job"], gpus, data["begin_s"], data["end_s"], data["done"])
+    return ReplayedRun(job, data["slurm_job"], gpus, data["begin_s"], data["end_s"], data["done"])
 
 
-def _whole(parts: list[Ran]) -> Ran:
+def _whole(parts: list[ReplayedRun]) -> ReplayedRun:
     first = parts[0]
     gpus = tuple(sorted(gpu for part in parts for gpu in part.gpus))
     begin_s, end_s = min(p.begin_s for p in parts), max(p.end_s for p in parts)
-    return Ran(first.job, first.slurm_job, gpus, begin_s, end_s, min(p.done for p in parts))
+    return ReplayedRun(first.job, first.slurm_job, gpus, begin_s, end_s, min(p.done for p in parts))
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ReplayFigures:
     """Figures of one policy. Times and energy are the scenario's (real ones times the speedup).
 
     Attributes:
@@ -190,11 +184,11 @@ class Figures:
 
 def real_figures(
     plan: ReplayPlan,
-    ran: Sequence[Ran],
+    ran: Sequence[ReplayedRun],
     submitted_s: Mapping[int, float],
     samples: Sequence[PowerSample],
     energy_j: float,
-) -> Figures:
+) -> ReplayFigures:
     """Compute the figures of a run on Slurm.
 
     Args:
@@ -228,7 +222,7 @@ def real_figures(
     )
 
 
-def simulated_figures(plan: ReplayPlan, result: SimulationResult) -> Figures:
+def simulated_figures(plan: ReplayPlan, result: SimulationResult) -> ReplayFigures:
     """Compute the figures of a simulation of the same jobs."""
     done = result.is_done
     jobs = result.jobs
@@ -281,9 +275,9 @@ def _figures(
     peak_w: float,
     over_budget_s: float | None,
     due: tuple[int, int],
-) -> Figures:
+) -> ReplayFigures:
     speedup = plan.speedup
-    return Figures(
+    return ReplayFigures(
         jobs=jobs,
         done=len(jct_s),
         makespan_s=makespan_s * speedup,

@@ -12,12 +12,10 @@ from wattloop.schedule.estimates.job_estimate import EstimateSource
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.power_budget import Headroom
 from wattloop.schedule.slurm.managed_cluster import ManagedCluster
-from wattloop.schedule.slurm.view import LiveView
+from wattloop.schedule.slurm.view import SlurmView
 from wattloop.schedule.view import RunningJob
 
 MOST_ASKED = 50
-
-
 """Most calls of a policy in one round; the next round follows soon."""
 
 
@@ -60,7 +58,7 @@ class Planner:
         policy: the scheduling policy.
     """
 
-    def __init__(self, live: LiveView, policy: Policy) -> None:
+    def __init__(self, live: SlurmView, policy: Policy) -> None:
         self._live, self._policy = live, policy
         self.plan = RoundPlan()
         self._is_held_back = False
@@ -208,22 +206,17 @@ class Planner:
 
 
 PUT_OFF = "put off"
-
-
 """Marker of a start that is postponed for lack of power, not refused."""
 
 
 # Standby starts. A driver polls once a second, but Slurm can start a job milliseconds after another
 # has finished. So jobs that the policy would start on GPUs that may become free are released in
 # advance. Their power is added to that of the running jobs, so the budget holds at any start time.
-
 MOST_STANDBY = 64
-
-
 ASKED = 4
 
 
-def may_end_soon(live: LiveView, guessed: Collection[int], within_s: float) -> list[int]:
+def may_end_soon(live: SlurmView, guessed: Collection[int], within_s: float) -> list[int]:
     """Return running jobs that may end within a time: by their estimate, overdue or unknown.
 
     Args:
@@ -241,7 +234,7 @@ def may_end_soon(live: LiveView, guessed: Collection[int], within_s: float) -> l
     ]
 
 
-def standby_starts(live: LiveView, policy: Policy, ending: Collection[int]) -> list[PlannedStart]:
+def standby_starts(live: SlurmView, policy: Policy, ending: Collection[int]) -> list[PlannedStart]:
     """Plan starts on the GPUs of jobs that may end; this consumes the live view.
 
     Raises:
@@ -261,17 +254,17 @@ def standby_starts(live: LiveView, policy: Policy, ending: Collection[int]) -> l
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedRound:
     """Plan of a round with its standby starts."""
 
-    live: LiveView
+    live: SlurmView
     plan: RoundPlan
     standby: list[PlannedStart]
 
 
-def planned(
-    live: LiveView, site: ManagedCluster, policy: Policy, within_s: float | None
-) -> tuple[Planned | None, str]:
+def plan_round(
+    live: SlurmView, site: ManagedCluster, policy: Policy, within_s: float | None
+) -> tuple[PlannedRound | None, str]:
     """Plan a round; return the plan, or the policy's error.
 
     Args:
@@ -293,4 +286,4 @@ def planned(
             standby = standby_starts(live, policy, ending)
     except Exception as error:  # noqa: BLE001 - an error of a policy must not stop the driver
         return None, f"{type(error).__name__}: {error}"
-    return Planned(live, plan, standby), ""
+    return PlannedRound(live, plan, standby), ""

@@ -1,0 +1,308 @@
+"""Power caps of jobs, set through the control daemon by a thread that also queries Slurm."""
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from wattloop.control.daemon.client import LOW_POWER, Client, connect
+from wattloop.control.daemon.job_gpus import JobGpus, write_job_gpus
+from wattloop.core.errors import WattloopError
+from wattloop.core.plausible import highest_power_w
+from wattloop.core.records import Scope
+from wattloop.fleet.agent.config import AgentConfig, ControlConfig
+from wattloop.fleet.agent.job_facts import JobFacts, ask_slurm
+
+# Power caps of jobs, set through the control daemon.
+#
+# The lease on every card is this agent's connection to the daemon: if either dies, the daemon (or
+# its guardian) puts every card back. A cap that was lost that way is set again when the daemon is
+# back and the job still runs.
+
+Cap = float | str
+HIGHEST_W = highest_power_w(Scope.GPU)
+_log = logging.getLogger("wattloop.agent")
+
+
+def choose_cap(facts: JobFacts | None, default_cap: str | None) -> tuple[Cap | None, str]:
+    """Return the cap of a job's GPUs and its source; None for no cap.
+
+    The operator's side decides (AdminComment), then the job's user, then the default. A job whose
+    own words imitate the operator's gets the low-power mode: it shall gain nothing by it.
+    """
+    if facts is not None and facts.tampered:
+        return LOW_POWER, "its name or comment imitates AdminComment: refused, low power instead"
+    chosen = None if facts is None else facts.cap.get("cap_w")
+    if isinstance(chosen, int | float) and 0 < chosen <= HIGHEST_W and chosen is not True:
+        return float(chosen), "chosen by the scheduler"
+    if facts is not None and facts.low_power:
+        return LOW_POWER, "low power, as its user asked"
+    if default_cap is not None:
+        return daemon_setting(default_cap), f"the operator's default, {default_cap}"
+    return None, ""
+
+
+def daemon_setting(text: str) -> Cap:
+    """Convert `-10%` to the daemon's form: `90%`."""
+    words = text.replace(" ", "")
+    if words.startswith("-") and words.endswith("%"):
+        return f"{100 - float(words[1:-1]):g}%"
+    return words
+
+
+class JobCaps:
+    """Caps in force on this node. Used by one thread.
+
+    Args:
+        config: the daemon's socket, and what else there is to know.
+        folder: of the agent; `caps` in it tells prologs to wait, `ready/` that they need not.
+    """
+
+    def __init__(self, config: ControlConfig, folder: Path) -> None:
+        self._config = config
+        self._folder = folder
+        self._client: Client | None = None
+        self._wanted: dict[str, tuple[int, dict[str, Cap]]] = {}
+        self._set: dict[str, set[str]] = {}
+        self.fault = ""
+        """Why caps cannot be set now; empty when they can."""
+
+    def start(self) -> None:
+        """Make prologs wait for their caps from now on."""
+        ready = self._folder / "ready"
+        ready.mkdir(mode=0o700, exist_ok=True)
+        for path in ready.iterdir():
+            path.unlink(missing_ok=True)
+        fresh = self._folder / ".caps.new"
+        fresh.write_text(f"{os.getpid()}\n")
+        fresh.replace(self._folder / "caps")
+
+    def begin(self, job: str, uid: int, gpus: Sequence[str], cap: Cap | None) -> dict[str, float]:
+        """Set the caps of a job and release its prolog; return the watts by GPU."""
+        try:
+            if cap is None or not gpus:
+                self._put_back(job)  # it may have had one: the scheduler took it back
+                return {}
+            wanted = (uid, {f"{gpu}/power_limit": cap for gpu in gpus})
+            if self._wanted.get(job, wanted) != wanted:
+                self._set.pop(job, None)  # another cap for the same cards
+            self._wanted[job] = wanted
+            return self._apply(job)
+        finally:
+            self.ready(job)
+
+    def ready(self, job: str) -> None:
+        """Release the job's prolog."""
+        with suppress(OSError):
+            (self._folder / "ready" / job).touch(mode=0o600)
+
+    def end(self, job: str) -> None:
+        """Restore the job's cards."""
+        self._put_back(job)
+        with suppress(OSError):
+            (self._folder / "ready" / job).unlink(missing_ok=True)
+
+    def look_after(self) -> None:
+        """Set caps again that were lost with a crashed daemon."""
+        if self._client is not None and self._client.held:
+            try:
+                self._client.hello()  # a connection that is gone is noticed when it is used
+            except WattloopError as error:
+                self._lost(str(error))
+                return
+        for job in list(self._wanted):
+            self._apply(job)
+
+    def tell(self, jobs: Sequence[JobGpus]) -> None:
+        """Write the owners of GPUs for the daemon."""
+        if self._config.job_gpus is not None:
+            try:
+                write_job_gpus(Path(self._config.job_gpus), jobs)
+            except OSError as error:
+                self._lost(f"{self._config.job_gpus}: {error.strerror}")
+
+    def close(self) -> None:
+        """Restore everything and release prologs."""
+        with suppress(OSError):
+            (self._folder / "caps").unlink(missing_ok=True)
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _apply(self, job: str) -> dict[str, float]:
+        uid, settings = self._wanted[job]
+        done: dict[str, float] = {}
+        try:
+            if self._client is None:
+                self._client = connect(self._config.socket)
+            for lever, cap in settings.items():
+                if lever in self._client.held and lever in self._set.get(job, ()):
+                    continue
+                change = self._client.set(lever, cap, job=job, uid=uid if uid >= 0 else None)
+                self._set.setdefault(job, set()).add(lever)
+                if isinstance(change.after, float):
+                    done[lever.partition("/")[0]] = change.after
+        except WattloopError as error:
+            self._lost(f"job {job}: {error}")
+            return done
+        self.fault = ""
+        return done
+
+    def _put_back(self, job: str) -> None:
+        self._wanted.pop(job, None)
+        for lever in sorted(self._set.pop(job, ())):
+            try:
+                if self._client is not None and lever in self._client.held:
+                    self._client.release(lever)
+            except WattloopError as error:
+                self._lost(f"{lever} of job {job}: {error}")
+
+    def _lost(self, fault: str) -> None:
+        if fault != self.fault:
+            _log.warning("caps: %s", fault)
+        self.fault = fault
+
+
+LOOK_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobSetup:
+    """Facts and caps of a job that began."""
+
+    run_id: str
+    facts: JobFacts | None
+    reason: str = ""
+    cap_w: dict[str, float] = field(default_factory=dict)
+    cap_why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    run_id: str
+    job: str
+    uid: int
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    job: str
+
+
+class JobSetupThread:
+    """Thread that queries Slurm and sets caps; answers wait until they are fetched."""
+
+    def __init__(self, config: AgentConfig, folder: Path) -> None:
+        self._config = config
+        self._caps = None if config.control is None else JobCaps(config.control, folder)
+        self._tasks: queue.SimpleQueue[_Begin | _End | list[JobGpus] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[JobSetup] = queue.SimpleQueue()
+        self._running: dict[str, tuple[_Begin, float]] = {}
+        """Job -> who it is, and when it is looked at again."""
+        self._thread = threading.Thread(target=self._work, name="wattloop-desk", daemon=True)
+
+    def start(self) -> None:
+        if self._caps is not None:
+            self._caps.start()
+        self._thread.start()
+
+    def job_began(self, run_id: str, job: str, uid: int, gpus: Sequence[str]) -> None:
+        """Query the job's facts and set its cap."""
+        self._tasks.put(_Begin(run_id, job, uid, tuple(gpus)))
+
+    def job_ended(self, job: str) -> None:
+        if self._caps is not None:
+            self._tasks.put(_End(job))
+
+    def jobs_are(self, jobs: list[JobGpus]) -> None:
+        """Pass the owners of GPUs to the control daemon."""
+        if self._caps is not None:
+            self._tasks.put(jobs)
+
+    def answers(self) -> list[JobSetup]:
+        """Return the answers since the last call."""
+        found = []
+        while True:
+            try:
+                found.append(self._answers.get_nowait())
+            except queue.Empty:
+                return found
+
+    @property
+    def fault(self) -> str:
+        """Return why caps cannot be set now."""
+        return "" if self._caps is None else self._caps.fault
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Stop and restore all caps."""
+        self._tasks.put(None)
+        self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        look_s = time.monotonic() + LOOK_EVERY_S
+        while True:
+            if time.monotonic() >= look_s:  # also on a node where there is always something to do
+                if self._caps is not None:
+                    self._guarded(self._caps.look_after)
+                    self._guarded(self._look_again)
+                look_s = time.monotonic() + LOOK_EVERY_S
+            try:
+                task = self._tasks.get(timeout=max(0.0, look_s - time.monotonic()))
+            except queue.Empty:
+                continue
+            if task is None:
+                break
+            if isinstance(task, _Begin):
+                self._begin(task)
+            elif self._caps is not None and isinstance(task, _End):
+                self._running.pop(task.job, None)
+                self._guarded(partial(self._caps.end, task.job))
+            elif self._caps is not None and isinstance(task, list):
+                self._guarded(partial(self._caps.tell, task))
+        if self._caps is not None:
+            self._guarded(self._caps.close)
+
+    def _begin(self, task: _Begin, *, again: bool = False) -> None:
+        facts, reason, cap_w, why = None, "", {}, ""
+        try:
+            facts, reason = ask_slurm(
+                task.job, folder=self._config.slurm_bin, caps=self._caps is not None
+            )
+            if again and reason:  # no answer: the previous choice still holds
+                self._plan_another_look(task)
+                return
+            control = self._config.control
+            if self._caps is not None and control is not None:
+                cap, why = choose_cap(facts, control.default_cap)
+                cap_w = self._caps.begin(task.job, task.uid, task.gpus, cap)
+        except Exception as error:  # noqa: BLE001 - a job is measured whatever happens here
+            reason = f"{type(error).__name__}: {error}"
+            _log.exception("job %s", task.job)
+        self._answers.put(JobSetup(task.run_id, facts, reason, cap_w, why))
+        self._plan_another_look(task)
+
+    def _plan_another_look(self, task: _Begin) -> None:
+        every_s = None if self._config.control is None else self._config.control.recap_s
+        if every_s is not None:
+            self._running[task.job] = (task, time.monotonic() + every_s)
+
+    def _look_again(self) -> None:
+        """Update caps of running jobs that a policy may have changed."""
+        for task, due_s in list(self._running.values()):
+            if time.monotonic() >= due_s:
+                self._begin(task, again=True)
+
+    @staticmethod
+    def _guarded(act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception:  # noqa: BLE001 - the next job must not pay for a fault of ours
+            _log.exception("the agent's desk goes on")
+            time.sleep(0.1)
