@@ -27,7 +27,8 @@ from serve_load_store import DAY_RUN, DOMAINS, filled, search_of
 from serve_load_traffic import TOKEN, Traffic, real_page_ms, together
 from wattloop.store.database import open_store
 from wattloop.store.runs import delete_run, find_run
-from wattloop.store.samples import find_series, read_samples
+from wattloop.store.sample_queries import read_samples
+from wattloop.store.samples import find_series
 
 SETTLE_S = 15.0
 """Libraries are loaded in the background after the start; users come later."""

@@ -25,7 +25,8 @@ from wattloop.store.database import Store, open_store
 from wattloop.store.journal import JournalWriter, SampleBlock
 from wattloop.store.journal_import import import_journal
 from wattloop.store.runs import RunRecord, find_run, insert_run_in, list_runs
-from wattloop.store.samples import find_series, pack_samples, read_curve, read_samples, series_of
+from wattloop.store.sample_queries import read_curve, read_samples
+from wattloop.store.samples import find_series, pack_samples, series_of
 from wattloop.testing.journals import ended, header, root_window
 
 RAPL_STEP_J = 2.0**-14

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from wattloop.hardware.gpus import gpu_named
 from wattloop.schedule.cluster import Cluster, GpuType, NodeGroup
-from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.estimates.analytic import AnalyticOracle
 from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.estimates.throughputs import CAPS, THROUGHPUTS
+from wattloop.schedule.jobs import JobKind
 
 GPUS = {
     "k80": "k80",

@@ -10,8 +10,8 @@ import yaml
 
 from wattloop.predict.request import asked_workload
 from wattloop.predict.workload.files import save_workload
-from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.estimates.analytic import SHIPPED, question_of, shipped_workload
+from wattloop.schedule.jobs.kind import JobKind
 
 TEMPLATES = Path(__file__).parents[1] / "src/wattloop/schedule/scenarios/thesis_templates.yaml"
 

@@ -54,7 +54,8 @@ def test_work_after_a_process_that_was_not_waited_for_counts(
     shares = ProcessShares(Host(procfs=tmp_path), {})
     looks = ((1.0, 10.0), (2.0, 12.0), (3.0, 2.0), (4.0, 3.0), (5.0, 4.0))
     for time_s, cpu_time_s in looks:
-        monkeypatch.setattr(process_share, "_cpu_time_s", lambda pids, sum_s=cpu_time_s: sum_s)
+        times_s = {process_share._Process(1, b"1"): cpu_time_s}
+        monkeypatch.setattr(process_share, "_read_tree", lambda root, found=times_s: found)
         ticks = round(2 * time_s * os.sysconf("SC_CLK_TCK"))
         (tmp_path / "stat").write_text(f"cpu {ticks} 0 0 0 0 0 0 0 0 0\n")
         shares.look(time_s)
@@ -102,10 +103,9 @@ def test_two_runs_state_their_parts(machine: Machine, monkeypatch: pytest.Monkey
         assert found["shared"]["divided"]
         assert found["shared"]["left_out_j"] == 0.0
         assert not found["labels"]  # the limits are those of whole devices
-    # board, disks and network card are divided as the CPU is
-    assert busy["accounting"]["node"]["energy_j"] < 3 * busy["energy_j"]
-    # other tests run at the same time, and their work is shared among both
-    assert 0 < idle["energy_j"] < busy["energy_j"]
+        # board, disks and network card are divided as the CPU is
+        assert found["accounting"]["node"]["energy_j"] < 3 * found["energy_j"]
+    assert 0 < idle["energy_j"] < busy["energy_j"] / 2
     with open_store(str(machine.store)) as store:
         list(import_orphaned(store, finalize_orphaned_run))
         total_j = job_totals(store).energy_j
@@ -114,7 +114,7 @@ def test_two_runs_state_their_parts(machine: Machine, monkeypatch: pytest.Monkey
     begin_s = min(record.started_s for record in records)
     end_s = max(record.ended_s or 0.0 for record in records)
     assert total_j is not None
-    assert total_j < 1.2 * machine.power_w * (end_s - begin_s)  # its counter may be late
+    assert total_j < machine.power_w * (end_s - begin_s)
 
 
 def test_a_run_that_counts_everything_contains_the_parts_of_others(

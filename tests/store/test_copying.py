@@ -9,7 +9,8 @@ from wattloop.store.database import open_store
 from wattloop.store.export import copy_runs
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import RunFilter, find_run, list_runs
-from wattloop.store.samples import find_series, read_curve, read_samples
+from wattloop.store.sample_queries import read_curve, read_samples
+from wattloop.store.samples import find_series
 from wattloop.testing.journals import close_journal, ended, header, write_journal
 
 

@@ -21,7 +21,8 @@ from wattloop.store.journal import EVENT, FORMAT, JournalWriter, json_frame
 from wattloop.store.journal_import import Outcome, import_journal, import_orphaned
 from wattloop.store.location import StoreLocation
 from wattloop.store.runs import find_run, list_runs
-from wattloop.store.samples import find_series, read_samples
+from wattloop.store.sample_queries import read_samples
+from wattloop.store.samples import find_series
 from wattloop.testing.journals import FEEDS, close_journal, ended, header, write_journal
 
 

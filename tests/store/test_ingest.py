@@ -15,7 +15,8 @@ from wattloop.store.ingest.received_run import Source
 from wattloop.store.ingest.uploads import Ingest
 from wattloop.store.journal import HEADER, json_frame
 from wattloop.store.runs import find_run, list_runs
-from wattloop.store.samples import find_series, read_samples
+from wattloop.store.sample_queries import read_samples
+from wattloop.store.samples import find_series
 from wattloop.store.schema import sample_chunks
 
 RUN = "20260101-000000-abcdef"

@@ -18,7 +18,8 @@ from wattloop.store.journal import JournalWriter
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.retention import Dropped, Retention, apply_retention, parse_age
 from wattloop.store.runs import find_run, list_runs
-from wattloop.store.samples import find_series, read_curve, read_samples
+from wattloop.store.sample_queries import read_curve, read_samples
+from wattloop.store.samples import find_series
 from wattloop.testing.journals import close_journal, ended, header, write_journal
 
 DAY_S = 86_400.0

@@ -15,7 +15,8 @@ from wattloop.store import location, migrations
 from wattloop.store.database import open_store
 from wattloop.store.job_queries import fill_jobs, job_page, job_totals
 from wattloop.store.runs import find_run, insert_run, list_runs
-from wattloop.store.samples import find_series, read_samples
+from wattloop.store.sample_queries import read_samples
+from wattloop.store.samples import find_series
 
 
 @pytest.fixture(params=WHERE)

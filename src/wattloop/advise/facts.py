@@ -20,7 +20,8 @@ from wattloop.store.database import Store
 from wattloop.store.details import read_events, read_steps
 from wattloop.store.experiments import Experiment, list_experiments
 from wattloop.store.runs import RunRecord, child_runs
-from wattloop.store.samples import Series, power_series, read_curve, series_of
+from wattloop.store.sample_queries import read_curve
+from wattloop.store.samples import Series, power_series, series_of
 from wattloop.store.schema import runs
 
 

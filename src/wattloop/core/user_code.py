@@ -1,7 +1,5 @@
 """Paths and code that the user names: `FILE.py` or `package.module`."""
 
-import ast
-import hashlib
 import importlib
 import importlib.util
 import os.path
@@ -50,6 +48,8 @@ def user_sources(module: ModuleType) -> list[Path]:
 
 def _imports(path: Path, root: Path) -> Iterator[str]:
     """Return dotted names that a file imports, as seen from the root."""
+    import ast
+
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -116,6 +116,8 @@ def load_user_code(place: str, asked: str, wanted: str) -> ModuleType:
 
 
 def _from_file(path: Path, asked: str) -> ModuleType:
+    import hashlib
+
     # by its place, too: files of one name in two folders are two modules
     place = hashlib.blake2s(str(path.parent).encode("utf-8", "surrogateescape")).hexdigest()[:8]
     name = f"wattloop_user_{path.stem}_{place}"

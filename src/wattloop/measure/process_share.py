@@ -15,7 +15,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Provenance, Scope
@@ -27,6 +27,8 @@ EVENT = "share"
 """Type of the events that record the run's share in a journal without an end."""
 EVENT_EVERY_S = 5.0
 CPU = "cpu"
+TRIES = 5
+"""A process that ends while the tree is read makes the reading useless."""
 MOST_POINTS = 8_192
 MOST_CHUNKS = 240
 IDLE_WEIGHT = 1e-6
@@ -134,6 +136,21 @@ class ShareCurves:
                 others_j += (1 - share) * span.energy_j
         return own_j, others_j
 
+    def cpu_part(
+        self, channels: Iterable[DomainSource], begin_s: float, end_s: float
+    ) -> float | None:
+        """Return the run's part of the CPUs' energy; None where it cannot be divided.
+
+        It is a ratio of joules, not of CPU time: intervals without work hardly count in the latter.
+        """
+        cpus = [channel for channel in channels if channel.domain.scope is Scope.CPU]
+        parts = [self._parts(CPU, channel, begin_s, end_s) for channel in cpus]
+        own_j = sum(part[0] for part in parts if part is not None)
+        others_j = sum(part[1] for part in parts if part is not None)
+        if own_j + others_j > 0:
+            return own_j / (own_j + others_j)
+        return self.share(CPU, begin_s, end_s)
+
     def to_event(self, time_s: float) -> dict[str, Any]:
         """Return both sums of every device, for the journal."""
         sums = {device: list(self.last(device)) for device in self._curves}
@@ -198,7 +215,7 @@ class ProcessShares(ShareCurves):
         self._gpus: dict[str, _NvmlCard] = {}
         self._nvml: Any = None
         self._event_s = -EVENT_EVERY_S
-        self._cpu_time_s = 0.0
+        self._cpu_times_s: dict[_Process, float] = {}
         self._lists_children = _children_file(os.getpid(), os.getpid()).exists()
         if not self._lists_children:
             self.reasons.update(dict.fromkeys((CPU, *gpus), NO_CHILDREN))
@@ -214,17 +231,17 @@ class ProcessShares(ShareCurves):
         """Add the work done since the last call."""
         if not self._lists_children:
             return
-        pids = _descendants(os.getpid())
+        times_s = _cpu_times_s(os.getpid(), self._cpu_times_s)
         busy_s = self._busy_s()
         if busy_s is None:
             self.reasons[CPU] = f"{self._host.procfs}/stat cannot be read"
-        else:
+        elif times_s is not None:
             # The sum falls when a process leaves without being waited for. Its work stays counted,
             # and the work of the others counts from the lower sum on.
-            cpu_time_s = _cpu_time_s(pids)
-            own_s = self.last(CPU)[0] + max(0.0, cpu_time_s - self._cpu_time_s)
-            self._cpu_time_s = cpu_time_s
-            self.add(CPU, now_s, own_s, busy_s)
+            gain_s = sum(times_s.values()) - sum(self._cpu_times_s.values())
+            self._cpu_times_s = times_s
+            self.add(CPU, now_s, self.last(CPU)[0] + max(0.0, gain_s), busy_s)
+        pids = frozenset(process.pid for process in times_s or self._cpu_times_s)
         for name, card in self._gpus.items():
             own, everything = card.work(self._nvml, pids)
             before = self.last(name)
@@ -289,16 +306,53 @@ class _NvmlCard:
         return IDLE_WEIGHT * own / max(1, len(users)), IDLE_WEIGHT
 
 
-def _descendants(root: int) -> frozenset[int]:
-    """Return a process and its descendants."""
-    found, waiting = {root}, [root]
-    while waiting:
-        pid = waiting.pop()
-        for child in _children(pid):
-            if child not in found:
-                found.add(child)
-                waiting.append(child)
-    return frozenset(found)
+class _Process(NamedTuple):
+    """A process; numbers are used again, but not with the same start."""
+
+    pid: int
+    start: bytes
+
+
+def _cpu_times_s(root: int, known: Iterable[_Process]) -> dict[_Process, float] | None:
+    """Return the CPU time of a process and of its descendants, each with that of the children it
+    has waited for.
+
+    `known` processes that now belong to another parent are included. None if processes end faster
+    than they can be read.
+    """
+    for _ in range(TRIES):
+        found = _read_tree(root)
+        if found is not None:
+            for process in known:
+                if process not in found and (read := _read_process(process.pid)) is not None:
+                    found |= {process: read[1]} if read[0] == process else {}
+            return found
+    return None
+
+
+def _read_tree(root: int) -> dict[_Process, float] | None:
+    """Read a process and its descendants, parents first; None if one of them ended meanwhile.
+
+    The time of a child moves to its parent when the parent has waited for it. A child that ends
+    between both readings would be missing now, and counted a second time by the next reading.
+    """
+    pids = [root]
+    for pid in pids:  # grows
+        pids += [child for child in _children(pid) if child not in pids]
+    read = [_read_process(pid) for pid in pids]
+    found = [process for process in read if process is not None]
+    return dict(found) if len(found) == len(read) else None
+
+
+def _read_process(pid: int) -> tuple[_Process, float] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # the name in brackets may contain blanks and brackets
+    fields = text.rpartition(b")")[2].split()
+    ticks = sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+    return _Process(pid, fields[19]), ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _children_file(pid: int, task: int | str) -> Path:
@@ -313,15 +367,3 @@ def _children(pid: int) -> list[int]:
     except OSError:  # it has ended meanwhile
         pass
     return children
-
-
-def _cpu_time_s(pids: Iterable[int]) -> float:
-    """Return user and system time of processes and of the children they have waited for."""
-    ticks = 0
-    for pid in pids:
-        try:
-            text = Path(f"/proc/{pid}/stat").read_bytes()
-        except OSError:
-            continue
-        ticks += sum(map(int, text.rpartition(b")")[2].split()[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")

@@ -60,6 +60,7 @@ def finalize_orphaned_run(journal: Journal) -> dict[str, Any]:
         return found if shares is None else shares.applied(found, channels)
 
     result = between(counts_from_s, end_s)
+    cpu_part = None if shares is None else shares.cpu_part(channels, counts_from_s, end_s) or 0.0
     shared = shared_in(journal, result, (channel.domain for channel in channels), between)
     if shared is not None:
         text = shared.text(result.energy_j)
@@ -72,7 +73,7 @@ def finalize_orphaned_run(journal: Journal) -> dict[str, Any]:
         "exit_code": None,
         "signal": None,
         "result": result._replace(begin_s=begin_s).to_dict(),
-        "accounting": _accounting(result, header, shares),
+        "accounting": _accounting(result, header, cpu_part),
         "counted": bool(role.get("counts", True)),
         "counted_by": role.get("counted_by"),
         "shared": None if shared is None else shared.to_dict(),
@@ -90,7 +91,7 @@ def _last_role(journal: Journal) -> dict[str, Any]:
 
 
 def _accounting(
-    result: WindowResult, header: Mapping[str, Any], shares: ShareCurves | None
+    result: WindowResult, header: Mapping[str, Any], cpu_part: float | None
 ) -> dict[str, Any]:
     """Do the accounting of the run, without a live carbon intensity."""
     from wattloop.accounting.summary import account
@@ -101,9 +102,8 @@ def _accounting(
         name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
     }
     settings = Settings(**{**values, "carbon_url": ""})
-    if shares is not None:
-        part = shares.share("cpu", result.begin_s, result.end_s) or 0.0
-        settings = settings._replace(node_share=settings.node_share * part)
+    if cpu_part is not None:
+        settings = settings._replace(node_share=settings.node_share * cpu_part)
     started_wall_s = float(header["started_wall_s"])
     return account(result, settings, started_wall_s=started_wall_s).to_dict()
 

@@ -439,7 +439,7 @@ def run_result(
         result = result._replace(warnings=(*result.warnings, text))
     settings = session.settings
     if session.shares is not None:
-        part = session.shares.share("cpu", result.begin_s, result.end_s) or 0.0
+        part = session.shares.cpu_part(session.channels, result.begin_s, result.end_s) or 0.0
         settings = settings._replace(node_share=settings.node_share * part)
     try:
         return RunResult.of(result, settings, machine_id=session.host.machine_id, **facts)

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
-
-from sqlalchemy import Connection, Table, insert, select
+from typing import TYPE_CHECKING, Any
 
 from wattloop.core.json_shape import shape_fault
 from wattloop.core.results import WindowResult
 from wattloop.core.text import plain, plain_data, plain_json
-from wattloop.store.database import Store
-from wattloop.store.schema import events, steps, windows
+
+if TYPE_CHECKING:
+    from wattloop.store.database import Store
 
 
 @dataclass(slots=True)
@@ -22,12 +21,16 @@ class SortedEvents:
     events: list[dict[str, Any]] = field(default_factory=list)
     strange: int = 0
 
-    def insert(self, connection: Connection, run_id: str) -> None:
-        for table, rows in ((windows, self.windows), (steps, self.steps), (events, self.events)):
-            for position, row in enumerate(rows):
-                row |= {"run_id": run_id, "position": position}
-            if rows:
-                connection.execute(insert(table), rows)
+    def rows(self, run_id: str) -> dict[str, list[dict[str, Any]]]:
+        """Rows by table."""
+        return {
+            table: [{**row, "run_id": run_id, "position": i} for i, row in enumerate(rows)]
+            for table, rows in (
+                ("windows", self.windows),
+                ("steps", self.steps),
+                ("events", self.events),
+            )
+        }
 
 
 def sort_events(happened: Iterable[dict[str, Any]]) -> SortedEvents:
@@ -49,22 +52,28 @@ def sort_events(happened: Iterable[dict[str, Any]]) -> SortedEvents:
     return found
 
 
-def read_windows(store: Store, run_id: str) -> list[WindowResult]:
+def read_windows(store: "Store", run_id: str) -> list[WindowResult]:
     """Return the closed windows of a run, in the order they closed."""
-    return [WindowResult.from_dict(body) for body in _bodies(store, windows, run_id)]
+    return [WindowResult.from_dict(body) for body in _bodies(store, "windows", run_id)]
 
 
-def read_steps(store: Store, run_id: str) -> list[dict[str, Any]]:
+def read_steps(store: "Store", run_id: str) -> list[dict[str, Any]]:
     """Return training steps and epochs: kind, index, begin_s, end_s, energy per domain, metrics."""
-    return _bodies(store, steps, run_id)
+    return _bodies(store, "steps", run_id)
 
 
-def read_events(store: Store, run_id: str) -> list[dict[str, Any]]:
+def read_events(store: "Store", run_id: str) -> list[dict[str, Any]]:
     """Return gaps, notes and streams that were added later."""
-    return _bodies(store, events, run_id)
+    return _bodies(store, "events", run_id)
 
 
-def _bodies(store: Store, table: Table, run_id: str) -> list[dict[str, Any]]:
+def _bodies(store: "Store", name: str, run_id: str) -> list[dict[str, Any]]:
+    # not above: the import of a finished run reads nothing, and SQLAlchemy takes 0.2 s to load
+    from sqlalchemy import select
+
+    from wattloop.store.schema import metadata
+
+    table = metadata.tables[name]
     query = select(table.c.body).where(table.c.run_id == run_id).order_by(table.c.position)
     with store.reading() as connection:
         return [plain_data(body) for (body,) in connection.execute(query)]

@@ -14,11 +14,12 @@ from sqlalchemy import Column, ColumnElement, Select, func, insert, or_, select,
 from wattloop.core.errors import RunNotFound
 from wattloop.core.records import Provenance, Scope
 from wattloop.store.database import Store
-from wattloop.store.jobs import UNALLOCATED_KIND, job_key_in, refresh_job_in
+from wattloop.store.jobs import job_key_in, refresh_job_in
 from wattloop.store.journal import Journal, SampleBlock
-from wattloop.store.run_record import facts_of, read_record
+from wattloop.store.run_record import UNALLOCATED_KIND, facts_of, read_record
 from wattloop.store.runs import RunFilter, RunRecord, find_run, list_runs
-from wattloop.store.samples import read_samples, series_of
+from wattloop.store.sample_queries import read_samples
+from wattloop.store.samples import series_of
 from wattloop.store.schema import jobs, run_facts, runs
 
 LOOK_BACK = 1_000

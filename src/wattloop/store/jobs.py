@@ -7,28 +7,12 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from wattloop.core.labels import below_peers, label_of
-from wattloop.core.records import Provenance
 from wattloop.core.results import RunStatus
-from wattloop.core.text import plain
-from wattloop.store.run_record import RunRecord, read_record
+from wattloop.store.run_record import AGENT_KIND, RunRecord, job_key_of, job_row, read_record
 from wattloop.store.schema import jobs, run_facts, runs
 
 # One row per job, updated as its runs are inserted and deleted. A job of a batch system is one row,
 # however many nodes measured it. Any other run is its own job.
-
-AGENT_KIND = "slurm"
-"""Kind of the runs that a node agent writes. Where a job has any, they are its energy; energy
-measured by the user's own program is shown in addition and not added."""
-
-UNALLOCATED_KIND = "unallocated"
-"""Kind of the runs with a node's energy outside of jobs."""
-
-LONGEST_KEY = 200
-
-
-_WORST_LAST = [*RunStatus]
-
 
 _COLUMNS = (
     *(runs.c.run_id, runs.c.job_id, runs.c.name, runs.c.status, runs.c.kind, runs.c.host),
@@ -39,20 +23,6 @@ _COLUMNS = (
     *(run_facts.c.complete, run_facts.c.facility_j, run_facts.c.carbon_g, run_facts.c.efficiency),
     run_facts.c.job_nodes,
 )
-
-
-def job_key_of(record: RunRecord) -> str:
-    """Return the job that a run belongs to: the batch system's where it is part of one, else
-    itself.
-    """
-    job = record.job or {}
-    facts = job.get("scheduler")
-    if isinstance(facts, Mapping):
-        scheduler = facts.get("scheduler") or (job.get("kind") == "slurm" and "slurm")
-        if scheduler and facts.get("job"):
-            cluster = record.tags.get("cluster") or facts.get("cluster") or ""
-            return plain(f"{scheduler}:{cluster}:{facts['job']}")[:LONGEST_KEY]
-    return record.run_id
 
 
 def lock_job_in(connection: Connection, job_key: str) -> None:
@@ -73,94 +43,7 @@ def refresh_job_in(connection: Connection, job_key: str) -> None:
     members = [dict(row._mapping) for row in connection.execute(query)]
     connection.execute(delete(jobs).where(jobs.c.job_key == job_key))
     if members:
-        connection.execute(insert(jobs).values(job_key=job_key, **_together(members)))
-
-
-def _together(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    first = members[0]
-    by_agents = [m for m in members if m["kind"] == AGENT_KIND]
-    adds = [m for m in by_agents or members if _counts(m)]
-    shown = adds or by_agents or members
-    begin_s = min(m["started_wall_s"] for m in shown)
-    ends_s = [m["started_wall_s"] + m["duration_s"] for m in shown if m["duration_s"] is not None]
-    energy_j = _total(m["energy_j"] for m in shown)
-    nodes = len({m["host"] for m in shown})
-    expected = max((m["job_nodes"] or 0 for m in by_agents), default=0) or None
-    return {
-        "first_run_id": first["run_id"],
-        "job_id": first["job_id"],
-        **{name: shown[0][name] for name in ("name", "kind", "user_name", "exclusive")},
-        "status": max((m["status"] for m in shown), key=_badness),
-        "host": shown[0]["host"],
-        "nodes": nodes,
-        "nodes_expected": expected,
-        "runs": len(members),
-        "started_wall_s": begin_s,
-        "duration_s": max(ends_s) - begin_s if ends_s else None,
-        "energy_j": energy_j,
-        "uncertainty_j": None if energy_j is None else _uncertainty_j(shown),
-        "counted": any(m["counted"] for m in shown),
-        "in_totals": bool(adds),
-        "quarantined": sum(m["quarantine"] is not None for m in members),
-        **{name: _first(shown, name) for name in ("cluster", "partition", "project")},
-        "device": _first(shown, "device"),
-        **_judged(shown),
-        "provenance": _provenance(shown),
-        # a node without figures, or with quarantined ones, is a missing part
-        "complete": all(m["complete"] for m in shown)
-        and nodes >= (expected or 0)
-        and not any(m["quarantine"] is not None for m in by_agents if m not in shown),
-        "facility_j": _total(m["facility_j"] for m in shown),
-        "carbon_g": _total(m["carbon_g"] for m in shown),
-    }
-
-
-def _counts(member: Mapping[str, Any]) -> bool:
-    return bool(
-        member["counted"] and member["parent_run_id"] is None and member["quarantine"] is None
-    )
-
-
-def _judged(shown: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return label and insights: of all nodes together, and of nodes against each other."""
-    codes = dict.fromkeys(code for m in shown for code in (m["insights"] or "").split(",") if code)
-    known = [m for m in shown if m["efficiency"] and m["energy_j"]]
-    if len(shown) == 1 or not known:
-        return {"label": _first(shown, "label"), "insights": ",".join(codes)}
-    # energy / (limit x time) of the sum; each node's limit x time is its energy / efficiency
-    limits_j = sum(m["energy_j"] / m["efficiency"] for m in known)
-    by_node: dict[str, float] = {}
-    for member in known:
-        by_node.setdefault(member["host"], member["efficiency"])
-    if below_peers(by_node):
-        codes["node_imbalance"] = None
-    label = label_of(sum(m["energy_j"] for m in known) / limits_j).value
-    for code in ("low", "high"):  # of single nodes; the job has its own
-        if code != label:
-            codes.pop(f"{code}_efficiency", None)
-    return {"label": label, "insights": ",".join(codes)}
-
-
-def _total(values: Any) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) if known else None
-
-
-def _uncertainty_j(shown: Sequence[Mapping[str, Any]]) -> float:
-    return math.hypot(*(m["uncertainty_j"] or 0.0 for m in shown))
-
-
-def _first(shown: Sequence[Mapping[str, Any]], name: str) -> str:
-    return next((m[name] for m in shown if m[name]), "")
-
-
-def _badness(status: str) -> int:
-    return next((n for n, known in enumerate(_WORST_LAST) if known.value == status), 0)
-
-
-def _provenance(shown: Sequence[Mapping[str, Any]]) -> str:
-    known = [Provenance(m["provenance"]) for m in shown if m["provenance"]]
-    return Provenance.weakest(known).value if known else ""
+        connection.execute(insert(jobs).values(job_row(members) | {"job_key": job_key}))
 
 
 # Keys of jobs, also where a batch system has used a number twice.
@@ -172,7 +55,7 @@ def _provenance(shown: Sequence[Mapping[str, Any]]) -> str:
 APART_S = 30 * 86_400.0
 """A requeued job runs again within this time; a later job with its number is another one."""
 
-_COLUMNS_job_keys = (
+_KEY_COLUMNS = (
     *(runs.c.run_id, runs.c.kind, runs.c.host, runs.c.user_name, runs.c.status),
     *(runs.c.started_wall_s, runs.c.duration_s),
 )
@@ -211,7 +94,7 @@ def _earlier_key(connection: Connection, record: RunRecord, key: str) -> str:
 
 
 def _rows(connection: Connection, key: str) -> list[Row]:
-    query = select(*_COLUMNS_job_keys).where(runs.c.job_key == key)
+    query = select(*_KEY_COLUMNS).where(runs.c.job_key == key)
     return [dict(row._mapping) for row in connection.execute(query)]
 
 

@@ -1,115 +1,25 @@
 """Import journals into the store: of finished runs, and of crashed ones."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Connection, select
 
 from wattloop.core.errors import RunSenseless, StoreError, StoreLocked, StoreUnwritable
-from wattloop.core.json_shape import shape_fault
-from wattloop.core.results import RunStatus, WindowResult
+from wattloop.core.results import RunStatus
 from wattloop.store.database import Store
-from wattloop.store.details import sort_events
 from wattloop.store.journal import FORMAT, Journal, Refusal, lock_journal, read_journal
-from wattloop.store.journal_shape import identity_fault
-from wattloop.store.location import StoreLocation
-from wattloop.store.runs import RunRecord, delete_run_in, insert_run_in, read_record
-from wattloop.store.samples import pack_samples
-from wattloop.store.schema import runs
-
-# Conversion of a journal into a run record. A run is imported whatever is wrong with its journal:
-# torn, invalid or missing parts are recorded in a note.
-
-Close = Callable[[Journal], dict[str, Any]]
-"""Computes the end of a run that has none, from its journal."""
-
-
-def record_of(journal: Journal, close: Close) -> RunRecord:
-    """Return the record of a journal's run, ended by `close` where it has no end."""
-    header, notes = journal.header, []
-    if journal.torn_bytes:
-        notes.append(f"the last {journal.torn_bytes} bytes of its journal were torn and left out")
-    end = journal.end
-    result = _result(end)
-    if end is None or (result is None and end.get("result") is not None):
-        end, result = _closed(journal, close, notes)
-    fields = {
-        **{key: value for key, value in header.items() if key in _FROM_HEADER},
-        "feeds": _feeds(journal),
-        "status": _status(end),
-        "ended_s": end.get("time_s"),
-        "ended_wall_s": end.get("wall_s"),
-        "exit_code": end.get("exit_code"),
-        "signal": end.get("signal"),
-        "accounting": end.get("accounting"),
-        "counted": bool(end.get("counted", True)),
-        "counted_by": end.get("counted_by"),
-        "shared": shared if isinstance(shared := end.get("shared"), dict) else None,
-        "notes": notes,
-    }
-    record = RunRecord(run_id=header["run_id"])
-    for name, value in fields.items():
-        if value is not None:
-            setattr(record, name, value)
-    record.result = result
-    return record
-
-
-_FROM_HEADER = frozenset(
-    (
-        *("name", "command", "kind", "started_wall_s", "started_s", "boot_id", "host"),
-        *("machine_id", "pid", "user", "cwd", "python", "version", "settings", "tags"),
-        *("job", "parent_run_id", "missing"),
-    )
+from wattloop.store.journal_record import (
+    SENSELESS,
+    Arriving,
+    Close,
+    identity_fault,
+    rows_of_journal,
 )
-
-
-def _closed(
-    journal: Journal, close: Close, notes: list[str]
-) -> tuple[dict[str, Any], WindowResult | None]:
-    """Return the end that `close` computes; a run is imported even when it cannot."""
-    try:
-        end = close(journal)
-        result = _result(end)
-    except Exception as error:  # noqa: BLE001 - a run with an odd journal is kept, not lost
-        notes.append(f"its energy could not be computed: {type(error).__name__}: {error}")
-        end, result = {}, None
-    times_s = [block.times_s[-1] for block in journal.blocks if len(block.times_s)]
-    last_s = max(times_s, default=journal.header.get("started_s", 0.0))
-    lived_s = last_s - journal.header.get("started_s", last_s)
-    wall_s = journal.header.get("started_wall_s", 0.0) + lived_s
-    return {"status": RunStatus.DIED, "time_s": last_s, "wall_s": wall_s, **end}, result
-
-
-def _result(end: dict[str, Any] | None) -> WindowResult | None:
-    try:
-        data = None if end is None else end.get("result")
-        if data is None or shape_fault(data, WindowResult):
-            return None
-        return WindowResult.from_dict(data)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
-
-
-def _status(end: dict[str, Any]) -> RunStatus:
-    try:
-        return RunStatus(end.get("status", RunStatus.DIED))
-    except ValueError:
-        return RunStatus.DIED
-
-
-def _feeds(journal: Journal) -> list[dict[str, Any]]:
-    """Return the streams of the header, and those added during the run."""
-    feeds = list(journal.header.get("feeds") or ())
-    for event in journal.events:
-        if isinstance(event, dict) and event.get("type") == "feeds":
-            first = int(event.get("first", len(feeds)))
-            feeds[first : first + len(event["feeds"])] = event["feeds"]
-    return feeds
-
+from wattloop.store.location import StoreLocation
+from wattloop.store.runs import delete_run_in, insert_rows_in, insert_run_in, read_record
+from wattloop.store.schema import runs
 
 # Import: of runs that finished, and of runs whose writer crashed.
 #
@@ -117,9 +27,6 @@ def _feeds(journal: Journal) -> list[dict[str, Any]]:
 # imported. Everything of a run is one transaction, and the journal is removed after its commit. If
 # the importer is killed, either the journal is still complete or the run is in the store, and
 # importing again changes nothing.
-
-Arriving = Callable[[RunRecord], None]
-"""Checks a record before it is inserted."""
 
 
 class Outcome(StrEnum):
@@ -187,9 +94,7 @@ def keep_journal(
     """
     try:
         return _keep(store, journal, close, arriving)
-    except (
-        *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
-    ) as error:
+    except SENSELESS as error:
         raise RunSenseless(
             f"{journal.path}: cannot be understood ({error}); it stays there"
         ) from error
@@ -221,20 +126,13 @@ def _keep(store: Store, journal: Journal, close: Close, arriving: Arriving | Non
     with store.reading() as connection:
         if _is_kept(connection, run_id):
             return Outcome.ALREADY
-    record = record_of(journal, close)
-    if arriving is not None:
-        arriving(record)
-    samples = pack_samples(record.run_id, record.feeds, journal.blocks)
-    happened = sort_events(journal.events)
-    if happened.strange:
-        record.notes.append(f"{happened.strange} of its events made no sense and were left out")
+    record, rows = rows_of_journal(journal, close, arriving)
     with store.writing() as connection:
         if _is_kept(connection, run_id) is False:
             delete_run_in(connection, run_id)
         if not insert_run_in(connection, record):
             return Outcome.ALREADY
-        samples.insert(connection)
-        happened.insert(connection, record.run_id)
+        insert_rows_in(connection, rows)
     return Outcome.FOLDED
 
 

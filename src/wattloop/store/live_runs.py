@@ -8,7 +8,7 @@ from pathlib import Path
 from wattloop.core.results import RunStatus
 from wattloop.store.database import Store
 from wattloop.store.journal import journal_is_live, read_header
-from wattloop.store.journal_shape import header_fault
+from wattloop.store.journal_record import header_fault
 from wattloop.store.runs import RunRecord
 
 INCOMING = "incoming"

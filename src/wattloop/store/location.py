@@ -3,12 +3,13 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from typing import TYPE_CHECKING
 
 from wattloop.core.errors import StoreError
 from wattloop.core.user_code import user_path
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class StoreLocation:
     label: str
     """For messages: never contains a password."""
     path: Path | None = None
-    url: URL | None = None
+    url: "URL | None" = None
 
     @classmethod
     def parse(cls, location: str) -> "StoreLocation":
@@ -34,6 +35,10 @@ class StoreLocation:
                     "postgresql://user@host/wattloop"
                 )
             return cls(str(path), str(path), path=path)
+        # not above: SQLAlchemy takes 0.2 s to load, and a file needs none of it
+        from sqlalchemy import make_url
+        from sqlalchemy.exc import ArgumentError
+
         try:
             url = make_url(location)
         except (ArgumentError, ValueError):
@@ -75,7 +80,7 @@ class StoreLocation:
         )
         return ours == theirs
 
-    def server_url(self) -> URL:
+    def server_url(self) -> "URL":
         """Return the URL with the driver we use."""
         assert self.url is not None
         return self.url.set(drivername="postgresql+psycopg")

@@ -1,15 +1,14 @@
-"""The record of one run, and the columns that lists and totals need."""
+"""The record of one run, and its rows in the store."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sqlalchemy import Connection, insert
-
-from wattloop.core.records import Scope
+from wattloop.core.labels import below_peers, label_of
+from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import RunStatus, WindowResult
-from wattloop.core.text import plain, plain_data
-from wattloop.store.schema import run_facts
+from wattloop.core.text import plain, plain_data, plain_json
 
 ALL = 0.99
 """A run of whose energy other runs count more than this share is in no total."""
@@ -118,7 +117,48 @@ def read_record(body: str) -> RunRecord:
     return RunRecord.from_dict(plain_data(body))
 
 
+# Rows of a run. They are built without a database library, so that the import of a finished run
+# needs none.
+
+
+def record_rows(record: RunRecord, job_key: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of a record by table; the row of its job is not among them."""
+    tags = [
+        {"run_id": record.run_id, "key": plain(key), "value": plain(value)}
+        for key, value in record.tags.items()
+    ]
+    row = {**run_row(record), "job_key": job_key}
+    return {"runs": [row], "run_tags": tags, "run_facts": [facts_of(record)]}
+
+
+def run_row(record: RunRecord) -> dict[str, Any]:
+    """Return columns for lists and totals: energy and `counted` are the run's part of a total."""
+    part = 1.0 if record.left_out == 1.0 else 1.0 - record.left_out
+    energy_j = record.energy_j
+    return {
+        "run_id": record.run_id,
+        "name": plain(record.name),
+        "status": record.status.value,
+        "kind": plain(record.kind),
+        "host": plain(record.host),
+        "machine_id": plain(record.machine_id),
+        "user_name": plain(record.user),
+        "job_id": None if not record.job else plain(record.job.get("id") or ""),
+        "parent_run_id": record.parent_run_id,
+        "started_wall_s": record.started_wall_s,
+        "duration_s": record.duration_s,
+        "energy_j": None if energy_j is None else part * energy_j,
+        "uncertainty_j": None if record.result is None else part * record.result.uncertainty_j,
+        "exit_code": record.exit_code,
+        "counted": record.counted and record.left_out < 1.0,
+        "body": plain_json(record.to_dict()),
+        "quarantine": record.quarantine,
+        "clock_offset_s": record.clock_offset_s,
+    }
+
+
 def facts_of(record: RunRecord) -> dict[str, Any]:
+    """Return the columns of `run_facts`."""
     job: Mapping[str, Any] = (record.job or {}).get("scheduler") or {}
     tags = record.tags
     accounting = record.accounting or {}
@@ -148,11 +188,6 @@ def facts_of(record: RunRecord) -> dict[str, Any]:
         "efficiency": _efficiency(accounting),
         "job_nodes": _count(job.get("nodes")),
     }
-
-
-def insert_run_facts_in(connection: Connection, record: RunRecord) -> None:
-    """Insert the facts of a run, within its transaction."""
-    connection.execute(insert(run_facts).values(**facts_of(record)))
 
 
 def _part(value: Any, part: float) -> Any:
@@ -188,3 +223,121 @@ def _device(record: RunRecord) -> str:
     known = [d for d in record.result.domains if d.energy_j is not None and d.device]
     gpus = [d for d in known if d.scope is Scope.GPU] or known
     return max(gpus, key=lambda d: d.energy_j or 0.0).device or "" if gpus else ""
+
+
+# Jobs. A job of a batch system is one row, however many nodes measured it. Any other run is its own
+# job.
+
+AGENT_KIND = "slurm"
+"""Kind of the runs that a node agent writes. Where a job has any, they are its energy; energy
+measured by the user's own program is shown in addition and not added."""
+
+UNALLOCATED_KIND = "unallocated"
+"""Kind of the runs with a node's energy outside of jobs."""
+
+LONGEST_KEY = 200
+
+
+_WORST_LAST = [*RunStatus]
+
+
+def job_key_of(record: RunRecord) -> str:
+    """Return the job that a run belongs to: the batch system's where it is part of one, else
+    itself.
+    """
+    job = record.job or {}
+    facts = job.get("scheduler")
+    if isinstance(facts, Mapping):
+        scheduler = facts.get("scheduler") or (job.get("kind") == "slurm" and "slurm")
+        if scheduler and facts.get("job"):
+            cluster = record.tags.get("cluster") or facts.get("cluster") or ""
+            return plain(f"{scheduler}:{cluster}:{facts['job']}")[:LONGEST_KEY]
+    return record.run_id
+
+
+def job_row(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the row of a job; `members` have the columns of its runs and their facts."""
+    first = members[0]
+    by_agents = [m for m in members if m["kind"] == AGENT_KIND]
+    adds = [m for m in by_agents or members if _counts(m)]
+    shown = adds or by_agents or members
+    begin_s = min(m["started_wall_s"] for m in shown)
+    ends_s = [m["started_wall_s"] + m["duration_s"] for m in shown if m["duration_s"] is not None]
+    energy_j = _total(m["energy_j"] for m in shown)
+    nodes = len({m["host"] for m in shown})
+    expected = max((m["job_nodes"] or 0 for m in by_agents), default=0) or None
+    return {
+        "first_run_id": first["run_id"],
+        "job_id": first["job_id"],
+        **{name: shown[0][name] for name in ("name", "kind", "user_name", "exclusive")},
+        "status": max((m["status"] for m in shown), key=_badness),
+        "host": shown[0]["host"],
+        "nodes": nodes,
+        "nodes_expected": expected,
+        "runs": len(members),
+        "started_wall_s": begin_s,
+        "duration_s": max(ends_s) - begin_s if ends_s else None,
+        "energy_j": energy_j,
+        "uncertainty_j": None if energy_j is None else _uncertainty_j(shown),
+        "counted": any(m["counted"] for m in shown),
+        "in_totals": bool(adds),
+        "quarantined": sum(m["quarantine"] is not None for m in members),
+        **{name: _first(shown, name) for name in ("cluster", "partition", "project")},
+        "device": _first(shown, "device"),
+        **_judged(shown),
+        "provenance": _provenance(shown),
+        # a node without figures, or with quarantined ones, is a missing part
+        "complete": all(m["complete"] for m in shown)
+        and nodes >= (expected or 0)
+        and not any(m["quarantine"] is not None for m in by_agents if m not in shown),
+        "facility_j": _total(m["facility_j"] for m in shown),
+        "carbon_g": _total(m["carbon_g"] for m in shown),
+    }
+
+
+def _counts(member: Mapping[str, Any]) -> bool:
+    return bool(
+        member["counted"] and member["parent_run_id"] is None and member["quarantine"] is None
+    )
+
+
+def _judged(shown: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return label and insights: of all nodes together, and of nodes against each other."""
+    codes = dict.fromkeys(code for m in shown for code in (m["insights"] or "").split(",") if code)
+    known = [m for m in shown if m["efficiency"] and m["energy_j"]]
+    if len(shown) == 1 or not known:
+        return {"label": _first(shown, "label"), "insights": ",".join(codes)}
+    # energy / (limit x time) of the sum; each node's limit x time is its energy / efficiency
+    limits_j = sum(m["energy_j"] / m["efficiency"] for m in known)
+    by_node: dict[str, float] = {}
+    for member in known:
+        by_node.setdefault(member["host"], member["efficiency"])
+    if below_peers(by_node):
+        codes["node_imbalance"] = None
+    label = label_of(sum(m["energy_j"] for m in known) / limits_j).value
+    for code in ("low", "high"):  # of single nodes; the job has its own
+        if code != label:
+            codes.pop(f"{code}_efficiency", None)
+    return {"label": label, "insights": ",".join(codes)}
+
+
+def _total(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if known else None
+
+
+def _uncertainty_j(shown: Sequence[Mapping[str, Any]]) -> float:
+    return math.hypot(*(m["uncertainty_j"] or 0.0 for m in shown))
+
+
+def _first(shown: Sequence[Mapping[str, Any]], name: str) -> str:
+    return next((m[name] for m in shown if m[name]), "")
+
+
+def _badness(status: str) -> int:
+    return next((n for n, known in enumerate(_WORST_LAST) if known.value == status), 0)
+
+
+def _provenance(shown: Sequence[Mapping[str, Any]]) -> str:
+    known = [Provenance(m["provenance"]) for m in shown if m["provenance"]]
+    return Provenance.weakest(known).value if known else ""

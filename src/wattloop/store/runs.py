@@ -7,11 +7,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select
 
 from wattloop.core.errors import RunNotFound
-from wattloop.core.text import plain, plain_json
 from wattloop.store.database import Store
 from wattloop.store.jobs import job_key_in, refresh_job_in
-from wattloop.store.run_record import RunRecord, insert_run_facts_in, read_record
-from wattloop.store.schema import run_tags, runs
+from wattloop.store.run_record import RunRecord, read_record, record_rows
+from wattloop.store.schema import metadata, run_tags, runs
 
 __all__ = [
     "RunFilter",
@@ -22,6 +21,7 @@ __all__ = [
     "duration_in",
     "find_run",
     "has_run",
+    "insert_rows_in",
     "insert_run",
     "insert_run_in",
     "list_runs",
@@ -57,17 +57,17 @@ def insert_run_in(connection: Connection, record: RunRecord) -> bool:
     """Insert a run within the caller's transaction."""
     if has_run(connection, record.run_id):
         return False
-    columns = {**_columns(record), "job_key": job_key_in(connection, record)}
-    connection.execute(insert(runs).values(**columns))
-    if record.tags:
-        rows = [
-            {"run_id": record.run_id, "key": plain(key), "value": plain(value)}
-            for key, value in record.tags.items()
-        ]
-        connection.execute(insert(run_tags), rows)
-    insert_run_facts_in(connection, record)
-    refresh_job_in(connection, columns["job_key"])
+    job_key = job_key_in(connection, record)
+    insert_rows_in(connection, record_rows(record, job_key))
+    refresh_job_in(connection, job_key)
     return True
+
+
+def insert_rows_in(connection: Connection, rows: Mapping[str, list[dict[str, Any]]]) -> None:
+    """Insert rows by table."""
+    for table, values in rows.items():
+        if values:
+            connection.execute(insert(metadata.tables[table]), values)
 
 
 def has_run(connection: Connection, run_id: str) -> bool:
@@ -170,32 +170,6 @@ def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
             tagged = tagged.where(run_tags.c.value == value)
         conditions.append(runs.c.run_id.in_(tagged))
     return conditions
-
-
-def _columns(record: RunRecord) -> dict[str, Any]:
-    """Return columns for lists and totals: energy and `counted` are the run's part of a total."""
-    part = 1.0 if record.left_out == 1.0 else 1.0 - record.left_out
-    energy_j = record.energy_j
-    return {
-        "run_id": record.run_id,
-        "name": plain(record.name),
-        "status": record.status.value,
-        "kind": plain(record.kind),
-        "host": plain(record.host),
-        "machine_id": plain(record.machine_id),
-        "user_name": plain(record.user),
-        "job_id": None if not record.job else plain(record.job.get("id") or ""),
-        "parent_run_id": record.parent_run_id,
-        "started_wall_s": record.started_wall_s,
-        "duration_s": record.duration_s,
-        "energy_j": None if energy_j is None else part * energy_j,
-        "uncertainty_j": None if record.result is None else part * record.result.uncertainty_j,
-        "exit_code": record.exit_code,
-        "counted": record.counted and record.left_out < 1.0,
-        "body": plain_json(record.to_dict()),
-        "quarantine": record.quarantine,
-        "clock_offset_s": record.clock_offset_s,
-    }
 
 
 def _newest_first(query: Select[Any]) -> Select[Any]:

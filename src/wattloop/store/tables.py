@@ -14,7 +14,8 @@ from wattloop.core.records import Scope
 from wattloop.store.database import Store
 from wattloop.store.details import read_steps, read_windows
 from wattloop.store.runs import RunRecord
-from wattloop.store.samples import Series, read_samples, series_of
+from wattloop.store.sample_queries import read_samples
+from wattloop.store.samples import Series, series_of
 
 Value = str | float | int | bool | None
 

@@ -42,7 +42,8 @@ from wattloop.store.runs import (
     insert_run,
     list_runs,
 )
-from wattloop.store.samples import find_series, read_curve, read_samples
+from wattloop.store.sample_queries import read_curve, read_samples
+from wattloop.store.samples import find_series
 from wattloop.testing.journals import close_journal, ended, header, root_window, write_journal
 
 

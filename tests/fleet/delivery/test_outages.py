@@ -16,7 +16,8 @@ from tests.support.fleet_server import FleetServer
 from tests.support.postgres_lab import PostgresLab, why_no_postgres
 from wattloop.store.database import open_store
 from wattloop.store.runs import list_runs
-from wattloop.store.samples import find_series, read_samples
+from wattloop.store.sample_queries import read_samples
+from wattloop.store.samples import find_series
 
 pytestmark = pytest.mark.skipif(bool(why_no_postgres()), reason=why_no_postgres() or "is there")
 

@@ -13,7 +13,8 @@ from wattloop.fleet.delivery import deliver
 from wattloop.fleet.delivery.outbox import DroppedJournals, Outbox, make_room
 from wattloop.store.ingest.received_run import Source
 from wattloop.store.runs import find_run
-from wattloop.store.samples import find_series, read_samples
+from wattloop.store.sample_queries import read_samples
+from wattloop.store.samples import find_series
 
 RUNS = [f"2026010{n}-000000-aaaaaa" for n in range(1, 4)]
 

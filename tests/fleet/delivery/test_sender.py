@@ -16,7 +16,8 @@ from wattloop.fleet.delivery.client import ServerRefuses, ServerUnavailable
 from wattloop.fleet.delivery.sender import Sender
 from wattloop.store.journal import JournalWriter
 from wattloop.store.runs import find_run, list_runs
-from wattloop.store.samples import find_series, read_samples
+from wattloop.store.sample_queries import read_samples
+from wattloop.store.samples import find_series
 
 RUN, OTHER = "20260101-000000-aaaaaa", "20260101-000001-bbbbbb"
 

@@ -11,7 +11,8 @@ from wattloop.report.figures.chart_data import rows_data
 from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, colour, styled
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
-from wattloop.store.samples import Series, power_series, read_curve
+from wattloop.store.sample_queries import read_curve
+from wattloop.store.samples import Series, power_series
 
 # Power over time against the TDP, as EnergyScopium shows it, of any stored run.
 #

@@ -14,7 +14,8 @@ from wattloop.store.database import Store
 from wattloop.store.details import read_windows
 from wattloop.store.live_runs import live_journal
 from wattloop.store.runs import RunRecord, find_run, has_run
-from wattloop.store.samples import Series, power_series, read_curve, series_of
+from wattloop.store.sample_queries import read_curve
+from wattloop.store.samples import Series, power_series, series_of
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 

@@ -13,8 +13,8 @@ from wattloop.serve.api.jobs import JobQuery, SlopesAnswer, job_answer, jobs_ans
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.state import AppState, State
 from wattloop.store.job_queries import known_values
-from wattloop.store.jobs import UNALLOCATED_KIND
 from wattloop.store.live_runs import live_runs
+from wattloop.store.run_record import UNALLOCATED_KIND
 from wattloop.store.runs import RunRecord
 
 

@@ -15,9 +15,8 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError, StoreUnwritable
 from wattloop.store.ingest.received_run import Source
-from wattloop.store.jobs import AGENT_KIND, UNALLOCATED_KIND
 from wattloop.store.journal import END, frames_in
-from wattloop.store.run_record import RunRecord
+from wattloop.store.run_record import AGENT_KIND, UNALLOCATED_KIND, RunRecord
 
 # Files of an incoming journal.
 #

@@ -11,9 +11,8 @@ from wattloop.core.labels import Label
 from wattloop.core.plausible import highest_power_w
 from wattloop.core.results import DomainEnergy, Missing, WindowResult
 from wattloop.core.text import plain
-from wattloop.store.jobs import AGENT_KIND, UNALLOCATED_KIND
-from wattloop.store.journal_shape import feeds_fault
-from wattloop.store.run_record import RunRecord
+from wattloop.store.journal_record import feeds_fault
+from wattloop.store.run_record import AGENT_KIND, UNALLOCATED_KIND, RunRecord
 
 # Plausibility: negative or infinite energy, more than the devices can draw, a time in the future.
 

@@ -23,8 +23,8 @@ from wattloop.store.ingest.incoming import (
 )
 from wattloop.store.ingest.received_run import Source, received_run, without_places
 from wattloop.store.journal import FORMAT, HEADER, frames_in, read_journal
-from wattloop.store.journal_import import Close, keep_journal
-from wattloop.store.journal_shape import header_fault
+from wattloop.store.journal_import import keep_journal
+from wattloop.store.journal_record import Close, header_fault
 from wattloop.store.live_runs import INCOMING
 from wattloop.store.runs import RunRecord, find_run, has_run
 

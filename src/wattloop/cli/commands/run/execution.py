@@ -297,6 +297,11 @@ def keep(settings: Settings, run: "RunResult | None" = None, run_id: str = "") -
     with _without_collecting():
         from wattloop.core.errors import StoreError
         from wattloop.measure.recovery import finalize_orphaned_run
+        from wattloop.store.sqlite_import import import_ended
+
+        advised = run is not None and run.result.duration_s >= ADVISED_FROM_S
+        if import_ended(settings.store_location, finalize_orphaned_run) and not advised:
+            return
         from wattloop.store.database import open_store
         from wattloop.store.journal_import import import_orphaned
 
@@ -305,7 +310,7 @@ def keep(settings: Settings, run: "RunResult | None" = None, run_id: str = "") -
                 for folded in import_orphaned(store, finalize_orphaned_run):
                     if folded.note:
                         say(f"wattloop: warning: {folded.note}")
-                if run is not None and run.result.duration_s >= ADVISED_FROM_S:
+                if run is not None and advised:
                     from wattloop.cli.commands.advise import say_advice
 
                     say_advice(store, run.run_id, settings)
