@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.measure.node_leader import NodeLock, lock_directory
+from wattloop.core.paths import runtime_folder
+from wattloop.measure.node_leader import NodeLock
 
 HOLDER = (
     "import sys, time; from pathlib import Path; from wattloop.measure.node_leader import NodeLock;"
@@ -84,9 +85,9 @@ def test_folder_belongs_to_the_user_alone(tmp_path: Path) -> None:
 def test_folder_is_local_to_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's runtime folder, else the temporary one; never a home on a shared disk."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert lock_directory() == tmp_path / "wattloop"
+    assert runtime_folder() == tmp_path / "wattloop"
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert lock_directory().name == f"wattloop-{os.getuid()}"
+    assert runtime_folder().name == f"wattloop-{os.getuid()}"
 
 
 def test_torn_owner_file_is_no_owner(tmp_path: Path) -> None:

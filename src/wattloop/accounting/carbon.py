@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.paths import user_path
 from wattloop.core.records import Gap
 from wattloop.core.settings import Settings
 from wattloop.core.units import kwh_from_joules
-from wattloop.core.user_code import user_path
 from wattloop.hardware.carbon import annual_intensity
 
 # A live provider of carbon intensity, asked once by URL at the end of a run.

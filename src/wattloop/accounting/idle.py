@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from wattloop.accounting.energy_slope import MIN_POINTS, Line, fit_line
 from wattloop.core.errors import StoreError, StoreTooNew, StoreUnwritable
+from wattloop.core.paths import user_path
 from wattloop.core.records import Provenance
 from wattloop.core.results import DomainEnergy, Missing, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_energy
-from wattloop.core.user_code import user_path
 
 # Idle lines and application energy (thesis, eq. 3.2).
 #

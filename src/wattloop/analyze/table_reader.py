@@ -22,7 +22,7 @@ from wattloop.analyze.table import (
     label_of,
 )
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 
 # Logs with a row per epoch, as training callbacks write them, folded into a row per run.
 #

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Any, TextIO, cast
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.paths import user_path
 from wattloop.core.text import escaped
-from wattloop.core.user_code import user_path
 
 # Layout of a table on a terminal that may be too narrow for it.
 #

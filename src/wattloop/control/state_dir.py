@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from wattloop.core.errors import LeverError
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 
 STATE_VARIABLE = "WATTLOOP_STATE_DIR"
 DEFAULT_PLACE = Path("/var/tmp/wattloop-control")

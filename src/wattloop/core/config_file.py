@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.ownership import distrust, is_trusted
+from wattloop.core.files import distrust, is_trusted
+from wattloop.core.paths import config_folder, home_folder, user_path
 from wattloop.core.settings import Settings, settings_from
-from wattloop.core.user_code import user_path
 
 FILE_NAME = "wattloop.yaml"
 
@@ -225,15 +225,14 @@ def _from_file_of(path: Path, value: str) -> str:
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
-    home = Path(environment.get("HOME") or Path.home())
+    home = home_folder(environment)
     try:
         here = Path.cwd()
     except OSError:  # the working directory was removed, or may not be read
         here = home
     for directory in _folders(here, home):
         yield directory / FILE_NAME
-    base = environment.get("XDG_CONFIG_HOME") or str(home / ".config")
-    yield Path(base) / "wattloop" / FILE_NAME
+    yield config_folder(environment) / FILE_NAME
 
 
 def _folders(here: Path, home: Path) -> list[Path]:

@@ -4,13 +4,12 @@ This module only knows plain values: `wattloop.core.config_file` reads the YAML 
 """
 
 import math
-import os
 import re
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.paths import data_folder
 
 MIN_INTERVAL_S = 0.001
 MAX_INTERVAL_S = 3_600.0
@@ -141,10 +140,7 @@ class Settings(NamedTuple):
     @property
     def store_location(self) -> str:
         """Return path or URL of the store, `~/.local/share/wattloop/runs.db` unless configured."""
-        if self.store:
-            return self.store
-        base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-        return str(Path(base) / "wattloop" / "runs.db")
+        return self.store or str(data_folder() / "runs.db")
 
 
 ENVIRONMENT: dict[str, str] = {

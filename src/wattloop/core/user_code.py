@@ -1,22 +1,14 @@
-"""Paths and code that the user names: `FILE.py` or `package.module`."""
+"""Code that the user names: `FILE.py` or `package.module`."""
 
 import importlib
 import importlib.util
-import os.path
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 from wattloop.core.errors import ConfigError
-
-
-def user_path(text: str) -> Path:
-    """Expand `~/runs.db` to a path. An unknown user (`~someone/x`) stays as written, so that
-    opening the file reports it as missing.
-    """
-    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises for unknown users
-
+from wattloop.core.paths import user_path
 
 INSTALLED = ("site-packages", "dist-packages")
 

@@ -5,7 +5,6 @@
 """
 
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.ownership import is_trusted
+from wattloop.core.files import is_trusted
+from wattloop.core.paths import config_folder
 
 SHIPPED = Path(__file__).with_name("gpu_data")
 
@@ -134,8 +134,7 @@ def known_gpus() -> tuple[Gpu, ...]:
 
 def user_folder() -> Path:
     """Return the folder of the user's own GPU files."""
-    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(base) / "wattloop" / "gpus"
+    return config_folder() / "gpus"
 
 
 def _user_files() -> list[Path]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wattloop.core.paths import runtime_folder
 from wattloop.core.records import Gap
 from wattloop.measure.job import Job
 from wattloop.measure.meter_stream import MeterStream
@@ -32,19 +33,11 @@ TIDY_EVERY_S = 3600.0
 """Checking thousands of lock files takes a tenth of a second, so not every run does it."""
 
 
-def lock_directory() -> Path:
-    """Return a folder of this user on this node (never a shared file system)."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.access(runtime, os.W_OK):
-        return Path(runtime) / "wattloop"
-    return Path(os.environ.get("TMPDIR") or "/tmp") / f"wattloop-{os.getuid()}"
-
-
 class NodeLock:
     """The right to count this node's devices for one job."""
 
     def __init__(self, job_id: str, directory: Path | None = None) -> None:
-        self._path = (directory or lock_directory()) / f"{_file_name(job_id)}.claim"
+        self._path = (directory or runtime_folder()) / f"{_file_name(job_id)}.claim"
         self._fd = -1
         self.before: dict[str, Any] | None = None
         """Description of the previous holder, as that process left it; known once the lock was

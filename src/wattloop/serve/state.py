@@ -12,6 +12,7 @@ from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, select_autoescape
 
+from wattloop.core.cache import ComputedCache, StaleWhileRevalidateCache
 from wattloop.core.config_file import load_settings
 from wattloop.core.errors import StoreLocked, StoreUnwritable
 from wattloop.core.units import format_duration, format_energy, format_mass, format_power
@@ -26,10 +27,10 @@ from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle_service.service import OracleService
 from wattloop.schedule.oracle_service.workload_estimates import WorkloadKey, traced_workload
 from wattloop.serve.audit_log import Refusals
-from wattloop.serve.cache import KeyedCache, PageCache, StaleWhileRevalidateCache
 from wattloop.serve.import_queue import ImportQueue
 from wattloop.serve.options import ServeOptions
-from wattloop.serve.worker import Worker, WorkQueue
+from wattloop.serve.page_cache import PageCache
+from wattloop.serve.worker import Worker, WorkQueue, too_busy
 from wattloop.store.database import Store
 from wattloop.store.ingest.uploads import Ingest
 from wattloop.store.journal_import import import_orphaned
@@ -73,9 +74,9 @@ class AppState:
         # files and addresses are the operator's: those in stored runs are of other machines
         self.settings = load_settings()
         self.streams = 0
-        self.cache = KeyedCache()
+        self.cache = ComputedCache(refuse=too_busy)
         # its threads wait for the simulator: analyses of others have their own
-        self.simulated = KeyedCache()
+        self.simulated = ComputedCache(refuse=too_busy)
         self.kept = StaleWhileRevalidateCache()
         self.kept_pages = PageCache()
         self.ingest = Ingest(store, finalize_orphaned_run)

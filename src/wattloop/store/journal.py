@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import struct
@@ -15,6 +14,9 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from wattloop.core.files import is_locked, is_same_file, try_lock
+from wattloop.core.paths import data_folder
 
 # Frames: `length, crc32, kind` and a payload, in journals and between processes. A frame that was
 # torn by a crash or a full disk fails its checksum and ends the readable part, so a reader never
@@ -99,8 +101,7 @@ def journal_directory(store_location: str) -> Path:
     folder.
     """
     if "://" in store_location and not store_location.startswith("sqlite"):
-        base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-        return Path(base) / "wattloop" / "journals"
+        return data_folder() / "journals"
     path = Path(store_location.removeprefix("sqlite:///")).expanduser()
     return path.parent / f"{path.name}.journals"
 
@@ -195,17 +196,12 @@ class JournalTail:
 def journal_is_live(path: Path, stale_after_s: float = 60.0) -> bool:
     """Return True if its writer still holds the lock."""
     try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
+        return is_locked(path)
     except OSError:  # no locks on this file system: a writer appends at least once a second
         return time.time() - path.stat().st_mtime < stale_after_s
 
 
+LOCK_WAIT_S = 1.0
 BACKLOG_LIMIT_B = 16 * 1024 * 1024
 """Limit of the buffer while the disk refuses writes."""
 
@@ -232,7 +228,9 @@ class JournalWriter:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         self._own(path, os.open(path, flags, 0o644), 0)
         try:
-            _lock_own(self._fd)
+            # a process that checks whether it is live may hold it for a moment
+            if not try_lock(self._fd, LOCK_WAIT_S):
+                self.fault = f"{path}: cannot lock: another process holds it"
         except OSError as error:  # file systems without locks: the age decides instead
             self.fault = f"{path}: cannot lock: {error.strerror}"
         self._append(json_frame(HEADER, {"format": FORMAT, **header}))
@@ -252,7 +250,8 @@ class JournalWriter:
         except OSError:
             return None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not try_lock(descriptor):
+                raise ValueError("locked")
             data = path.read_bytes()
             kinds, end_of_good = b"", 0
             for kind, _, end in frames_in(data):
@@ -410,20 +409,6 @@ class _Reserve:
             self._fd = -1
 
 
-def _lock_own(descriptor: int, patience_s: float = 1.0) -> None:
-    """Lock a journal that was just created; a process that checks whether it is live may be
-    first.
-    """
-    give_up_s = time.monotonic() + patience_s
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > give_up_s:
-                raise
-            time.sleep(0.001)
-
-
 BIRTH_S = 60.0
 """A journal younger than this may still be without header or lock."""
 
@@ -460,17 +445,13 @@ def _opened(path: Path) -> tuple[int | None, Refusal]:
 
 def _lock(descriptor: int, path: Path) -> Refusal | None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return Refusal.HELD
+        is_ours = try_lock(descriptor)
     except OSError:  # a file system without locks: a writer appends at least once a second
-        if _age_s(path) < BIRTH_S:
-            return Refusal.HELD
-    try:
-        same = os.fstat(descriptor).st_ino == path.stat().st_ino
-    except FileNotFoundError:
-        same = False
-    return None if same else Refusal.GONE  # another process imported it meanwhile
+        is_ours = _age_s(path) >= BIRTH_S
+    if not is_ours:
+        return Refusal.HELD
+    # else another process imported it meanwhile
+    return None if is_same_file(descriptor, path) else Refusal.GONE
 
 
 def _age_s(path: Path) -> float:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import CommandError
+from wattloop.core.process import Deferral
 from wattloop.core.results import RunStatus, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.measure.command import child_environment
@@ -22,7 +23,7 @@ from wattloop.trials.outcome import (
     scope_energies,
 )
 from wattloop.trials.process import run_group, status_of
-from wattloop.trials.signals import Deferral, TimeIsOver, time_limit
+from wattloop.trials.signals import TimeIsOver, time_limit
 from wattloop.trials.trial import Trial
 
 # The part of a program that the program itself marks with `wattloop.measure("NAME")`.

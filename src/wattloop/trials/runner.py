@@ -9,6 +9,7 @@ from types import TracebackType
 from wattloop.control.lever import Lever
 from wattloop.control.session import LeverSession, lever_session
 from wattloop.core.errors import LeverError, StoreLocked
+from wattloop.core.process import Deferral, stops_deferred
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.recovery import finalize_orphaned_run
@@ -25,7 +26,7 @@ from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.lock import TRIAL_VARIABLE, end_leftovers, is_locked, lock_experiment
 from wattloop.trials.measurement import measured_call, measured_command
 from wattloop.trials.outcome import TrialOutcome, TrialStatus
-from wattloop.trials.signals import Deferral, stops_deferred, stops_raise
+from wattloop.trials.signals import stops_raise
 from wattloop.trials.trial import Trial
 
 

@@ -2,11 +2,9 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-
-Handler = Callable[[int, FrameType | None], object]
 
 
 class TimeIsOver(BaseException):
@@ -52,57 +50,3 @@ def stops_raise() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class Deferral:
-    """Stops that wait. Made by `stops_deferred`."""
-
-    def __init__(self) -> None:
-        self._acting: dict[int, Handler] = {}
-        self._came: list[int] = []
-
-    @contextmanager
-    def lifted(self) -> Iterator[None]:
-        """Stops act at once in this block; one that came before acts as it begins."""
-        try:
-            self.end()
-            yield
-        finally:
-            self.begin()
-
-    def begin(self) -> None:
-        """From now on they wait; in the main thread only, the others have none."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            handler = signal.getsignal(number)
-            if callable(handler):
-                self._acting[number] = handler
-                signal.signal(number, self._note)
-
-    def end(self) -> None:
-        """They act again, and those that came do so now."""
-        acting, self._acting = self._acting, {}
-        for number, handler in acting.items():
-            signal.signal(number, handler)
-        came, self._came = self._came, []
-        for late in came:
-            acting[late](late, None)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._came.append(number)
-
-
-@contextmanager
-def stops_deferred() -> Iterator[Deferral]:
-    """Signals that would unwind us wait until the block has ended, and act then.
-
-    Raised in the middle of a library they make it complain, or are lost in one of its callbacks.
-    A mask would not do: another thread takes the signal, and Python still acts on it here.
-    """
-    deferral = Deferral()
-    deferral.begin()
-    try:
-        yield deferral
-    finally:
-        deferral.end()

@@ -9,6 +9,7 @@ from wattloop.control.lever import Setting
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
 from wattloop.core.model_error import EnergyError, ratio_error
+from wattloop.core.process import stops_deferred
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_energy
 from wattloop.measure.recovery import finalize_orphaned_run
@@ -25,7 +26,7 @@ from wattloop.store.experiments import (
 )
 from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.lock import end_leftovers, lock_experiment
-from wattloop.trials.signals import stops_deferred, stops_raise
+from wattloop.trials.signals import stops_raise
 from wattloop.tune.executors.checkpoint import CandidateFiles
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress

@@ -10,7 +10,7 @@ from tests.schedule.oracle.clusters import RESNET, VIT, thesis_cluster
 from tests.schedule.small_world import PlainOracle, small_cluster
 from wattloop.schedule.cluster import Cluster, NodeGroup
 from wattloop.schedule.estimates.analytic import AnalyticOracle
-from wattloop.schedule.estimates.cached import CachedOracle, options_folder
+from wattloop.schedule.estimates.cached import CachedOracle
 from wattloop.schedule.estimates.noisy import NoisyOracle
 from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.jobs import JobKind
@@ -125,4 +125,5 @@ def test_errors_and_factors_pass_through(tmp_path: Path) -> None:
 def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where other caches of Wattloop are."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert options_folder() == tmp_path / "wattloop" / "options"
+    CachedOracle(AnalyticOracle(thesis_cluster())).options(VIT)
+    assert list((tmp_path / "wattloop" / "options").glob("*.json"))

@@ -7,8 +7,8 @@ from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
 from wattloop.advise.program import run_again
 from wattloop.core.errors import ConfigError
+from wattloop.core.paths import user_path
 from wattloop.core.units import format_mass
-from wattloop.core.user_code import user_path
 
 WITHIN_S = 24 * 3_600.0
 """How long a run may wait: a day, since grids repeat by the day."""

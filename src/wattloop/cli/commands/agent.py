@@ -15,9 +15,9 @@ import typer
 from wattloop.cli.options import JsonFile
 from wattloop.cli.output import check_target, print_table, say, write_json
 from wattloop.core.errors import ConfigError
+from wattloop.core.paths import user_path
 from wattloop.core.results import non_overlapping
 from wattloop.core.units import format_duration, format_energy, format_power
-from wattloop.core.user_code import user_path
 
 if TYPE_CHECKING:
     from wattloop.fleet.delivery import DeliveryOptions, DeliveryProgress

@@ -28,10 +28,10 @@ from wattloop.cli.output import check_target, print_table, say, write_json
 from wattloop.cli.progress import bars, is_redrawable, warn_if_busy
 from wattloop.cli.settings import settings_of
 from wattloop.core.errors import ConfigError, StoreError
+from wattloop.core.paths import user_path
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_bytes, format_duration
-from wattloop.core.user_code import user_path
 from wattloop.kernels.registry import BACKENDS, KERNELS, backend_named
 from wattloop.measure.session import Session
 from wattloop.store.database import open_store

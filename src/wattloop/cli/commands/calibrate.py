@@ -17,8 +17,8 @@ from wattloop.cli.options import JsonFile
 from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json
 from wattloop.cli.progress import bars, is_redrawable
 from wattloop.core.errors import ConfigError
+from wattloop.core.paths import user_path
 from wattloop.core.units import format_duration
-from wattloop.core.user_code import user_path
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

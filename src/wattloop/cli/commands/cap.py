@@ -15,9 +15,9 @@ from wattloop.cli.output import check_target, is_terminal, print_table, say, wri
 from wattloop.cli.progress import counted
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
+from wattloop.core.process import find_program
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy, format_number, format_power
-from wattloop.measure.command import find_program
 
 if TYPE_CHECKING:
     from wattloop.cap.finder import CapFinder

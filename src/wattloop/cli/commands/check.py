@@ -16,7 +16,7 @@ from wattloop.check.verdict import Comparison, mean_and_noise
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
 from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json, write_text
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 from wattloop.version import __version__
 
 if TYPE_CHECKING:

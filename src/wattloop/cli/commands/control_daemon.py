@@ -8,7 +8,7 @@ import typer
 
 from wattloop.cli.options import JsonFile
 from wattloop.cli.output import check_target, print_table, say, write_json
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 
 app = typer.Typer(
     add_completion=False,

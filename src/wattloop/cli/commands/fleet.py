@@ -10,7 +10,7 @@ from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, print_table, say, write_json
 from wattloop.cli.settings import settings_of
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 
 if TYPE_CHECKING:
     from wattloop.store.retention import Retention

@@ -9,7 +9,7 @@ from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, say, write_json
 from wattloop.cli.progress import spinner
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 
 if TYPE_CHECKING:
     from wattloop.report.document import Document

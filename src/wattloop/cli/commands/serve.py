@@ -13,9 +13,10 @@ from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, say, write_json
 from wattloop.cli.settings import settings_of
 from wattloop.core.errors import ConfigError
-from wattloop.core.secret import read_secret
+from wattloop.core.files import read_secret
+from wattloop.core.paths import user_path
 from wattloop.core.settings import STORE
-from wattloop.core.user_code import forbid_user_code, user_path
+from wattloop.core.user_code import forbid_user_code
 from wattloop.version import __version__
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

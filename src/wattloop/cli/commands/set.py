@@ -16,9 +16,10 @@ from wattloop.control.registry import find_levers, levers_named
 from wattloop.control.session import LeverSession, lever_session
 from wattloop.control.values import parse_setting
 from wattloop.core.errors import ConfigError, LeverError
+from wattloop.core.process import find_program
 from wattloop.core.settings import SENSORS
 from wattloop.hardware.host import Host
-from wattloop.measure.command import Supervisor, find_program
+from wattloop.measure.command import Supervisor
 from wattloop.meters.base import Context
 
 app = typer.Typer(add_completion=False)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 from wattloop.predict.sources.huggingface import architecture
 from wattloop.predict.sources.source import Sizes, Source
 

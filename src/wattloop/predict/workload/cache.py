@@ -5,14 +5,12 @@ source of the model, shapes, precision, optimizer, rules of the user, and the ve
 Wattloop. A model without readable source is not cached.
 """
 
-import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-from wattloop.core.errors import ConfigError
-from wattloop.core.ownership import is_trusted
-from wattloop.predict.workload.files import VERSION, load_workload, save_workload
+from wattloop.core.cache import FileCache
+from wattloop.core.paths import cache_folder
+from wattloop.predict.workload.files import VERSION, workload_bytes, workload_from_bytes
 from wattloop.predict.workload.workload import Workload
 
 _MOST = 500
@@ -30,39 +28,15 @@ def kept_or_made(
 ) -> Workload:
     """Return the cached workload for the key `parts`, else make and cache one.
 
-    Without parts the key is unknown, so the workload is made. A broken file is replaced; a folder
-    that cannot be written is ignored.
+    Without parts the key is unknown, so the workload is made.
     """
     if parts is None:
         return make()
-    folder = cache_folder() if folder is None else folder
-    digest = hashlib.sha256("\0".join([str(VERSION), COUNTED_BY, *parts]).encode()).hexdigest()
-    path = folder / f"{digest[:32]}.json.gz"
-    if path.is_file() and is_trusted(path):
-        try:
-            workload = load_workload(path)
-        except ConfigError:
-            path.unlink(missing_ok=True)
-        else:
-            path.touch()
-            return workload
-    workload = make()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_workload(workload, path)
-        _forget_old(folder)
-    except (OSError, ConfigError):
-        return workload
-    return workload
-
-
-def cache_folder() -> Path:
-    """Return `$XDG_CACHE_HOME/wattloop/workloads`, by default in `~/.cache`."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "wattloop" / "workloads"
-
-
-def _forget_old(folder: Path) -> None:
-    files = sorted(folder.glob("*.json.gz"), key=lambda each: each.stat().st_mtime)
-    for each in files[:-_MOST]:
-        each.unlink(missing_ok=True)
+    files = FileCache(
+        cache_folder("workloads") if folder is None else folder,
+        suffix=".json.gz",
+        most=_MOST,
+        load=workload_from_bytes,
+        dump=workload_bytes,
+    )
+    return files.get([str(VERSION), COUNTED_BY, *parts], make)

@@ -6,13 +6,13 @@ refused.
 
 import gzip
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import atomic_write
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
@@ -23,15 +23,9 @@ _FORMAT = "wattloop-workload"
 def save_workload(workload: Workload, path: str | Path) -> None:
     """Write a workload atomically."""
     path = Path(path)
-    text = json.dumps(workload_values(workload), separators=(",", ":")).encode()
-    if path.suffix == ".gz":
-        text = gzip.compress(text, mtime=0)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(text)
-        temporary.replace(path)
+        atomic_write(path, workload_bytes(workload, compress=path.suffix == ".gz"))
     except OSError as problem:
-        temporary.unlink(missing_ok=True)
         raise ConfigError(f"workload {path}: cannot be written: {problem.strerror}") from None
 
 
@@ -48,13 +42,28 @@ def load_workload(path: str | Path) -> Workload:
     except OSError as problem:
         raise ConfigError(f"workload {path}: cannot be read: {problem.strerror}") from None
     try:
-        values = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (ValueError, EOFError, OSError) as problem:
-        raise ConfigError(f"workload {path}: not JSON ({problem}); trace the model again") from None
-    try:
-        return workload_from(values)
+        return workload_from_bytes(data)
     except ConfigError as problem:
         raise ConfigError(f"workload {path}: {problem}") from None
+
+
+def workload_bytes(workload: Workload, *, compress: bool = True) -> bytes:
+    """Return the content of a workload's file."""
+    data = json.dumps(workload_values(workload), separators=(",", ":")).encode()
+    return gzip.compress(data, mtime=0) if compress else data
+
+
+def workload_from_bytes(data: bytes) -> Workload:
+    """Inverse of `workload_bytes`.
+
+    Raises:
+        ConfigError: it is not a workload; names the invalid field.
+    """
+    try:
+        values = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+    except (ValueError, EOFError, OSError) as problem:
+        raise ConfigError(f"not JSON ({problem}); trace the model again") from None
+    return workload_from(values)
 
 
 def workload_values(workload: Workload) -> dict[str, object]:

@@ -4,10 +4,7 @@ A campaign starts many processes that need the same few tables. Predicting them 
 a second, reading them a millisecond.
 """
 
-import contextlib
-import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from wattloop.core.ownership import is_trusted
+from wattloop.core.cache import FileCache
+from wattloop.core.paths import cache_folder
 from wattloop.schedule.estimates.oracle import Factors, Oracle, PlacementOptions
 from wattloop.schedule.jobs.kind import JobKind
 
@@ -42,7 +40,13 @@ class CachedOracle(Oracle):
     def __init__(self, inner: Oracle, folder: Path | None = None) -> None:
         self.inner = inner
         self.name = inner.name
-        self._folder = folder if folder is not None else options_folder()
+        self._files = FileCache(
+            cache_folder("options") if folder is None else folder,
+            suffix=".json",
+            most=MOST,
+            load=_load,
+            dump=_dump,
+        )
         self._options: dict[JobKind, PlacementOptions] = {}
 
     def options(self, kind: JobKind) -> PlacementOptions:
@@ -72,54 +76,22 @@ class CachedOracle(Oracle):
         parts = self.inner.fingerprint(kind)
         if parts is None:
             return self.inner.options(kind)
-        digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-        path = self._folder / f"{digest[:32]}.json"
-        found = _read(path)
-        if found is None:
-            found = self.inner.options(kind)
-            # without a writable cache, the campaign only takes longer
-            with contextlib.suppress(OSError):
-                _write(found, path)
-        return found
+        return self._files.get(parts, lambda: self.inner.options(kind))
 
 
-def options_folder() -> Path:
-    """Return `$XDG_CACHE_HOME/wattloop/options`, by default in `~/.cache`."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "wattloop" / "options"
+def _load(data: bytes) -> PlacementOptions:
+    values = json.loads(data)
+    columns: dict[str, Any] = {
+        name: np.array(values[name], dtype=TYPES.get(name, np.float64)) for name in _columns()
+    }
+    if len({len(column) for column in columns.values()}) != 1:
+        raise ValueError("columns of different lengths")
+    return PlacementOptions(**columns, source=str(values["source"]))
 
 
-def _read(path: Path) -> PlacementOptions | None:
-    """Read the options of a file; None when it is missing, broken or another user's."""
-    if not path.exists() or not is_trusted(path):
-        return None
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        columns: dict[str, Any] = {
-            name: np.array(values[name], dtype=TYPES.get(name, np.float64)) for name in _columns()
-        }
-        if len({len(column) for column in columns.values()}) != 1:
-            return None
-        options = PlacementOptions(**columns, source=str(values["source"]))
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    with contextlib.suppress(OSError):  # a file of root is read without updating its time
-        os.utime(path)
-    return options
-
-
-def _write(options: PlacementOptions, path: Path) -> None:
+def _dump(options: PlacementOptions) -> bytes:
     values = {name: getattr(options, name).tolist() for name in _columns()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(json.dumps({**values, "source": options.source}), encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    kept = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)
-    for each in kept[:-MOST]:
-        each.unlink(missing_ok=True)
+    return json.dumps({**values, "source": options.source}).encode()
 
 
 def _columns() -> list[str]:

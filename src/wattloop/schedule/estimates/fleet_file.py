@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ValidationError
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 from wattloop.core.yaml_spec import format_errors, read_yaml, validation_errors
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.file import cluster_from, load_cluster

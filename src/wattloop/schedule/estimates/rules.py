@@ -22,7 +22,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 from wattloop.core.yaml_spec import YamlWithLines, format_errors, read_yaml, validation_errors
 from wattloop.fleet.job_comment import FIELDS, FLAGS, JobComment, with_field
 from wattloop.schedule.estimates.job_estimate import SubmittedJob

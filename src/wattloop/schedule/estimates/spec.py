@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Oracle
 from wattloop.schedule.quantities import Strict, number

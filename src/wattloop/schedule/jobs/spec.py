@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Oracle
 from wattloop.schedule.jobs.attributes import Deadlines, People

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.paths import user_path
 from wattloop.core.units import format_duration
-from wattloop.core.user_code import user_path
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.engine.settings import EngineSettings, NodeEvent
 from wattloop.schedule.estimates.oracle import Oracle

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.paths import state_folder
 from wattloop.schedule.slurm.reservation_gate import PREFIX
 
 Why = Literal["start", "standby", "pass", "ran"]
@@ -82,8 +83,7 @@ def default_state_path() -> Path:
     """Return `/var/lib/wattloop/slurm/state.json` for root, else a path in the state folder."""
     if os.geteuid() == 0:
         return Path("/var/lib/wattloop/slurm/state.json")
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "wattloop" / "slurm" / "state.json"
+    return state_folder() / "slurm" / "state.json"
 
 
 class DriverState:

@@ -13,7 +13,7 @@ from wattloop.report.study import report_of_study
 from wattloop.report.sweep import report_of_sweep
 from wattloop.serve.api.experiments import Kind, experiments_answer, state_of
 from wattloop.serve.blocks import sections_html
-from wattloop.serve.cache import ReportPage
+from wattloop.serve.page_cache import ReportPage
 from wattloop.serve.state import PATIENCE_S, AppState, State
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment

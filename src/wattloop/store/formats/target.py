@@ -1,14 +1,14 @@
 """Output target: a file that is written atomically, or standard output."""
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TextIO
+from typing import TextIO
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_code import user_path
+from wattloop.core.files import atomic_path
+from wattloop.core.paths import user_path
 
 
 class Target:
@@ -37,7 +37,6 @@ class Target:
             return
         with self.path() as path, path.open("w", encoding="utf-8", newline="") as file:
             yield file
-            _settle(file)
 
     @contextmanager
     def path(self) -> Iterator[Path]:
@@ -47,24 +46,13 @@ class Target:
             raise ConfigError(f"{self.label}: is a directory; name a file in it")
         direct = goal.exists() and not goal.is_file()  # /dev/null, a pipe: nothing to replace
         goal = goal if direct else goal.resolve()  # a link keeps pointing to its file
-        temporary = goal if direct else goal.with_name(f".{goal.name}.{os.getpid()}")
         try:
-            yield temporary
-            if not direct:
-                temporary.replace(goal)
+            if direct:
+                yield goal
+            else:
+                with atomic_path(goal, durable=True) as temporary:
+                    yield temporary
         except OSError as error:
             raise ConfigError(
                 f"{self.label}: cannot be written: {error.strerror or error}; choose another file"
             ) from error
-        finally:
-            if not direct:
-                temporary.unlink(missing_ok=True)
-
-
-def _settle(file: IO[str]) -> None:
-    """Sync the file before it replaces the target."""
-    file.flush()
-    try:
-        os.fsync(file.fileno())
-    except OSError:  # pipes and some devices cannot be synced
-        return

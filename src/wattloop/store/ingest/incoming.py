@@ -1,6 +1,5 @@
 """Incoming journals of other machines on this machine's disk, and their owners."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError, StoreUnwritable
+from wattloop.core.files import atomic_write_json, is_same_file, try_lock
 from wattloop.store.ingest.received_run import Source
 from wattloop.store.journal import END, frames_in
 from wattloop.store.run_record import AGENT_KIND, UNALLOCATED_KIND, RunRecord
@@ -113,13 +113,8 @@ class Part:
         return self.path.with_suffix(".from")
 
     def _write(self, origin: Origin) -> None:
-        fresh = self._note().with_suffix(".from.new")
         try:
-            with fresh.open("w", encoding="utf-8") as file:
-                json.dump(asdict(origin), file)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._note())
+            atomic_write_json(self._note(), asdict(origin), durable=True)
         except OSError as error:
             raise StoreUnwritable(f"{self.path.parent}: {error.strerror}") from error
 
@@ -170,8 +165,9 @@ class Incoming:
                 yield None
                 return
             try:
-                _lock(descriptor)
-                if not _is_same(descriptor, path):
+                with suppress(OSError):  # without locks, only one process is supported
+                    try_lock(descriptor, None)
+                if not is_same_file(descriptor, path):
                     continue  # imported and removed meanwhile
                 yield Part(path, descriptor)
                 return
@@ -179,22 +175,10 @@ class Incoming:
                 _leave(descriptor, path)
 
 
-def _lock(descriptor: int) -> None:
-    with suppress(OSError):  # a file system without locks: only one process is supported
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-
-
-def _is_same(descriptor: int, path: Path) -> bool:
-    try:
-        return os.fstat(descriptor).st_ino == path.stat().st_ino
-    except FileNotFoundError:
-        return False
-
-
 def _leave(descriptor: int, path: Path) -> None:
     """Unlock the part; remove it if it is empty."""
     try:
-        if os.fstat(descriptor).st_size == 0 and _is_same(descriptor, path):
+        if os.fstat(descriptor).st_size == 0 and is_same_file(descriptor, path):
             path.unlink(missing_ok=True)
             path.with_suffix(".from").unlink(missing_ok=True)
     finally:

@@ -1,19 +1,16 @@
 """Executor of a command: any program that prints or writes its metrics."""
 
 import json
-import os
 import re
 import signal
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wattloop.core.paths import user_path
+from wattloop.core.process import ProcessGroup, find_program, last_lines
 from wattloop.core.settings import Settings
-from wattloop.core.user_code import user_path
-from wattloop.measure.command import child_environment, find_program, launch
-from wattloop.trials.signals import stops_deferred
+from wattloop.measure.command import child_environment
 from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.executors.cap_search import CapSteps, NoCap
 from wattloop.tune.executors.checkpoint import CandidateFiles
@@ -100,95 +97,7 @@ def _text(value: Value) -> str:
 
 
 LOOK_EVERY_S = 0.02
-TAIL_B, TAIL_LINES = 4_096, 4
-
-
-class Program:
-    """Process of a training; started by the constructor, `exit_code` is None while it runs.
-
-    Raises:
-        CommandError: it cannot be started.
-    """
-
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], output: Path
-    ) -> None:
-        self.output = output
-        self.exit_code: int | None = None
-        """Exit code as in a shell: above 128 for a signal."""
-        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        try:
-            with stops_deferred():
-                streams = {0: nothing, 1: file, 2: file}
-                self._pid = launch(command, environment, (), setsid=True, streams=streams)
-        finally:
-            os.close(nothing)
-            os.close(file)
-
-    def pause(self) -> None:
-        """Stop the process (SIGSTOP); it keeps its memory, also on a GPU."""
-        self._signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def has_ended(self) -> bool:
-        """Return whether it has ended; then its whole process group has ended."""
-        if self.exit_code is not None:
-            return True
-        try:
-            if os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                return False
-        except ChildProcessError:  # Another thread has reaped it: the exit code is unknown.
-            self.exit_code = 0
-            return True
-        # Background processes would disturb later measurements. Kill the group before reaping:
-        # afterwards its number may belong to another process.
-        self._signal(signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        self.exit_code = status if status >= 0 else 128 - status
-        return True
-
-    def end(self, grace_s: float) -> bool:
-        """Ask it to end, kill it after `grace_s`, and return whether it ended by itself."""
-        if self.has_ended():
-            return True
-        by_itself = True
-        try:
-            self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)  # a stopped program cannot end
-            self.ends_within(grace_s)
-        finally:  # a second Ctrl-C does not wait
-            if not self.has_ended():
-                by_itself = False
-                self._signal(signal.SIGKILL)
-                with suppress(ChildProcessError):
-                    os.waitpid(self._pid, 0)
-                self.exit_code = 128 + signal.SIGKILL
-        return by_itself
-
-    def ends_within(self, most_s: float) -> bool:
-        deadline_s = time.monotonic() + most_s
-        while not self.has_ended() and time.monotonic() < deadline_s:
-            time.sleep(LOOK_EVERY_S)
-        return self.has_ended()
-
-    def last_lines(self) -> str:
-        try:
-            with self.output.open("rb") as file:
-                file.seek(max(0, self.output.stat().st_size - TAIL_B))
-                lines = file.read().decode(errors="replace").splitlines()
-        except OSError:
-            return ""
-        words = [line.strip() for line in lines]
-        return " | ".join([line for line in words if line.strip("^~ ")][-TAIL_LINES:])
-
-    def _signal(self, number: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, number)
-
-
+TAIL_LINES = 4
 DROP_GRACE_S = 5.0
 SIGNALS = 128
 
@@ -222,7 +131,7 @@ class CommandTraining:
         self.course = course
         self._command, self._environment, self._files = list(command), environment, files
         self._pausing, self._resumed = pausing, resumed
-        self._program: Program | None = None
+        self._program: ProcessGroup | None = None
         self._output = files.folder / "output.log"
         self._reports = files.folder / "reports.jsonl"
         self._metrics_file = None if metrics_file is None else Path(user_path(metrics_file))
@@ -274,7 +183,7 @@ class CommandTraining:
             if pace.between_steps() and self._may_be_stopped(pace):
                 return self._paused(program, Status.PAUSED, pace.over())
             if over_s is not None and meter.now_s() > over_s:
-                program.end(DROP_GRACE_S)
+                program.stop(DROP_GRACE_S)
                 message = f"the segment did not end within {most_s:g} s"
                 return SegmentEnd(status=Status.TIMEOUT, message=message, from_s=pace.over())
             self._channel.wait(LOOK_EVERY_S)
@@ -285,17 +194,17 @@ class CommandTraining:
         if program is not None:
             if self._waiting:  # it can clean up
                 self._channel.stop()
-                program.ends_within(DROP_GRACE_S)
-            program.end(DROP_GRACE_S)
+                program.wait(DROP_GRACE_S)
+            program.stop(DROP_GRACE_S)
         self._channel.close()
 
-    def _go_on(self, meter: SegmentMeter) -> Program:
+    def _go_on(self, meter: SegmentMeter) -> ProcessGroup:
         waiting, self._waiting = self._waiting, False
         if self._program is not None:
             if waiting:
                 self._channel.go_on()
             else:
-                self._program.go_on()
+                self._program.send(signal.SIGCONT)
             return self._program
         wanted = self.course.wanted.metric
         self._reports.unlink(missing_ok=True)
@@ -311,7 +220,7 @@ class CommandTraining:
             "WATTLOOP_EPOCHS_DONE": f"{self.course.epochs:g}",
             "WATTLOOP_REPORTS": str(self._reports),
         }
-        self._program = Program(self._command, variables, self._output)
+        self._program = ProcessGroup(self._command, variables, output=self._output, append=True)
         return self._program
 
     def _handle(
@@ -348,21 +257,21 @@ class CommandTraining:
             return False
         return self.course.report(report.metrics, report.epoch, at_s)
 
-    def _paused(self, program: Program, status: Status, from_s: float) -> SegmentEnd:
+    def _paused(self, program: ProcessGroup, status: Status, from_s: float) -> SegmentEnd:
         if status is Status.DIVERGED:
-            program.end(DROP_GRACE_S)
+            program.stop(DROP_GRACE_S)
             return SegmentEnd(status=status, message=self.course.diverged, from_s=from_s)
         warnings = [self.course.missed] if self.course.missed else []
         if self._pausing.checkpoint:
             warnings += self._saved(program)
         elif not self._waiting:
-            program.pause()
+            program.send(signal.SIGSTOP)
             if status is Status.PAUSED and program.has_ended():
                 status = Status.ENDED
         return SegmentEnd(status=status, from_s=from_s, warnings=tuple(warnings))
 
-    def _saved(self, program: Program) -> list[str]:
-        in_time = program.end(self._pausing.grace_s)
+    def _saved(self, program: ProcessGroup) -> list[str]:
+        in_time = program.stop(self._pausing.grace_s)
         self._files.note(self.course.epochs)
         self._program, self._waiting = None, False
         self._resumed = self._files.saved_epochs is not None
@@ -374,9 +283,9 @@ class CommandTraining:
             "there when SIGTERM comes, or leave out 'checkpoint: true'"
         ]
 
-    def _own_end(self, program: Program, from_s: float, warning: str) -> SegmentEnd:
+    def _own_end(self, program: ProcessGroup, from_s: float, warning: str) -> SegmentEnd:
         code = program.exit_code or 0
-        report = program.last_lines()
+        report = " | ".join(last_lines(self._output, TAIL_LINES))
         tail = f"; it said: {report}" if report else ""
         if self.course.diverged:
             return SegmentEnd(status=Status.DIVERGED, message=self.course.diverged, from_s=from_s)

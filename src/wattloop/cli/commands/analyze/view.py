@@ -19,7 +19,7 @@ from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, print_table, say, write_json, write_text
 from wattloop.cli.progress import spinner
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 from wattloop.store.formats.csv_file import csv_text
 
 Source = Annotated[

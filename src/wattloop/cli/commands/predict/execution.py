@@ -9,7 +9,7 @@ from wattloop.cli.commands.predict.view import print_forecast, print_points
 from wattloop.cli.output import say, write_json
 from wattloop.cli.progress import counted, spinner
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 from wattloop.predict.comparison import Axis, Point, axis_of, points_data
 from wattloop.predict.forecast import Forecast, RunLength
 from wattloop.predict.forecaster import Forecaster

@@ -24,8 +24,8 @@ from wattloop.cli.experiments import which as which_one
 from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, print_table, say, write_json, write_text
 from wattloop.core.errors import ConfigError
+from wattloop.core.paths import user_path
 from wattloop.core.units import format_number
-from wattloop.core.user_code import user_path
 from wattloop.store.formats.csv_file import csv_text
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import typer
 from wattloop.cli.output import say, write_json
 from wattloop.cli.progress import counted_trials, is_redrawable
 from wattloop.core.errors import ConfigError
+from wattloop.core.paths import user_path
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration
-from wattloop.core.user_code import user_path
 from wattloop.schedule.campaigns.campaign import SimulationJob
 from wattloop.schedule.campaigns.runner import CampaignCallback
 from wattloop.store.experiments import Experiment

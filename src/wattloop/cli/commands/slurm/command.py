@@ -9,8 +9,8 @@ import typer
 from wattloop.cli.commands.slurm.replay import replay_command
 from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, say, write_json
+from wattloop.core.paths import user_path
 from wattloop.core.units import format_duration, format_power
-from wattloop.core.user_code import user_path
 
 StateFile = Annotated[
     str | None, typer.Option("--state", metavar="FILE", help="Where the driver keeps its notes.")

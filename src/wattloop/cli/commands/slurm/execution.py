@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from wattloop.cli.commands.slurm.view import Console, would_have_rows
 from wattloop.cli.output import say, write_json
 from wattloop.core.errors import ConfigError
+from wattloop.core.paths import user_path
 from wattloop.core.settings import STORE
-from wattloop.core.user_code import user_path
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.driver import RoundRunner, SlurmDriver, run_loop

@@ -17,9 +17,9 @@ from wattloop.cli.options import JsonFile
 from wattloop.cli.output import check_target, print_table, say, write_json
 from wattloop.cli.progress import bars, is_redrawable
 from wattloop.core.errors import ConfigError, SlurmError
+from wattloop.core.paths import user_path
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy, format_power
-from wattloop.core.user_code import user_path
 from wattloop.schedule.slurm.replay.plan import ReplayPlan
 from wattloop.schedule.slurm.replay.result import ReplayFigures
 from wattloop.schedule.slurm.replay.runner import SAME_POWER, ReplayResult

@@ -363,7 +363,7 @@ def _run(
 def _check_drawable(request: SweepRequest) -> None:
     """Report a missing library or unwritable folder before hours are spent."""
     if request.figures is not None:
-        from wattloop.core.user_code import user_path
+        from wattloop.core.paths import user_path
         from wattloop.report.figures.render import needs_libraries, writable_folder
 
         needs_libraries()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattloop.cli.output import print_table, say
 from wattloop.core.errors import ConfigError, RunNotFound
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 from wattloop.core.yaml_spec import nearest
 from wattloop.report.figures.power import power_figure
 from wattloop.report.figures.render import needs_libraries, save

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from wattloop.cli.output import print_table, say
 from wattloop.cli.progress import counted
 from wattloop.cli.settings import settings_of
+from wattloop.core.paths import user_path
 from wattloop.core.units import format_duration, format_energy, format_number, format_power
-from wattloop.core.user_code import user_path
 from wattloop.report.stored_results import looked_at
 from wattloop.store.experiments import Experiment
 from wattloop.store.tables import iso_time

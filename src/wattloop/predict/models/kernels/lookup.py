@@ -1,10 +1,10 @@
 """Lookup of the constants of a GPU: the user's calibration, the shipped one, or its data sheet."""
 
-import os
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.ownership import is_trusted
+from wattloop.core.files import is_trusted
+from wattloop.core.paths import config_folder
 from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.datasheet import spec_constants
@@ -47,5 +47,4 @@ def reference_constants() -> tuple[KernelConstants, Gpu]:
 
 def user_constants_path(gpu_name: str) -> Path:
     """Return the path of a user's constants of a GPU, written by `calibrate fit`."""
-    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(base) / "wattloop" / "calibration" / f"{gpu_name}.json.gz"
+    return config_folder() / "calibration" / f"{gpu_name}.json.gz"

@@ -1,4 +1,6 @@
-"""Promise: a file that another user can have written is not obeyed unless it is named."""
+"""Promises of files: one holder of a lock, writes that are whole, and no obedience to files that
+another user can have written.
+"""
 
 import json
 import os
@@ -10,9 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.core import ownership
+from wattloop.core import files
+from wattloop.core.cache import FileCache
 from wattloop.core.config_file import find_config, load_settings
-from wattloop.core.ownership import distrust, is_trusted
+from wattloop.core.files import (
+    FileLock,
+    atomic_path,
+    atomic_write,
+    atomic_write_json,
+    distrust,
+    is_locked,
+    is_trusted,
+)
 from wattloop.core.settings import Settings
 
 SRC = Path(__file__).parents[2] / "src"
@@ -23,7 +34,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """One that every user can enter; nothing was said yet."""
-    monkeypatch.setattr(ownership, "_said", set())
+    monkeypatch.setattr(files, "_warned", set())
     with tempfile.TemporaryDirectory(prefix="wattloop-owner-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -165,7 +176,6 @@ def test_other_files_that_are_found_are_judged_as_well(
     """GPUs and calibrations in the configuration, and what caches hold."""
     from wattloop.hardware.gpus import known_gpus, user_folder
     from wattloop.predict.models.kernels.lookup import SHIPPED, constants_for, user_constants_path
-    from wattloop.schedule.estimates.cached import _read
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
     written(user_folder() / "mine.yaml", "nonsense: [\n", mode=0o666)
@@ -177,7 +187,101 @@ def test_other_files_that_are_found_are_judged_as_well(
     assert constants_for(h200)[1] == "shipped"
     own.chmod(0o644)
     assert constants_for(h200)[1] == "calibrated"
-    cached = written(folder / "cache.json", "{}", mode=0o666)
-    assert _read(cached) is None
+    cache = FileCache(folder, suffix=".n", most=3, load=int, dump=lambda n: b"%d" % n)
+    assert cache.get(["a"], lambda: 7) == 7
+    (cached,) = folder.glob("*.n")
+    cached.chmod(0o666)
+    assert cache.get(["a"], lambda: 8) == 8
     said = capsys.readouterr().err
     assert all(str(path) in said for path in (user_folder() / "mine.yaml", own, cached))
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from wattloop.core.files import FileLock
+
+lock = FileLock(Path(sys.argv[1]))
+assert lock.acquire(owner="the other process")
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_lock_has_one_holder_and_is_free_when_its_process_is_killed(tmp_path: Path) -> None:
+    """The kernel releases it; the file still says who had it."""
+    path = tmp_path / "new" / "lock"
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)],
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        stdout=subprocess.PIPE,
+    )
+    assert other.stdout is not None
+    other.stdout.readline()
+    lock = FileLock(path)
+    assert not lock.acquire(wait_s=0.05)
+    assert (is_locked(path), lock.owner(), lock.held) == (True, "the other process", False)
+    other.kill()
+    other.wait()
+    other.stdout.close()
+    assert lock.acquire(wait_s=5.0, owner="us")
+    assert lock.owner() == "us"
+    assert path.stat().st_mode & 0o777 == 0o600
+    lock.release()
+    assert not is_locked(path)
+
+
+def test_lock_of_a_file_that_its_last_holder_removed_is_on_the_new_file(tmp_path: Path) -> None:
+    """Else two processes would hold it, one on a file that has no name any more."""
+    path = tmp_path / "lock"
+    first, second = FileLock(path), FileLock(path)
+    assert first.acquire()
+    assert not second.acquire()
+    first.release(remove=True)
+    assert not path.exists()
+    with second:
+        assert second.held
+        assert is_locked(path)
+    assert not is_locked(path)
+
+
+def test_lock_survives_a_forked_child_that_drops_its_copy(tmp_path: Path) -> None:
+    lock = FileLock(tmp_path / "lock")
+    with lock:
+        child = os.fork()
+        if child == 0:
+            lock.release()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert is_locked(lock.path)
+
+
+def test_write_is_whole_or_leaves_what_was_there(tmp_path: Path) -> None:
+    """No temporary file stays behind."""
+    path = tmp_path / "file"
+    atomic_write(path, "text", durable=True)
+    assert path.read_text() == "text"
+    atomic_write(path, b"bytes", mode=0o600)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"bytes", 0o600)
+    with pytest.raises(TypeError):
+        atomic_write_json(path, {"a": object()})
+    with pytest.raises(ZeroDivisionError), atomic_path(path) as temporary:
+        temporary.write_text("half")
+        1 / 0  # noqa: B018 - the program that writes the file fails
+    assert path.read_bytes() == b"bytes"
+    atomic_write_json(path, {"a": 1}, indent=1)
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(OSError):
+        atomic_write(tmp_path / "missing" / "file", "")
+
+
+def test_permissions_do_not_depend_on_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        atomic_write(tmp_path / "public", "", mode=0o644)
+        atomic_write(tmp_path / "usual", "")
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("public", "usual")]
+    assert modes == [0o644, 0o600]
