@@ -11,7 +11,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import oracle_service
-from wattloop.schedule.oracle_service import OracleService
+from wattloop.schedule.estimates.oracle_service import OracleService
 from wattloop.serve.api.oracle import BatchQuestion
 
 

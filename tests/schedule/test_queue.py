@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from wattloop.schedule.estimates.noisy import NoisyOracle
-from wattloop.schedule.objectives import EDP, ENERGY, TIME, Estimates, Objective
+from wattloop.schedule.objectives import EDP, ENERGY, TIME, Estimates, PlacementObjective
 from wattloop.schedule.queue import JobQueue
 from wattloop.testing.synthetic_cluster import World, random_world
 
@@ -22,7 +22,7 @@ def queue_of(world: World, *, noisy: bool) -> JobQueue:
     return JobQueue(world.jobs, oracle, [each.idle_w for each in world.cluster.types])
 
 
-def plainly(objective: Objective) -> Objective:
+def plainly(objective: PlacementObjective) -> PlacementObjective:
     """The same cost, without what makes it quick."""
     return replace(objective, name=f"plain {objective.name}", degree=None, keeps_order=False)
 
@@ -122,7 +122,7 @@ def test_costs_are_computed_only_for_who_asks() -> None:
         return TIME.cost(estimates)
 
     jobs = [job for job in range(len(world.jobs)) if len(queue.options(job))]
-    once = Objective("once", counted)
+    once = PlacementObjective("once", counted)
     queue.cost(once)
     for job in jobs:
         queue.add(job, world.jobs.work[job])

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from tests.serve.filled import LIVE, RUN, Filled, filled
 from wattloop.measure.recovery import finalize_orphaned_run
-from wattloop.schedule.scenarios.stored_scenario import stored_scenario
+from wattloop.schedule.scenarios.scenario import stored_scenario
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store

@@ -11,7 +11,7 @@ from wattloop.report.document import Block, Chart, Document, DocumentTable, Note
 from wattloop.report.figures.campaign import goal_figures, trade_off_figure
 from wattloop.schedule.campaigns.store import known_outcomes
 from wattloop.schedule.campaigns.summary import Summary, by_variant, per_cell, summary_of
-from wattloop.schedule.metrics.comparison import Difference
+from wattloop.schedule.metrics.metrics import Difference
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
 from wattloop.trials.runner import with_status_now

@@ -8,12 +8,11 @@ from wattloop.predict.sources.model_name import is_saved_workload
 from wattloop.report.document import Block, Chart, Note
 from wattloop.report.figures.cluster_power import over_time_figures
 from wattloop.schedule.campaigns.campaign import PolicyChoice
-from wattloop.schedule.campaigns.outcome import simulated
+from wattloop.schedule.campaigns.workers import simulated
 from wattloop.schedule.metrics.curves import power_curve
 from wattloop.schedule.metrics.metrics import metrics_of
 from wattloop.schedule.policies.registry import POLICIES
-from wattloop.schedule.scenarios.scenario import Scenario
-from wattloop.schedule.scenarios.stored_scenario import stored_scenario
+from wattloop.schedule.scenarios.scenario import Scenario, stored_scenario
 
 IN_WORDS = {"power": "Power of the cluster", "gpus": "Which job had which GPU"}
 LONGEST_S = 10.0

@@ -31,7 +31,7 @@ class Estimates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Objective:
+class PlacementObjective:
     """Named cost function.
 
     Attributes:
@@ -48,7 +48,7 @@ class Objective:
     degree: int | None = None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Objective) and other.name == self.name
+        return isinstance(other, PlacementObjective) and other.name == self.name
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -66,6 +66,7 @@ def _edp(estimates: Estimates) -> Floats:
     return estimates.power_w * estimates.time_s**2  # thesis equation 5.1
 
 
-TIME = Objective("time", _time, degree=1)
-ENERGY = Objective("energy", _energy, degree=1)
-EDP = Objective("edp", _edp, degree=2)
+TIME = PlacementObjective("time", _time, degree=1)
+ENERGY = PlacementObjective("energy", _energy, degree=1)
+EDP = PlacementObjective("edp", _edp, degree=2)
+Objective = PlacementObjective  # name in earlier releases

@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from wattloop.core.quantities import Dimension, quantity
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """Base model that rejects unknown fields and non-finite numbers."""
 
     model_config = ConfigDict(
@@ -54,18 +54,8 @@ def _scaled(value: Any, dimension: Dimension, what: str) -> Any:
 
 
 Watts = Annotated[float, BeforeValidator(watts), Field(ge=0)]
-
-
 Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0)]
-
-
 PositiveSeconds = Annotated[float, BeforeValidator(seconds), Field(gt=0)]
-
-
 BytesPerSecond = Annotated[float, BeforeValidator(bytes_per_second), Field(gt=0)]
-
-
 Share = Annotated[float, BeforeValidator(number), Field(ge=0, le=1)]
-
-
 Count = Annotated[int, Field(ge=1, strict=True)]

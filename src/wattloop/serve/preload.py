@@ -5,7 +5,7 @@ import threading
 from contextlib import suppress
 
 from wattloop.core.errors import WattloopError
-from wattloop.schedule.oracle_service import OracleService
+from wattloop.schedule.estimates.oracle_service import OracleService
 
 
 def warm_up(oracle: OracleService | None = None) -> threading.Thread:

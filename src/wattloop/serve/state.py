@@ -21,11 +21,11 @@ from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.predict.workload.files import workload_from
 from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.estimates.analytic import shipped_workload
-from wattloop.schedule.estimates.fleet_file import load_fleet
+from wattloop.schedule.estimates.fleet_oracle import load_fleet
 from wattloop.schedule.estimates.history import History
+from wattloop.schedule.estimates.oracle_service import OracleService
+from wattloop.schedule.estimates.workload_estimates import WorkloadKey, traced_workload
 from wattloop.schedule.jobs.kind import JobKind
-from wattloop.schedule.oracle_service.service import OracleService
-from wattloop.schedule.oracle_service.workload_estimates import WorkloadKey, traced_workload
 from wattloop.serve.audit_log import Refusals
 from wattloop.serve.import_queue import ImportQueue
 from wattloop.serve.options import ServeOptions

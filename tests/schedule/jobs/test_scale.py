@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.jobs.scale import Scaling
+from wattloop.schedule.jobs.spec import Scaling
 from wattloop.schedule.traces.trace import Coded, Trace
 
 TRACE = Trace(

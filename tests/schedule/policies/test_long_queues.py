@@ -8,8 +8,8 @@ import pytest
 from tests.schedule.policies.two_types import WrongOracle, random_jobs, two_types
 from wattloop.schedule.engine import EngineSettings, Simulation
 from wattloop.schedule.objectives import Estimates
-from wattloop.schedule.placement_costs import PlacementEstimates
 from wattloop.schedule.policies.registry import policy_from
+from wattloop.schedule.queue import PlacementEstimates
 from wattloop.schedule.step_function import StepFunction
 
 BUDGET = StepFunction((0.0, 3600.0), (3000.0, 2000.0), 7200.0)

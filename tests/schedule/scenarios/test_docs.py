@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from wattloop.schedule.cluster.file import cluster_from, shipped_clusters
-from wattloop.schedule.cluster.spec import ClusterSpec, FailuresSpec, GroupSpec
+from wattloop.schedule.cluster.file import (
+    ClusterSpec,
+    FailuresSpec,
+    GroupSpec,
+    cluster_from,
+    shipped_clusters,
+)
 from wattloop.schedule.jobs.spec import JobsSpec
 from wattloop.schedule.scenarios.file import load_scenario, scenario_from, shipped_scenarios
 from wattloop.schedule.scenarios.spec import EngineSpec, PreemptionSpec, ScenarioSpec

@@ -18,11 +18,7 @@ from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.scenarios.scenario import Scenario
 
 PARTS = ("schedule", "predict", "hardware")
-
-
 """Packages that a simulation's figures depend on."""
-
-
 SUFFIXES = (".py", ".yaml", ".json", ".csv", ".gz", ".npz")
 
 
@@ -174,14 +170,8 @@ def _foreign_source(policy: Policy) -> str:
 
 
 Outcomes = Mapping[tuple[str, str, int], Mapping[str, Any]]
-
-
 """(variant, label of the policy, seed) -> outcome of that simulation."""
-
-
 AS_WRITTEN = "as-written"
-
-
 """Name of the unchanged scenario among its variants."""
 
 

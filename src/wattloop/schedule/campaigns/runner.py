@@ -7,7 +7,6 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.campaigns.campaign import Campaign, Outcomes, SimulationJob, fingerprint
-from wattloop.schedule.campaigns.outcome import Simulator
 from wattloop.schedule.campaigns.store import (
     FAILED,
     FINISHED,
@@ -15,7 +14,7 @@ from wattloop.schedule.campaigns.store import (
     known_cells,
     open_campaign,
 )
-from wattloop.schedule.campaigns.workers import each_outcome, later
+from wattloop.schedule.campaigns.workers import Simulator, each_outcome, later
 from wattloop.schedule.scenarios.scenario import Scenario
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment

@@ -22,8 +22,6 @@ from wattloop.store.experiments import (
 )
 
 KIND = "campaign"
-
-
 FINISHED, FAILED = "finished", "failed"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from wattloop.analyze.intervals import Estimate
 from wattloop.schedule.campaigns.campaign import Outcomes
-from wattloop.schedule.metrics.comparison import Difference, compare, spread
+from wattloop.schedule.metrics.metrics import Difference, compare, spread
 
 Found = Mapping[tuple[str, int], Mapping[str, Any]]
 """(label of the policy, seed) -> outcome, in one variant."""

@@ -15,14 +15,12 @@ from wattloop.schedule.campaigns.runner import share_predictions
 from wattloop.schedule.campaigns.summary import Summary, per_cell, summary_of
 from wattloop.schedule.cluster.cluster import Cluster, GpuType
 from wattloop.schedule.jobs.table import JobTable
-from wattloop.schedule.metrics.comparison import Difference
+from wattloop.schedule.metrics.metrics import Difference
 from wattloop.schedule.quantities import watts
 from wattloop.schedule.scenarios.scenario import Scenario, World
 from wattloop.schedule.step_function import StepFunction, Written
 
 AS_IT_IS, CHANGED = "as it is", "changed"
-
-
 WORDS = {
     "throughput_per_h": "throughput",
     "energy_kwh": "energy",
@@ -32,8 +30,6 @@ WORDS = {
     "carbon_kg": "carbon",
     "cost": "cost",
 }
-
-
 POINTS = {"miss_rate": "missed deadlines"}
 
 

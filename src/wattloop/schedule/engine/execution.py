@@ -144,20 +144,10 @@ class Outages:
 
 
 Entry = tuple[float, int, int, int]
-
-
 """An event to come: time, what, about which job or node, and which version of it."""
-
-
 END = 0
-
-
 BEGIN, REST = 5, 6
-
-
 """A job that was started begins to work; a job's work is done, and its GPUs are not yet free."""
-
-
 START, FINISH = int(EventKind.START), int(EventKind.FINISH)
 
 

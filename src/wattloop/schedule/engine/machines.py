@@ -6,8 +6,6 @@ from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.jobs.kind import JobKind
 
 Nodes = tuple[tuple[int, int], ...]
-
-
 """(node, bit mask of GPUs there), in the order they were taken."""
 
 

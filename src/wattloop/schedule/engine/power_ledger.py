@@ -8,11 +8,7 @@ from wattloop.schedule.engine.settings import EngineSettings
 from wattloop.schedule.step_function import StepFunction
 
 JOULES_PER_KWH = 3.6e6
-
-
 ROUNDING = 1e-9
-
-
 """Share by which sums of floats may miss a budget that they keep."""
 
 

@@ -53,8 +53,6 @@ def check_input(cluster: Cluster, jobs: JobTable, settings: EngineSettings) -> N
 
 
 MAGIC = b"wattloop simulation 3\n"
-
-
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -178,17 +176,9 @@ def _why_left(simulation: "Simulation", headroom: Headroom, job: int) -> str:
 # Order of what happens at one moment: ends first (0), so that their machines are free for the
 # rest; then nodes and figures that change, arrivals, and last the policy.
 NODE, TURN, ROUND = 1, 2, 4
-
-
 ARRIVE = int(EventKind.ARRIVE)
-
-
 GARBAGE_AFTER = 50_000
-
-
 WAKES_IN_VAIN = 10_000
-
-
 """How often a policy may ask to be woken, with nothing running and nobody to come."""
 
 

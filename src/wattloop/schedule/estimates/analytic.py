@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 
 SHIPPED = Path(__file__).with_name("saved_workloads")
-
-
 """Folder of workloads saved by scripts/make_workloads.py."""
 
 
@@ -74,8 +72,6 @@ def question_of(kind: JobKind, batch: int) -> "Question":
 
 
 CODE = (Path(__file__).parents[2] / "predict", Path(__file__).parent)
-
-
 SUFFIXES = (".py", ".yaml", ".json", ".gz")
 
 
@@ -146,8 +142,6 @@ def _code() -> tuple[str, ...]:
 
 
 BACKWARD_SHARE = 2 / 3
-
-
 """Share of a step: the backward pass does each product of the forward pass twice."""
 
 

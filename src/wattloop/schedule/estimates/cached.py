@@ -18,14 +18,8 @@ from wattloop.schedule.estimates.oracle import Factors, Oracle, PlacementOptions
 from wattloop.schedule.jobs.kind import JobKind
 
 MOST = 1000
-
-
 """Most cached tables; the least recently used are removed first."""
-
-
 TYPES = {"spread": np.bool_, "type_index": np.int64, "gpus": np.int64, "batch": np.int64}
-
-
 """Types of the columns that are not floats."""
 
 

@@ -19,14 +19,8 @@ from wattloop.schedule.estimates.throughputs import CsvFile, read_rows
 # monotonic: a lower limit never takes less time or more power.
 
 Floats = NDArray[np.float64]
-
-
 NEAREST = Path(__file__).with_name("nearest_curves.yaml")
-
-
 WITHIN = 1e-6
-
-
 """Shares that differ by less are equal."""
 
 
@@ -176,11 +170,7 @@ def _curve(
 
 
 OURS = ("model", "gpu", "batch", "cap_w", "time_s", "power_w")
-
-
 ZEUS = ("network", "batch_size", "power_limit", "time_per_epoch", "average_power")
-
-
 ZEUS_NAME = re.compile(r"power_(\w+)\.csv")
 
 

@@ -1,23 +1,30 @@
-"""Oracle of a fleet: names of models, and predictions in a background thread."""
+"""Fleet: the file of machines, oracle and rules, and the oracle of a fleet's jobs."""
 
 import queue
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import BeforeValidator, ValidationError
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.user_code import user_path
+from wattloop.core.yaml_spec import format_errors, read_yaml, validation_errors
 from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.cluster.file import cluster_from, load_cluster
 from wattloop.schedule.estimates.job_estimate import is_timed, timed_options
+from wattloop.schedule.estimates.job_rules import JobRules, load_rules
 from wattloop.schedule.estimates.oracle import Factors, Oracle, PlacementOptions
 from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs.kind import JobKind
+from wattloop.schedule.quantities import StrictModel
 
 K = TypeVar("K", bound=Hashable)
-
-
 V = TypeVar("V")
 
 
@@ -231,8 +238,6 @@ def _key(name: str) -> str:
 
 
 MOST_KINDS = 2_000
-
-
 """Most cached kinds: users can invent kinds, and memory is limited."""
 
 
@@ -326,3 +331,77 @@ class FleetOracle(Oracle):
             self._inner, self._asked_inner = self._make(), 0
         self._asked_inner += 1
         return self._inner.options(kind)
+
+
+# Fleet file: machines, oracle, and rules for jobs.
+#
+# cluster: cluster.yaml      # or a shipped one by name, or its fields
+# oracle: analytic           # as in a scenario
+# rules: jobs.yaml           # optional
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Machines with their oracle and the operator's rules."""
+
+    cluster: Cluster
+    spec: OracleSpec
+    rules: JobRules = field(default_factory=JobRules)
+
+    def oracle(self) -> FleetOracle:
+        """Return the oracle, shared by all callers in this process.
+
+        Raises:
+            ConfigError: a file that it needs is invalid.
+        """
+        return FleetOracle.of(self.cluster, self.spec, self.rules.workloads)
+
+
+def load_fleet(name: str, mapping: str = "") -> Fleet:
+    """Load a fleet from a fleet file, a cluster file, or the name of a shipped cluster.
+
+    Args:
+        name: file or name of the cluster.
+        mapping: file of rules that replaces the one in the fleet file.
+
+    Raises:
+        ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
+    """
+    rules = load_rules(mapping) if mapping else JobRules()
+    if not name.endswith((".yaml", ".yml")):
+        return Fleet(load_cluster(name), OracleSpec(), rules)
+    source = read_yaml(name)
+    if "groups" in source.data:
+        return Fleet(load_cluster(name), OracleSpec(), rules)
+    try:
+        spec = _FleetSpec.model_validate(source.data)
+    except ValidationError as error:
+        raise ConfigError(
+            format_errors(validation_errors(error, _FleetSpec), source, otherwise=name)
+        ) from None
+    folder = user_path(name).parent
+    cluster = (
+        cluster_from(spec.cluster, name=Path(name).stem)
+        if isinstance(spec.cluster, Mapping)
+        else load_cluster(_resolved(spec.cluster, folder))
+    )
+    if spec.rules and not mapping:
+        rules = load_rules(_resolved(spec.rules, folder))
+    return Fleet(cluster, spec.oracle.located(folder), rules)
+
+
+def _resolved(name: str, folder: Path) -> str:
+    """Resolve a file relative to the folder of the fleet file; a name stays a name."""
+    return str(folder / user_path(name)) if name.endswith((".yaml", ".yml")) else name
+
+
+def _name_or_fields(value: Any) -> Any:
+    if not isinstance(value, str | dict):
+        raise ValueError("write a name, a file, or 'key: value' lines")
+    return value
+
+
+class _FleetSpec(StrictModel):
+    cluster: Annotated[str | dict[str, Any], BeforeValidator(_name_or_fields)]
+    oracle: OracleSpec = OracleSpec()
+    rules: str = ""

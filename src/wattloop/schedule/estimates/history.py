@@ -17,20 +17,10 @@ from wattloop.store.runs import RunRecord, read_record
 from wattloop.store.schema import runs
 
 FEWEST_RUNS = 3
-
-
 """Fewest jobs for an estimate."""
-
-
 MOST_RUNS = 60
-
-
 """Number of newest runs that are used, because jobs change."""
-
-
 KEPT_S = 60.0
-
-
 MOST_KEPT = 2_000
 
 

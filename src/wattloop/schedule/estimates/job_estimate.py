@@ -42,8 +42,6 @@ class SubmittedJob:
 
 
 PREFIX = "timed:"
-
-
 """Prefix of timed models; comments cannot name them, because they may not contain a colon."""
 
 

@@ -14,19 +14,13 @@ from wattloop.schedule.estimates.job_estimate import (
     SubmittedJob,
     timed_model,
 )
+from wattloop.schedule.estimates.job_rules import JobRules
 from wattloop.schedule.estimates.oracle import PlacementOptions
-from wattloop.schedule.estimates.rules import Rules
 from wattloop.schedule.jobs.kind import JobKind
 
 DEFAULT_BATCH = 32
-
-
 """Default batch: samples per GPU and step."""
-
-
 UNLIMITED_S = 86_400.0
-
-
 """Assumed time of a job without a time limit."""
 
 
@@ -47,12 +41,12 @@ class JobEstimator:
         self,
         oracle: FleetOracle,
         *,
-        rules: Rules | None = None,
+        rules: JobRules | None = None,
         history: History | None = None,
         wait_s: float | None = None,
     ) -> None:
         self.oracle = oracle
-        self.rules = rules or Rules()
+        self.rules = rules or JobRules()
         self.history = history
         self.wait_s = wait_s
 
@@ -170,7 +164,7 @@ class JobEstimator:
 
 
 def stated_of(
-    job: SubmittedJob, rules: Rules, refusals: list[str]
+    job: SubmittedJob, rules: JobRules, refusals: list[str]
 ) -> tuple[JobComment, EstimateSource]:
     """Return the settings of comment or rules, and which of them names the model."""
     stated, refusal = read_comment(job.comment)

@@ -19,17 +19,9 @@ from wattloop.schedule.estimates.oracle import Factors, Oracle, PlacementOptions
 from wattloop.schedule.jobs.kind import JobKind
 
 Words = NDArray[np.uint64]
-
-
 WEYL = np.uint64(0x9E3779B97F4A7C15)
-
-
 FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-
-
 SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
-
-
 TO_53_BITS = np.uint64(11)
 
 

@@ -14,8 +14,6 @@ from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.jobs.kind import JobKind
 
 Shape = tuple[int, int, bool]
-
-
 """Resources of a placement: GPU type (index), number of GPUs, and spread or packed."""
 
 

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from wattloop.core.paths import user_path
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Oracle
-from wattloop.schedule.quantities import Strict, number
+from wattloop.schedule.quantities import StrictModel, number
 
 
 def _one_or_many(value: Any) -> Any:
@@ -18,7 +18,7 @@ def _one_or_many(value: Any) -> Any:
 Files = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_one_or_many)]
 
 
-class OracleSpec(Strict):
+class OracleSpec(StrictModel):
     """Settings of an oracle: `analytic` predicts, `table` uses measurements.
 
     `noise` is the error of the estimates that policies see. A table without `throughputs` is the

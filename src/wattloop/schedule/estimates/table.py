@@ -21,8 +21,6 @@ from wattloop.schedule.estimates.throughputs import Throughputs, ThroughputSerie
 from wattloop.schedule.jobs.kind import JobKind
 
 Floats = NDArray[np.float64]
-
-
 Ints = NDArray[np.int64]
 
 

@@ -109,17 +109,9 @@ def read_rows(name: str | Path) -> CsvFile:
 
 
 _FOLDER = Path(__file__).with_name("tables")
-
-
 THROUGHPUTS = _FOLDER / "predicted_throughputs.csv"
-
-
 """Shipped table: ResNet-18 and -50, BERT, GPT-2 on K80, P100, V100, A100, H100 by `predict`."""
-
-
 CAPS = _FOLDER / "predicted_caps.csv"
-
-
 """Shipped cap curves of the same models."""
 
 
@@ -128,7 +120,7 @@ CAPS = _FOLDER / "predicted_caps.csv"
 Floats = NDArray[np.float64]
 
 
-class Measured(NamedTuple):
+class ThroughputRow(NamedTuple):
     """Row of a throughput table.
 
     Attributes:
@@ -179,9 +171,9 @@ class Throughputs:
         source: source of the rows, for people.
     """
 
-    def __init__(self, rows: Iterable[Measured], source: str) -> None:
+    def __init__(self, rows: Iterable[ThroughputRow], source: str) -> None:
         self.source = source
-        points: dict[_Place, dict[str, dict[int, Measured]]] = {}
+        points: dict[_Place, dict[str, dict[int, ThroughputRow]]] = {}
         for row in rows:
             at = points.setdefault(_Place(row.model, row.gpu, row.batch, row.spread), {})
             at.setdefault(row.precision, {})[row.gpus] = row
@@ -239,7 +231,7 @@ class _Place(NamedTuple):
     spread: bool
 
 
-def _series(rows: list[Measured]) -> ThroughputSeries:
+def _series(rows: list[ThroughputRow]) -> ThroughputSeries:
     rows.sort(key=lambda row: row.gpus)
     return ThroughputSeries(
         np.array([row.gpus for row in rows], dtype=float),
@@ -261,26 +253,12 @@ def _in_log2(known: Floats, values: Floats, asked: Floats, *, steepest: float) -
 
 
 OURS = ("model", "gpu", "gpus", "batch", "samples_per_s")
-
-
 """Required columns of Wattloop's format; precision, spread and power_w are optional."""
-
-
 SHIPPED = "the shipped table of throughput (predicted, not measured)"
-
-
 GAVEL = ("source", "model", "batch", "gpu_type", "scale_factor", "steps_per_s")
-
-
 ELASTICFLOW = ("gpu_type", "model", "global_batch", "gpus", "steps_per_s")
-
-
 GAVEL_SOURCE = "physical_cluster"
-
-
 """Gavel's two similar tables: one measured for its cluster, one for its simulations."""
-
-
 UNCONSOLIDATED = "_unconsolidated"
 
 
@@ -291,7 +269,7 @@ def load_throughputs(names: Sequence[str]) -> Throughputs:
         ConfigError: a file cannot be read, has an unknown format, or a wrong field; the message
             names file, line and column.
     """
-    rows: list[Measured] = []
+    rows: list[ThroughputRow] = []
     for name in names:
         file = read_rows(name)
         rows += _reader(file)(file)
@@ -299,7 +277,7 @@ def load_throughputs(names: Sequence[str]) -> Throughputs:
     return Throughputs(rows, ", ".join(said))
 
 
-def _reader(file: CsvFile) -> Callable[[CsvFile], list[Measured]]:
+def _reader(file: CsvFile) -> Callable[[CsvFile], list[ThroughputRow]]:
     for columns, reader in ((GAVEL, _gavel), (ELASTICFLOW, _elasticflow), (OURS, _ours)):
         if file.has(columns):
             return reader
@@ -310,14 +288,14 @@ def _reader(file: CsvFile) -> Callable[[CsvFile], list[Measured]]:
     )
 
 
-def _ours(file: CsvFile) -> list[Measured]:
+def _ours(file: CsvFile) -> list[ThroughputRow]:
     found = []
     for row in file:
         power = row.number("power_w") if row.text("power_w") else None
         samples_s = row.number("samples_per_s")
         if samples_s > 0:  # 0: does not run there
             found.append(
-                Measured(
+                ThroughputRow(
                     model=row.text("model"),
                     precision=row.text("precision"),
                     gpu=row.text("gpu").lower(),
@@ -331,7 +309,7 @@ def _ours(file: CsvFile) -> list[Measured]:
     return found
 
 
-def _gavel(file: CsvFile) -> list[Measured]:
+def _gavel(file: CsvFile) -> list[ThroughputRow]:
     """Convert Gavel's rows: steps summed over workers, with the batch in the model's name.
 
     For a model without a batch (A3C, CycleGAN), a step counts as one sample.
@@ -345,7 +323,7 @@ def _gavel(file: CsvFile) -> list[Measured]:
             continue
         batch = row.number("batch") if row.text("batch") else 1.0
         found.append(
-            Measured(
+            ThroughputRow(
                 model=row.text("model"),
                 precision="",
                 gpu=gpu.removesuffix(UNCONSOLIDATED),
@@ -358,7 +336,7 @@ def _gavel(file: CsvFile) -> list[Measured]:
     return found
 
 
-def _elasticflow(file: CsvFile) -> list[Measured]:
+def _elasticflow(file: CsvFile) -> list[ThroughputRow]:
     """Convert ElasticFlow's rows: steps of a fixed global batch, divided among the GPUs."""
     found = []
     for row in file:
@@ -366,7 +344,7 @@ def _elasticflow(file: CsvFile) -> list[Measured]:
         batch = row.number("global_batch", least=1.0)
         if steps_s:
             found.append(
-                Measured(
+                ThroughputRow(
                     model=row.text("model"),
                     precision="",
                     gpu=row.text("gpu_type").lower(),

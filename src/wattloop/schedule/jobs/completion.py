@@ -1,5 +1,6 @@
 """Completion of a trace with models, work, options, users and deadlines that it lacks."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,8 +15,66 @@ from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions
 from wattloop.schedule.jobs.attributes import Deadlines, Draws, People, best_runtime_s, pinned
 from wattloop.schedule.jobs.kind import JobKind, JobTemplate
 from wattloop.schedule.jobs.table import JobTable
-from wattloop.schedule.traces.names import known_models, known_types
-from wattloop.schedule.traces.trace import Trace
+from wattloop.schedule.traces.trace import Coded, Trace
+
+Codes = NDArray[np.int32]
+
+
+def known_models(words: Coded, templates: Sequence[JobTemplate]) -> Codes:
+    """Return the template of each row's model; -1 for unknown models."""
+    names: dict[str, int] = {}
+    for number, template in enumerate(templates):
+        model = template.kind.model
+        for name in (*template.called, model, model.rpartition("/")[2], model.rpartition(":")[2]):
+            names.setdefault(_plain(name), number)
+    return _translated(words, [names.get(_plain(word), -1) for word in words.values])
+
+
+def known_types(
+    words: Coded, cluster: Cluster, renamed: Mapping[str, str], source: str, *, strict: bool
+) -> Codes:
+    """Return the cluster's GPU type (index) of each row; -1 for unknown ones.
+
+    Args:
+        words: the column.
+        cluster: cluster with the types.
+        renamed: word of the trace -> GPU type of the cluster.
+        source: the file, for messages.
+        strict: a type that the cluster does not have is an error.
+
+    Raises:
+        ConfigError: an unknown type; names those of the cluster.
+    """
+    types: dict[str, int] = {}
+    for number, each in enumerate(cluster.types):
+        for name in (each.name, each.gpu.name, each.gpu.product, *each.gpu.aliases):
+            types.setdefault(_plain(name), number)
+    own = [each.name for each in cluster.types]
+    for word, name in renamed.items():
+        if name not in own:
+            raise ConfigError(
+                f"gpu_types: {word}: the cluster has no type '{name}', only {', '.join(own)}"
+            )
+        types[_plain(word)] = own.index(name)
+    found = [types.get(_plain(word), -1) for word in words.values]
+    if strict and -1 in found:
+        word = words.values[found.index(-1)]
+        rows = int(np.sum(words.codes == words.values.index(word)))
+        raise ConfigError(
+            f"{source}: GPU type '{word}' ({rows} jobs) is not in the cluster, which has "
+            f"{', '.join(own)}. Say which stands for it (jobs.trace.gpu_types.{word}={own[0]}), "
+            "or let jobs run on any (jobs.trace.gpu_types=any)"
+        )
+    return _translated(words, found)
+
+
+def _translated(words: Coded, found: Sequence[int]) -> Codes:
+    return np.array([*found, -1], np.int32)[words.codes]
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", word.lower())
+
 
 WIDEST = 1 << 24
 
@@ -143,14 +202,8 @@ def _suits(trace: Trace, template: JobTemplate) -> Bools:
 
 
 # Every assumption is recorded in the notes of the resulting table.
-
 Floats = NDArray[np.float64]
-
-
 Ints = NDArray[np.int64]
-
-
-Codes = NDArray[np.int32]
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,7 @@ from wattloop.schedule.jobs.kind import JobTemplate
 from wattloop.schedule.jobs.table import JobTable
 
 DAY_S = 86_400.0
-
-
 MOST_JOBS = 1e8
-
-
 """Most jobs that fit into memory; more usually means a wrong unit of the rate."""
 
 

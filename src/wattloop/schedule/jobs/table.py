@@ -66,14 +66,8 @@ def uncapped(jobs: JobTable) -> JobTable:
 
 
 OF_KIND = ("model", "precision", "gpus", "batches", "caps", "types", "sequence", "spread")
-
-
 HEADER = ("name", "arrival_s", "user", *OF_KIND, "work", "deadline_s", "priority")
-
-
 NUMBERS = ("arrival_s", "work", "deadline_s", "priority")
-
-
 ROWS_AT_ONCE = 50_000
 
 

@@ -16,7 +16,7 @@ from wattloop.schedule.actions import Action, Preempt, Start, Wake
 from wattloop.schedule.objectives import TIME, Estimates
 from wattloop.schedule.policies.node_plan import NodePlan, Promise, Victims
 from wattloop.schedule.policies.packing import EDP_AGE_WEIGHT_PER_S
-from wattloop.schedule.policies.smoothing import full_batch
+from wattloop.schedule.policies.time_value import full_batch
 from wattloop.schedule.policies.zeus import Zeus
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView, RunningJob

@@ -9,21 +9,14 @@ from numpy.typing import NDArray
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Action, Start
-from wattloop.schedule.objectives import Objective
-from wattloop.schedule.placement_costs import Placed
+from wattloop.schedule.objectives import PlacementObjective
 from wattloop.schedule.policies.base import Policy
-from wattloop.schedule.queue import Columns
+from wattloop.schedule.queue import Columns, Placed
 from wattloop.schedule.view import ClusterView
 
 TIME_AGE_WEIGHT = 1.0
-
-
 """Seconds of score per second waited: jobs go in the order in which they would have ended."""
-
-
 EDP_AGE_WEIGHT_PER_S = 1 / 600
-
-
 """Ten minutes of waiting halve a job's energy-delay product."""
 
 
@@ -61,8 +54,6 @@ def share(name: str, value: float | str) -> float:
 # and how jobs are ranked (`rank`), and is done.
 
 Floats = NDArray[np.float64]
-
-
 Ints = NDArray[np.int64]
 
 
@@ -74,7 +65,7 @@ class PackingPolicy(Policy):
     A job whose placement was taken in this round waits for the next, as in the thesis.
     """
 
-    objective: Objective
+    objective: PlacementObjective
 
     @abstractmethod
     def rank(self, view: ClusterView, waiting: Columns, cost: Floats) -> Floats:

@@ -14,7 +14,7 @@ from wattloop.schedule.actions import Start
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import PlacementOptions, Shape
 from wattloop.schedule.free_gpus import FreeGpus
-from wattloop.schedule.objectives import ENERGY, Estimates, Objective
+from wattloop.schedule.objectives import ENERGY, Estimates, PlacementObjective
 from wattloop.schedule.queue import Columns, JobQueue
 from wattloop.schedule.view import ClusterView
 
@@ -24,20 +24,10 @@ from wattloop.schedule.view import ClusterView
 # budget, as long as truth exceeds estimates by no more than the oracle says it may.
 
 Floats = NDArray[np.float64]
-
-
 Bools = NDArray[np.bool_]
-
-
 SAFETY = 1e-6
-
-
 """Share of the budget that is left alone, for sums of floats."""
-
-
 DOUBT_PER_STOP = 0.05
-
-
 """By how much more than an oracle admits a job's power is doubted, each time it was stopped
 without a fall of the budget: perhaps it drew more than estimated.
 """
@@ -48,14 +38,8 @@ def _above_idle(estimates: Estimates) -> Floats:
 
 
 _buildable: WeakKeyDictionary[JobQueue, Bools] = WeakKeyDictionary()
-
-
 """Which shapes of a queue's jobs the whole cluster has the GPUs for."""
-
-
-ABOVE_IDLE = Objective("power above idle", _above_idle, degree=0)
-
-
+ABOVE_IDLE = PlacementObjective("power above idle", _above_idle, degree=0)
 """What a start adds to the cluster's power if the estimate holds: no start adds less, at worst."""
 
 
@@ -311,19 +295,13 @@ def _busy_w_per_gpu(cluster: Cluster) -> Floats:
 
 
 Rank = Callable[[ClusterView, Columns, Floats], Floats]
-
-
 FIRST = 256
-
-
 LOOKS = 200
-
-
 """Jobs of a round that find nothing before the rest is not tried: they differ little in power."""
 
 
 def packed(
-    view: ClusterView, objective: Objective, rank: Rank, headroom: Headroom
+    view: ClusterView, objective: PlacementObjective, rank: Rank, headroom: Headroom
 ) -> tuple[list[Start], bool]:
     """What to start, best first, each job on its best placement that fits and keeps the budget.
 
@@ -398,7 +376,7 @@ class _Round:
     """
 
     def __init__(
-        self, view: ClusterView, objective: Objective, headroom: Headroom, fits: Bools
+        self, view: ClusterView, objective: PlacementObjective, headroom: Headroom, fits: Bools
     ) -> None:
         self._view, self._objective, self._headroom = view, objective, headroom
         self._fits, self.free = fits, view.free.copy()

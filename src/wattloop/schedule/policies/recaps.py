@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.schedule.actions import Action, Recap
-from wattloop.schedule.objectives import Objective
+from wattloop.schedule.objectives import PlacementObjective
 from wattloop.schedule.policies.power_budget import Headroom, worst_w
 from wattloop.schedule.queue import JobQueue
 from wattloop.schedule.view import ClusterView, RunningJob
@@ -36,19 +36,19 @@ class _Caps(NamedTuple):
 
 # What a cap costs does not change while a job runs: it is looked up, round after round.
 _Known = dict[tuple[int, int], _Caps]
-_known: WeakKeyDictionary[JobQueue, dict[Objective, _Known]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[JobQueue, dict[PlacementObjective, _Known]] = WeakKeyDictionary()
 
 
 class Urgent(NamedTuple):
     """Running jobs for which time counts more than for others, and their objective."""
 
     is_urgent: Callable[[RunningJob], bool]
-    objective: Objective
+    objective: PlacementObjective
 
 
 def recapped(
     view: ClusterView,
-    objective: Objective,
+    objective: PlacementObjective,
     headroom: Headroom,
     *,
     urgent: Urgent | None = None,
@@ -140,7 +140,7 @@ def _best(
     return running.option
 
 
-def _caps(view: ClusterView, objective: Objective, running: RunningJob) -> _Caps:
+def _caps(view: ClusterView, objective: PlacementObjective, running: RunningJob) -> _Caps:
     alike = _alike(view, running)
     estimates = view.queue.estimates_for(running.job, 1.0)
     worst = worst_w(view, view.queue.options(running.job), estimates)

@@ -56,8 +56,6 @@ POLICIES: Mapping[str, str] = {
     "charon": "wattloop.schedule.policies.charon:Charon",
     "helios": "wattloop.schedule.policies.helios:Helios",
 }
-
-
 """Name -> module and class; loaded when it is asked for."""
 
 

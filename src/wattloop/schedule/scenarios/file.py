@@ -18,9 +18,8 @@ from wattloop.core.yaml_spec import (
     validation_errors,
 )
 from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.cluster.file import ClusterSpec, failures_of, load_cluster
 from wattloop.schedule.cluster.file import build_cluster as built_cluster
-from wattloop.schedule.cluster.file import failures_of, load_cluster
-from wattloop.schedule.cluster.spec import ClusterSpec
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.scenarios.scenario import Scenario, budget_fault
 from wattloop.schedule.scenarios.spec import ScenarioSpec
@@ -34,27 +33,19 @@ from wattloop.schedule.step_function import (
 )
 
 MOST_LAYERS = 10
-
-
 FILES = (
     ("cluster",),
     *(("jobs", "trace", name) for name in ("file", "format")),
     *(("oracle", name) for name in ("throughputs", "cap_curves", "calibrations")),
     *((name, "csv") for name in ("budget", "price", "carbon")),
 )
-
-
 """Fields that may contain file names: one, a list, or a mapping."""
-
-
 SHORT = {
     ("oracle",): "kind",
     ("engine", "preemption"): "keeps",
     ("jobs", "trace"): "file",
     ("jobs", "users"): "count",
 }
-
-
 """Sections that may be a single value -> its field, so that sections can be merged."""
 
 
@@ -317,11 +308,7 @@ class _Reader:
 
 
 SHIPPED = Path(__file__).with_name("shipped")
-
-
-FILES_file = ("jobs.trace.file", "oracle.throughputs", "oracle.cap_curves")
-
-
+CHANGED_FILES = ("jobs.trace.file", "oracle.throughputs", "oracle.cap_curves")
 """Fields with file names."""
 
 
@@ -353,7 +340,7 @@ def load_scenario(name: str, changes: Mapping[str, Any] | None = None) -> Scenar
     data: Mapping[str, Any] = source.data
     for place, value in (changes or {}).items():
         # files in `changes` are relative to the working directory, not to the scenario file
-        here = place in FILES_file and isinstance(value, str)
+        here = place in CHANGED_FILES and isinstance(value, str)
         data = changed(data, place, str(user_path(value).absolute()) if here else value)
         if place == "jobs.trace.file":
             data = {**data, "jobs": {k: v for k, v in data["jobs"].items() if k != "generate"}}

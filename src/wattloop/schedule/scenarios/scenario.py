@@ -1,4 +1,4 @@
-"""Validated scenario, and the world that it draws for each seed."""
+"""Validated scenario, and the simulation that it draws for each seed."""
 
 import hashlib
 import json
@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
@@ -202,3 +204,40 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def stored_scenario(kept: Mapping[str, Any]) -> Scenario:
+    """Invert `Scenario.to_dict`, without default policies and seeds.
+
+    Raises:
+        ConfigError: stored by a release whose scenarios had other fields.
+    """
+    try:
+        return Scenario(
+            name=str(kept["name"]),
+            description=str(kept["description"]),
+            cluster=TypeAdapter(Cluster).validate_python(kept["cluster"]),
+            jobs=JobsSpec.model_validate(kept["jobs"]),
+            oracle=OracleSpec.model_validate(kept["oracle"]),
+            engine=EngineSpec.model_validate(kept["engine"]),
+            budget=_written(kept.get("budget")),
+            price=_written(kept.get("price")),
+            carbon=_written(kept.get("carbon")),
+            starts_at_s=float(kept.get("starts_at_s") or 0.0),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"this scenario was kept by another release and cannot be simulated again: {error}"
+        ) from None
+
+
+def _written(kept: Mapping[str, Any] | None) -> Written | None:
+    if kept is None:
+        return None
+    period_s = kept.get("period_s")
+    steps = StepFunction(
+        tuple(kept["times_s"]),
+        tuple(kept["values"]),
+        math.inf if period_s is None else float(period_s),
+    )
+    return Written(steps, str(kept.get("source") or ""))

@@ -5,17 +5,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from wattloop.schedule.cluster.spec import FailuresSpec
+from wattloop.schedule.cluster.file import FailuresSpec
 from wattloop.schedule.engine.settings import Keeps, Preemption
 from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs.spec import JobsSpec
 from wattloop.schedule.policies.registry import split_policies
-from wattloop.schedule.quantities import PositiveSeconds, Seconds, Share, Strict, seconds
+from wattloop.schedule.quantities import PositiveSeconds, Seconds, Share, StrictModel, seconds
 
 MOST_SEEDS = 100_000
 
 
-class PreemptionSpec(Strict):
+class PreemptionSpec(StrictModel):
     """Progress that a stopped job keeps, and the cost of stopping."""
 
     keeps: Literal["iterations", "nothing", "checkpoints"] = "iterations"
@@ -64,7 +64,7 @@ def _name_or_fields(value: Any) -> Any:
     return value
 
 
-class EngineSpec(Strict):
+class EngineSpec(StrictModel):
     """Settings of the simulation engine."""
 
     rounds_s: Annotated[PositiveSeconds | None, BeforeValidator(_rounds), Field(alias="rounds")] = (
@@ -80,7 +80,7 @@ class EngineSpec(Strict):
     failures: FailuresSpec | None = None
 
 
-class ScenarioSpec(Strict):
+class ScenarioSpec(StrictModel):
     """Scenario. `step_function` reads the values over the day: budget, price, carbon."""
 
     name: str = ""

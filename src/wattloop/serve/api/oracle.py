@@ -12,10 +12,9 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.text import plain
 from wattloop.fleet.job_comment import JobComment
 from wattloop.schedule.estimates.job_estimate import SubmittedJob
-from wattloop.schedule.oracle_service.advice import submit_advice
-from wattloop.schedule.oracle_service.answer import to_dict
-from wattloop.schedule.oracle_service.placement_query import PlacementQuery
-from wattloop.schedule.oracle_service.service import MOST_PAIRS, AskedJob
+from wattloop.schedule.estimates.oracle_service import MOST_PAIRS, AskedJob, to_dict
+from wattloop.schedule.estimates.placement_estimates import PlacementQuery
+from wattloop.schedule.estimates.submit_advice import submit_advice
 from wattloop.serve.errors import faults, needs_what_is_there
 from wattloop.serve.request_body import body_of
 from wattloop.serve.state import State

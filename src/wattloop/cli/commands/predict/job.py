@@ -12,8 +12,8 @@ from wattloop.core.units import format_duration, format_power, kwh_from_joules
 
 if TYPE_CHECKING:
     from wattloop.schedule.estimates.job_estimate import SubmittedJob
-    from wattloop.schedule.oracle_service.answer import Answer
-    from wattloop.schedule.oracle_service.placement_estimates import PlacementEstimate
+    from wattloop.schedule.estimates.oracle_service import Answer
+    from wattloop.schedule.estimates.placement_estimates import PlacementEstimate
 
 
 SILENT_S = 1.5
@@ -58,11 +58,10 @@ def job_command(  # noqa: PLR0913 - one parameter per option
     config: Config = None,
 ) -> None:
     """Estimate a cluster job on each placement that it may take, and name the source."""
-    from wattloop.schedule.estimates.fleet_file import load_fleet
+    from wattloop.schedule.estimates.fleet_oracle import load_fleet
     from wattloop.schedule.estimates.history import History
     from wattloop.schedule.estimates.job_estimate import SubmittedJob
-    from wattloop.schedule.oracle_service import AskedJob, OracleService
-    from wattloop.schedule.oracle_service.answer import to_dict
+    from wattloop.schedule.estimates.oracle_service import AskedJob, OracleService, to_dict
 
     check_target(json_file, "--json")
     if objective not in OBJECTIVES:

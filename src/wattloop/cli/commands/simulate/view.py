@@ -10,8 +10,8 @@ from wattloop.report.figures.campaign import goal_figures, load_figure, trade_of
 from wattloop.report.figures.cluster_power import over_time_figures
 from wattloop.report.figures.render import save
 from wattloop.schedule.campaigns.campaign import seeds_from, seeds_text
-from wattloop.schedule.campaigns.outcome import simulated
 from wattloop.schedule.campaigns.summary import Summary, by_variant, per_cell, summary_of
+from wattloop.schedule.campaigns.workers import simulated
 from wattloop.store.experiments import Experiment
 from wattloop.store.tables import iso_time
 

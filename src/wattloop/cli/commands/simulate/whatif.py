@@ -99,7 +99,7 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
 def _print(summary: "Summary", title: str) -> None:
     from wattloop.report.campaign import COLUMNS, change_text, spread_text
     from wattloop.schedule.campaigns.whatif import AS_IT_IS, CHANGED
-    from wattloop.schedule.metrics.comparison import LEAST_PAIRS
+    from wattloop.schedule.metrics.metrics import LEAST_PAIRS
 
     rows: list[tuple[str, ...]] = []
     for column in COLUMNS:

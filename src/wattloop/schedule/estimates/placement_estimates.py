@@ -1,0 +1,425 @@
+"""Time, power and energy of jobs on placements, many pairs at once."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.gpus import Gpu, gpu_of_table
+from wattloop.predict.cap_curve import cap_curve
+from wattloop.predict.prediction import Placement
+from wattloop.predict.workload.workload import Workload
+from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.history import PastRuns
+from wattloop.schedule.estimates.job_estimate import EstimateSource, timed_model
+from wattloop.schedule.estimates.job_estimator import caps_of
+from wattloop.schedule.estimates.job_query import JobQuery, fleet_types
+from wattloop.schedule.estimates.oracle import PlacementOptions, placements_of
+from wattloop.schedule.estimates.workload_estimates import (
+    Figure,
+    PlacementKey,
+    WorkloadEstimates,
+    WorkloadKey,
+)
+from wattloop.schedule.jobs.kind import JobKind
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementQuery:
+    """GPUs of one type with their power limit and network.
+
+    Attributes:
+        gpu: name in the hardware table or, with a cluster, of its GPU type.
+        gpus: number of GPUs.
+        cap_w: power limit of each; None for the factory limit.
+        gpus_per_node: more GPUs than this communicate over the network.
+        network_bytes_s: bandwidth between two nodes.
+        spread: on more nodes than necessary.
+    """
+
+    gpu: str
+    gpus: int = 1
+    cap_w: float | None = None
+    gpus_per_node: int = 8
+    network_bytes_s: float = 25e9
+    spread: bool = False
+
+    def placement(self, gpu: Gpu) -> Placement:
+        """Convert to a placement of `predict` with the named GPU.
+
+        Raises:
+            ConfigError: the GPU does not accept the power limit.
+        """
+        if self.cap_w is not None and not gpu.cap_min_w <= self.cap_w <= gpu.cap_max_w:
+            raise ConfigError(
+                f"cap_w {self.cap_w:g}: the {gpu.product} can be set to {gpu.cap_min_w:g} to "
+                f"{gpu.cap_max_w:g} W"
+            )
+        return Placement(
+            gpu=gpu,
+            gpus=self.gpus,
+            cap_w=self.cap_w,
+            gpus_per_node=1 if self.spread else self.gpus_per_node,
+            network_bytes_s=self.network_bytes_s,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "gpu": self.gpu,
+            "gpus": self.gpus,
+            "cap_w": self.cap_w,
+            "spread": self.spread,
+        }
+
+
+def known_places(places: Sequence[PlacementQuery]) -> list[Placement | str]:
+    """Convert each to a placement of `predict`, or to an error message."""
+    gpus: dict[str, Gpu | str] = {}
+    known: dict[PlacementQuery, Placement | str] = {}
+    for where in places:
+        if where.gpu not in gpus:
+            gpus[where.gpu] = _gpu(where.gpu)
+        gpu = gpus[where.gpu]
+        if isinstance(gpu, str):
+            known[where] = gpu
+        elif where not in known:
+            try:
+                known[where] = where.placement(gpu)
+            except ConfigError as error:
+                known[where] = str(error)
+    return [known[where] for where in places]
+
+
+def places_of(kind: JobKind, cluster: Cluster) -> list[tuple[PlacementQuery, Placement]]:
+    """Return all placements of a kind on a cluster, without regard to the batch."""
+    rows = placements_of(kind, cluster)
+    found: dict[PlacementQuery, Placement] = {}
+    for number, gpus, spread, cap_w in zip(
+        rows.type_index.tolist(),
+        rows.gpus.tolist(),
+        rows.spread.tolist(),
+        rows.cap_w.tolist(),
+        strict=True,
+    ):
+        gpu_type = cluster.types[number]
+        per_node = cluster.gpus_per_node(number)
+        where = PlacementQuery(
+            gpu_type.name, gpus, cap_w, per_node, cluster.network_bytes_s, spread
+        )
+        found[where] = Placement(
+            gpu=gpu_type.gpu,
+            gpus=gpus,
+            cap_w=cap_w,
+            link_bytes_s=gpu_type.link_bytes_s,
+            gpus_per_node=1 if spread else per_node,
+            network_bytes_s=cluster.network_bytes_s,
+        )
+    return list(found.items())
+
+
+def _gpu(name: str) -> Gpu | str:
+    try:
+        return gpu_of_table(name)
+    except ConfigError as error:
+        return str(error)
+
+
+COSTS: Mapping[str, Callable[[float, float], float]] = {
+    "energy": lambda time_s, power_w: time_s * power_w,
+    "time": lambda time_s, power_w: time_s,
+    "edp": lambda time_s, power_w: time_s**2 * power_w,
+}
+"""Objective -> cost of a time and a power; lower is better."""
+Pair = tuple[int, int]
+Factors = Mapping[str, float]
+
+
+@dataclass(slots=True)
+class PlacementEstimate:
+    """Estimate of one job on one placement.
+
+    Attributes:
+        time_s: time of the whole job; None when the number of samples is unknown.
+        power_w: power of all its GPUs together (scope: gpu).
+        most_w: upper bound of the power, in addition to `factors`; None when unknown.
+        samples_s: throughput; None where only a time is known.
+        batch: samples per GPU and step that cost least; None where only a time is known.
+        cap_w: power limit of each GPU.
+        factors: quantity -> the true value is within value / factor and value x factor.
+        provenance: `predicted`, `measured`, ..., or `limit` for the most it may be.
+        source: source of the estimate, for people.
+        error: why there is no estimate; all other fields are then None.
+        later: the estimate is being computed; ask again in some seconds.
+    """
+
+    time_s: float | None = None
+    power_w: float | None = None
+    most_w: float | None = None
+    samples_s: float | None = None
+    batch: int | None = None
+    cap_w: float | None = None
+    factors: Factors | None = None
+    provenance: str = ""
+    source: str = ""
+    error: str = ""
+    later: bool = False
+
+    @property
+    def energy_j(self) -> float | None:
+        """Return the energy of all its GPUs (scope: gpu)."""
+        if self.time_s is None or self.power_w is None:
+            return None
+        return self.time_s * self.power_w
+
+
+class PairEstimates:
+    """Estimates of one query.
+
+    Args:
+        kept: cached workloads and models, shared by all queries.
+        wait_s: most time for tracing new models, in all.
+    """
+
+    def __init__(self, kept: WorkloadEstimates, *, wait_s: float) -> None:
+        self._kept = kept
+        self._until_s = time.monotonic() + wait_s
+        self._workloads: dict[WorkloadKey, Workload | PlacementEstimate] = {}
+
+    def of(
+        self,
+        jobs: Sequence[JobQuery],
+        places: Sequence[Placement | str],
+        pairs: Sequence[Pair],
+        objective: str,
+    ) -> list[PlacementEstimate]:
+        """Estimate each pair; a placement that is a text is an error message."""
+        found: list[PlacementEstimate | None] = [None] * len(pairs)
+        asked: list[tuple[int, WorkloadKey, PlacementKey]] = []
+        spots: dict[tuple[int, float | None], PlacementKey] = {}
+        for at, (number, where) in enumerate(pairs):
+            job, place = jobs[number], places[where]
+            refused = place if isinstance(place, str) else _refused(job, place)
+            if refused or isinstance(place, str):
+                found[at] = PlacementEstimate(error=refused)
+                continue
+            spot = spots.get((where, job.cap_share))
+            if spot is None:
+                spot = self._kept.spot(_capped(place, job.cap_share))
+                spots[where, job.cap_share] = spot
+            if not job.keys:
+                found[at] = _by_time(job, spot.placement)
+            for key in job.keys:
+                asked.append((at, key, spot))
+        figures = self._figures(asked)
+        for at, key, spot in asked:
+            price = _price(figures[key, spot], key, spot, jobs[pairs[at][0]].work)
+            kept = found[at]
+            found[at] = price if kept is None else _better(kept, price, objective)
+        return [price or PlacementEstimate(error="no price") for price in found]
+
+    def _figures(
+        self, asked: Sequence[tuple[int, WorkloadKey, PlacementKey]]
+    ) -> dict[tuple[WorkloadKey, PlacementKey], Figure | PlacementEstimate]:
+        """Compute each needed figure once; an estimate with an error where there is none."""
+        found: dict[tuple[WorkloadKey, PlacementKey], Figure | PlacementEstimate] = {}
+        by_gpu: dict[str, dict[WorkloadKey, dict[PlacementKey, None]]] = {}
+        for _, key, spot in asked:
+            by_gpu.setdefault(spot.placement.gpu.name, {}).setdefault(key, {})[spot] = None
+        for by_key in by_gpu.values():
+            wanted: dict[WorkloadKey, tuple[Workload, Sequence[PlacementKey]]] = {}
+            for key, own in by_key.items():
+                workload = self._workload(key)
+                if isinstance(workload, PlacementEstimate):
+                    found |= {(key, spot): workload for spot in own}
+                else:
+                    wanted[key] = (workload, list(own))
+            try:
+                found |= self._kept.figures(wanted)
+            except ConfigError as error:
+                refused = PlacementEstimate(error=str(error))
+                found |= {(key, spot): refused for key in wanted for spot in by_key[key]}
+        return found
+
+    def _workload(self, key: WorkloadKey) -> Workload | PlacementEstimate:
+        if key not in self._workloads:
+            left_s = max(self._until_s - time.monotonic(), 0.0)
+            try:
+                found = self._kept.workload(key, left_s)
+            except ConfigError as error:
+                self._workloads[key] = PlacementEstimate(error=str(error))
+            else:
+                said = f"{key.words} is being traced; ask again in some seconds"
+                self._workloads[key] = found or PlacementEstimate(error=said, later=True)
+        return self._workloads[key]
+
+
+def _capped(place: Placement, share: float | None) -> Placement:
+    """Return the placement with the job's cap, if it has none itself."""
+    if place.cap_w is not None or share is None:
+        return place
+    return replace(place, cap_w=max(share * place.gpu.tdp_w, place.gpu.cap_min_w))
+
+
+def _price(
+    figure: Figure | PlacementEstimate, key: WorkloadKey, spot: PlacementKey, work: float | None
+) -> PlacementEstimate:
+    if isinstance(figure, PlacementEstimate):
+        return figure
+    if figure.refused:
+        return PlacementEstimate(error=figure.refused)
+    return PlacementEstimate(
+        time_s=None if work is None else work / figure.samples_s,
+        power_w=figure.power_w,
+        most_w=figure.most_w,
+        samples_s=figure.samples_s,
+        batch=key.batch,
+        cap_w=spot.placement.cap_w,
+        factors=figure.factors,
+        provenance="predicted",
+        source=figure.source,
+    )
+
+
+def _refused(job: JobQuery, place: Placement) -> str:
+    if job.source is EstimateSource.NONE:
+        return "; ".join(job.refusals) or "no model, no history and no time limit: nothing is known"
+    if job.gpus and place.gpus not in job.gpus:
+        allowed = ", ".join(map(str, job.gpus))
+        return f"on {place.gpus} GPUs: the job is known or may run on {allowed} only"
+    return ""
+
+
+def _better(one: PlacementEstimate, other: PlacementEstimate, objective: str) -> PlacementEstimate:
+    """Return the estimate that costs less per sample; an estimate rather than an error."""
+    if one.error or other.error:
+        return other if one.error else one
+
+    def cost(price: PlacementEstimate) -> float:
+        return COSTS[objective](1 / (price.samples_s or 1.0), price.power_w or 0.0)
+
+    return other if cost(other) < cost(one) else one
+
+
+def _by_time(job: JobQuery, place: Placement) -> PlacementEstimate:
+    """Estimate a job of which only a time is known."""
+    assert job.time_s is not None  # only jobs with a known time get here
+    limit_w = place.gpu.tdp_w if place.cap_w is None else place.cap_w
+    if job.gpu_w is None or job.past is None:
+        return PlacementEstimate(
+            time_s=job.time_s,
+            power_w=limit_w * place.gpus,
+            cap_w=place.cap_w,
+            provenance="limit",
+            source="; ".join(job.notes),
+        )
+    own_w = min(max(job.gpu_w, place.gpu.idle_w or 0.0), place.gpu.tdp_w)
+    curve = cap_curve(1.0, own_w, [limit_w], place.gpu)
+    return PlacementEstimate(
+        time_s=job.time_s * max(float(curve.step_s.ravel()[0]), 1.0),
+        power_w=float(curve.power_w.ravel()[0]) * place.gpus,
+        cap_w=place.cap_w,
+        factors=_spread(job.past),
+        provenance=job.past.provenance,
+        source="; ".join(job.notes),
+    )
+
+
+def _spread(past: PastRuns) -> Factors:
+    """Return the factor of the middle 80% of earlier jobs, the wider side of the interval."""
+
+    def factor(low: float | None, middle: float | None, high: float | None) -> float:
+        if not low or not middle or not high:
+            return 1.0
+        return max(high / middle, middle / low, 1.0)
+
+    time_x = factor(past.time_low_s, past.time_s, past.time_high_s)
+    power_x = factor(past.gpu_low_w, past.gpu_w, past.gpu_high_w)
+    both = float(np.exp(np.hypot(np.log(time_x), np.log(power_x))))
+    return {"time": time_x, "power": power_x, "energy": both}
+
+
+def table_estimates(
+    jobs: Sequence[JobQuery], oracle: FleetOracle, most: int, wait_s: float
+) -> tuple[list[PlacementQuery], list[Pair], list[PlacementEstimate]]:
+    """Estimate all allowed placements of each job; a job without any gets an error.
+
+    Raises:
+        ConfigError: more than `most` in all.
+    """
+    places: dict[PlacementQuery, int] = {}
+    pairs: list[Pair] = []
+    prices: list[PlacementEstimate] = []
+
+    def add(job: int, where: PlacementQuery, price: PlacementEstimate) -> None:
+        pairs.append((job, places.setdefault(where, len(places))))
+        prices.append(price)
+
+    for number, job in enumerate(jobs):
+        try:
+            kind = _kind(job, oracle.cluster)
+            options = oracle.soon(kind, wait_s)
+        except ConfigError as error:
+            add(number, PlacementQuery("any"), PlacementEstimate(error=str(error)))
+            continue
+        if options is None or not len(options):
+            said = "being worked out; ask again" if options is None else "fits no GPU of the fleet"
+            add(number, PlacementQuery("any"), PlacementEstimate(error=said, later=options is None))
+            continue
+        for where, price in _rows(job, options, oracle):
+            add(number, where, price)
+        if len(pairs) > most:
+            raise ConfigError(f"{len(pairs):,} placements in all; at most {most:,}")
+    return list(places), pairs, prices
+
+
+def _kind(job: JobQuery, cluster: Cluster) -> JobKind:
+    stated = job.stated
+    choices = JobKind(
+        model="",
+        gpus=job.gpus or (1,),
+        caps=caps_of(stated),
+        types=fleet_types(job, cluster),
+        sequence=stated.sequence,
+        may_spread=stated.may_spread,
+    )
+    if job.keys:
+        key = job.keys[0]
+        batches = tuple(each.batch for each in job.keys)
+        return replace(choices, model=key.model, precision=key.precision, batches=batches)
+    if job.time_s is None:
+        raise ConfigError("; ".join(job.refusals) or "no model, no history and no time limit")
+    return replace(choices, model=timed_model(job.gpu_w))
+
+
+def _rows(
+    job: JobQuery, options: PlacementOptions, oracle: FleetOracle
+) -> list[tuple[PlacementQuery, PlacementEstimate]]:
+    found = []
+    cluster = oracle.cluster
+    for option in range(len(options)):
+        number, gpus, spread = options.shape(option)
+        sample_s, cap_w = float(options.sample_s[option]), float(options.cap_w[option])
+        work = job.work if job.keys else job.time_s
+        where = PlacementQuery(
+            cluster.types[number].name,
+            gpus,
+            cap_w,
+            cluster.gpus_per_node(number),
+            cluster.network_bytes_s,
+            spread,
+        )
+        price = PlacementEstimate(
+            time_s=None if work is None else work * sample_s,
+            power_w=float(options.power_w[option]),
+            samples_s=1 / sample_s if job.keys else None,
+            batch=int(options.batch[option]) if job.keys else None,
+            cap_w=cap_w,
+            provenance="table" if job.keys else "limit" if job.gpu_w is None else "measured",
+            source=options.source,
+        )
+        found.append((where, price))
+    return found
