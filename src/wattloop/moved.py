@@ -57,7 +57,10 @@ MOVED: Mapping[str, Mapping[str, str]] = {
     "wattloop.schedule.described": {
         "Describer": "wattloop.schedule.estimates.job_estimator.JobEstimator",
         "FleetOracle": "wattloop.schedule.estimates.fleet_oracle.FleetOracle",
-        "SubmittedJob": "wattloop.schedule.estimates.job_estimate.SubmittedJob",
+        "SubmittedJob": "wattloop.schedule.estimates.job_rules.SubmittedJob",
+    },
+    "wattloop.schedule.estimates.job_estimate": {
+        "SubmittedJob": "wattloop.schedule.estimates.job_rules.SubmittedJob",
     },
     "wattloop.schedule.jobs.traces": {
         "read_trace": "wattloop.schedule.traces.reader.read_trace",

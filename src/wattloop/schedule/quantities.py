@@ -1,11 +1,14 @@
-"""Parsing of powers, times, bandwidths and shares in cluster and scenario files."""
+"""Base model of cluster and scenario files, and parsing of their powers, times and shares."""
 
 import math
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import Dimension, quantity
+from wattloop.core.yaml_spec import YamlWithLines, format_errors, validation_errors
 
 
 class StrictModel(BaseModel):
@@ -14,6 +17,19 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False
     )
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any], source: YamlWithLines | None, name: str) -> Self:
+        """Validate plain data.
+
+        Raises:
+            ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            faults = validation_errors(error, cls)
+            raise ConfigError(format_errors(faults, source, otherwise=name)) from None
 
 
 def watts(value: Any) -> Any:
@@ -47,6 +63,17 @@ def not_negative(value: Any, what: str) -> float:
     return float(value)
 
 
+def one_or_many(value: Any) -> Any:
+    """Accept one value in place of a list of them."""
+    return value if isinstance(value, list) else [value]
+
+
+def name_or_fields(value: Any) -> Any:
+    if not isinstance(value, str | dict):
+        raise ValueError(f"write a name, or 'key: value' lines, not {value!r}")
+    return value
+
+
 def _scaled(value: Any, dimension: Dimension, what: str) -> Any:
     if isinstance(value, bool):
         raise ValueError(f"'{str(value).lower()}' is not {what}")
@@ -59,3 +86,4 @@ PositiveSeconds = Annotated[float, BeforeValidator(seconds), Field(gt=0)]
 BytesPerSecond = Annotated[float, BeforeValidator(bytes_per_second), Field(gt=0)]
 Share = Annotated[float, BeforeValidator(number), Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, strict=True)]
+NameOrFields = Annotated[str | dict[str, Any], BeforeValidator(name_or_fields)]

@@ -23,8 +23,9 @@ from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.estimates.analytic import shipped_workload
 from wattloop.schedule.estimates.fleet_oracle import load_fleet
 from wattloop.schedule.estimates.history import History
+from wattloop.schedule.estimates.job_estimator import WorkloadKey
 from wattloop.schedule.estimates.oracle_service import OracleService
-from wattloop.schedule.estimates.workload_estimates import WorkloadKey, traced_workload
+from wattloop.schedule.estimates.workload_estimates import traced_workload
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.serve.audit_log import Refusals
 from wattloop.serve.import_queue import ImportQueue

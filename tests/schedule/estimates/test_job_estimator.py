@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from tests.schedule.estimates.stored_runs import job_run
 from tests.schedule.small_world import PlainOracle, small_cluster
 from wattloop.core.errors import ConfigError
-from wattloop.fleet.job_comment import JobComment
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle, ModelNames
 from wattloop.schedule.estimates.history import History
-from wattloop.schedule.estimates.job_estimate import EstimateSource, SubmittedJob
-from wattloop.schedule.estimates.job_estimator import UNLIMITED_S, JobEstimator
-from wattloop.schedule.estimates.job_rules import JobRule, JobRules
+from wattloop.schedule.estimates.job_estimator import UNLIMITED_S, EstimateSource, JobEstimator
+from wattloop.schedule.estimates.job_rules import JobRule, JobRules, SubmittedJob
 from wattloop.store.database import open_store
 from wattloop.store.runs import insert_run
 
@@ -46,9 +44,8 @@ def test_a_named_model_is_predicted() -> None:
 
 def test_a_comment_overrules_rules_and_rules_overrule_history(tmp_path: Path) -> None:
     """Each only where the one before says nothing."""
-    rules = JobRules(
-        (JobRule({"name": ("tr*",)}, JobComment(model="toy-large", batches=(4,), work=5.0)),)
-    )
+    job = {"model": "toy-large", "batch": 4, "samples": 5}
+    rules = JobRules(rules=[JobRule(name=["tr*"], job=job)])
     with open_store(tmp_path / "runs.db") as store:
         for number in range(1, 5):
             insert_run(store, job_run(number, 100.0, 250.0))
@@ -161,7 +158,7 @@ def test_no_job_breaks_it(
     )
     oracle = _oracle()
     found = JobEstimator(
-        oracle, rules=JobRules((JobRule({"name": ("*a*",)}, JobComment("toy")),))
+        oracle, rules=JobRules(rules=[JobRule(name=["*a*"], job={"model": "toy"})])
     ).describe(job)
     assert math.isfinite(found.work) and found.work >= 0
     if found.kind is not None:

@@ -10,9 +10,8 @@ from wattloop.fleet.job_comment import JobComment
 from wattloop.schedule.cluster.file import load_cluster
 from wattloop.schedule.estimates.analytic import SHIPPED
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle
-from wattloop.schedule.estimates.job_estimate import EstimateSource, SubmittedJob
-from wattloop.schedule.estimates.job_estimator import JobEstimator
-from wattloop.schedule.estimates.job_rules import load_rules
+from wattloop.schedule.estimates.job_estimator import EstimateSource, JobEstimator
+from wattloop.schedule.estimates.job_rules import SubmittedJob, load_rules
 
 GOOD = """\
 rules:

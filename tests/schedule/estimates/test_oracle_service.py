@@ -14,8 +14,8 @@ from wattloop.predict.forecaster import Forecaster
 from wattloop.schedule.estimates.analytic import question_of, workload_of
 from wattloop.schedule.estimates.fleet_oracle import Fleet, load_fleet
 from wattloop.schedule.estimates.history import History
-from wattloop.schedule.estimates.job_estimate import SubmittedJob
-from wattloop.schedule.estimates.oracle_service import AskedJob, OracleService, to_dict
+from wattloop.schedule.estimates.job_rules import SubmittedJob
+from wattloop.schedule.estimates.oracle_service import AskedJob, OracleService
 from wattloop.schedule.estimates.placement_estimates import PlacementQuery
 from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs import JobKind
@@ -44,7 +44,7 @@ def test_a_price_is_what_predict_says(service: OracleService) -> None:
     assert price.factors is not None and one.step_interval is not None
     assert one.step_s * price.factors["time"] == pytest.approx(one.step_interval.high)
     assert one.power_interval is not None
-    told = to_dict(answer)["results"][0]["intervals"]["power_w"]
+    told = answer.to_dict()["results"][0]["intervals"]["power_w"]
     assert told == pytest.approx([4 * one.power_interval.low, 4 * one.power_interval.high])
     assert price.provenance == "predicted" and "h200" in price.source
 
@@ -54,7 +54,7 @@ def test_power_is_not_thought_to_exceed_the_cap(service: OracleService) -> None:
     answer = service.answer([AskedJob(stated=RESNET)], [PlacementQuery("h200", 2, 300.0)])
     assert answer.prices[0].factors is not None and answer.prices[0].power_w is not None
     assert answer.prices[0].power_w * answer.prices[0].factors["power"] > 620
-    assert to_dict(answer)["results"][0]["intervals"]["power_w"][1] == pytest.approx(612)
+    assert answer.to_dict()["results"][0]["intervals"]["power_w"][1] == pytest.approx(612)
 
 
 def test_a_wrong_pair_does_not_spoil_the_others(service: OracleService) -> None:
@@ -171,7 +171,7 @@ def test_without_placements_the_fleet_answers() -> None:
         assert len(answer.prices) == 2 * 2 * 2 and not any(p.error for p in answer.prices)
         assert {place.gpu for place in answer.places} == {"a100", "h100"}
     assert predicted.prices[0].factors and not looked_up.prices[0].factors
-    rows = to_dict(looked_up)["results"]
+    rows = looked_up.to_dict()["results"]
     assert rows[0]["provenance"] == "table" and rows[0]["intervals"]["time_s"] is None
 
 

@@ -11,7 +11,7 @@ from tests.schedule.small_world import small_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.estimates.fleet_oracle import Fleet, load_fleet
 from wattloop.schedule.estimates.history import History
-from wattloop.schedule.estimates.job_estimate import SubmittedJob
+from wattloop.schedule.estimates.job_rules import SubmittedJob
 from wattloop.schedule.estimates.oracle_service import OracleService
 from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.estimates.submit_advice import submit_advice

@@ -200,7 +200,7 @@ def test_every_shipped_format_says_what_it_is() -> None:
 
 def test_the_philly_trace_itself() -> None:
     """82,247 jobs, none left out."""
-    root = Path(__file__).resolve().parents[4]
+    root = Path(__file__).resolve().parents[3]
     shared = Path(os.environ.get("WATTLOOP_SHARED_DATA") or root.parent / "shared" / "data")
     file = shared / "cluster" / "philly_jobs.csv"
     if not file.exists():

@@ -5,24 +5,23 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from pydantic import BeforeValidator, ValidationError
+import numpy as np
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_code import user_path
-from wattloop.core.yaml_spec import format_errors, read_yaml, validation_errors
+from wattloop.core.yaml_spec import read_yaml
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.file import cluster_from, load_cluster
-from wattloop.schedule.estimates.job_estimate import is_timed, timed_options
 from wattloop.schedule.estimates.job_rules import JobRules, load_rules
-from wattloop.schedule.estimates.oracle import Factors, Oracle, PlacementOptions
+from wattloop.schedule.estimates.oracle import Factors, Oracle, PlacementOptions, placements_of
 from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs.kind import JobKind
-from wattloop.schedule.quantities import StrictModel
+from wattloop.schedule.quantities import NameOrFields, StrictModel
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -237,6 +236,53 @@ def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
+TIMED = "timed:"
+"""Prefix of timed models; comments cannot name them, because they may not contain a colon."""
+
+
+def timed_model(gpu_w: float | None = None) -> str:
+    """Return the model name of a kind whose work is in seconds, with `gpu_w` per GPU uncapped."""
+    return TIMED if gpu_w is None else f"{TIMED}{gpu_w:.1f}W"
+
+
+def is_timed(kind: JobKind) -> bool:
+    """Return True if the work of the kind is in seconds."""
+    return kind.model.startswith(TIMED)
+
+
+def timed_options(kind: JobKind, cluster: Cluster) -> PlacementOptions:
+    """Return the placements of a timed kind.
+
+    With a known power, a cap slows the job like a typical program of that power. Without one, the
+    job is assumed to draw the power limit for its whole time limit, so that neither a budget nor a
+    deadline depends on an estimate that is too low.
+    """
+    rows = placements_of(replace(kind, batches=(1,)), cluster)
+    said = kind.model.removeprefix(TIMED).removesuffix("W")
+    stretch, power_w = np.ones(len(rows)), rows.cap_w.copy()
+    if said:
+        from wattloop.predict.cap_curve import cap_curve
+
+        for number in np.unique(rows.type_index).tolist():
+            mine = rows.type_index == number
+            gpu_type = cluster.types[number]
+            own_w = min(max(float(said), gpu_type.idle_w), gpu_type.cap_w(1.0))
+            curve = cap_curve(1.0, own_w, rows.cap_w[mine], gpu_type.gpu)
+            stretch[mine] = np.maximum(curve.step_s.ravel(), 1.0)
+            power_w[mine] = curve.power_w.ravel()
+    return PlacementOptions(
+        type_index=rows.type_index,
+        gpus=rows.gpus,
+        batch=rows.batch,
+        cap_w=rows.cap_w,
+        spread=rows.spread,
+        sample_s=stretch,
+        power_w=power_w * rows.gpus,
+        step_s=stretch,
+        source=f"measured: {said} W per GPU" if said else "time limit at the GPUs' power limit",
+    )
+
+
 MOST_KINDS = 2_000
 """Most cached kinds: users can invent kinds, and memory is limited."""
 
@@ -373,12 +419,7 @@ def load_fleet(name: str, mapping: str = "") -> Fleet:
     source = read_yaml(name)
     if "groups" in source.data:
         return Fleet(load_cluster(name), OracleSpec(), rules)
-    try:
-        spec = _FleetSpec.model_validate(source.data)
-    except ValidationError as error:
-        raise ConfigError(
-            format_errors(validation_errors(error, _FleetSpec), source, otherwise=name)
-        ) from None
+    spec = _FleetSpec.read(source.data, source, name)
     folder = user_path(name).parent
     cluster = (
         cluster_from(spec.cluster, name=Path(name).stem)
@@ -395,13 +436,7 @@ def _resolved(name: str, folder: Path) -> str:
     return str(folder / user_path(name)) if name.endswith((".yaml", ".yml")) else name
 
 
-def _name_or_fields(value: Any) -> Any:
-    if not isinstance(value, str | dict):
-        raise ValueError("write a name, a file, or 'key: value' lines")
-    return value
-
-
 class _FleetSpec(StrictModel):
-    cluster: Annotated[str | dict[str, Any], BeforeValidator(_name_or_fields)]
+    cluster: NameOrFields
     oracle: OracleSpec = OracleSpec()
     rules: str = ""

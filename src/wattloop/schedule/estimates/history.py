@@ -47,7 +47,7 @@ class PastRuns:
     provenance: str = ""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         power = "GPU power unknown: taken as the limit"
         if self.gpu_w is not None:
             power = f"{format_power(self.gpu_w)} per GPU, {self.provenance}"

@@ -1,4 +1,4 @@
-"""Operator's rules: which jobs train which model.
+"""Submitted jobs, and the operator's rules: which jobs train which model.
 
     rules:
       - name: resnet-*
@@ -14,99 +14,47 @@ matches counts. `job` has the fields of a comment, with the same bounds.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
-from wattloop.core.yaml_spec import YamlWithLines, format_errors, read_yaml, validation_errors
+from wattloop.core.user_code import user_path
+from wattloop.core.yaml_spec import read_yaml
 from wattloop.fleet.job_comment import FIELDS, FLAGS, JobComment, with_field
-from wattloop.schedule.estimates.job_estimate import SubmittedJob
-from wattloop.schedule.quantities import StrictModel
+from wattloop.schedule.quantities import StrictModel, one_or_many
 
-MATCHED = ("name", "user", "account", "partition", "script")
-"""Attributes of a job that patterns can match."""
 LONGEST_TEXT = 4_096
 """Longest name or path; longer texts match no pattern."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobRule:
-    """Rule with patterns and the settings of matching jobs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedJob:
+    """Job as submitted to a batch system. All texts come from the user and are not trusted.
 
     Attributes:
-        patterns: attribute of a job -> patterns, of which one must match.
-        stated: settings of matching jobs.
+        job_id: identifier in the batch system, for messages.
+        name, user, account, partition: as Slurm shows them.
+        script: path of the batch script, or the command.
+        comment: text of `--comment`.
+        gpus: requested GPUs, all nodes together; 0 for none.
+        gpu_type: requested GPU type; empty for any.
+        deadline_s: the batch system's `--deadline`, in seconds after submission.
     """
 
-    patterns: Mapping[str, tuple[str, ...]]
-    stated: JobComment
-
-    def fits(self, job: SubmittedJob) -> bool:
-        """Return True if the rule matches a job."""
-        return all(_fits(getattr(job, of), patterns) for of, patterns in self.patterns.items())
-
-
-@dataclass(frozen=True, slots=True)
-class JobRules:
-    """Rules in the order of the file.
-
-    Attributes:
-        rules: the first match counts.
-        workloads: name -> file of a saved workload.
-    """
-
-    rules: tuple[JobRule, ...] = ()
-    workloads: Mapping[str, str] = field(default_factory=dict)
-
-    def stated(self, job: SubmittedJob) -> JobComment | None:
-        """Return the settings of the first matching rule; None without a match."""
-        return next((rule.stated for rule in self.rules if rule.fits(job)), None)
-
-
-def load_rules(name: str) -> JobRules:
-    """Load the rules of a YAML file.
-
-    Raises:
-        ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
-    """
-    source = read_yaml(name)
-    try:
-        spec = _RulesSpec.model_validate(source.data)
-    except ValidationError as error:
-        raise ConfigError(
-            format_errors(validation_errors(error, _RulesSpec), source, otherwise=name)
-        ) from None
-    folder = user_path(name).parent
-    return JobRules(
-        tuple(each.rule() for each in spec.rules), _located(spec.workloads, folder, source)
-    )
-
-
-def _fits(text: str, patterns: tuple[str, ...]) -> bool:
-    return len(text) <= LONGEST_TEXT and any(fnmatchcase(text, each) for each in patterns)
-
-
-def _located(files: Mapping[str, str], folder: Path, source: YamlWithLines) -> dict[str, str]:
-    """Resolve paths relative to the rules file; only saved workloads, which run no code."""
-    found = {}
-    for name, file in files.items():
-        path = folder / user_path(file)
-        where = source.where(("workloads", name))
-        if not file.endswith((".json", ".json.gz")):
-            raise ConfigError(f"{where}: {file}: write a saved workload, FILE.json or FILE.json.gz")
-        if not path.is_file():
-            raise ConfigError(f"{where}: {path}: no such file; --save-workload writes one")
-        found[name] = str(path)
-    return found
-
-
-def _one_or_many(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+    job_id: str = ""
+    name: str = ""
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+    script: str = ""
+    comment: str = ""
+    gpus: int = 0
+    gpu_type: str = ""
+    time_limit_s: float | None = None
+    deadline_s: float | None = None
 
 
 def _read_job(value: Any) -> JobComment:
@@ -127,7 +75,7 @@ def _read_job(value: Any) -> JobComment:
 
 
 def _text(key: str, value: Any) -> str:
-    parts = value if isinstance(value, list) else [value]
+    parts = one_or_many(value)
     if any(isinstance(part, bool) or not isinstance(part, str | int | float) for part in parts):
         raise ValueError(f"{key}: write a number, a word, or a list of them")
     plain = [part if isinstance(part, str) else f"{part:.15g}" for part in parts]
@@ -135,11 +83,13 @@ def _text(key: str, value: Any) -> str:
 
 
 Patterns = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=400)]], BeforeValidator(_one_or_many)
+    list[Annotated[str, Field(min_length=1, max_length=400)]], BeforeValidator(one_or_many)
 ]
 
 
-class _RuleSpec(StrictModel):
+class JobRule(StrictModel):
+    """Patterns of a job's attributes, of which one each must match, and the settings of the job."""
+
     name: Patterns = Field(default_factory=list)
     user: Patterns = Field(default_factory=list)
     account: Patterns = Field(default_factory=list)
@@ -147,11 +97,42 @@ class _RuleSpec(StrictModel):
     script: Patterns = Field(default_factory=list)
     job: Annotated[Any, BeforeValidator(_read_job)]
 
-    def rule(self) -> JobRule:
-        patterns = {of: tuple(getattr(self, of)) for of in MATCHED if getattr(self, of)}
-        return JobRule(patterns, self.job)
+    def fits(self, job: SubmittedJob) -> bool:
+        for attribute in ("name", "user", "account", "partition", "script"):
+            patterns, text = getattr(self, attribute), getattr(job, attribute)
+            if patterns and (
+                len(text) > LONGEST_TEXT or not any(fnmatchcase(text, each) for each in patterns)
+            ):
+                return False
+        return True
 
 
-class _RulesSpec(StrictModel):
-    rules: list[_RuleSpec] = Field(default_factory=list)
+class JobRules(StrictModel):
+    """Rules in the order of the file, and names of saved workloads."""
+
+    rules: list[JobRule] = Field(default_factory=list)
     workloads: dict[str, str] = Field(default_factory=dict)
+
+    def stated(self, job: SubmittedJob) -> JobComment | None:
+        """Return the settings of the first matching rule; None without a match."""
+        return next((rule.job for rule in self.rules if rule.fits(job)), None)
+
+
+def load_rules(name: str) -> JobRules:
+    """Load the rules of a YAML file; only saved workloads, which run no code, are accepted.
+
+    Raises:
+        ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
+    """
+    source = read_yaml(name)
+    rules = JobRules.read(source.data, source, name)
+    workloads = {}
+    for model, file in rules.workloads.items():
+        path = user_path(name).parent / user_path(file)
+        where = source.where(("workloads", model))
+        if not file.endswith((".json", ".json.gz")):
+            raise ConfigError(f"{where}: {file}: write a saved workload, FILE.json or FILE.json.gz")
+        if not path.is_file():
+            raise ConfigError(f"{where}: {path}: no such file; --save-workload writes one")
+        workloads[model] = str(path)
+    return rules.model_copy(update={"workloads": workloads})

@@ -12,10 +12,15 @@ from wattloop.predict.intervals import CONFIDENCE
 from wattloop.predict.prediction import Placement
 from wattloop.schedule.estimates.fleet_oracle import Fleet, FleetOracle, ModelNames, predicted_names
 from wattloop.schedule.estimates.history import History
-from wattloop.schedule.estimates.job_estimate import SubmittedJob
-from wattloop.schedule.estimates.job_estimator import caps_of
-from wattloop.schedule.estimates.job_query import JobQuery, fleet_types, job_query
-from wattloop.schedule.estimates.job_rules import JobRules
+from wattloop.schedule.estimates.job_estimator import (
+    EstimateSource,
+    JobDescription,
+    allowed_types,
+    describe_job,
+    past_runs,
+    time_limit,
+)
+from wattloop.schedule.estimates.job_rules import JobRules, SubmittedJob
 from wattloop.schedule.estimates.placement_estimates import (
     COSTS,
     Pair,
@@ -27,105 +32,6 @@ from wattloop.schedule.estimates.placement_estimates import (
     table_estimates,
 )
 from wattloop.schedule.estimates.workload_estimates import Trace, WorkloadEstimates
-from wattloop.schedule.jobs.kind import JobKind
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Estimates of all pairs, and the best pair of each job.
-
-    Attributes:
-        jobs, places: the queried jobs and placements.
-        pairs: indices of job and placement.
-        prices: estimate of each pair.
-        best: index of each job's best pair; None without one.
-        objective: objective of the choice.
-    """
-
-    jobs: tuple[JobQuery, ...]
-    places: tuple[PlacementQuery, ...]
-    pairs: tuple[Pair, ...]
-    prices: tuple[PlacementEstimate, ...]
-    best: tuple[int | None, ...]
-    objective: str
-
-
-def best_of(
-    jobs: Sequence[JobQuery],
-    pairs: Sequence[Pair],
-    prices: Sequence[PlacementEstimate],
-    objective: str,
-) -> tuple[int | None, ...]:
-    """Return each job's cheapest pair that meets the deadline; else the least late one."""
-    best: list[tuple[float, float, int]] = [(math.inf, math.inf, -1)] * len(jobs)
-    for number, ((job, _), price) in enumerate(zip(pairs, prices, strict=True)):
-        time_s, power_w, late_s = price.time_s, price.power_w, 0.0
-        if time_s is not None:
-            late_s = max(time_s - jobs[job].deadline_s, 0.0)
-        elif price.samples_s:  # unknown number of samples: compare the cost of one
-            time_s = 1 / price.samples_s
-        if time_s is not None and power_w is not None:
-            best[job] = min(best[job], (late_s, COSTS[objective](time_s, power_w), number))
-    return tuple(None if number < 0 else number for _, _, number in best)
-
-
-def to_dict(answer: Answer) -> dict[str, Any]:
-    """Convert to plain data for JSON (docs/oracle-service.md)."""
-    return {
-        "results": [
-            _row(number, pair, price)
-            for number, (pair, price) in enumerate(zip(answer.pairs, answer.prices, strict=True))
-        ],
-        "jobs": [
-            {"job": number, **job.to_dict(), "best": answer.best[number]}
-            for number, job in enumerate(answer.jobs)
-        ],
-        "placements": [place.to_dict() for place in answer.places],
-        "objective": answer.objective,
-        "confidence": CONFIDENCE,
-        "scope": "gpu",
-    }
-
-
-def _row(number: int, pair: Pair, price: PlacementEstimate) -> dict[str, Any]:
-    if price.error:
-        return {
-            "result": number,
-            "job": pair[0],
-            "placement": pair[1],
-            "error": price.error,
-            "later": price.later,
-        }
-    energy_j = price.energy_j
-    factors = price.factors or {}
-    return {
-        "result": number,
-        "job": pair[0],
-        "placement": pair[1],
-        "time_s": price.time_s,
-        "power_w": price.power_w,
-        "energy_j": energy_j,
-        "samples_s": price.samples_s,
-        "batch": price.batch,
-        "cap_w": price.cap_w,
-        "intervals": {
-            "time_s": _interval(price.time_s, factors.get("time")),
-            "power_w": _interval(price.power_w, factors.get("power"), price.most_w),
-            "energy_j": _interval(energy_j, factors.get("energy")),
-        },
-        "provenance": price.provenance,
-        "source": price.source,
-    }
-
-
-def _interval(
-    value: float | None, factor: float | None, most: float | None = None
-) -> list[float] | None:
-    if value is None or factor is None:
-        return None
-    high = value * factor
-    return [value / factor, high if most is None else min(high, max(most, value))]
-
 
 MOST_PAIRS = 10_000
 MOST_WARM = 50
@@ -138,6 +44,44 @@ class AskedJob:
 
     submitted: SubmittedJob = field(default_factory=SubmittedJob)
     stated: JobComment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Estimates of all pairs, and the best pair of each job.
+
+    Attributes:
+        pairs: indices of job and placement.
+        prices: estimate of each pair.
+        best: index of each job's best pair; None without one.
+        objective: objective of the choice.
+    """
+
+    jobs: tuple[JobDescription, ...]
+    places: tuple[PlacementQuery, ...]
+    pairs: tuple[Pair, ...]
+    prices: tuple[PlacementEstimate, ...]
+    best: tuple[int | None, ...]
+    objective: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain data for JSON (docs/oracle-service.md)."""
+        return {
+            "results": [
+                {"result": number, "job": job, "placement": place} | price.to_dict()
+                for number, ((job, place), price) in enumerate(
+                    zip(self.pairs, self.prices, strict=True)
+                )
+            ],
+            "jobs": [
+                {"job": number, **job.to_dict(), "best": self.best[number]}
+                for number, job in enumerate(self.jobs)
+            ],
+            "placements": [place.to_dict() for place in self.places],
+            "objective": self.objective,
+            "confidence": CONFIDENCE,
+            "scope": "gpu",
+        }
 
 
 class OracleService:
@@ -180,18 +124,19 @@ class OracleService:
         if not places and pairs:
             raise ConfigError("pairs: no placements are given; add 'placements'")
         if not places and self._fleet is not None and self._fleet.spec.kind == "table":
-            oracle = self._fleet_oracle()
-            priced = self._priced(jobs, oracle.names)
-            places, asked, prices = table_estimates(priced, oracle, MOST_PAIRS, wait_s)
+            with self._lock:
+                oracle = self._oracle = self._oracle or self._fleet.oracle()
+            described = [self._described(job, oracle.names) for job in jobs]
+            places, asked, prices = table_estimates(described, oracle, MOST_PAIRS, wait_s)
         else:
-            priced = self._priced(jobs, self._names)
+            described = [self._described(job, self._names) for job in jobs]
             if places:
                 known, asked = known_places(places), _checked(pairs, len(jobs), len(places))
             else:
-                places, known, asked = self._on_fleet(priced)
-            prices = PairEstimates(self._kept, wait_s=wait_s).of(priced, known, asked, objective)
-        best = best_of(priced, asked, prices, objective)
-        return Answer(priced, tuple(places), tuple(asked), tuple(prices), best, objective)
+                places, known, asked = self._on_fleet(described)
+            prices = PairEstimates(self._kept, wait_s=wait_s).of(described, known, asked, objective)
+        best = _best(described, asked, prices, objective)
+        return Answer(tuple(described), tuple(places), tuple(asked), tuple(prices), best, objective)
 
     def fleet(self) -> Fleet:
         """Return the machines and rules.
@@ -214,49 +159,51 @@ class OracleService:
         """Load models of rules and constants of GPUs before the first query."""
         if self._fleet is None:
             return
-        asked = [replace(rule.stated, gpus=(1,)) for rule in self._rules.rules]
+        asked = [replace(rule.job, gpus=(1,)) for rule in self._rules.rules]
         asked.append(JobComment("resnet-50", (64,), 1.0, (1,), "tf32"))
         self.answer([AskedJob(stated=each) for each in asked[:MOST_WARM]], [], wait_s=60.0)
 
     def models(self) -> list[str]:
-        """Return the known model names."""
         return self._names.names()
 
-    def _priced(self, jobs: Sequence[AskedJob], names: ModelNames) -> tuple[JobQuery, ...]:
-        return tuple(
-            job_query(
-                job.submitted,
-                job.stated,
-                names=names,
-                rules=self._rules,
-                history=self._history,
+    def _described(self, asked: AskedJob, names: ModelNames) -> JobDescription:
+        """Describe a job by its model, else by history or time limit."""
+        job = asked.submitted
+        found = describe_job(job, asked.stated, names, self._rules)
+        if found.keys:
+            if found.work is None:
+                found.notes.append(
+                    "samples not stated: time and energy of the whole job are not known"
+                )
+            return found
+        if found.unknown_model:
+            found.refusals.append(found.unknown_model)
+        found.past = past = past_runs(job, self._history, found.refusals)
+        if past is not None:
+            found.source, found.time_s, found.gpus = (
+                EstimateSource.HISTORY,
+                past.time_s,
+                (past.gpus,),
             )
-            for job in jobs
-        )
-
-    def _fleet_oracle(self) -> FleetOracle:
-        assert self._fleet is not None  # checked by the caller
-        with self._lock:
-            if self._oracle is None:
-                self._oracle = self._fleet.oracle()
-            return self._oracle
+            found.notes.append(past.text)
+        elif job.time_limit_s is not None:
+            found.source = EstimateSource.TIME_LIMIT
+            found.time_s, note = time_limit(job)
+            found.notes.append(note)
+        else:
+            found.source = EstimateSource.NONE
+        return found
 
     def _on_fleet(
-        self, jobs: Sequence[JobQuery]
+        self, jobs: Sequence[JobDescription]
     ) -> tuple[list[PlacementQuery], list[Placement | str], list[Pair]]:
-        """Estimate all allowed placements of each job on the fleet's machines."""
+        """Return all allowed placements of each job on the fleet's machines."""
         cluster = self.fleet().cluster
         places: dict[PlacementQuery, int] = {}
         known: list[Placement | str] = []
         pairs: list[Pair] = []
         for number, job in enumerate(jobs):
-            kind = JobKind(
-                model="",
-                gpus=job.gpus or (1,),
-                caps=caps_of(job.stated),
-                types=fleet_types(job, cluster),
-                may_spread=job.stated.may_spread,
-            )
+            kind = job.kind(allowed_types(job.stated.types, cluster, job.refusals))
             for where, placement in places_of(kind, cluster):
                 if where not in places:
                     places[where] = len(known)
@@ -265,6 +212,25 @@ class OracleService:
             if len(pairs) > MOST_PAIRS:
                 raise ConfigError(f"{len(pairs):,} placements in all; at most {MOST_PAIRS:,}")
         return list(places), known, pairs
+
+
+def _best(
+    jobs: Sequence[JobDescription],
+    pairs: Sequence[Pair],
+    prices: Sequence[PlacementEstimate],
+    objective: str,
+) -> tuple[int | None, ...]:
+    """Return each job's cheapest pair that meets the deadline; else the least late one."""
+    best: list[tuple[float, float, int]] = [(math.inf, math.inf, -1)] * len(jobs)
+    for number, ((job, _), price) in enumerate(zip(pairs, prices, strict=True)):
+        time_s, power_w, late_s = price.time_s, price.power_w, 0.0
+        if time_s is not None:
+            late_s = max(time_s - jobs[job].deadline_s, 0.0)
+        elif price.samples_s:  # unknown number of samples: compare the cost of one
+            time_s = 1 / price.samples_s
+        if time_s is not None and power_w is not None:
+            best[job] = min(best[job], (late_s, COSTS[objective](time_s, power_w), number))
+    return tuple(None if number < 0 else number for _, _, number in best)
 
 
 def _checked(pairs: Sequence[Pair] | None, jobs: int, places: int) -> list[Pair]:

@@ -15,17 +15,25 @@ from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle
 from wattloop.schedule.estimates.history import PastRuns
-from wattloop.schedule.estimates.job_estimate import EstimateSource, timed_model
-from wattloop.schedule.estimates.job_estimator import caps_of
-from wattloop.schedule.estimates.job_query import JobQuery, fleet_types
-from wattloop.schedule.estimates.oracle import PlacementOptions, placements_of
-from wattloop.schedule.estimates.workload_estimates import (
-    Figure,
-    PlacementKey,
-    WorkloadEstimates,
+from wattloop.schedule.estimates.job_estimator import (
+    EstimateSource,
+    JobDescription,
     WorkloadKey,
+    allowed_types,
 )
+from wattloop.schedule.estimates.oracle import placements_of
+from wattloop.schedule.estimates.workload_estimates import Figure, PlacementKey, WorkloadEstimates
 from wattloop.schedule.jobs.kind import JobKind
+
+COSTS: Mapping[str, Callable[[float, float], float]] = {
+    "energy": lambda time_s, power_w: time_s * power_w,
+    "time": lambda time_s, power_w: time_s,
+    "edp": lambda time_s, power_w: time_s**2 * power_w,
+}
+"""Objective -> cost of a time and a power; lower is better."""
+Pair = tuple[int, int]
+Factors = Mapping[str, float]
+UNKNOWN = "no model, no history and no time limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,6 @@ class PlacementQuery:
 
     Attributes:
         gpu: name in the hardware table or, with a cluster, of its GPU type.
-        gpus: number of GPUs.
         cap_w: power limit of each; None for the factory limit.
         gpus_per_node: more GPUs than this communicate over the network.
         network_bytes_s: bandwidth between two nodes.
@@ -48,94 +55,57 @@ class PlacementQuery:
     network_bytes_s: float = 25e9
     spread: bool = False
 
-    def placement(self, gpu: Gpu) -> Placement:
-        """Convert to a placement of `predict` with the named GPU.
-
-        Raises:
-            ConfigError: the GPU does not accept the power limit.
-        """
-        if self.cap_w is not None and not gpu.cap_min_w <= self.cap_w <= gpu.cap_max_w:
-            raise ConfigError(
-                f"cap_w {self.cap_w:g}: the {gpu.product} can be set to {gpu.cap_min_w:g} to "
-                f"{gpu.cap_max_w:g} W"
-            )
+    def placement(self, gpu: Gpu, link_bytes_s: float | None = None) -> Placement:
         return Placement(
             gpu=gpu,
             gpus=self.gpus,
             cap_w=self.cap_w,
+            link_bytes_s=link_bytes_s,
             gpus_per_node=1 if self.spread else self.gpus_per_node,
             network_bytes_s=self.network_bytes_s,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "gpu": self.gpu,
-            "gpus": self.gpus,
-            "cap_w": self.cap_w,
-            "spread": self.spread,
-        }
+        return {"gpu": self.gpu, "gpus": self.gpus, "cap_w": self.cap_w, "spread": self.spread}
 
 
 def known_places(places: Sequence[PlacementQuery]) -> list[Placement | str]:
     """Convert each to a placement of `predict`, or to an error message."""
-    gpus: dict[str, Gpu | str] = {}
-    known: dict[PlacementQuery, Placement | str] = {}
-    for where in places:
-        if where.gpu not in gpus:
-            gpus[where.gpu] = _gpu(where.gpu)
-        gpu = gpus[where.gpu]
-        if isinstance(gpu, str):
-            known[where] = gpu
-        elif where not in known:
-            try:
-                known[where] = where.placement(gpu)
-            except ConfigError as error:
-                known[where] = str(error)
-    return [known[where] for where in places]
+    found: dict[PlacementQuery, Placement | str] = {}
+    for where in dict.fromkeys(places):
+        try:
+            gpu = gpu_of_table(where.gpu)
+        except ConfigError as error:
+            found[where] = str(error)
+            continue
+        if where.cap_w is not None and not gpu.cap_min_w <= where.cap_w <= gpu.cap_max_w:
+            found[where] = (
+                f"cap_w {where.cap_w:g}: the {gpu.product} can be set to {gpu.cap_min_w:g} to "
+                f"{gpu.cap_max_w:g} W"
+            )
+        else:
+            found[where] = where.placement(gpu)
+    return [found[where] for where in places]
 
 
 def places_of(kind: JobKind, cluster: Cluster) -> list[tuple[PlacementQuery, Placement]]:
     """Return all placements of a kind on a cluster, without regard to the batch."""
     rows = placements_of(kind, cluster)
+    columns = (rows.type_index, rows.gpus, rows.cap_w, rows.spread)
     found: dict[PlacementQuery, Placement] = {}
-    for number, gpus, spread, cap_w in zip(
-        rows.type_index.tolist(),
-        rows.gpus.tolist(),
-        rows.spread.tolist(),
-        rows.cap_w.tolist(),
-        strict=True,
-    ):
+    for number, gpus, cap_w, spread in zip(*(each.tolist() for each in columns), strict=True):
+        where = _on_cluster(cluster, number, gpus, cap_w, spread)
         gpu_type = cluster.types[number]
-        per_node = cluster.gpus_per_node(number)
-        where = PlacementQuery(
-            gpu_type.name, gpus, cap_w, per_node, cluster.network_bytes_s, spread
-        )
-        found[where] = Placement(
-            gpu=gpu_type.gpu,
-            gpus=gpus,
-            cap_w=cap_w,
-            link_bytes_s=gpu_type.link_bytes_s,
-            gpus_per_node=1 if spread else per_node,
-            network_bytes_s=cluster.network_bytes_s,
-        )
+        found[where] = where.placement(gpu_type.gpu, gpu_type.link_bytes_s)
     return list(found.items())
 
 
-def _gpu(name: str) -> Gpu | str:
-    try:
-        return gpu_of_table(name)
-    except ConfigError as error:
-        return str(error)
-
-
-COSTS: Mapping[str, Callable[[float, float], float]] = {
-    "energy": lambda time_s, power_w: time_s * power_w,
-    "time": lambda time_s, power_w: time_s,
-    "edp": lambda time_s, power_w: time_s**2 * power_w,
-}
-"""Objective -> cost of a time and a power; lower is better."""
-Pair = tuple[int, int]
-Factors = Mapping[str, float]
+def _on_cluster(
+    cluster: Cluster, number: int, gpus: int, cap_w: float, spread: bool
+) -> PlacementQuery:
+    per_node = cluster.gpus_per_node(number)
+    name = cluster.types[number].name
+    return PlacementQuery(name, gpus, cap_w, per_node, cluster.network_bytes_s, spread)
 
 
 @dataclass(slots=True)
@@ -175,6 +145,35 @@ class PlacementEstimate:
             return None
         return self.time_s * self.power_w
 
+    def to_dict(self) -> dict[str, Any]:
+        if self.error:
+            return {"error": self.error, "later": self.later}
+        factors = self.factors or {}
+        return {
+            "time_s": self.time_s,
+            "power_w": self.power_w,
+            "energy_j": self.energy_j,
+            "samples_s": self.samples_s,
+            "batch": self.batch,
+            "cap_w": self.cap_w,
+            "intervals": {
+                "time_s": _interval(self.time_s, factors.get("time")),
+                "power_w": _interval(self.power_w, factors.get("power"), self.most_w),
+                "energy_j": _interval(self.energy_j, factors.get("energy")),
+            },
+            "provenance": self.provenance,
+            "source": self.source,
+        }
+
+
+def _interval(
+    value: float | None, factor: float | None, most: float | None = None
+) -> list[float] | None:
+    if value is None or factor is None:
+        return None
+    high = value * factor
+    return [value / factor, high if most is None else min(high, max(most, value))]
+
 
 class PairEstimates:
     """Estimates of one query.
@@ -191,7 +190,7 @@ class PairEstimates:
 
     def of(
         self,
-        jobs: Sequence[JobQuery],
+        jobs: Sequence[JobDescription],
         places: Sequence[Placement | str],
         pairs: Sequence[Pair],
         objective: str,
@@ -217,8 +216,8 @@ class PairEstimates:
         figures = self._figures(asked)
         for at, key, spot in asked:
             price = _price(figures[key, spot], key, spot, jobs[pairs[at][0]].work)
-            kept = found[at]
-            found[at] = price if kept is None else _better(kept, price, objective)
+            other = found[at]
+            found[at] = price if other is None else _better(other, price, objective)
         return [price or PlacementEstimate(error="no price") for price in found]
 
     def _figures(
@@ -252,7 +251,7 @@ class PairEstimates:
             except ConfigError as error:
                 self._workloads[key] = PlacementEstimate(error=str(error))
             else:
-                said = f"{key.words} is being traced; ask again in some seconds"
+                said = f"{key.label} is being traced; ask again in some seconds"
                 self._workloads[key] = found or PlacementEstimate(error=said, later=True)
         return self._workloads[key]
 
@@ -284,9 +283,9 @@ def _price(
     )
 
 
-def _refused(job: JobQuery, place: Placement) -> str:
+def _refused(job: JobDescription, place: Placement) -> str:
     if job.source is EstimateSource.NONE:
-        return "; ".join(job.refusals) or "no model, no history and no time limit: nothing is known"
+        return "; ".join(job.refusals) or f"{UNKNOWN}: nothing is known"
     if job.gpus and place.gpus not in job.gpus:
         allowed = ", ".join(map(str, job.gpus))
         return f"on {place.gpus} GPUs: the job is known or may run on {allowed} only"
@@ -304,28 +303,25 @@ def _better(one: PlacementEstimate, other: PlacementEstimate, objective: str) ->
     return other if cost(other) < cost(one) else one
 
 
-def _by_time(job: JobQuery, place: Placement) -> PlacementEstimate:
+def _by_time(job: JobDescription, place: Placement) -> PlacementEstimate:
     """Estimate a job of which only a time is known."""
     assert job.time_s is not None  # only jobs with a known time get here
     limit_w = place.gpu.tdp_w if place.cap_w is None else place.cap_w
-    if job.gpu_w is None or job.past is None:
-        return PlacementEstimate(
-            time_s=job.time_s,
-            power_w=limit_w * place.gpus,
-            cap_w=place.cap_w,
-            provenance="limit",
-            source="; ".join(job.notes),
-        )
-    own_w = min(max(job.gpu_w, place.gpu.idle_w or 0.0), place.gpu.tdp_w)
-    curve = cap_curve(1.0, own_w, [limit_w], place.gpu)
-    return PlacementEstimate(
-        time_s=job.time_s * max(float(curve.step_s.ravel()[0]), 1.0),
-        power_w=float(curve.power_w.ravel()[0]) * place.gpus,
+    found = PlacementEstimate(
+        time_s=job.time_s,
+        power_w=limit_w * place.gpus,
         cap_w=place.cap_w,
-        factors=_spread(job.past),
-        provenance=job.past.provenance,
+        provenance="limit",
         source="; ".join(job.notes),
     )
+    if job.gpu_w is None or job.past is None:
+        return found
+    own_w = min(max(job.gpu_w, place.gpu.idle_w or 0.0), place.gpu.tdp_w)
+    curve = cap_curve(1.0, own_w, [limit_w], place.gpu)
+    found.time_s = job.time_s * max(float(curve.step_s.ravel()[0]), 1.0)
+    found.power_w = float(curve.power_w.ravel()[0]) * place.gpus
+    found.factors, found.provenance = _spread(job.past), job.past.provenance
+    return found
 
 
 def _spread(past: PastRuns) -> Factors:
@@ -343,7 +339,7 @@ def _spread(past: PastRuns) -> Factors:
 
 
 def table_estimates(
-    jobs: Sequence[JobQuery], oracle: FleetOracle, most: int, wait_s: float
+    jobs: Sequence[JobDescription], oracle: FleetOracle, most: int, wait_s: float
 ) -> tuple[list[PlacementQuery], list[Pair], list[PlacementEstimate]]:
     """Estimate all allowed placements of each job; a job without any gets an error.
 
@@ -353,65 +349,36 @@ def table_estimates(
     places: dict[PlacementQuery, int] = {}
     pairs: list[Pair] = []
     prices: list[PlacementEstimate] = []
-
-    def add(job: int, where: PlacementQuery, price: PlacementEstimate) -> None:
-        pairs.append((job, places.setdefault(where, len(places))))
-        prices.append(price)
-
     for number, job in enumerate(jobs):
-        try:
-            kind = _kind(job, oracle.cluster)
-            options = oracle.soon(kind, wait_s)
-        except ConfigError as error:
-            add(number, PlacementQuery("any"), PlacementEstimate(error=str(error)))
-            continue
-        if options is None or not len(options):
-            said = "being worked out; ask again" if options is None else "fits no GPU of the fleet"
-            add(number, PlacementQuery("any"), PlacementEstimate(error=said, later=options is None))
-            continue
-        for where, price in _rows(job, options, oracle):
-            add(number, where, price)
+        for where, price in _looked_up(job, oracle, wait_s):
+            pairs.append((number, places.setdefault(where, len(places))))
+            prices.append(price)
         if len(pairs) > most:
             raise ConfigError(f"{len(pairs):,} placements in all; at most {most:,}")
     return list(places), pairs, prices
 
 
-def _kind(job: JobQuery, cluster: Cluster) -> JobKind:
-    stated = job.stated
-    choices = JobKind(
-        model="",
-        gpus=job.gpus or (1,),
-        caps=caps_of(stated),
-        types=fleet_types(job, cluster),
-        sequence=stated.sequence,
-        may_spread=stated.may_spread,
-    )
-    if job.keys:
-        key = job.keys[0]
-        batches = tuple(each.batch for each in job.keys)
-        return replace(choices, model=key.model, precision=key.precision, batches=batches)
-    if job.time_s is None:
-        raise ConfigError("; ".join(job.refusals) or "no model, no history and no time limit")
-    return replace(choices, model=timed_model(job.gpu_w))
-
-
-def _rows(
-    job: JobQuery, options: PlacementOptions, oracle: FleetOracle
+def _looked_up(
+    job: JobDescription, oracle: FleetOracle, wait_s: float
 ) -> list[tuple[PlacementQuery, PlacementEstimate]]:
-    found = []
     cluster = oracle.cluster
+    try:
+        kind = job.kind(allowed_types(job.stated.types, cluster, job.refusals))
+        if not job.keys and job.time_s is None:
+            raise ConfigError("; ".join(job.refusals) or UNKNOWN)
+        options = oracle.soon(kind, wait_s)
+    except ConfigError as error:
+        return [(PlacementQuery("any"), PlacementEstimate(error=str(error)))]
+    if options is None:
+        price = PlacementEstimate(error="being worked out; ask again", later=True)
+        return [(PlacementQuery("any"), price)]
+    if not len(options):
+        return [(PlacementQuery("any"), PlacementEstimate(error="fits no GPU of the fleet"))]
+    work = job.work if job.keys else job.time_s
+    found = []
     for option in range(len(options)):
         number, gpus, spread = options.shape(option)
         sample_s, cap_w = float(options.sample_s[option]), float(options.cap_w[option])
-        work = job.work if job.keys else job.time_s
-        where = PlacementQuery(
-            cluster.types[number].name,
-            gpus,
-            cap_w,
-            cluster.gpus_per_node(number),
-            cluster.network_bytes_s,
-            spread,
-        )
         price = PlacementEstimate(
             time_s=None if work is None else work * sample_s,
             power_w=float(options.power_w[option]),
@@ -421,5 +388,5 @@ def _rows(
             provenance="table" if job.keys else "limit" if job.gpu_w is None else "measured",
             source=options.source,
         )
-        found.append((where, price))
+        found.append((_on_cluster(cluster, number, gpus, cap_w, spread), price))
     return found

@@ -8,14 +8,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from wattloop.core.paths import user_path
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Oracle
-from wattloop.schedule.quantities import StrictModel, number
+from wattloop.schedule.quantities import StrictModel, number, one_or_many
 
-
-def _one_or_many(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-Files = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_one_or_many)]
+Files = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(one_or_many)]
 
 
 class OracleSpec(StrictModel):

@@ -5,8 +5,8 @@ from typing import Any
 
 from wattloop.core.units import format_duration, kwh_from_joules
 from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.estimates.job_estimate import EstimateSource, SubmittedJob
-from wattloop.schedule.estimates.job_estimator import stated_of
+from wattloop.schedule.estimates.job_estimator import EstimateSource, stated_settings
+from wattloop.schedule.estimates.job_rules import SubmittedJob
 from wattloop.schedule.estimates.oracle_service import Answer, AskedJob, OracleService
 from wattloop.schedule.estimates.placement_estimates import PlacementEstimate
 
@@ -66,7 +66,7 @@ def submit_advice(service: OracleService, job: SubmittedJob, wait_s: float) -> S
     if job.gpus < 1:
         return SubmitAdvice(source=EstimateSource.NONE.value)
     refusals: list[str] = []
-    stated, source = stated_of(job, fleet.rules, refusals)
+    stated, source = stated_settings(job, fleet.rules, refusals)
     where = replace(job, gpu_type=_type(job, fleet.cluster))
     if stated.model:
         counts = sorted({job.gpus, max(job.gpus // 2, 1), 2 * job.gpus, *stated.gpus})

@@ -1,4 +1,9 @@
-"""Cached workloads, and vectorised predictions of time and power on placements with intervals."""
+"""Cached workloads, and vectorised predictions of time and power on placements with intervals.
+
+`predict` takes a millisecond per pair, mostly for the breakdown and texts. This module computes
+only the parts that depend on the placement: time, power, and the waiting share and power level that
+determine the width of an interval (`predict.intervals`).
+"""
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
@@ -33,14 +38,8 @@ from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.estimates.analytic import workload_of
 from wattloop.schedule.estimates.fleet_oracle import BackgroundCache
+from wattloop.schedule.estimates.job_estimator import WorkloadKey
 from wattloop.schedule.jobs.kind import JobKind
-
-# Vectorised predictions of a workload on many placements of a GPU, with intervals.
-#
-# `predict` takes a millisecond per pair, mostly for the breakdown and texts. This module computes
-# only the parts that depend on the placement: time, power, and the waiting share and power level
-# that
-# determine the width of an interval (`predict.spreads`).
 
 Floats = NDArray[np.float64]
 QUANTITIES = ("time", "power", "energy")
@@ -150,20 +149,6 @@ MOST_FIGURES = 200_000
 """Most cached pairs: schedulers repeat the same queries every round."""
 MUCH_NEW = 2_000
 """Figures after which it is worth to settle; a workload on a GPU weighs as much."""
-
-
-class WorkloadKey(NamedTuple):
-    """Key of a traced workload."""
-
-    model: str
-    precision: str
-    sequence: int | None
-    batch: int
-
-    @property
-    def words(self) -> str:
-        kind = JobKind(self.model, self.precision)
-        return f"{kind.label}, batch {self.batch}"
 
 
 Trace = Callable[[WorkloadKey], Workload]

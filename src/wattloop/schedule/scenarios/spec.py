@@ -10,7 +10,14 @@ from wattloop.schedule.engine.settings import Keeps, Preemption
 from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs.spec import JobsSpec
 from wattloop.schedule.policies.registry import split_policies
-from wattloop.schedule.quantities import PositiveSeconds, Seconds, Share, StrictModel, seconds
+from wattloop.schedule.quantities import (
+    NameOrFields,
+    PositiveSeconds,
+    Seconds,
+    Share,
+    StrictModel,
+    seconds,
+)
 
 MOST_SEEDS = 100_000
 
@@ -58,12 +65,6 @@ def _horizon(value: Any) -> Any:
     return None if value == "none" else seconds(value)
 
 
-def _name_or_fields(value: Any) -> Any:
-    if not isinstance(value, str | dict):
-        raise ValueError(f"write a name, or 'key: value' lines, not {value!r}")
-    return value
-
-
 class EngineSpec(StrictModel):
     """Settings of the simulation engine."""
 
@@ -85,7 +86,7 @@ class ScenarioSpec(StrictModel):
 
     name: str = ""
     description: str = ""
-    cluster: Annotated[str | dict[str, Any], BeforeValidator(_name_or_fields)]
+    cluster: NameOrFields
     jobs: JobsSpec
     oracle: OracleSpec = OracleSpec()
     engine: EngineSpec = EngineSpec()
@@ -93,9 +94,7 @@ class ScenarioSpec(StrictModel):
     budget: Any = None
     price: Any = None
     carbon: Any = None
-    policies: list[Annotated[str | dict[str, Any], BeforeValidator(_name_or_fields)]] = Field(
-        default_factory=list
-    )
+    policies: list[NameOrFields] = Field(default_factory=list)
     seeds: list[Annotated[int, Field(ge=0)]] = Field(default_factory=lambda: list(range(10)))
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
 

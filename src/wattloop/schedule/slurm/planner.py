@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wattloop.schedule.actions import Preempt, Recap, Start, Wake
 from wattloop.schedule.engine.machines import Nodes
-from wattloop.schedule.estimates.job_estimate import EstimateSource
+from wattloop.schedule.estimates.job_estimator import EstimateSource
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.power_budget import Headroom
 from wattloop.schedule.slurm.managed_cluster import ManagedCluster

@@ -11,8 +11,8 @@ from starlette.background import BackgroundTask
 from wattloop.core.errors import ConfigError
 from wattloop.core.text import plain
 from wattloop.fleet.job_comment import JobComment
-from wattloop.schedule.estimates.job_estimate import SubmittedJob
-from wattloop.schedule.estimates.oracle_service import MOST_PAIRS, AskedJob, to_dict
+from wattloop.schedule.estimates.job_rules import SubmittedJob
+from wattloop.schedule.estimates.oracle_service import MOST_PAIRS, AskedJob
 from wattloop.schedule.estimates.placement_estimates import PlacementQuery
 from wattloop.schedule.estimates.submit_advice import submit_advice
 from wattloop.serve.errors import faults, needs_what_is_there
@@ -257,7 +257,7 @@ async def predict_batch(request: Request, house: State) -> Response:
                 wait_s=question.wait_s,
             )
         # written here: checking a thousand rows once more would take longer than computing them
-        return to_json(to_dict(answer), inf_nan_mode="null")
+        return to_json(answer.to_dict(), inf_nan_mode="null")
 
     found = await house.batches.run(answered)
     settle = BackgroundTask(house.oracle.settle)

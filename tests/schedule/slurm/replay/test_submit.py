@@ -11,8 +11,8 @@ import pytest
 from tests.schedule.slurm.replay.small_plan import small_plan
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle
-from wattloop.schedule.estimates.job_estimate import SubmittedJob
 from wattloop.schedule.estimates.job_estimator import JobEstimator
+from wattloop.schedule.estimates.job_rules import SubmittedJob
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.schedule.slurm.replay.plan import replay_plan
 from wattloop.schedule.slurm.replay.runner import job_comment, sbatch_command, write_plan

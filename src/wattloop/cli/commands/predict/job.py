@@ -11,7 +11,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_duration, format_power, kwh_from_joules
 
 if TYPE_CHECKING:
-    from wattloop.schedule.estimates.job_estimate import SubmittedJob
+    from wattloop.schedule.estimates.job_rules import SubmittedJob
     from wattloop.schedule.estimates.oracle_service import Answer
     from wattloop.schedule.estimates.placement_estimates import PlacementEstimate
 
@@ -60,8 +60,8 @@ def job_command(  # noqa: PLR0913 - one parameter per option
     """Estimate a cluster job on each placement that it may take, and name the source."""
     from wattloop.schedule.estimates.fleet_oracle import load_fleet
     from wattloop.schedule.estimates.history import History
-    from wattloop.schedule.estimates.job_estimate import SubmittedJob
-    from wattloop.schedule.estimates.oracle_service import AskedJob, OracleService, to_dict
+    from wattloop.schedule.estimates.job_rules import SubmittedJob
+    from wattloop.schedule.estimates.oracle_service import AskedJob, OracleService
 
     check_target(json_file, "--json")
     if objective not in OBJECTIVES:
@@ -89,7 +89,7 @@ def job_command(  # noqa: PLR0913 - one parameter per option
             say("wattloop: tracing the model, once; this takes some seconds")
             answer = service.answer([AskedJob(job)], [], objective=objective, wait_s=PATIENCE_S)
     if json_file is not None:
-        write_json(to_dict(answer), json_file)
+        write_json(answer.to_dict(), json_file)
     if json_file != "-":
         _show(answer)
 
