@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_code import user_path
+from wattloop.core.paths import user_path
 from wattloop.core.yaml_spec import read_yaml
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.file import cluster_from, load_cluster

@@ -11,8 +11,8 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.paths import user_path
 from wattloop.core.units import format_duration
-from wattloop.core.user_code import user_path
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Oracle
 from wattloop.schedule.jobs.attributes import Deadlines, Draws, People

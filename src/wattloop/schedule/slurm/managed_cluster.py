@@ -10,16 +10,10 @@ from pydantic import ValidationError
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.file import load_cluster
-from wattloop.schedule.estimates.fleet_oracle import FleetOracle
+from wattloop.schedule.estimates.fleet_oracle import FleetOracle, timed_model
 from wattloop.schedule.estimates.history import History
-from wattloop.schedule.estimates.job_estimate import (
-    EstimateSource,
-    JobEstimate,
-    SubmittedJob,
-    timed_model,
-)
-from wattloop.schedule.estimates.job_estimator import JobEstimator
-from wattloop.schedule.estimates.rules import Rules, load_rules
+from wattloop.schedule.estimates.job_estimator import EstimateSource, JobEstimate, JobEstimator
+from wattloop.schedule.estimates.job_rules import JobRules, SubmittedJob, load_rules
 from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.policies.base import Policy
@@ -254,7 +248,7 @@ def managed_cluster_of(
     oracle = FleetOracle.of(known.cluster, _oracle_spec(request.oracle))
     describer = JobEstimator(
         oracle,
-        rules=load_rules(request.mapping) if request.mapping is not None else Rules(),
+        rules=load_rules(request.mapping) if request.mapping is not None else JobRules(),
         history=History(request.store) if request.store is not None else None,
         wait_s=0.0,  # a job waits until its model is predicted, a round does not
     )

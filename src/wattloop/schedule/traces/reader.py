@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.paths import user_path
 from wattloop.core.units import format_duration
-from wattloop.core.user_code import user_path
 from wattloop.schedule.traces.format import (
     TraceFormat,
     TraceLayout,
