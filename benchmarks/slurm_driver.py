@@ -23,13 +23,13 @@ from slurm_gates import gates_compared
 from slurm_throughput import throughput
 from support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.schedule.policies.registry import policy_from
-from wattloop.schedule.slurm.client import SlurmClient, SlurmCommands
+from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
 from wattloop.schedule.slurm.managed_cluster import (
     ClusterOptions,
     DriverSettings,
-    query_managed_cluster,
+    build_managed_cluster,
 )
 from wattloop.schedule.slurm.state import DriverState
 
@@ -87,7 +87,7 @@ def rounds(lab: SlurmLab, waiting: int) -> tuple[Table, list[Bar]]:
             begun_s = time.perf_counter()
             reports.append((driver.round(), time.perf_counter() - begun_s))
             time.sleep(0.2)
-        driver.step_back()
+        driver.restore()
     lab.run("scancel", "--user=root")
     lab.wait_for_jobs()
     starting = [found for found in reports if found[0].starts][:1]
@@ -151,7 +151,7 @@ def killed(lab: SlurmLab, times: int) -> tuple[Table, list[Bar]]:
             begun_s = time.monotonic()
             lab.wait(lambda: bool(_running(lab)), "Slurm does not go on", 120)
             waits_s.append(time.monotonic() - begun_s)
-            held += sum(job.priority == 0 for job in SlurmClient(_commands(lab)).jobs())
+            held += sum(job.priority == 0 for job in _client(lab).jobs())
             lab.wait_for_jobs()
             rows.append((str(number + 1), f"{waits_s[-1]:.1f}", f"{len(jobs)}"))
     table = Table(
@@ -166,20 +166,19 @@ def killed(lab: SlurmLab, times: int) -> tuple[Table, list[Bar]]:
 
 
 def _driver(lab: SlurmLab, folder: Path, name: str) -> SlurmDriver:
-    client, policy = SlurmClient(_commands(lab)), policy_from(name)
-    site = query_managed_cluster(
-        client, ClusterOptions(partitions=("all",), gpus_only=True), policy
-    )
+    client, policy = _client(lab), policy_from(name)
+    options = ClusterOptions(partitions=("all",), gpus_only=True)
+    site = build_managed_cluster(client.nodes(), options, policy)
     state = DriverState.load(folder / "state.json")
-    state.hold()
+    state.lock()
     log = DriverLog(folder / "log.jsonl")
     return SlurmDriver(
         client, site, policy, state=state, log=log, settings=DriverSettings(), owner="root"
     )
 
 
-def _commands(lab: SlurmLab) -> SlurmCommands:
-    return SlurmCommands(environment=lab.environment)
+def _client(lab: SlurmLab) -> SlurmClient:
+    return SlurmClient(environment=lab.environment)
 
 
 NEVER = """

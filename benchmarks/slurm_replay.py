@@ -17,7 +17,7 @@ from pathlib import Path
 from bars import Bar, Page, Table, arguments, publish
 from support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.schedule.scenarios.file import load_scenario
-from wattloop.schedule.slurm.client import SlurmCommands
+from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.managed_cluster import DriverSettings
 from wattloop.schedule.slurm.replay.plan import replay_plan
 from wattloop.schedule.slurm.replay.runner import (
@@ -75,16 +75,15 @@ def carried_out(name: str, speedup: float, jobs: int) -> Run:
     plan = replay_plan(load_scenario("slurm-lab", changes), speedup=speedup, most_jobs=jobs)
     before = os.getloadavg()[0]
     with slurm(scheduler) as lab:
-        commands = SlurmCommands(environment=lab.environment)
-        steering = ReplayDriver(plan, commands, lab.folder, settings=DriverSettings(interval_s=0.5))
+        client = SlurmClient(environment=lab.environment)
+        driver = ReplayDriver(plan, client, lab.folder, settings=DriverSettings(interval_s=0.5))
         (found,) = replay(
             plan,
             [policy],
             slurm=lab.run,
             folder=lab.folder,
-            drive=steering,
+            driver=driver,
             tell=lambda label: Telling(name),
-            rounds_of=steering.looks,
         )
     return Run(name, found, budget_w, (before, os.getloadavg()[0]))
 

@@ -7,10 +7,11 @@ from wattloop.schedule.estimates.job_estimator import JobEstimator
 from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.slurm.managed_cluster import JobEstimates, ManagedCluster, shared_partitions
 from wattloop.schedule.slurm.nodes import SlurmNode, known_nodes
+from wattloop.schedule.slurm.poller import Snapshot, classify_jobs
 from wattloop.schedule.slurm.power import power_now
 from wattloop.schedule.slurm.squeue import SlurmJob
 from wattloop.schedule.slurm.state import ReleasedJob
-from wattloop.schedule.slurm.view import SlurmView, Snapshot, build_view, classify_jobs
+from wattloop.schedule.slurm.view import SlurmView, build_view
 from wattloop.schedule.step_function import StepFunction
 
 __all__ = ["NOW_S", "job", "seen", "site", "view"]
@@ -30,7 +31,7 @@ def site(budget_w: float = float("inf"), nodes: tuple[SlurmNode, ...] = NODES) -
         known=known,
         managed=("gpu",),
         shared=shared_partitions(nodes, known, ["gpu"]),
-        believed=JobEstimates(JobEstimator(oracle), known.cluster),
+        estimates=JobEstimates(JobEstimator(oracle), known.cluster),
         oracle=oracle,
         budget_w=StepFunction.constant(budget_w),
     )
@@ -56,7 +57,7 @@ def seen(
     place: ManagedCluster, *jobs: SlurmJob, opened: dict[str, ReleasedJob] | None = None
 ) -> Snapshot:
     """The jobs as a driver whose gate is called `gate` sorts them."""
-    return classify_jobs(jobs, place, gate_name="gate", opened=opened or {})
+    return classify_jobs(jobs, place, "gate", opened or {})
 
 
 def view(
@@ -67,7 +68,7 @@ def view(
         seen(place, *jobs, opened=opened),
         place,
         is_up=[True] * len(place.known.names),
-        opened=opened or {},
+        released=opened or {},
         use_gpu_s={"ada": 1000.0},
         now_s=NOW_S,
     )

@@ -9,14 +9,13 @@ from typing import Any
 from tests.support.slurm_lab import SlurmLab
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.registry import policy_from
-from wattloop.schedule.slurm.client import SlurmClient, SlurmCommands
+from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.slurm.event_log import DriverLog
 from wattloop.schedule.slurm.managed_cluster import (
     ClusterOptions,
     DriverSettings,
-    managed_cluster_of,
-    query_managed_cluster,
+    build_managed_cluster,
 )
 from wattloop.schedule.slurm.state import DriverState
 
@@ -25,7 +24,7 @@ __all__ = ["client_of", "driver_of", "events_of", "start_driver"]
 
 def client_of(lab: SlurmLab) -> SlurmClient:
     """Slurm's commands of a lab."""
-    return SlurmClient(SlurmCommands(environment=lab.environment))
+    return SlurmClient(environment=lab.environment)
 
 
 def driver_of(
@@ -41,9 +40,9 @@ def driver_of(
     chosen = policy_from(policy) if isinstance(policy, str) else policy
     asked = {"partitions": ("all",), "gpus_only": True, **request}
     wanted = ClusterOptions(**asked)
-    site = query_managed_cluster(client, wanted, chosen)
+    site = build_managed_cluster(client.nodes(), wanted, chosen)
     state = DriverState.load(folder / "state.json")
-    state.hold()
+    state.lock()
     log = DriverLog(folder / "log.jsonl")
     return SlurmDriver(
         client,
@@ -53,7 +52,7 @@ def driver_of(
         log=log,
         settings=settings or DriverSettings(interval_s=0.3, lease_s=5.0),
         owner="root",
-        resite=lambda nodes: managed_cluster_of(nodes, wanted, chosen),
+        rebuild=lambda nodes: build_managed_cluster(nodes, wanted, chosen),
     )
 
 

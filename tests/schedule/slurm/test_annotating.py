@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import SlurmAway, SlurmError
-from wattloop.schedule.slurm.client import SlurmClient, SlurmCommands
+from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.energy_annotator import EnergyAnnotator, MeasuredEnergy
 from wattloop.schedule.slurm.event_log import DriverLog
 
@@ -27,7 +27,7 @@ def slurm(folder: Path, answer: str = "exit 0") -> SlurmClient:
         path = folder / name
         path.write_text(FAKE.format(folder=folder, answer=answer))
         path.chmod(0o755)
-    return SlurmClient(SlurmCommands(environment={"PATH": str(folder)}))
+    return SlurmClient(environment={"PATH": str(folder)})
 
 
 def test_the_energy_of_an_ended_job_goes_into_the_accounts(tmp_path: Path) -> None:
@@ -36,8 +36,8 @@ def test_the_energy_of_an_ended_job_goes_into_the_accounts(tmp_path: Path) -> No
     log = DriverLog(tmp_path / "log")
     found = EnergyAnnotator(slurm(tmp_path), known.get, log)
     runs = job("7", "RUNNING", number="7", admin_comment="ticket", placed=(("n1", 1), ("n2", 1)))
-    found.look({"7": runs}, NOW_S)
-    found.look({}, NOW_S + 1)
+    found.update({"7": runs}, NOW_S)
+    found.update({}, NOW_S + 1)
     known["7"] = MeasuredEnergy(500.0, 300.0, "measured", nodes=1)
     found.write(NOW_S + 2)
     assert not (tmp_path / "said").exists()
@@ -63,8 +63,8 @@ def test_without_accounts_it_is_said_once(tmp_path: Path) -> None:
     log = DriverLog(tmp_path / "log")
     found = EnergyAnnotator(client, lambda number: MeasuredEnergy(1.0, None, "measured", 1), log)
     for key in ("7", "8"):
-        found.look({key: job(key, "RUNNING", number=key)}, NOW_S)
-    found.look({}, NOW_S)
+        found.update({key: job(key, "RUNNING", number=key)}, NOW_S)
+    found.update({}, NOW_S)
     found.write(NOW_S)
     assert not found.may_write
     assert log.counts == {"energy": 2, "warning": 1}
@@ -75,8 +75,8 @@ def test_a_job_nobody_measured_is_given_up(tmp_path: Path) -> None:
     """After an hour: its node has no agent."""
     asked = []
     found = EnergyAnnotator(slurm(tmp_path), asked.append, DriverLog(None))
-    found.look({"7": job("7", "RUNNING", number="7")}, NOW_S)
-    found.look({}, NOW_S)
+    found.update({"7": job("7", "RUNNING", number="7")}, NOW_S)
+    found.update({}, NOW_S)
     for later_s in (10, 4_000, 4_010):
         found.write(NOW_S + later_s)
     assert asked == ["7", "7"]
@@ -84,16 +84,16 @@ def test_a_job_nobody_measured_is_given_up(tmp_path: Path) -> None:
 
 def test_commands_that_fail_say_what_and_hang_no_longer_than_allowed(tmp_path: Path) -> None:
     """Refused is not away, and away is not refused; none of it is a traceback."""
-    commands = slurm(tmp_path).commands
+    client = slurm(tmp_path)
     with pytest.raises(SlurmError, match="already finished") as refused:
-        commands.text("scontrol", "update")
+        client.text("scontrol", "update")
     assert not isinstance(refused.value, SlurmAway)
     (tmp_path / "sacctmgr").write_text(
         "#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1"
     )
     with pytest.raises(SlurmAway):
-        commands.text("sacctmgr")
-    commands.timeout_s = 0.2
+        client.text("sacctmgr")
+    client.timeout_s = 0.2
     (tmp_path / "scontrol").write_text("#!/bin/sh\nexec /bin/sleep 5")
     with pytest.raises(SlurmAway, match="no answer to scontrol"):
-        commands.text("scontrol", "ping")
+        client.text("scontrol", "ping")

@@ -105,9 +105,9 @@ def test_jobs_start_only_when_and_where_the_policy_says(lab: SlurmLab, tmp_path:
     chosen.append(second)
     rounds_until(driver, lambda: jobs_of(lab)[second].has_machines)
     assert jobs_of(lab)[first].is_pending
-    opened = driver.state.opened[second]
+    opened = driver.state.released[second]
     assert [name for name, _ in jobs_of(lab)[second].placed] == list(opened.nodes)
-    driver.step_back()
+    driver.restore()
     lab.wait_for_state(int(first), "RUNNING")
     # as long as a running job has it, Slurm lists it beyond its end
     assert all(each.end_s <= time.time() for each in client_of(lab).reservations())
@@ -123,7 +123,7 @@ def test_one_call_starts_a_job_whoever_owns_it(lab: SlurmLab, tmp_path: Path) ->
     assert report.calls <= 4  # squeue, sinfo the first time, who may pass, the job
     lab.wait_for_state(int(mine), "RUNNING")
     assert driver.round().calls == 1
-    driver.step_back()
+    driver.restore()
 
 
 def test_many_jobs_start_in_one_round(lab: SlurmLab, tmp_path: Path) -> None:
@@ -140,14 +140,14 @@ def test_many_jobs_start_in_one_round(lab: SlurmLab, tmp_path: Path) -> None:
     assert "refused" not in {event["event"] for event in events_of(tmp_path)}
     lab.run("scancel", jobs[0])
     lab.wait_for_state(int(jobs[4]), "RUNNING")  # without another round
-    driver.step_back()
+    driver.restore()
 
 
 def test_a_user_who_names_the_gate_is_turned_away(lab: SlurmLab, tmp_path: Path) -> None:
     """Naming the reservation does not help: Slurm or the driver refuses it, and it is logged."""
     driver = driver_of(lab, tmp_path, Never())
     driver.begin()
-    driver.gate.keep(["nobody"])
+    driver.gate.extend(["nobody"])
     named = f"--reservation={driver.gate.name}"
     lab.submit("sleep 60", "--gres=gpu:2", "--nodes=2", MINUTE, named)
     blocked = str(lab.submit("sleep 60", "--gres=gpu:2", "--nodes=2", MINUTE, named, user="nobody"))
@@ -156,7 +156,7 @@ def test_a_user_who_names_the_gate_is_turned_away(lab: SlurmLab, tmp_path: Path)
     assert any(
         blocked in e.get("message", "") for e in events_of(tmp_path) if e["event"] == "refused"
     )
-    driver.step_back()
+    driver.restore()
 
 
 def test_jobs_of_other_partitions_are_let_through(lab: SlurmLab, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_jobs_of_other_partitions_are_let_through(lab: SlurmLab, tmp_path: Path)
     report = driver.round()
     assert report.free_gpus == 3
     assert report.power_w > idle_w
-    driver.step_back()
+    driver.restore()
 
 
 def test_a_stopped_job_waits_again_and_the_other_takes_its_gpus(
@@ -200,7 +200,7 @@ def test_a_stopped_job_waits_again_and_the_other_takes_its_gpus(
     lab.run("scancel", high)
     rounds_until(driver, lambda: jobs_of(lab)[low].has_machines)
     assert jobs_of(lab)[low].restarts == 1
-    driver.step_back()
+    driver.restore()
 
 
 def test_the_gpu_count_of_a_malleable_job_is_chosen(lab: SlurmLab, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_the_gpu_count_of_a_malleable_job_is_chosen(lab: SlurmLab, tmp_path: Pat
     job = str(lab.submit("sleep 60", "--gres=gpu:2", comment, MINUTE))
     rounds_until(driver, lambda: jobs_of(lab)[job].has_machines)
     assert jobs_of(lab)[job].gpus == 1
-    driver.step_back()
+    driver.restore()
 
 
 def test_caps_are_written_where_users_cannot(lab: SlurmLab, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_caps_are_written_where_users_cannot(lab: SlurmLab, tmp_path: Path) -> N
     assert jobs_of(lab)[job].admin_comment == f'ticket 12 wattloop:{{"cap_w":{0.7 * tdp_w:.1f}}}'
     may_raise.append(True)
     rounds_until(driver, lambda: f'"cap_w":{tdp_w:.1f}' in jobs_of(lab)[job].admin_comment)
-    driver.step_back()
+    driver.restore()
 
 
 def test_a_budget_puts_starts_off_whatever_the_policy(lab: SlurmLab, tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_budget_puts_starts_off_whatever_the_policy(lab: SlurmLab, tmp_path: P
     running = sum(job.has_machines for job in jobs_of(lab).values())
     assert 0 < running < len(jobs)
     assert report.short_of_power
-    driver.step_back()
+    driver.restore()
 
 
 @pytest.mark.parametrize("answer", ["throws", "nonsense"])
@@ -285,7 +285,7 @@ def test_a_policy_that_fails_is_stepped_back_from(
 def test_slurmctld_may_restart(lab: SlurmLab, tmp_path: Path) -> None:
     """The driver waits, goes on, and nothing is lost."""
     driver = driver_of(lab, tmp_path)
-    driver.client.commands.timeout_s = 1.0
+    driver.client.timeout_s = 1.0
     stop = threading.Event()
     thread = threading.Thread(target=run_loop, args=(driver, stop))
     thread.start()
@@ -310,9 +310,9 @@ def test_two_drivers_do_not_share_nodes(lab: SlurmLab, tmp_path: Path) -> None:
         driver_of(lab, tmp_path)
     with pytest.raises(SlurmError, match="another driver"):
         second.begin()
-    first.step_back()
+    first.restore()
     second.begin()
-    second.step_back()
+    second.restore()
 
 
 def test_killed_at_any_moment_slurm_goes_on_and_nothing_is_held(
@@ -339,11 +339,11 @@ def test_a_user_slurm_does_not_know_keeps_nobody_else_out(lab: SlurmLab, tmp_pat
     """Slurm refuses the whole list for one name; the others are let in one by one."""
     driver = driver_of(lab, tmp_path, Never())
     driver.begin()
-    driver.gate.keep(["nobody", "no-such-user"])
+    driver.gate.extend(["nobody", "no-such-user"])
     (found,) = client_of(lab).reservations()
     assert set(found.users) == {"root", "nobody"}
     assert driver.gate.unknown_users == {"no-such-user"}
-    driver.step_back()
+    driver.restore()
 
 
 def test_a_restarted_driver_puts_back_what_slurm_did_not_start(
@@ -358,7 +358,7 @@ def test_a_restarted_driver_puts_back_what_slurm_did_not_start(
     job = str(lab.submit("sleep 60", ONE_GPU, MINUTE))
     first.round()
     assert jobs_of(lab)[job].required_nodes
-    first.state.let_go()  # as if killed: nothing is undone
+    first.state.unlock()  # as if killed: nothing is undone
     settings = DriverSettings(interval_s=0.3, lease_s=5.0, patience_s=0.0)
     second = driver_of(lab, tmp_path, settings=settings)
     assert second.gate.name == first.gate.name
@@ -368,7 +368,7 @@ def test_a_restarted_driver_puts_back_what_slurm_did_not_start(
     assert (left.is_pending, left.required_nodes, left.reservation) == (True, "", "")
     refusals = [e["message"] for e in events_of(tmp_path) if e["event"] == "refused"]
     assert any(f"job {job}: Slurm does not start it" in said for said in refusals)
-    second.step_back()
+    second.restore()
 
 
 def test_a_job_on_its_way_is_not_held_when_the_gate_ends(lab: SlurmLab, tmp_path: Path) -> None:
@@ -403,5 +403,5 @@ def test_on_an_idle_cluster_rounds_follow_each_other_sooner_than_told(
             stop.set()
 
     run_loop(driver, stop, on_round=on_round)
-    driver.state.let_go()
+    driver.state.unlock()
     assert looks_s[-1] - looks_s[-2] < 4.0

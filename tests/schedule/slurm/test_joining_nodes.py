@@ -64,8 +64,8 @@ def test_a_node_that_joins_is_gated_and_used_without_a_restart(
         said = [each["message"] for each in events_of(tmp_path) if each["event"] == "nodes"]
         assert said == ["nodes are now n1,n2", "nodes are now n1"]
     finally:
-        driver.step_back()
-        driver.state.let_go()
+        driver.restore()
+        driver.state.unlock()
         use(lab, "n1,n2")
 
 
@@ -76,7 +76,7 @@ def test_nodes_under_which_no_job_could_start_are_not_taken_in(
     use(lab, "n1")
     driver = driver_of(lab, tmp_path, settings=OFTEN)
     idle_w = driver.site.known.cluster.idle_w
-    driver.state.let_go()
+    driver.state.unlock()
     driver = driver_of(lab, tmp_path, settings=OFTEN, budget=f"{1.5 * idle_w} W")
     try:
         driver.begin()
@@ -89,6 +89,6 @@ def test_nodes_under_which_no_job_could_start_are_not_taken_in(
         assert len(said) == 1
         assert "not taken in: budget" in said[0]
     finally:
-        driver.step_back()
-        driver.state.let_go()
+        driver.restore()
+        driver.state.unlock()
         use(lab, "n1,n2")

@@ -60,7 +60,7 @@ def test_jobs_are_sorted_by_what_there_is_to_do() -> None:
     assert [each.key for each in found.waiting] == ["1", "3"]
     assert [each.key for each in found.coming] == ["2"]
     assert [each.key for each in found.passing] == ["4", "5"]
-    assert [each.key for each in found.strangers] == ["6"]
+    assert [each.key for each in found.unreleased] == ["6"]
     assert [each.key for each in found.running] == ["10", "11"]
     assert [each.key for each in found.ending] == ["12"]
 
@@ -141,12 +141,11 @@ def test_every_policy_runs_on_a_live_view(name: str) -> None:
         job("30", "RUNNING", gpus=2, placed=(("n1", 2),)),
         job("31", "RUNNING", partition="other", placed=(("n2", 1),)),
     ]
-    found, fault = plan_round(view(place, *jobs), place, policy_from(name), 3.0)
-    assert fault == ""
-    assert found is not None
-    assert found.plan.refusals == []
-    assert found.plan.starts
-    assert found.live.view.power_w <= 3_000
+    live = view(place, *jobs)
+    plan = plan_round(live, place, policy_from(name), 3.0)
+    assert plan.refusals == []
+    assert plan.starts
+    assert live.view.power_w <= 3_000
 
 
 def test_impossible_actions_are_refused_in_words() -> None:
@@ -188,16 +187,12 @@ def test_standby_counts_power_as_if_nobody_ended() -> None:
     place = site()
     runs = [job(str(n), "RUNNING", gpus=4, placed=((f"n{n}", 4),)) for n in (1, 2)]
     waits = [job(str(n)) for n in range(10, 30)]
-    found, _ = plan_round(view(place, *runs, *waits), place, policy_from("fifo"), 2.0)
-    assert found is not None
-    assert not found.plan.starts
-    assert [found.live.jobs[each.job].key for each in found.standby] == [
-        str(n) for n in range(10, 18)
-    ]
+    live = view(place, *runs, *waits)
+    plan = plan_round(live, place, policy_from("fifo"), 2.0)
+    assert not plan.starts
+    assert [live.jobs[each.job].key for each in plan.standby] == [str(n) for n in range(10, 18)]
     full = site(budget_w=power_now(view(place, *runs), {}).watts + 1)
-    found, _ = plan_round(view(full, *runs, *waits), full, policy_from("fifo"), 2.0)
-    assert found is not None
-    assert not found.standby
+    assert not plan_round(view(full, *runs, *waits), full, policy_from("fifo"), 2.0).standby
 
 
 def test_a_start_is_one_command_and_can_be_undone() -> None:
@@ -242,7 +237,7 @@ def test_nodes_become_a_cluster() -> None:
 def test_what_a_comment_says_in_vain_is_told_once() -> None:
     """A field that nobody knows: the job is scheduled by its time limit, and the log says why."""
     place, told = site(), list[tuple[str, str]]()
-    place.believed.on_refusal = lambda job, why: told.append((job.key, why))
+    place.estimates.on_refusal = lambda job, why: told.append((job.key, why))
     misspelt = job("7", comment="wattloop:model=resnet-50,sequence=256")
     for _ in range(3):
         view(place, misspelt, job("8"))

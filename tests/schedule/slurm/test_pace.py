@@ -22,34 +22,34 @@ def test_while_nothing_happens_the_interval_is_as_told() -> None:
     """However many jobs wait: nobody but them would gain from another look."""
     pace = RoundInterval(1.0)
     for second in range(3):
-        pace.look(jobs(range(16), range(16, 500)), float(second))
+        pace.count_changes(jobs(range(16), range(16, 500)), float(second))
     assert pace.every_s(FULL, took_s=0.1) == 1.0
 
 
 def test_while_jobs_come_and_go_rounds_follow_each_other_sooner() -> None:
     """About as often as something changes; never more than five times as often as told."""
     pace = RoundInterval(1.0)
-    pace.look(jobs(range(16), range(16, 100)), 0.0)
-    pace.look(jobs(range(4, 20), range(20, 100)), 1.0)  # 4 ended, 4 began
+    pace.count_changes(jobs(range(16), range(16, 100)), 0.0)
+    pace.count_changes(jobs(range(4, 20), range(20, 100)), 1.0)  # 4 ended, 4 began
     assert pace.every_s(FULL, took_s=0.01) == pytest.approx(5 / 8)
-    pace.look(jobs(range(20, 36), range(36, 100)), 2.0)
+    pace.count_changes(jobs(range(20, 36), range(36, 100)), 2.0)
     assert pace.every_s(FULL, took_s=0.01) == pytest.approx(0.2)
 
 
 def test_what_happened_long_ago_is_no_reason_to_hurry() -> None:
     """A burst of submissions is over after some seconds."""
     pace = RoundInterval(1.0)
-    pace.look({}, 0.0)
-    pace.look(jobs(range(16), range(16, 100)), 1.0)
-    pace.look(jobs(range(16), range(16, 100)), 10.0)
+    pace.count_changes({}, 0.0)
+    pace.count_changes(jobs(range(16), range(16, 100)), 1.0)
+    pace.count_changes(jobs(range(16), range(16, 100)), 10.0)
     assert pace.every_s(FULL, took_s=0.01) == 1.0
 
 
 def test_rounds_that_take_long_leave_slurm_time_in_between() -> None:
     """They take a third of the time at most, unless told otherwise."""
     pace = RoundInterval(1.0)
-    pace.look(jobs(range(16), range(16, 600)), 0.0)
-    pace.look(jobs(range(16, 32), range(32, 600)), 0.5)
+    pace.count_changes(jobs(range(16), range(16, 600)), 0.0)
+    pace.count_changes(jobs(range(16, 32), range(32, 600)), 0.5)
     assert pace.every_s(FULL, took_s=0.2) == pytest.approx(0.6)
     assert pace.every_s(FULL, took_s=0.7) == 1.0
 
@@ -57,7 +57,7 @@ def test_rounds_that_take_long_leave_slurm_time_in_between() -> None:
 def test_a_job_on_idle_gpus_is_seen_soon() -> None:
     """With nothing waiting a look is cheap, and whoever submits now waits for it."""
     pace = RoundInterval(1.0)
-    pace.look(jobs(range(3), range(0)), 0.0)
+    pace.count_changes(jobs(range(3), range(0)), 0.0)
     assert pace.every_s(IDLE, took_s=0.01) == pytest.approx(0.2)
     assert pace.every_s(IDLE, took_s=0.05) == pytest.approx(0.5)
 
@@ -65,6 +65,6 @@ def test_a_job_on_idle_gpus_is_seen_soon() -> None:
 def test_an_operator_who_wants_few_rounds_gets_few() -> None:
     """A fifth of the interval is the least."""
     pace = RoundInterval(30.0)
-    pace.look(jobs(range(16), range(16, 100)), 0.0)
-    pace.look(jobs(range(16, 32), range(32, 100)), 0.5)
+    pace.count_changes(jobs(range(16), range(16, 100)), 0.0)
+    pace.count_changes(jobs(range(16, 32), range(32, 100)), 0.5)
     assert pace.every_s(FULL, took_s=0.01) == pytest.approx(6.0)

@@ -15,8 +15,8 @@ from wattloop.schedule.slurm.state import DriverState, ReleasedJob
 def test_what_was_asked_for_is_there_after_a_restart(tmp_path: Path) -> None:
     """The gate's name, jobs let through with what to undo, users' shares."""
     state = DriverState.load(tmp_path / "state.json")
-    state.hold()
-    state.opened["7"] = ReleasedJob(
+    state.lock()
+    state.released["7"] = ReleasedJob(
         key="7",
         user="ada",
         why="start",
@@ -29,12 +29,12 @@ def test_what_was_asked_for_is_there_after_a_restart(tmp_path: Path) -> None:
     state.preempting["9"] = 1.0
     state.save()
     again = DriverState.load(tmp_path / "state.json")
-    assert (again.gate_name, again.opened) == (state.gate_name, state.opened)
+    assert (again.gate_name, again.released) == (state.gate_name, state.released)
     assert (again.use_gpu_s, again.preempting) == (state.use_gpu_s, state.preempting)
     with pytest.raises(ConfigError, match="another 'wattloop slurm run'"):
-        again.hold()
-    state.let_go()
-    again.hold()
+        again.lock()
+    state.unlock()
+    again.lock()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_job_that_slurm_does_not_start_is_left_out_longer_each_time() -> None:
     """But never for ever."""
     found = BackOff()
     assert [found.add("7", 0.0) for _ in range(7)] == [30, 60, 120, 240, 480, 600, 600]
-    found.forget_all_but({"8"})
+    found.keep_only({"8"})
     assert not found.times("7")
 
 

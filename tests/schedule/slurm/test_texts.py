@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattloop.core.errors import SlurmError
-from wattloop.schedule.slurm.client import reservations_from, update_words
+from wattloop.schedule.slurm.client import reservations_from, update_command
 from wattloop.schedule.slurm.nodes import nodes_from
 from wattloop.schedule.slurm.squeue import expand_nodes, format_notes, parse_gpus, parse_notes
 
@@ -95,7 +95,7 @@ def test_any_admin_comment_can_be_noted_in(text: str) -> None:
 
 def test_no_value_begins_another_field() -> None:
     """Words go to scontrol one by one, without a shell; line breaks are refused."""
-    words = update_words("17", {"AdminComment": "x JobId=18 Priority=1"})
+    words = update_command("17", {"AdminComment": "x JobId=18 Priority=1"})
     assert words == ("scontrol", "update", "JobId=17", "AdminComment=x JobId=18 Priority=1")
     with pytest.raises(SlurmError):
-        update_words("17", {"AdminComment": "a\nJobId=18"})
+        update_command("17", {"AdminComment": "a\nJobId=18"})

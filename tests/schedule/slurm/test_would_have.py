@@ -15,13 +15,13 @@ def test_both_decisions_stand_side_by_side() -> None:
     waits = job("1", gpus=2, gpus_per_node=2)
     quick = job("2", "RUNNING", start_s=NOW_S - 1)
     old = job("3", "RUNNING", start_s=NOW_S - 30)
-    table.look(seen(place, waits, quick, old))
+    table.update(seen(place, waits, quick, old))
     assert list(table.rows) == ["1", "2"]
     live = view(place, waits)
     plan = Planner(live, Says(Start(0, 0))).ask()
     assert table.add(live, plan.starts[0])
     assert not table.add(live, plan.starts[0])
-    table.look(seen(place, job("1", "RUNNING", start_s=NOW_S + 5)))
+    table.update(seen(place, job("1", "RUNNING", start_s=NOW_S + 5)))
     row = table.rows["1"].to_dict()
     assert (row["would_s"], row["began_s"], row["nodes"], row["gpus"]) == (
         NOW_S,

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wattloop.core.errors import ConfigError, SlurmAway, SlurmError
 from wattloop.schedule.slurm.nodes import SlurmNode, nodes_from
@@ -28,14 +28,29 @@ AWAY = (
 LONGEST = 20_000
 """Longest error text kept of a program's output: one line for each of many jobs fits."""
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+FIELD = re.compile(r"(\w+)=(\S*)")
+REFUSED = re.compile(r"for job (\d+(?:_\d+)?)", re.ASCII)
 
 
-class SlurmCommands:
-    """Runs squeue, sinfo and scontrol.
+class Reservation(NamedTuple):
+    """Slurm reservation; `end_s` in seconds since 1970, `users` may name it."""
+
+    name: str
+    nodes: str
+    end_s: float
+    users: tuple[str, ...]
+    is_active: bool
+
+
+class SlurmClient:
+    """Slurm client that calls Slurm's command-line programs.
+
+    Every call raises SlurmAway when slurmctld does not answer in time, SlurmError when Slurm
+    refuses, and ConfigError when the program is not installed.
 
     Args:
         timeout_s: time without an answer after which Slurm counts as unreachable.
-        environment: variables of the commands, such as SLURM_CONF; by default those of this
+        environment: variables of the programs, such as SLURM_CONF; by default those of this
             process.
 
     Attributes:
@@ -53,38 +68,93 @@ class SlurmCommands:
         self._environment |= {"LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"}
         self._path = f"{given.get('PATH', '')}:{PATH}"
         self.calls: dict[str, int] = {}
+        self._lister = JobLister(self.output)
 
-    def json(self, *command: str) -> Mapping[str, Any]:
-        """Run a program and parse its JSON output.
+    @property
+    def total_calls(self) -> int:
+        return sum(self.calls.values())
 
-        Raises:
-            SlurmAway: no answer.
-            SlurmError: the output is not JSON.
-        """
-        text = self.text(*command)
+    # -- queries ---------------------------------------------------------------------------
+
+    def jobs(self) -> list[SlurmJob]:
+        """Return all jobs that wait or have an allocation."""
+        return self._lister.jobs()
+
+    def nodes(self) -> list[SlurmNode]:
+        command = ("sinfo", "--all", "--json")
         try:
-            data = json.loads(text)
+            data = json.loads(self.text(*command))
         except ValueError:
             raise SlurmError(
                 f"Slurm: '{' '.join(command)}' printed no JSON; 22.05 or newer is needed, with "
                 "its serializer plugin (Debian: slurm-wlm-basic-plugins)"
             ) from None
-        if not isinstance(data, Mapping):
-            raise SlurmError(f"Slurm: '{' '.join(command)}' printed no object")
-        return data
+        return nodes_from(data)
+
+    def ahead_s(self) -> float:
+        """Return the lead of slurmctld's clock over the local one; 0 when it is unknown."""
+        asked_s = time.time()
+        match = re.search(r"output at .*\((\d+)\)", self.text("sdiag"))
+        found_s = 0.0 if match is None else int(match[1]) + 0.5 - asked_s
+        return found_s if abs(found_s) > 2.0 else 0.0  # sdiag shows whole seconds
+
+    def cluster_name(self) -> str:
+        """Return the cluster name of slurm.conf; empty when it is unknown."""
+        text = self.text("scontrol", "show", "config")
+        match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
+        return "" if match is None else match[1]
+
+    def reservations(self) -> list[Reservation]:
+        return reservations_from(self.text("scontrol", "show", "reservation", "-o"))
+
+    # -- changes ---------------------------------------------------------------------------
+
+    def create_reservation(self, fields: Mapping[str, str]) -> None:
+        self.text("scontrol", "create", "reservation", *_words(fields))
+
+    def update_reservation(self, fields: Mapping[str, str]) -> None:
+        """Change a reservation; `fields` contains its name."""
+        self.text("scontrol", "update", *_words(fields))
+
+    def delete_reservation(self, name: str) -> None:
+        """Delete a reservation; waiting jobs that name it continue to wait without it."""
+        self.text("scontrol", "delete", f"ReservationName={name}")
+
+    def update_job(self, key: str, fields: Mapping[str, str]) -> None:
+        self.text(*update_command(key, fields))
+
+    def update_jobs(self, keys: Sequence[str], fields: Mapping[str, str]) -> dict[str, str]:
+        """Apply the same change to several jobs; return the error of each refused job."""
+        # With a node list, scontrol misreads several job numbers as one invalid number.
+        if "ReqNodeList" in fields and len(keys) > 1:
+            return {k: v for key in keys for k, v in self.update_jobs([key], fields).items()}
+        try:
+            self.update_job(",".join(keys), fields)
+        except SlurmAway:
+            raise
+        except SlurmError as error:
+            named = dict.fromkeys(REFUSED.findall(str(error)), str(error))
+            refused = {key: message for key, message in named.items() if key in keys}
+            return refused or dict.fromkeys(keys, str(error))
+        return {}
+
+    def requeue(self, key: str) -> None:
+        """Stop a job and put it back into the queue."""
+        self.text("scontrol", "requeue", key)
+
+    def annotate_finished_job(self, number: str, text: str) -> None:
+        """Write the AdminComment of a finished job into slurmdbd."""
+        words = ("where", f"JobID={number}", "set", f"AdminComment={text}")
+        self.text("sacctmgr", "--immediate", "modify", "job", *words)
+
+    # -- programs --------------------------------------------------------------------------
 
     def text(self, *command: str) -> str:
         """Run a program and return its output as text."""
         return self.output(*command).decode("utf-8", "replace")
 
     def output(self, *command: str) -> bytes:
-        """Run a program and return its output.
-
-        Raises:
-            SlurmAway: slurmctld does not answer, or not in time.
-            SlurmError: Slurm refuses the command.
-            ConfigError: the program is not installed.
-        """
+        """Run a program and return its output."""
         program = shutil.which(command[0], path=self._path)
         if program is None:
             raise ConfigError(f"Slurm: no program {command[0]} in PATH; is this a Slurm machine?")
@@ -109,30 +179,17 @@ class SlurmCommands:
                 ) from None
             printed.seek(0)
             output = printed.read()
-        said = done.stderr.decode("utf-8", "replace").strip()
+        message = done.stderr.decode("utf-8", "replace").strip()
         if done.returncode:
-            kind = SlurmAway if any(word in said for word in AWAY) else SlurmError
-            short = " ".join(said.split())[:LONGEST] or f"exit code {done.returncode}"
+            kind = SlurmAway if any(word in message for word in AWAY) else SlurmError
+            short = " ".join(message.split())[:LONGEST] or f"exit code {done.returncode}"
             raise kind(f"Slurm: {command[0]}: {short}")
         return output
 
 
-FIELD = re.compile(r"(\w+)=(\S*)")
-
-
-class Reservation(NamedTuple):
-    """Slurm reservation.
-
-    Attributes:
-        end_s: seconds since 1970.
-        users: users who may name it.
-    """
-
-    name: str
-    nodes: str
-    end_s: float
-    users: tuple[str, ...]
-    is_active: bool
+def update_command(key: str, fields: Mapping[str, str]) -> tuple[str, ...]:
+    """Build the command that changes a job."""
+    return ("scontrol", "update", f"JobId={key}", *_words(fields))
 
 
 def reservations_from(text: str) -> list[Reservation]:
@@ -141,102 +198,17 @@ def reservations_from(text: str) -> list[Reservation]:
     for line in text.splitlines():
         fields = dict(FIELD.findall(line))
         if "ReservationName" in fields:
+            end = fields.get("EndTime", "")
             found.append(
                 Reservation(
                     fields["ReservationName"],
                     fields.get("Nodes", ""),
-                    _time_s(fields.get("EndTime", "")),
+                    float(end) if end.isdigit() else 0.0,
                     tuple(name for name in fields.get("Users", "").split(",") if name),
                     fields.get("State") == "ACTIVE",
                 )
             )
     return found
-
-
-def _time_s(text: str) -> float:
-    return float(text) if text.isdigit() else 0.0
-
-
-REFUSED = re.compile(r"for job (\d+(?:_\d+)?)", re.ASCII)
-
-
-class SlurmClient:
-    """Slurm client that calls Slurm's command-line programs.
-
-    Args:
-        commands: runner of the programs.
-    """
-
-    def __init__(self, commands: SlurmCommands | None = None) -> None:
-        self.commands = commands or SlurmCommands()
-        self._lister = JobLister(self.commands.output)
-
-    def jobs(self) -> list[SlurmJob]:
-        """Return all jobs that wait or have an allocation."""
-        return self._lister.jobs()
-
-    def nodes(self) -> list[SlurmNode]:
-        return nodes_from(self.commands.json("sinfo", "--all", "--json"))
-
-    def ahead_s(self) -> float:
-        """Return the lead of slurmctld's clock over the local one; 0 when it is unknown."""
-        asked_s = time.time()
-        match = re.search(r"output at .*\((\d+)\)", self.commands.text("sdiag"))
-        found_s = 0.0 if match is None else int(match[1]) + 0.5 - asked_s
-        return found_s if abs(found_s) > 2.0 else 0.0  # sdiag shows whole seconds
-
-    def cluster_name(self) -> str:
-        """Return the cluster name of slurm.conf; empty when it is unknown."""
-        text = self.commands.text("scontrol", "show", "config")
-        match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
-        return "" if match is None else match[1]
-
-    def note_in_accounts(self, number: str, text: str) -> None:
-        """Write the AdminComment of a finished job into slurmdbd."""
-        words = ("where", f"JobID={number}", "set", f"AdminComment={text}")
-        self.commands.text("sacctmgr", "--immediate", "modify", "job", *words)
-
-    def reservations(self) -> list[Reservation]:
-        return reservations_from(self.commands.text("scontrol", "show", "reservation", "-o"))
-
-    def create_reservation(self, fields: Mapping[str, str]) -> None:
-        self.commands.text("scontrol", "create", "reservation", *_words(fields))
-
-    def update_reservation(self, fields: Mapping[str, str]) -> None:
-        """Change a reservation; `fields` contains its name."""
-        self.commands.text("scontrol", "update", *_words(fields))
-
-    def delete_reservation(self, name: str) -> None:
-        """Delete a reservation; waiting jobs that name it continue to wait without it."""
-        self.commands.text("scontrol", "delete", f"ReservationName={name}")
-
-    def update_job(self, command: Sequence[str]) -> None:
-        """Change a job, with a command of `update_words`."""
-        self.commands.text(*command)
-
-    def update_jobs(self, keys: Sequence[str], fields: Mapping[str, str]) -> dict[str, str]:
-        """Apply the same change to several jobs; return the error of each refused job."""
-        # With a node list, scontrol misreads several job numbers as one invalid number.
-        if "ReqNodeList" in fields and len(keys) > 1:
-            return {k: v for key in keys for k, v in self.update_jobs([key], fields).items()}
-        try:
-            self.commands.text(*update_words(",".join(keys), fields))
-        except SlurmAway:
-            raise
-        except SlurmError as error:
-            named = dict.fromkeys(REFUSED.findall(str(error)), str(error))
-            refused = {key: said for key, said in named.items() if key in keys}
-            return refused or dict.fromkeys(keys, str(error))
-        return {}
-
-    def requeue(self, key: str) -> None:
-        """Stop a job and put it back into the queue."""
-        self.commands.text("scontrol", "requeue", key)
-
-
-def update_words(key: str, fields: Mapping[str, str]) -> tuple[str, ...]:
-    """Build the command that changes a job."""
-    return ("scontrol", "update", f"JobId={key}", *_words(fields))
 
 
 def _words(fields: Mapping[str, str]) -> list[str]:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from wattloop.core.errors import RunNotFound, SlurmAway, SlurmError, StoreError
 from wattloop.core.threads import BackgroundThread
-from wattloop.schedule.slurm.client import SlurmClient, update_words
+from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.event_log import DriverLog
 from wattloop.schedule.slurm.squeue import SlurmJob, format_notes
 from wattloop.store.database import Store
@@ -61,7 +61,7 @@ class EnergyAnnotator(BackgroundThread):
         self._guard = threading.Lock()
         self.may_write = True
 
-    def look(self, jobs: Mapping[str, SlurmJob], now_s: float) -> None:
+    def update(self, jobs: Mapping[str, SlurmJob], now_s: float) -> None:
         """Queue the jobs that have finished since the last call."""
         running = {key: job for key, job in jobs.items() if job.has_machines}
         with self._guard:
@@ -102,11 +102,11 @@ class EnergyAnnotator(BackgroundThread):
         text = format_notes(job.admin_comment, notes)
         try:
             try:
-                self._client.update_job(update_words(job.key, {"AdminComment": text}))
+                self._client.update_job(job.key, {"AdminComment": text})
             except SlurmAway:
                 raise
             except SlurmError:  # the job has finished: only slurmdbd can be changed
-                self._client.note_in_accounts(job.number or job.key, text)
+                self._client.annotate_finished_job(job.number or job.key, text)
         except SlurmAway as error:
             self._log.add("warning", f"job {job.key}: energy not written: {error}")
         except SlurmError as error:

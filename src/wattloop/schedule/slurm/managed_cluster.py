@@ -17,7 +17,6 @@ from wattloop.schedule.estimates.job_rules import JobRules, SubmittedJob, load_r
 from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.policies.base import Policy
-from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.nodes import KnownNodes, SlurmNode, known_nodes
 from wattloop.schedule.slurm.squeue import SlurmJob
 from wattloop.schedule.step_function import StepFunction, StepsError, budget_steps
@@ -66,12 +65,11 @@ class JobEstimates:
     """Cache of job estimates, valid as long as the job does not change.
 
     Slurm starts a job as submitted: batch and node count are fixed. A policy may choose the GPU
-        type,
-    the power cap if it sets caps, and the GPU count of a single-node job whose comment or rule
-    allows several.
+    type, the power cap if it sets caps, and the GPU count of a single-node job whose comment or
+    rule allows several.
 
     Args:
-        describer: estimator of jobs.
+        estimator: estimator of jobs.
         cluster: machines of the jobs.
         caps: shares of TDP for jobs that name none; only for policies that set caps.
 
@@ -80,13 +78,13 @@ class JobEstimates:
     """
 
     def __init__(
-        self, describer: JobEstimator, cluster: Cluster, caps: tuple[float, ...] = (1.0,)
+        self, estimator: JobEstimator, cluster: Cluster, caps: tuple[float, ...] = (1.0,)
     ) -> None:
-        self._describer, self._cluster, self._caps = describer, cluster, caps
+        self._estimator, self._cluster, self._caps = estimator, cluster, caps
         self.on_refusal: Callable[[SlurmJob, str], None] = lambda job, why: None
         self._kept: OrderedDict[tuple[object, ...], JobEstimate] = OrderedDict()
 
-    def of(self, job: SlurmJob) -> JobEstimate:
+    def estimate(self, job: SlurmJob) -> JobEstimate:
         """Return the estimate of a waiting job."""
         key = (
             job.key, job.name, job.user, job.comment, job.gpus, job.gpu_type, job.nodes,
@@ -94,7 +92,7 @@ class JobEstimates:
         )  # fmt: skip
         found = self._kept.get(key)
         if found is None:
-            found = self._described(job)
+            found = self._estimate(job)
             if any(AGAIN in refusal for refusal in found.refusals):
                 return found
             self._kept[key] = found
@@ -106,17 +104,17 @@ class JobEstimates:
 
     def is_coming(self, job: SlurmJob) -> bool:
         """Return True while the job's model is being predicted for the first time."""
-        said = self.of(job)
+        said = self.estimate(job)
         if any(AGAIN in refusal for refusal in said.refusals):
             return True
         try:
-            return said.kind is not None and self._describer.oracle.soon(said.kind) is None
+            return said.kind is not None and self._estimator.oracle.soon(said.kind) is None
         except ConfigError:
             return False
 
-    def running(self, job: SlurmJob, gpus: int, type_index: int) -> JobKind:
+    def running_kind(self, job: SlurmJob, gpus: int, type_index: int) -> JobKind:
         """Return the kind of a running job, limited to its allocation."""
-        said = self.of(job).kind
+        said = self.estimate(job).kind
         name = self._cluster.types[type_index].name
         if said is None:
             said = JobKind(model=timed_model())
@@ -124,8 +122,8 @@ class JobEstimates:
             return said
         return replace(said, gpus=(gpus,), types=(name,), may_spread=True)
 
-    def _described(self, job: SlurmJob) -> JobEstimate:
-        found = self._describer.describe(submitted_job(job))
+    def _estimate(self, job: SlurmJob) -> JobEstimate:
+        found = self._estimator.describe(submitted_job(job))
         kind = found.kind
         if kind is None or not job.gpus:
             return replace(found, kind=None)
@@ -172,7 +170,7 @@ class ManagedCluster:
         known: nodes, and the cluster that they form.
         managed: partitions whose jobs the driver places.
         shared: other partitions with some of the nodes; their jobs are released as they are.
-        believed: estimates of jobs.
+        estimates: estimates of jobs.
         oracle: time and power of job kinds.
         budget_w: power budget of the nodes, over seconds since 1970.
     """
@@ -180,7 +178,7 @@ class ManagedCluster:
     known: KnownNodes
     managed: tuple[str, ...]
     shared: tuple[str, ...]
-    believed: JobEstimates
+    estimates: JobEstimates
     oracle: FleetOracle
     budget_w: StepFunction
 
@@ -222,19 +220,7 @@ class ClusterOptions:
     store: Any = field(default=None, repr=False)
 
 
-def query_managed_cluster(
-    client: SlurmClient, request: ClusterOptions, policy: Policy
-) -> ManagedCluster:
-    """Query Slurm's nodes and build the managed cluster.
-
-    Raises:
-        ConfigError: an option is invalid.
-        SlurmError: Slurm does not answer.
-    """
-    return managed_cluster_of(client.nodes(), request, policy)
-
-
-def managed_cluster_of(
+def build_managed_cluster(
     nodes: Sequence[SlurmNode], request: ClusterOptions, policy: Policy
 ) -> ManagedCluster:
     """Build the managed cluster from Slurm's current nodes.
@@ -242,11 +228,11 @@ def managed_cluster_of(
     Raises:
         ConfigError: an option is invalid.
     """
-    partitions = request.partitions or _only_partition([p for n in nodes for p in n.partitions])
+    partitions = request.partitions or only_partition(nodes)
     described = load_cluster(request.cluster) if request.cluster is not None else None
     known = known_nodes(nodes, partitions, described=described, count_hosts=not request.gpus_only)
     oracle = FleetOracle.of(known.cluster, _oracle_spec(request.oracle))
-    describer = JobEstimator(
+    estimator = JobEstimator(
         oracle,
         rules=load_rules(request.mapping) if request.mapping is not None else JobRules(),
         history=History(request.store) if request.store is not None else None,
@@ -257,14 +243,19 @@ def managed_cluster_of(
         known=known,
         managed=tuple(partitions),
         shared=shared_partitions(nodes, known, partitions),
-        believed=JobEstimates(describer, known.cluster, caps),
+        estimates=JobEstimates(estimator, known.cluster, caps),
         oracle=oracle,
         budget_w=_budget(request.budget, known.cluster),
     )
 
 
-def _only_partition(names: Sequence[str]) -> tuple[str, ...]:
-    found = sorted(set(names))
+def only_partition(nodes: Sequence[SlurmNode]) -> tuple[str, ...]:
+    """Return Slurm's only partition.
+
+    Raises:
+        ConfigError: it has several.
+    """
+    found = sorted({name for node in nodes for name in node.partitions})
     if len(found) != 1:
         raise ConfigError(f"Slurm has partitions {', '.join(found)}; say which with --partition")
     return (found[0],)

@@ -56,13 +56,13 @@ class SlurmNode:
     is_up: bool
 
 
-def nodes_from(data: Mapping[str, Any]) -> list[SlurmNode]:
+def nodes_from(data: Any) -> list[SlurmNode]:
     """Parse the nodes in the output of `sinfo --json`.
 
     Raises:
         SlurmError: the output has no list of nodes.
     """
-    listed = data.get("nodes")
+    listed = data.get("nodes") if isinstance(data, Mapping) else None
     if not isinstance(listed, list):
         raise SlurmError("Slurm: 'sinfo --json' gave no list of nodes")
     return [_node(each) for each in listed if isinstance(each, Mapping) and text_of(each, "name")]

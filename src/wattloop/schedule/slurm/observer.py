@@ -5,16 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattloop.schedule.policies.base import Policy
-from wattloop.schedule.slurm.client import SlurmClient, update_words
+from wattloop.schedule.slurm.client import SlurmClient, update_command
+from wattloop.schedule.slurm.driver import RoundRunner
 from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
 from wattloop.schedule.slurm.executor import planned_release, release_fields
 from wattloop.schedule.slurm.managed_cluster import DriverSettings, ManagedCluster
-from wattloop.schedule.slurm.planner import PlannedRound, PlannedStart, plan_round
-from wattloop.schedule.slurm.poller import Readings, Resite, SlurmPoller, no_readings
+from wattloop.schedule.slurm.planner import PlannedStart, RoundPlan
+from wattloop.schedule.slurm.poller import Rebuild, Snapshot
+from wattloop.schedule.slurm.power import Readings, no_readings
 from wattloop.schedule.slurm.squeue import format_notes
-from wattloop.schedule.slurm.view import SlurmView, Snapshot
+from wattloop.schedule.slurm.view import SlurmView
 
 MOST_KEPT = 5_000
+GATE_NAME = "wattloop_gate"
+"""Reservation name in the shown commands."""
 
 
 @dataclass(slots=True)
@@ -60,14 +64,14 @@ class DecisionTable:
         self.site, self._sets_caps, self._since_s = site, sets_caps, since_s
         self.rows: dict[str, PolicyDecision] = {}
 
-    def look(self, snapshot: Snapshot) -> None:
+    def update(self, snapshot: Snapshot) -> None:
         """Record jobs that wait or have started."""
         begun = [job for job in snapshot.running if job.start_s >= self._since_s]
         for job in (*snapshot.waiting, *begun):
             if job.key not in self.rows:
-                said = self.site.believed.of(job)
+                source = self.site.estimates.estimate(job).source.value
                 self.rows[job.key] = PolicyDecision(
-                    job.key, job.user, job.name, job.submit_s, said.source.value
+                    job.key, job.user, job.name, job.submit_s, source
                 )
         for job in snapshot.running:
             row = self.rows.get(job.key)
@@ -94,19 +98,8 @@ class DecisionTable:
         return True
 
 
-class SlurmObserver:
+class SlurmObserver(RoundRunner):
     """Observer that asks a policy each round and changes nothing in Slurm.
-
-    Args:
-        client: Slurm.
-        site: the managed cluster.
-        policy: the scheduling policy.
-        log: receives the policy's decisions.
-        settings: intervals and limits.
-        gate_name: reservation name in the shown commands.
-        readings: measured power of nodes, by node number.
-        resite: rebuilds the managed cluster when nodes have changed; None continues with
-            `site`.
 
     Attributes:
         table: decisions of the policy.
@@ -121,67 +114,25 @@ class SlurmObserver:
         *,
         log: DriverLog,
         settings: DriverSettings,
-        gate_name: str = "wattloop_gate",
         readings: Readings = no_readings,
-        resite: Resite | None = None,
+        rebuild: Rebuild | None = None,
     ) -> None:
-        self.client, self.policy = client, policy
-        self.log, self.settings = log, settings
-        self._gate_name = gate_name
-        site.believed.on_refusal = log.add_refusal
-        self._looking = SlurmPoller(client, site, readings, settings.nodes_every_s, resite)
+        super().__init__(
+            client, site, policy, log=log, settings=settings, readings=readings, rebuild=rebuild
+        )
         self.table = DecisionTable(site, sets_caps=policy.sets_caps, since_s=time.time())
         self.commands: list[tuple[str, ...]] = []
-        self.faults = 0
-        self.snapshot = Snapshot()
 
-    @property
-    def site(self) -> ManagedCluster:
-        return self._looking.site
+    def _poll(self) -> Snapshot:
+        site = self.poller.nodes()
+        if site is not None:
+            self.poller.site = self.table.site = site
+        return self.poller.jobs("", {})
 
-    def begin(self) -> None:
-        """Do nothing: an observer needs no setup."""
+    def _reconcile(self, now_s: float) -> None:
+        self.table.update(self.snapshot)
 
-    def step_back(self) -> None:
-        """Do nothing: an observer has changed nothing."""
-
-    def round(self) -> RoundReport:
-        """Poll Slurm and ask the policy.
-
-        Raises:
-            SlurmError: Slurm does not answer.
-        """
-        report, calls = RoundReport(), sum(self.client.commands.calls.values())
-        begun_s = time.perf_counter()
-        found_site = self._looking.nodes()
-        if found_site is not None:
-            self._looking.site = self.table.site = found_site
-        self.snapshot = snapshot = self._looking.jobs("", {})
-        report.at_s = now_s = time.time()
-        report.read_s = time.perf_counter() - begun_s
-        begun_s = time.perf_counter()
-        self.table.look(snapshot)
-        live = self._looking.view(
-            snapshot, opened={}, use_gpu_s={}, set_aside={}, now_s=now_s, report=report
-        )
-        report.view_s = time.perf_counter() - begun_s
-        begun_s = time.perf_counter()
-        found, fault = plan_round(live, self.site, self.policy, None)
-        report.policy_s = time.perf_counter() - begun_s
-        report.calls = sum(self.client.commands.calls.values()) - calls
-        if found is None:
-            self.faults += 1
-            report.fault = fault
-            self.log.add("fault", f"policy {self.policy.name}: {fault}")
-            return report
-        self.faults = 0
-        report.wake_s, report.refusals = found.plan.wake_s, found.plan.refusals
-        report.short_of_power = found.plan.short_of_power
-        self._note(found, report)
-        return report
-
-    def _note(self, found: PlannedRound, report: RoundReport) -> None:
-        live, plan = found.live, found.plan
+    def _execute(self, plan: RoundPlan, live: SlurmView, report: RoundReport) -> None:
         self.commands = []
         for number in plan.preempts:
             job = live.jobs[number]
@@ -190,20 +141,20 @@ class SlurmObserver:
             self.log.add("would-preempt", job=job.key, user=job.user)
         for start in plan.starts:
             job = live.jobs[start.job]
-            wanted = planned_release(
+            release = planned_release(
                 live, self.site, start, "start", before=None, sets_caps=self.policy.sets_caps
             )
             report.starts.append(job.key)
-            fields = release_fields(wanted, job, self._gate_name, None)
-            self.commands.append(update_words(job.key, fields))
+            fields = release_fields(release, job, GATE_NAME, None)
+            self.commands.append(update_command(job.key, fields))
             if self.table.add(live, start):
-                nodes = ",".join(wanted.nodes)
+                nodes = ",".join(release.nodes)
                 self.log.add(
-                    "would-start", job=job.key, user=job.user, nodes=nodes, gpus=wanted.gpus
+                    "would-start", job=job.key, user=job.user, nodes=nodes, gpus=release.gpus
                 )
         for number, option in plan.recaps:
             job = live.jobs[number]
             cap_w = round(float(live.view.queue.options(number).cap_w[option]), 1)
             report.recaps.append(job.key)
             text = format_notes(job.admin_comment, {"cap_w": cap_w})
-            self.commands.append(update_words(job.key, {"AdminComment": text}))
+            self.commands.append(update_command(job.key, {"AdminComment": text}))

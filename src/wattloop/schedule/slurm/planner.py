@@ -33,6 +33,7 @@ class RoundPlan:
 
     Attributes:
         starts, preempts, recaps: in order; job numbers are those of the live view.
+        standby: starts on GPUs that may become free before the next round.
         wake_s: latest time of the next call of the policy.
         refusals: actions that cannot be executed, and why.
         short_of_power: starts that were postponed to stay within the budget.
@@ -41,6 +42,7 @@ class RoundPlan:
     starts: list[PlannedStart] = field(default_factory=list)
     preempts: list[int] = field(default_factory=list)
     recaps: list[Recap] = field(default_factory=list)
+    standby: list[PlannedStart] = field(default_factory=list)
     wake_s: float = math.inf
     refusals: list[str] = field(default_factory=list)
     short_of_power: int = 0
@@ -50,8 +52,7 @@ class Planner:
     """Planner that applies actions to a live view, so that the policy sees their effect.
 
     The budget holds for every policy: a start that may exceed it is postponed. If that job could
-        run
-    on an idle cluster, the starts after it are postponed as well, or it would wait for ever.
+    run on an idle cluster, the starts after it are postponed as well, or it would wait for ever.
 
     Args:
         live: the view; it is changed.
@@ -103,8 +104,7 @@ class Planner:
             why = "is not an action"
         if why:
             if why != PUT_OFF:
-                said = f"{action!r:.200}"
-                self.plan.refusals.append(f"{self._policy.name}: {said}: {why}")
+                self.plan.refusals.append(f"{self._policy.name}: {action!r:.200}: {why}")
             return False
         return True
 
@@ -253,37 +253,26 @@ def standby_starts(live: SlurmView, policy: Policy, ending: Collection[int]) -> 
     return planner.ask(ASKED).starts[:MOST_STANDBY]
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRound:
-    """Plan of a round with its standby starts."""
-
-    live: SlurmView
-    plan: RoundPlan
-    standby: list[PlannedStart]
-
-
 def plan_round(
     live: SlurmView, site: ManagedCluster, policy: Policy, within_s: float | None
-) -> tuple[PlannedRound | None, str]:
-    """Plan a round; return the plan, or the policy's error.
+) -> RoundPlan:
+    """Plan a round.
 
     Args:
         live: the view; it is consumed.
         site: the managed cluster.
         policy: the scheduling policy.
         within_s: plan standby starts for jobs that may end within this time; None for none.
+
+    Raises:
+        Exception: whatever the policy raises.
     """
-    try:
-        plan = Planner(live, policy).ask()
-        standby: list[PlannedStart] = []
-        if within_s is not None and not plan.preempts and not plan.short_of_power:
-            guessed = {
-                number
-                for number in live.view.running
-                if site.believed.of(live.jobs[number]).source is EstimateSource.TIME_LIMIT
-            }
-            ending = may_end_soon(live, guessed, within_s)
-            standby = standby_starts(live, policy, ending)
-    except Exception as error:  # noqa: BLE001 - an error of a policy must not stop the driver
-        return None, f"{type(error).__name__}: {error}"
-    return PlannedRound(live, plan, standby), ""
+    plan = Planner(live, policy).ask()
+    if within_s is not None and not plan.preempts and not plan.short_of_power:
+        guessed = {
+            number
+            for number in live.view.running
+            if site.estimates.estimate(live.jobs[number]).source is EstimateSource.TIME_LIMIT
+        }
+        plan.standby = standby_starts(live, policy, may_end_soon(live, guessed, within_s))
+    return plan

@@ -1,28 +1,43 @@
-"""Poller of Slurm: jobs in each round, nodes at intervals, and the view for the policy."""
+"""Poller of Slurm: jobs in each round, classified by their role, and nodes at intervals."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.slurm.client import SlurmClient
-from wattloop.schedule.slurm.event_log import RoundReport
 from wattloop.schedule.slurm.managed_cluster import ManagedCluster
-from wattloop.schedule.slurm.nodes import KnownNodes, SlurmNode
-from wattloop.schedule.slurm.power import NodePower, power_now
+from wattloop.schedule.slurm.nodes import SlurmNode
+from wattloop.schedule.slurm.squeue import SlurmJob
 from wattloop.schedule.slurm.state import ReleasedJob
-from wattloop.schedule.slurm.view import SlurmView, Snapshot, build_view, classify_jobs
 
-Readings = Callable[[KnownNodes], Mapping[int, NodePower]]
-"""Function that returns the measured power of nodes, by node number."""
-Resite = Callable[[Sequence[SlurmNode]], ManagedCluster]
+Rebuild = Callable[[Sequence[SlurmNode]], ManagedCluster]
 """Function that rebuilds the managed cluster from the current nodes."""
 Shape = tuple[str, str, int, tuple[str, ...]]
 
 
-def no_readings(known: KnownNodes) -> Mapping[int, NodePower]:
-    """Return no readings, for clusters without measured power."""
-    del known
-    return {}
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Jobs at one moment, by their role for the driver.
+
+    Attributes:
+        waiting: jobs that the policy places, including those on standby.
+        coming: released to free GPUs, and not running yet.
+        running: on GPUs of managed nodes, managed or not.
+        ending: completing on managed nodes.
+        passing: waiting jobs that the reservation blocks and that the driver does not place.
+        unreleased: waiting jobs that name the reservation although the driver did not release
+            them.
+        by_key: all jobs.
+    """
+
+    waiting: list[SlurmJob] = field(default_factory=list)
+    coming: list[SlurmJob] = field(default_factory=list)
+    running: list[SlurmJob] = field(default_factory=list)
+    ending: list[SlurmJob] = field(default_factory=list)
+    passing: list[SlurmJob] = field(default_factory=list)
+    unreleased: list[SlurmJob] = field(default_factory=list)
+    by_key: dict[str, SlurmJob] = field(default_factory=dict)
 
 
 class SlurmPoller:
@@ -31,12 +46,11 @@ class SlurmPoller:
     Args:
         client: Slurm.
         site: the managed cluster.
-        readings: measured power of nodes, by node number.
         nodes_every_s: interval between queries of the nodes.
-        resite: called when the nodes have changed; None continues with the first ones.
+        rebuild: called when the nodes have changed; None continues with the first ones.
 
     Attributes:
-        site: the managed cluster.
+        site: the managed cluster; the caller sets it after a change of nodes.
         fault: why changed nodes could not be added; empty without a problem.
     """
 
@@ -44,22 +58,24 @@ class SlurmPoller:
         self,
         client: SlurmClient,
         site: ManagedCluster,
-        readings: Readings,
         nodes_every_s: float,
-        resite: Resite | None = None,
+        rebuild: Rebuild | None = None,
     ) -> None:
         self.site = site
         self.fault = ""
-        self._client, self._readings, self._resite = client, readings, resite
+        self._client, self._rebuild = client, rebuild
         self._nodes_every_s = nodes_every_s
         self._nodes_at_s = float("-inf")
         self._shapes: frozenset[Shape] | None = None
         self._is_up: dict[str, bool] = {}
 
+    @property
+    def is_up(self) -> list[bool]:
+        """Return the state of every managed node."""
+        return [self._is_up.get(name, False) for name in self.site.known.names]
+
     def nodes(self) -> ManagedCluster | None:
         """Query the nodes if it is time; return the managed cluster if it has changed.
-
-        The caller makes the change effective by setting `site`.
 
         Raises:
             SlurmError: Slurm does not answer.
@@ -71,54 +87,63 @@ class SlurmPoller:
         self._is_up = {node.name: node.is_up for node in nodes}
         shapes = frozenset((node.name, node.gpu_type, node.gpus, node.partitions) for node in nodes)
         before, self._shapes = self._shapes, shapes
-        if before in (None, shapes) or self._resite is None:
+        if before in (None, shapes) or self._rebuild is None:
             return None
         try:
-            found = self._resite(nodes)
+            found = self._rebuild(nodes)
         except ConfigError as error:
             self.fault = f"nodes have changed, and are not taken in: {error}"
             return None
-        found.believed.on_refusal = self.site.believed.on_refusal
+        found.estimates.on_refusal = self.site.estimates.on_refusal
         is_same = found.known == self.site.known and found.shared == self.site.shared
         return None if is_same else found
 
-    def ask_again(self) -> None:
-        """Query the nodes again in the next round, after a change could not be applied."""
+    def query_nodes_again(self) -> None:
+        """Query the nodes in the next round, after a change could not be applied."""
         self._shapes, self._nodes_at_s = frozenset(), float("-inf")
 
-    def jobs(self, gate_name: str, opened: Mapping[str, ReleasedJob]) -> Snapshot:
+    def jobs(self, gate_name: str, released: Mapping[str, ReleasedJob]) -> Snapshot:
         """Query the jobs.
 
         Raises:
             SlurmError: Slurm does not answer.
         """
-        jobs = self._client.jobs()
-        return classify_jobs(jobs, self.site, gate_name=gate_name, opened=opened)
+        return classify_jobs(self._client.jobs(), self.site, gate_name, released)
 
-    def view(
-        self,
-        snapshot: Snapshot,
-        *,
-        opened: Mapping[str, ReleasedJob],
-        use_gpu_s: Mapping[str, float],
-        set_aside: Mapping[str, float],
-        now_s: float,
-        report: RoundReport,
-    ) -> SlurmView:
-        """Build the view for the policy and enter its figures into the report."""
-        live = build_view(
-            snapshot,
-            self.site,
-            is_up=[self._is_up.get(name, False) for name in self.site.known.names],
-            opened=opened,
-            use_gpu_s=use_gpu_s,
-            now_s=now_s,
-            set_aside=set_aside,
-        )
-        power = power_now(live, self._readings(self.site.known))
-        report.power_w, report.measured_nodes = power.watts, power.measured_nodes
-        report.budget_w = self.site.budget_w.at(now_s)
-        live.view.power_w = power.under(report.budget_w)
-        report.waiting, report.running = len(live.view.queue), len(snapshot.running)
-        report.coming, report.free_gpus = len(snapshot.coming), live.view.free.total
-        return live
+
+def classify_jobs(
+    jobs: Sequence[SlurmJob],
+    site: ManagedCluster,
+    gate_name: str,
+    released: Mapping[str, ReleasedJob],
+) -> Snapshot:
+    """Sort jobs by role; `gate_name` is the driver's reservation, empty without one."""
+    found, known = Snapshot(), site.known
+    for job in jobs:
+        found.by_key[job.key] = job
+        if job.has_machines:
+            if any(gpus and name in known.numbers for name, gpus in job.placed):
+                (found.ending if job.state == "COMPLETING" else found.running).append(job)
+        elif job.is_pending:
+            _classify_pending(found, job, site, gate_name, released.get(job.key))
+    return found
+
+
+def _classify_pending(
+    found: Snapshot, job: SlurmJob, site: ManagedCluster, gate_name: str, was: ReleasedJob | None
+) -> None:
+    partitions = job.partition.split(",")
+    names_gate = bool(gate_name) and job.reservation == gate_name
+    if names_gate and was is None:
+        found.unreleased.append(job)
+        return
+    if job.reservation and not names_gate:
+        return  # it runs on nodes that are not managed
+    is_ours = all(name in site.managed for name in partitions) and job.gpus > 0
+    if is_ours and was is not None and was.why == "start" and names_gate:
+        found.coming.append(job)
+    elif is_ours:
+        if job.is_eligible:
+            found.waiting.append(job)
+    elif any(name in site.managed or name in site.shared for name in partitions) and not names_gate:
+        found.passing.append(job)

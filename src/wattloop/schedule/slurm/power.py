@@ -4,7 +4,7 @@ import json
 import math
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -32,6 +32,16 @@ class NodePower(NamedTuple):
 
     watts: float
     at_s: float
+
+
+Readings = Callable[[KnownNodes], Mapping[int, NodePower]]
+"""Function that returns the measured power of nodes, by node number."""
+
+
+def no_readings(known: KnownNodes) -> Mapping[int, NodePower]:
+    """Return no readings, for clusters without measured power."""
+    del known
+    return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,31 +4,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from wattloop.schedule.slurm.event_log import DriverLog
-from wattloop.schedule.slurm.executor import BackOff, PlanExecutor
+from wattloop.schedule.slurm.executor import BackOff, JobControl
 from wattloop.schedule.slurm.managed_cluster import ManagedCluster
+from wattloop.schedule.slurm.poller import Snapshot
 from wattloop.schedule.slurm.squeue import SlurmJob
 from wattloop.schedule.slurm.state import DriverState
-from wattloop.schedule.slurm.view import Snapshot
-
-
-class UsageLedger:
-    """Ledger of the GPU seconds of each user's finished jobs."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, SlurmJob] = {}
-
-    def look(
-        self, running: Iterable[SlurmJob], use_gpu_s: dict[str, float], now_s: float
-    ) -> list[SlurmJob]:
-        """Add jobs finished since the last call to `use_gpu_s`; return the new jobs."""
-        now = {job.key: job for job in running}
-        for key, was in self._seen.items():
-            if key not in now or now[key].start_s != was.start_s:
-                gpu_s = sum(gpus for _, gpus in was.placed) * max(now_s - was.start_s, 0.0)
-                use_gpu_s[was.user] = use_gpu_s.get(was.user, 0.0) + gpu_s
-        new = [job for key, job in now.items() if key not in self._seen]
-        self._seen = now
-        return new
 
 
 class Reconciler:
@@ -37,7 +17,7 @@ class Reconciler:
     Args:
         state: state file of the driver.
         log: receives warnings.
-        carrying_out: executor that restores jobs.
+        control: restores jobs.
         backoff: jobs that Slurm does not start.
         patience_s: most time that a released job may wait.
     """
@@ -46,15 +26,17 @@ class Reconciler:
         self,
         state: DriverState,
         log: DriverLog,
-        carrying_out: PlanExecutor,
+        control: JobControl,
         backoff: BackOff,
         patience_s: float,
     ) -> None:
-        self._state, self._log, self._carrying_out = state, log, carrying_out
+        self._state, self._log, self._control = state, log, control
         self._backoff, self._patience_s = backoff, patience_s
-        self._uses = UsageLedger()
+        self._running: dict[str, SlurmJob] = {}
 
-    def look(self, snapshot: Snapshot, site: ManagedCluster, gated_s: float, now_s: float) -> None:
+    def reconcile(
+        self, snapshot: Snapshot, site: ManagedCluster, gated_s: float, now_s: float
+    ) -> None:
         """Reconcile once; remove restored jobs and jobs released by others from the snapshot.
 
         Args:
@@ -63,38 +45,45 @@ class Reconciler:
             gated_s: time since which the reservation keeps Slurm from starting jobs by itself.
             now_s: seconds since 1970.
         """
-        self._opened(snapshot, now_s)
-        if snapshot.strangers:
-            for job in snapshot.strangers:
-                said = f"job {job.key} of {job.user}: names the reservation without a release"
-                self._log.add("refused", said, job=job.key)
-            self._carrying_out.close([job.key for job in snapshot.strangers], snapshot.by_key)
-            snapshot.strangers.clear()
-        for job in self._uses.look(snapshot.running, self._state.use_gpu_s, now_s):
-            is_ours = job.partition in site.managed and job.key not in self._state.opened
+        self._check_released(snapshot, now_s)
+        if snapshot.unreleased:
+            for job in snapshot.unreleased:
+                message = f"job {job.key} of {job.user}: names the reservation without a release"
+                self._log.add("refused", message, job=job.key)
+            self._control.restore([job.key for job in snapshot.unreleased], snapshot.by_key)
+            snapshot.unreleased.clear()
+        for job in self._count_usage(snapshot.running, now_s):
+            is_ours = job.partition in site.managed and job.key not in self._state.released
             if is_ours and job.start_s > gated_s + 1:
-                said = f"job {job.key}: started without a release"
-                self._log.add("warning", said, job=job.key, user=job.user)
-        waiting = {job.key for job in snapshot.waiting}
-        self._backoff.forget_all_but(snapshot.by_key.keys() & waiting)
+                message = f"job {job.key}: started without a release"
+                self._log.add("warning", message, job=job.key, user=job.user)
+        self._backoff.keep_only({job.key for job in snapshot.waiting})
 
-    def _opened(self, snapshot: Snapshot, now_s: float) -> None:
-        jobs, opened = snapshot.by_key, self._state.opened
-        for key, each in list(opened.items()):
-            job = jobs.get(key)
+    def _check_released(self, snapshot: Snapshot, now_s: float) -> None:
+        released = self._state.released
+        for key, each in list(released.items()):
+            job = snapshot.by_key.get(key)
             if job is None:
-                del opened[key]
+                del released[key]
             elif job.has_machines:
-                opened[key] = replace(each, why="ran")
+                released[key] = replace(each, why="ran")
             elif each.why == "ran" and key not in self._state.preempting:
                 self._log.add("warning", f"job {key}: is back in the queue", job=key)
-                self._carrying_out.close([key], jobs)
+                self._control.restore([key], snapshot.by_key)
             elif each.why == "start" and now_s - each.at_s > self._patience_s:
-                self._take_back(job, snapshot, now_s)
+                wait_s = self._backoff.add(key, now_s)
+                why = f"Slurm does not start it ({job.reason}); left out for {wait_s:g} s"
+                self._log.add("refused", f"job {key}: {why}", job=key)
+                self._control.restore([key], snapshot.by_key)
+                snapshot.coming[:] = [other for other in snapshot.coming if other.key != key]
 
-    def _take_back(self, job: SlurmJob, snapshot: Snapshot, now_s: float) -> None:
-        wait_s = self._backoff.add(job.key, now_s)
-        said = f"job {job.key}: Slurm does not start it ({job.reason}); left out for {wait_s:g} s"
-        self._log.add("refused", said, job=job.key)
-        self._carrying_out.close([job.key], {job.key: job})
-        snapshot.coming[:] = [each for each in snapshot.coming if each.key != job.key]
+    def _count_usage(self, running: Iterable[SlurmJob], now_s: float) -> list[SlurmJob]:
+        """Add the GPU seconds of finished jobs to their users' usage; return the new jobs."""
+        now, usage_s = {job.key: job for job in running}, self._state.use_gpu_s
+        for key, was in self._running.items():
+            if key not in now or now[key].start_s != was.start_s:
+                gpu_s = sum(gpus for _, gpus in was.placed) * max(now_s - was.start_s, 0.0)
+                usage_s[was.user] = usage_s.get(was.user, 0.0) + gpu_s
+        new = [job for key, job in now.items() if key not in self._running]
+        self._running = now
+        return new

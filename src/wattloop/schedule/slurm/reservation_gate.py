@@ -6,7 +6,7 @@ If the driver crashes, the reservation expires after `lease_s`, Slurm clears it 
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from wattloop.core.errors import SlurmAway, SlurmError
 from wattloop.schedule.slurm.client import SlurmClient
@@ -26,32 +26,21 @@ class ReservationGate:
         nodes: node list in Slurm's notation.
         owner: user who may always name it: the user who runs the driver.
         lease_s: time after which it expires unless extended.
-        now_s: monotonic clock.
     """
 
     def __init__(
-        self,
-        client: SlurmClient,
-        name: str,
-        nodes: str,
-        owner: str,
-        lease_s: float,
-        now_s: Callable[[], float],
+        self, client: SlurmClient, name: str, nodes: str, owner: str, lease_s: float
     ) -> None:
         self._client, self.name, self.nodes = client, name, nodes
-        self._owner, self.lease_s, self._now_s = owner, lease_s, now_s
+        self._owner, self.lease_s = owner, lease_s
         self.ahead_s = 0.0
         """Lead of slurmctld's clock: scontrol evaluates `now` on the local machine."""
+        self.users: frozenset[str] = frozenset()
+        """Users whose jobs may start."""
         self.unknown_users: frozenset[str] = frozenset()
-        self._users: frozenset[str] = frozenset()
         self._extended_s = float("-inf")
 
-    @property
-    def is_open_for(self) -> frozenset[str]:
-        """Return the users whose jobs may start."""
-        return self._users
-
-    def keep(self, users: Iterable[str]) -> bool:
+    def extend(self, users: Iterable[str]) -> bool:
         """Extend the lease when a third of it is over, or admit further users.
 
         Only users with a released job are admitted. Other users cannot start jobs by naming the
@@ -62,12 +51,13 @@ class ReservationGate:
                 release.
         """
         wanted = frozenset({*users, self._owner}) - self.unknown_users
-        now_s = self._now_s()
-        fresh = now_s - self._extended_s < self.lease_s / 3
-        if fresh and wanted <= self._users:
+        now_s = time.monotonic()
+        if now_s - self._extended_s < self.lease_s / 3 and wanted <= self.users:
             return False
-        made = self._extend(self._fields(wanted))
-        self._users, self._extended_s = wanted, now_s
+        fields = self._fields(wanted)
+        is_known = self._extended_s != float("-inf")
+        made = not (is_known and self._try_update(fields)) and self._make(fields)
+        self.users, self._extended_s = wanted, now_s
         return made
 
     def move(self, nodes: str) -> None:
@@ -85,14 +75,18 @@ class ReservationGate:
 
     def remove(self) -> None:
         """Delete the reservation, so that Slurm schedules by itself. Running jobs continue."""
-        self._users, self._extended_s = frozenset(), float("-inf")
+        self.users, self._extended_s = frozenset(), float("-inf")
         try:
             self._client.delete_reservation(self.name)
         except SlurmAway:
             raise
         except SlurmError:
             if any(each.name == self.name for each in self._client.reservations()):
-                self._end()
+                fields = {"ReservationName": self.name}
+                if not self._try_update({**fields, "EndTime": _later(self.ahead_s)}):
+                    # It started in this second, and cannot end in the same second.
+                    later = {**fields, "EndTime": _later(self.ahead_s + 2)}
+                    self._client.update_reservation(later)
 
     def others(self) -> list[str]:
         """Return valid reservations of other drivers on any of these nodes."""
@@ -115,26 +109,15 @@ class ReservationGate:
             "Users": ",".join(sorted(users)),
         }
 
-    def _extend(self, fields: dict[str, str]) -> bool:
-        """Extend the reservation; return True if it had to be created."""
+    def _try_update(self, fields: dict[str, str]) -> bool:
+        """Change the reservation; False when Slurm refuses."""
         try:
-            if self._extended_s == float("-inf"):
-                raise SlurmError("perhaps not there")
             self._client.update_reservation(fields)
         except SlurmAway:
             raise
         except SlurmError:
-            return self._make(fields)
-        return False
-
-    def _end(self) -> None:
-        fields = {"ReservationName": self.name, "EndTime": _later(self.ahead_s)}
-        try:
-            self._client.update_reservation(fields)
-        except SlurmAway:
-            raise
-        except SlurmError:  # it started in this second, and cannot end in the same second
-            self._client.update_reservation({**fields, "EndTime": _later(self.ahead_s + 2)})
+            return False
+        return True
 
     def _make(self, fields: dict[str, str]) -> bool:
         """Create the reservation; return True if it had disappeared."""
@@ -143,26 +126,13 @@ class ReservationGate:
         if not listed:
             begin = {"StartTime": _later(self.ahead_s), "Nodes": self.nodes, "Flags": FLAGS}
             self._client.create_reservation({**fields, **begin, "Users": self._owner})
-        try:
-            self._client.update_reservation(fields)
-        except SlurmAway:
-            raise
-        except SlurmError:
+        if not self._try_update(fields):
+            # Slurm refuses a whole list if it does not know one user of it.
             self._client.update_reservation(self._fields([self._owner]))
-            for name in fields["Users"].split(","):
-                self._let_in(name)
+            for name in set(fields["Users"].split(",")) - {self._owner}:
+                if not self._try_update({"ReservationName": self.name, "Users+": name}):
+                    self.unknown_users |= {name}
         return not (listed and listed[0].is_active)
-
-    def _let_in(self, name: str) -> None:
-        """Admit one user: Slurm refuses a whole list if it does not know one user of it."""
-        if name == self._owner:
-            return
-        try:
-            self._client.update_reservation({"ReservationName": self.name, "Users+": name})
-        except SlurmAway:
-            raise
-        except SlurmError:
-            self.unknown_users |= {name}
 
 
 def _later(seconds: float) -> str:

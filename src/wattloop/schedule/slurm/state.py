@@ -6,9 +6,11 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import TypeAdapter
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import state_folder
@@ -42,41 +44,9 @@ class ReleasedJob:
     at_s: float = 0.0
     undo: Mapping[str, str] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "key": self.key,
-            "user": self.user,
-            "why": self.why,
-            "nodes": self.nodes,
-            "gpus": self.gpus,
-            "cap_w": self.cap_w,
-            "at_s": self.at_s,
-            "undo": dict(self.undo),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "ReleasedJob":
-        """Build a record from the result of `to_dict`.
-
-        Raises:
-            KeyError, TypeError, ValueError: the data has another form.
-        """
-        why = str(data["why"])
-        if why not in ("start", "standby", "pass", "ran"):
-            raise ValueError(f"{why!r} is not a reason to release a job")
-        return cls(
-            key=str(data["key"]),
-            user=str(data["user"]),
-            why=why,  # type: ignore[arg-type]  # compared just above
-            nodes=tuple(map(str, data["nodes"])),
-            gpus=int(data["gpus"]),
-            cap_w=None if data["cap_w"] is None else float(data["cap_w"]),
-            at_s=float(data["at_s"]),
-            undo={str(name): str(value) for name, value in dict(data["undo"]).items()},
-        )
-
 
 VERSION = 1
+_RELEASED = TypeAdapter(list[ReleasedJob])
 
 
 def default_state_path() -> Path:
@@ -94,7 +64,7 @@ class DriverState:
 
     Attributes:
         gate_name: name of this driver's reservation, the same after a restart.
-        opened: released jobs, by key. Written before Slurm is called.
+        released: released jobs, by key. Written before Slurm is called.
         use_gpu_s: GPU seconds of each user's finished jobs.
         preempting: preempted jobs whose start delay has not been cleared yet.
     """
@@ -102,7 +72,7 @@ class DriverState:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.gate_name = f"{PREFIX}{secrets.token_hex(4)}"
-        self.opened: dict[str, ReleasedJob] = {}
+        self.released: dict[str, ReleasedJob] = {}
         self.use_gpu_s: dict[str, float] = {}
         self.preempting: dict[str, float] = {}
         self._lock: int | None = None
@@ -129,7 +99,7 @@ class DriverState:
             ) from None
         return state
 
-    def hold(self) -> None:
+    def lock(self) -> None:
         """Lock the file against other drivers until the process ends.
 
         Raises:
@@ -152,7 +122,7 @@ class DriverState:
             ) from None
         self._lock = lock
 
-    def let_go(self) -> None:
+    def unlock(self) -> None:
         """Unlock the file."""
         if self._lock is not None:
             os.close(self._lock)
@@ -175,7 +145,7 @@ class DriverState:
         return {
             "version": VERSION,
             "gate_name": self.gate_name,
-            "opened": [each.to_dict() for each in self.opened.values()],
+            "opened": [asdict(each) for each in self.released.values()],
             "preempting": self.preempting,
             "use_gpu_s": self.use_gpu_s,
         }
@@ -187,8 +157,7 @@ class DriverState:
         if not name.startswith(PREFIX):
             raise ValueError(f"gate_name {name!r}")
         self.gate_name = name
-        opened = [ReleasedJob.from_dict(each) for each in data["opened"]]
-        self.opened = {each.key: each for each in opened}
+        self.released = {each.key: each for each in _RELEASED.validate_python(data["opened"])}
         self.preempting = {str(k): float(v) for k, v in data["preempting"].items()}
         self.use_gpu_s = {str(k): float(v) for k, v in data["use_gpu_s"].items()}
 

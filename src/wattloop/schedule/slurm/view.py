@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -18,83 +18,138 @@ from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.queue import JobQueue
 from wattloop.schedule.slurm.managed_cluster import ManagedCluster
 from wattloop.schedule.slurm.nodes import KnownNodes
+from wattloop.schedule.slurm.poller import Snapshot
 from wattloop.schedule.slurm.squeue import SlurmJob, parse_notes
 from wattloop.schedule.slurm.state import ReleasedJob
 from wattloop.schedule.view import ClusterView, PreemptionLoss, RunningJob, UserUsage
 
+ROUND_S = 2.0
+"""Time before a decrease of the budget at which the driver acts, because rounds take time."""
+NEVER = 1_000_000
+"""Preemption count of a job that may not be preempted: more than any policy allows."""
+NO_BACKOFF: Mapping[str, float] = MappingProxyType({})
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Jobs at one moment, by their role for the driver.
+
+@dataclass(slots=True)
+class SlurmView:
+    """View of Slurm with the job numbers and machines behind it.
 
     Attributes:
-        waiting: jobs that the policy places, including those on standby.
-        coming: released to free GPUs, and not running yet.
-        running: on GPUs of managed nodes, managed or not.
-        ending: completing on managed nodes.
-        passing: waiting jobs that the reservation blocks and that the driver does not place.
-        strangers: waiting jobs that name the reservation although the driver did not release them.
-        by_key: all jobs.
+        view: view for the policy. Job numbers are valid for this round only.
+        jobs: Slurm jobs, by number.
+        machines: allocations; changed while a round is planned.
+        coming: numbers of released jobs that have not started.
+        untouchable: numbers of running jobs that are not managed, cannot be requeued, or have
+            not started.
     """
 
-    waiting: list[SlurmJob] = field(default_factory=list)
-    coming: list[SlurmJob] = field(default_factory=list)
-    running: list[SlurmJob] = field(default_factory=list)
-    ending: list[SlurmJob] = field(default_factory=list)
-    passing: list[SlurmJob] = field(default_factory=list)
-    strangers: list[SlurmJob] = field(default_factory=list)
-    by_key: dict[str, SlurmJob] = field(default_factory=dict)
+    view: ClusterView
+    jobs: list[SlurmJob]
+    machines: Machines
+    coming: frozenset[int]
+    untouchable: frozenset[int]
 
 
-def classify_jobs(
-    jobs: Sequence[SlurmJob],
+def build_view(
+    snapshot: Snapshot,
     site: ManagedCluster,
     *,
-    gate_name: str,
-    opened: Mapping[str, ReleasedJob],
-) -> Snapshot:
-    """Classify the jobs.
+    is_up: Sequence[bool],
+    released: Mapping[str, ReleasedJob],
+    use_gpu_s: Mapping[str, float],
+    now_s: float,
+    set_aside: Mapping[str, float] = NO_BACKOFF,
+) -> SlurmView:
+    """Build the view of one moment.
 
     Args:
-        jobs: all of Slurm's jobs.
+        snapshot: the jobs.
         site: the managed cluster.
-        gate_name: name of the driver's reservation; empty without one.
-        opened: released jobs.
+        is_up: state of every node.
+        released: released jobs.
+        use_gpu_s: GPU seconds of each user's finished jobs.
+        now_s: seconds since 1970.
+        set_aside: job -> end of its back-off, after Slurm did not start it.
     """
-    found, known = Snapshot(), site.known
-    for job in jobs:
-        found.by_key[job.key] = job
-        if job.has_machines:
-            if any(gpus and name in known.numbers for name, gpus in job.placed):
-                (found.ending if job.state == "COMPLETING" else found.running).append(job)
-        elif job.is_pending:
-            _sort_pending(found, job, site, gate_name, opened)
-    return found
-
-
-def _sort_pending(
-    found: Snapshot,
-    job: SlurmJob,
-    site: ManagedCluster,
-    gate_name: str,
-    opened: Mapping[str, ReleasedJob],
-) -> None:
-    partitions = job.partition.split(",")
-    names_gate = bool(gate_name) and job.reservation == gate_name
-    was = opened.get(job.key)
-    if names_gate and was is None:
-        found.strangers.append(job)
-        return
-    if job.reservation and not names_gate:
-        return  # it runs on nodes that are not managed
-    is_ours = all(name in site.managed for name in partitions) and job.gpus > 0
-    if is_ours and was is not None and was.why == "start" and names_gate:
-        found.coming.append(job)
-    elif is_ours:
-        if job.is_eligible:
-            found.waiting.append(job)
-    elif any(name in site.managed or name in site.shared for name in partitions) and not names_gate:
-        found.passing.append(job)
+    known, estimates, oracle = site.known, site.estimates, site.oracle
+    cluster, slots = known.cluster, GpuSlots(known)
+    allocated = {job.key: slots.take(job.placed) for job in (*snapshot.running, *snapshot.ending)}
+    coming_jobs, late = split_released(snapshot.coming, released, slots, allocated)
+    waiting = [job for job in (*snapshot.waiting, *late) if set_aside.get(job.key, 0.0) <= now_s]
+    jobs = sorted([*waiting, *coming_jobs, *snapshot.running], key=lambda j: (j.submit_s, _id(j)))
+    keys_waiting, keys_coming = {j.key for j in waiting}, {j.key for j in coming_jobs}
+    coming = frozenset(n for n, job in enumerate(jobs) if job.key in keys_coming)
+    placed: dict[int, Nodes] = {}
+    kinds, kind_numbers, work, deadline_s = dict[JobKind, int](), list[int](), [], []
+    for number, job in enumerate(jobs):
+        estimate = estimates.estimate(job)
+        kind = estimate.kind
+        if job.key not in keys_waiting:
+            nodes = placed[number] = allocated[job.key]
+            gpus = sum(mask.bit_count() for _, mask in nodes) or max(job.gpus, 1)
+            kind = estimates.running_kind(
+                job, gpus, cluster.node_types[nodes[0][0]] if nodes else 0
+            )
+        kind, job_work = _with_estimate(oracle, kind, estimate.work, job)
+        kind_numbers.append(kinds.setdefault(kind, len(kinds)))
+        work.append(job_work)
+        deadline_s.append(job.submit_s + estimate.deadline_s)
+    users = {name: number for number, name in enumerate(sorted({job.user for job in jobs}))}
+    table = JobTable(
+        kinds=tuple(kinds),
+        users=tuple(users),
+        arrival_s=np.array([job.submit_s for job in jobs], dtype=np.float64),
+        kind=np.array(kind_numbers, dtype=np.int64),
+        user=np.array([users[job.user] for job in jobs], dtype=np.int64),
+        work=np.array(work, dtype=np.float64),
+        deadline_s=np.array(deadline_s, dtype=np.float64),
+        priority=np.zeros(len(jobs), dtype=np.int64),
+        names=tuple(job.key for job in jobs),
+    )
+    queue = JobQueue(table, oracle, [each.idle_w for each in cluster.types])
+    for number in range(len(jobs)):
+        if number not in placed:
+            queue.add(number, work[number])
+    machines = allocate_machines(cluster, slots.taken, is_up)
+    use = UserUsage(len(users))
+    for name, gpu_s in use_gpu_s.items():
+        if name in users:
+            use.start(users[name], 1, -gpu_s)
+            use.stop(users[name], 1, 0.0)
+    running: dict[int, RunningJob] = {}
+    for number, nodes in placed.items():
+        job = jobs[number]
+        cap_w = released[job.key].cap_w if job.key in released else noted_cap_w(job)
+        running[number] = found = running_job(
+            queue.options(number), number, job, nodes, cap_w, work[number], known, now_s
+        )
+        use.start(users[job.user], found.gpus, found.started_s)
+    untouchable = frozenset(
+        number
+        for number in running
+        if number in coming
+        or jobs[number].partition not in site.managed
+        or not jobs[number].may_requeue
+    )
+    view = ClusterView(
+        cluster=cluster,
+        jobs=table,
+        queue=queue,
+        free=machines.free,
+        running=running,
+        use=use,
+        budget_w=site.budget_w,
+        power_error=oracle.power_error,
+        time_error=oracle.time_error,
+        loss=_preemption_loss(untouchable, now_s),
+        preemptions=[
+            NEVER if number in untouchable else job.restarts for number, job in enumerate(jobs)
+        ],
+        is_up=machines.is_up,
+        round_s=ROUND_S,
+        now_s=now_s,
+    )
+    return SlurmView(view, jobs, machines, coming, untouchable)
 
 
 class GpuSlots:
@@ -142,6 +197,36 @@ class GpuSlots:
         return mask
 
 
+def split_released(
+    jobs: Sequence[SlurmJob],
+    released: Mapping[str, ReleasedJob],
+    slots: GpuSlots,
+    allocated: dict[str, Nodes],
+) -> tuple[list[SlurmJob], list[SlurmJob]]:
+    """Split released jobs into those with free GPUs and those whose GPUs another job has.
+
+    The latter wait again, because Slurm could start older jobs on those GPUs for ever.
+
+    Args:
+        jobs: released jobs that have not started.
+        released: their releases.
+        slots: free GPUs; changed.
+        allocated: receives the nodes of jobs with free GPUs.
+    """
+    coming: list[SlurmJob] = []
+    late: list[SlurmJob] = []
+    for job in jobs:
+        wanted = released.get(job.key)
+        nodes = slots.reserve(wanted.nodes, wanted.gpus) if wanted is not None else ()
+        if wanted is not None and sum(mask.bit_count() for _, mask in nodes) == wanted.gpus:
+            allocated[job.key] = nodes
+            coming.append(job)
+        else:
+            slots.give(nodes)
+            late.append(job)
+    return coming, late
+
+
 def allocate_machines(
     cluster: Cluster, taken: Mapping[int, int], is_up: Sequence[bool]
 ) -> Machines:
@@ -167,36 +252,6 @@ def allocate_machines(
     return machines
 
 
-def split_released(
-    jobs: Sequence[SlurmJob],
-    opened: Mapping[str, ReleasedJob],
-    seats: GpuSlots,
-    seated: dict[str, Nodes],
-) -> tuple[list[SlurmJob], list[SlurmJob]]:
-    """Split released jobs into those with free GPUs and those whose GPUs another job has.
-
-    The latter wait again, because Slurm could start older jobs on those GPUs for ever.
-
-    Args:
-        jobs: released jobs that have not started.
-        opened: their releases.
-        seats: free GPUs; changed.
-        seated: receives the nodes of jobs with free GPUs.
-    """
-    coming: list[SlurmJob] = []
-    late: list[SlurmJob] = []
-    for job in jobs:
-        wanted = opened.get(job.key)
-        nodes = seats.reserve(wanted.nodes, wanted.gpus) if wanted is not None else ()
-        if wanted is not None and sum(mask.bit_count() for _, mask in nodes) == wanted.gpus:
-            seated[job.key] = nodes
-            coming.append(job)
-        else:
-            seats.give(nodes)
-            late.append(job)
-    return coming, late
-
-
 def running_job(
     options: PlacementOptions,
     number: int,
@@ -218,11 +273,11 @@ def running_job(
         option = int(mine[np.argmin(np.abs(options.cap_w[mine] - cap_w))])
     started_s = job.start_s or now_s
     power_w = float(options.power_w[option])
-    believed_s = work * float(options.sample_s[option])
+    estimate_s = work * float(options.sample_s[option])
     if job.time_limit_s is not None:
-        believed_s = min(believed_s, job.time_limit_s)
+        estimate_s = min(estimate_s, job.time_limit_s)
     return RunningJob(
-        number, option, type_index, gpus, nodes, started_s, power_w, started_s + believed_s, work
+        number, option, type_index, gpus, nodes, started_s, power_w, started_s + estimate_s, work
     )
 
 
@@ -234,7 +289,9 @@ def noted_cap_w(job: SlurmJob) -> float | None:
     return float(found)
 
 
-def loss_of(untouchable: frozenset[int], now_s: float) -> Callable[[RunningJob], PreemptionLoss]:
+def _preemption_loss(
+    untouchable: frozenset[int], now_s: float
+) -> Callable[[RunningJob], PreemptionLoss]:
     """Return the loss of a preemption: a requeued Slurm job loses all its progress."""
 
     def loss(running: RunningJob) -> PreemptionLoss:
@@ -248,156 +305,7 @@ def loss_of(untouchable: frozenset[int], now_s: float) -> Callable[[RunningJob],
     return loss
 
 
-ROUND_S = 2.0
-"""Time before a decrease of the budget at which the driver acts, because rounds take time."""
-NEVER = 1_000_000
-"""Preemption count of a job that may not be preempted: more than any policy allows."""
-NO_BACKOFF: Mapping[str, float] = MappingProxyType({})
-
-
-@dataclass(slots=True)
-class SlurmView:
-    """View of Slurm with the job numbers and machines behind it.
-
-    Attributes:
-        view: view for the policy. Job numbers are valid for this round only.
-        jobs: Slurm jobs, by number.
-        machines: allocations; changed while a round is planned.
-        coming: numbers of released jobs that have not started.
-        untouchable: numbers of running jobs that are not managed, cannot be requeued, or have
-            not started.
-    """
-
-    view: ClusterView
-    jobs: list[SlurmJob]
-    machines: Machines
-    coming: frozenset[int]
-    untouchable: frozenset[int]
-
-
-class _Rows:
-    """Table of jobs while the view is built."""
-
-    def __init__(self, oracle: FleetOracle) -> None:
-        self.oracle = oracle
-        self.kinds: dict[JobKind, int] = {}
-        self.users: dict[str, int] = {}
-        self.kind: list[int] = []
-        self.work: list[float] = []
-        self.deadline_s: list[float] = []
-
-    def add(self, kind: JobKind, work: float, deadline_s: float) -> None:
-        self.kind.append(self.kinds.setdefault(kind, len(self.kinds)))
-        self.work.append(work)
-        self.deadline_s.append(deadline_s)
-
-
-def build_view(
-    snapshot: Snapshot,
-    site: ManagedCluster,
-    *,
-    is_up: Sequence[bool],
-    opened: Mapping[str, ReleasedJob],
-    use_gpu_s: Mapping[str, float],
-    now_s: float,
-    set_aside: Mapping[str, float] = NO_BACKOFF,
-) -> SlurmView:
-    """Build the view of one moment.
-
-    Args:
-        snapshot: the jobs.
-        site: the managed cluster.
-        is_up: state of every node.
-        opened: released jobs.
-        use_gpu_s: GPU seconds of each user's finished jobs.
-        now_s: seconds since 1970.
-        set_aside: job -> end of its back-off, after Slurm did not start it.
-    """
-    known, believed, oracle = site.known, site.believed, site.oracle
-    seats = GpuSlots(known)
-    seated = {job.key: seats.take(job.placed) for job in (*snapshot.running, *snapshot.ending)}
-    coming_jobs, late = split_released(snapshot.coming, opened, seats, seated)
-    waiting = [job for job in (*snapshot.waiting, *late) if set_aside.get(job.key, 0.0) <= now_s]
-    listed = sorted(
-        [*waiting, *coming_jobs, *snapshot.running], key=lambda job: (job.submit_s, _id(job))
-    )
-    cluster, rows = known.cluster, _Rows(oracle)
-    places: dict[int, Nodes] = {}
-    waits, coming = set[int](), set[int]()
-    keys_waiting, keys_coming = {j.key for j in waiting}, {j.key for j in coming_jobs}
-    for number, job in enumerate(listed):
-        said = believed.of(job)
-        deadline_s = job.submit_s + said.deadline_s
-        if job.key in keys_waiting:
-            waits.add(number)
-            rows.add(*_offered(oracle, said.kind, said.work, job), deadline_s)
-            continue
-        if job.key in keys_coming:
-            coming.add(number)
-        nodes = seated[job.key]
-        places[number] = nodes
-        gpus = sum(mask.bit_count() for _, mask in nodes) or max(job.gpus, 1)
-        type_index = cluster.node_types[nodes[0][0]] if nodes else 0
-        kind = believed.running(job, gpus, type_index)
-        rows.add(*_offered(oracle, kind, said.work, job), deadline_s)
-    users = {name: number for number, name in enumerate(sorted({job.user for job in listed}))}
-    table = JobTable(
-        kinds=tuple(rows.kinds),
-        users=tuple(users),
-        arrival_s=np.array([job.submit_s for job in listed], dtype=np.float64),
-        kind=np.array(rows.kind, dtype=np.int64),
-        user=np.array([users[job.user] for job in listed], dtype=np.int64),
-        work=np.array(rows.work, dtype=np.float64),
-        deadline_s=np.array(rows.deadline_s, dtype=np.float64),
-        priority=np.zeros(len(listed), dtype=np.int64),
-        names=tuple(job.key for job in listed),
-    )
-    queue = JobQueue(table, oracle, [each.idle_w for each in cluster.types])
-    for number in sorted(waits):
-        queue.add(number, rows.work[number])
-    machines = allocate_machines(cluster, seats.taken, is_up)
-    use = UserUsage(len(users))
-    for name, gpu_s in use_gpu_s.items():
-        if name in users:
-            use.start(users[name], 1, -gpu_s)
-            use.stop(users[name], 1, 0.0)
-    running: dict[int, RunningJob] = {}
-    for number, nodes in places.items():
-        job = listed[number]
-        cap_w = opened[job.key].cap_w if job.key in opened else noted_cap_w(job)
-        running[number] = found = running_job(
-            queue.options(number), number, job, nodes, cap_w, rows.work[number], known, now_s
-        )
-        use.start(users[job.user], found.gpus, found.started_s)
-    untouchable = frozenset(
-        number
-        for number in running
-        if number in coming
-        or listed[number].partition not in site.managed
-        or not listed[number].may_requeue
-    )
-    view = ClusterView(
-        cluster=cluster,
-        jobs=table,
-        queue=queue,
-        free=machines.free,
-        running=running,
-        use=use,
-        budget_w=site.budget_w,
-        power_error=oracle.power_error,
-        time_error=oracle.time_error,
-        loss=loss_of(untouchable, now_s),
-        preemptions=[
-            NEVER if number in untouchable else job.restarts for number, job in enumerate(listed)
-        ],
-        is_up=machines.is_up,
-        round_s=ROUND_S,
-        now_s=now_s,
-    )
-    return SlurmView(view, listed, machines, frozenset(coming), untouchable)
-
-
-def _offered(
+def _with_estimate(
     oracle: FleetOracle, kind: JobKind | None, work: float, job: SlurmJob
 ) -> tuple[JobKind, float]:
     """Return the job's kind if the oracle has an estimate now, else a kind by its time limit."""
@@ -409,11 +317,10 @@ def _offered(
         except ConfigError:
             pass
     gpus = kind.gpus if kind is not None else (max(job.gpus, 1),)
-    types = kind.types if kind is not None else ()
     timed = JobKind(
         model=timed_model(),
         gpus=(gpus[-1],) if kind is None or not is_timed(kind) else gpus,
-        types=types,
+        types=kind.types if kind is not None else (),
         may_spread=kind.may_spread if kind is not None else False,
     )
     return timed, job.time_limit_s or work or 86_400.0

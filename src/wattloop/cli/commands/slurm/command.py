@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -32,8 +33,8 @@ def status_command(*, state: StateFile = None, json_file: JsonFile = None) -> No
     check_target(json_file, "--json")
     path = user_path(state) if state else default_state_path()
     status = read_status(status_path(path))
-    opened = DriverState.load(path).opened
-    status["opened"] = [each.to_dict() for each in opened.values() if each.why != "ran"]
+    released = DriverState.load(path).released
+    status["opened"] = [asdict(each) for each in released.values() if each.why != "ran"]
     if json_file is not None:
         write_json(status, json_file)
     if json_file != "-":
@@ -49,24 +50,24 @@ def release_command(*, state: StateFile = None, json_file: JsonFile = None) -> N
     """
     from wattloop.schedule.slurm.client import SlurmClient
     from wattloop.schedule.slurm.event_log import DriverLog
-    from wattloop.schedule.slurm.executor import PlanExecutor
+    from wattloop.schedule.slurm.executor import JobControl
     from wattloop.schedule.slurm.reservation_gate import ReservationGate
     from wattloop.schedule.slurm.state import DriverState, default_state_path
 
     check_target(json_file, "--json")
-    notes = DriverState.load(user_path(state) if state else default_state_path())
-    notes.hold()
+    driver_state = DriverState.load(user_path(state) if state else default_state_path())
+    driver_state.lock()
     client = SlurmClient()
     jobs = {job.key: job for job in client.jobs()}
-    carrying_out = PlanExecutor(client, notes, DriverLog(None, _tell), notes.gate_name)
-    carrying_out.set_free(jobs)
-    released = [key for key in notes.opened if key in jobs and jobs[key].is_pending]
-    carrying_out.close(list(notes.opened), jobs)
-    is_there = any(each.name == notes.gate_name for each in client.reservations())
+    control = JobControl(client, driver_state, DriverLog(None, _tell))
+    control.clear_start_delays(jobs)
+    released = [key for key in driver_state.released if key in jobs and jobs[key].is_pending]
+    control.restore(driver_state.released, jobs)
+    is_there = any(each.name == driver_state.gate_name for each in client.reservations())
     if is_there:
-        ReservationGate(client, notes.gate_name, "", "", 0.0, time.monotonic).remove()
-    carrying_out.nudge(job for job in jobs.values() if job.is_pending)
-    notes.let_go()
+        ReservationGate(client, driver_state.gate_name, "", "", 0.0).remove()
+    control.nudge(job for job in jobs.values() if job.is_pending)
+    driver_state.unlock()
     if json_file is not None:
         write_json({"released": released, "reservation_removed": is_there}, json_file)
     if json_file != "-":

@@ -26,12 +26,11 @@ from wattloop.schedule.slurm.managed_cluster import (
     ClusterOptions,
     DriverSettings,
     ManagedCluster,
-    managed_cluster_of,
-    query_managed_cluster,
+    build_managed_cluster,
 )
 from wattloop.schedule.slurm.nodes import SlurmNode
 from wattloop.schedule.slurm.observer import SlurmObserver
-from wattloop.schedule.slurm.poller import Readings, no_readings
+from wattloop.schedule.slurm.power import Readings, no_readings
 from wattloop.schedule.slurm.state import (
     DriverState,
     default_state_path,
@@ -160,12 +159,12 @@ def execute(request: RunRequest) -> None:
     log_path = user_path(request.log) if request.log else state_path.with_suffix(".log.jsonl")
     with store_of(request) as store:
         asked = _site_request(request, store)
-        site = query_managed_cluster(client, asked, policy)
+        site = build_managed_cluster(client.nodes(), asked, policy)
         console.introduce(site, policy.name, looks_only=looks_only)
         log = DriverLog(None if request.dry_run and not request.log else log_path, console.tell)
 
-        def resite(nodes: Sequence[SlurmNode]) -> ManagedCluster:
-            return managed_cluster_of(nodes, asked, policy)
+        def rebuild(nodes: Sequence[SlurmNode]) -> ManagedCluster:
+            return build_managed_cluster(nodes, asked, policy)
 
         with readings_of(request, site, log) as readings:
             steering: SlurmDriver | SlurmObserver
@@ -177,11 +176,11 @@ def execute(request: RunRequest) -> None:
                     log=log,
                     settings=settings,
                     readings=readings,
-                    resite=resite,
+                    rebuild=rebuild,
                 )
             else:
                 state = DriverState.load(state_path)
-                state.hold()
+                state.lock()
                 steering = SlurmDriver(
                     client,
                     site,
@@ -191,7 +190,7 @@ def execute(request: RunRequest) -> None:
                     settings=settings,
                     owner=getpass.getuser(),
                     readings=readings,
-                    resite=resite,
+                    rebuild=rebuild,
                 )
             reports = _Reports(request, steering, state_path, console)
             with _stopping() as stop, annotating_of(request, store, client, log) as annotating:
@@ -199,12 +198,12 @@ def execute(request: RunRequest) -> None:
                 def on_round(report: RoundReport) -> None:
                     reports.add(report)
                     if annotating is not None:
-                        annotating.look(steering.snapshot.by_key, report.at_s)
+                        annotating.update(steering.snapshot.by_key, report.at_s)
 
                 rounds = 1 if request.once or request.dry_run else None
                 run_loop(steering, stop, rounds=rounds, on_round=on_round)
             if isinstance(steering, SlurmDriver):
-                steering.state.let_go()
+                steering.state.unlock()
         _finish(request, steering, reports)
         log.close()
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wattloop.schedule.scenarios.scenario import Scenario
-    from wattloop.schedule.slurm.client import SlurmCommands
+    from wattloop.schedule.slurm.client import SlurmClient
     from wattloop.schedule.slurm.replay.runner import Progress as Told
 
 
@@ -94,7 +94,7 @@ class ReplayRequest:
 
 def execute_replay(request: ReplayRequest) -> None:
     """Replay the scenario and show the results."""
-    from wattloop.schedule.slurm.client import SlurmCommands
+    from wattloop.schedule.slurm.client import SlurmClient
     from wattloop.schedule.slurm.managed_cluster import DriverSettings
     from wattloop.schedule.slurm.replay.plan import match_nodes, replay_plan
     from wattloop.schedule.slurm.replay.runner import SAME_POWER, ReplayDriver, replay
@@ -102,23 +102,22 @@ def execute_replay(request: ReplayRequest) -> None:
     policies = _policies(request.policies)
     settings = DriverSettings(interval_s=request.interval_s)
     scenario = _scenario(request)
-    commands = SlurmCommands()
-    _check_slurm(commands)  # before the jobs are worked out, which takes a while
-    match_nodes(scenario.cluster, commands.text, request.partition)
+    client = SlurmClient()
+    _check_slurm(client)  # before the jobs are worked out, which takes a while
+    match_nodes(scenario.cluster, client.text, request.partition)
     plan = replay_plan(scenario, seed=request.seed, speedup=request.speedup, most_jobs=request.jobs)
     folder = _folder(request.folder)
     _say_how_long(plan, policies)
-    steering = ReplayDriver(plan, commands, folder, request.partition, settings)
+    driver = ReplayDriver(plan, client, folder, request.partition, settings)
     with _progress() as tell:
         found = replay(
             plan,
             policies,
-            slurm=commands.text,
+            slurm=client.text,
             folder=folder,
-            drive=steering,
+            driver=driver,
             partition=request.partition,
             tell=tell,
-            rounds_of=steering.looks,
         )
     data = {
         "scenario": plan.scenario,
@@ -155,7 +154,7 @@ def _scenario(request: ReplayRequest) -> "Scenario":
     )
 
 
-def _check_slurm(commands: "SlurmCommands") -> None:
+def _check_slurm(client: "SlurmClient") -> None:
     """Check that Slurm answers before its commands wait for a minute.
 
     Raises:
@@ -166,7 +165,7 @@ def _check_slurm(commands: "SlurmCommands") -> None:
     if named and not Path(named).is_file():
         raise ConfigError(f"SLURM_CONF={named}: no such file; name the slurm.conf of your cluster")
     try:
-        answer = commands.text("scontrol", "ping")
+        answer = client.text("scontrol", "ping")
     except SlurmError as error:
         raise SlurmError(f"slurmctld does not answer ({error}); see 'scontrol ping'") from None
     if "UP" not in answer:

@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,17 @@ from wattloop.schedule.engine.settings import Keeps
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle
 from wattloop.schedule.estimates.job_estimator import JobEstimator
 from wattloop.schedule.policies.registry import policy_from
-from wattloop.schedule.slurm.client import SlurmClient, SlurmCommands
+from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.driver import SlurmDriver, run_loop
 from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
 from wattloop.schedule.slurm.managed_cluster import (
     DriverSettings,
     JobEstimates,
     ManagedCluster,
+    only_partition,
     shared_partitions,
 )
-from wattloop.schedule.slurm.nodes import SlurmNode, known_nodes
+from wattloop.schedule.slurm.nodes import known_nodes
 from wattloop.schedule.slurm.replay.latency import (
     JobTimes,
     Latency,
@@ -195,11 +196,11 @@ def job_comment(plan: ReplayPlan, job: int) -> str:
 
 @dataclass
 class ReplayDriver:
-    """Factory of context managers in which a driver runs a policy on Slurm.
+    """Slurm driver of a replay.
 
     Args:
         plan: replay plan; the driver uses its oracle and its budget.
-        commands: runner of Slurm's programs.
+        client: Slurm.
         folder: folder of the driver's state file and log.
         partition: managed partition; by default Slurm's only one.
         settings: intervals and limits of the driver.
@@ -209,13 +210,13 @@ class ReplayDriver:
     """
 
     plan: ReplayPlan
-    commands: SlurmCommands
+    client: SlurmClient
     folder: Path
     partition: str = ""
     settings: DriverSettings = field(default_factory=DriverSettings)
     rounds: dict[str, list[RoundReport]] = field(default_factory=dict)
 
-    def looks(self, policy: str) -> list[tuple[float, list[int]]]:
+    def polls(self, policy: str) -> list[tuple[float, list[int]]]:
         """Return the times of a driver's polls (`time.monotonic`) and the jobs started then."""
         offset_s = time.time() - time.monotonic()
         return [
@@ -223,21 +224,16 @@ class ReplayDriver:
             for report in self.rounds.get(policy, [])
         ]
 
-    def __call__(self, policy: str) -> AbstractContextManager[object]:
-        """Return a context in which the policy schedules Slurm's jobs."""
-        return self._steering(policy)
-
     @contextmanager
-    def _steering(self, name: str) -> Iterator[SlurmDriver]:
-        client = SlurmClient(self.commands)
-        site = self._site(client)
+    def running(self, name: str) -> Iterator[None]:
+        """Run a driver in the background that schedules Slurm's jobs with the named policy."""
         stem = name.partition("{")[0]
         state = DriverState.load(self.folder / f"driver-{stem}.json")
         log = DriverLog(self.folder / f"driver-{stem}.jsonl")
-        state.hold()
+        state.lock()
         driver = SlurmDriver(
-            client,
-            site,
+            self.client,
+            self._managed_cluster(),
             policy_from(name),
             state=state,
             log=log,
@@ -256,20 +252,20 @@ class ReplayDriver:
         thread = threading.Thread(target=work, name=f"driver {name}")
         thread.start()
         try:
-            yield driver
+            yield
         finally:
             stop.set()
             thread.join()
-            state.let_go()
+            state.unlock()
             log.close()
         if faults:
             raise SlurmError(f"replay: the driver of {name} gave up: {faults[0]}")
 
-    def _site(self, client: SlurmClient) -> ManagedCluster:
+    def _managed_cluster(self) -> ManagedCluster:
         """Build the managed cluster with the plan's power figures and oracle."""
         plan = self.plan
-        nodes = client.nodes()
-        partitions = (self.partition,) if self.partition else _only(nodes)
+        nodes = self.client.nodes()
+        partitions = (self.partition,) if self.partition else only_partition(nodes)
         known = known_nodes(nodes, partitions, described=plan.cluster)
         oracle = FleetOracle.of(known.cluster, plan.oracle)
         for kind in plan.open.kinds:
@@ -278,17 +274,10 @@ class ReplayDriver:
             known=known,
             managed=partitions,
             shared=shared_partitions(nodes, known, partitions),
-            believed=JobEstimates(JobEstimator(oracle), known.cluster),
+            estimates=JobEstimates(JobEstimator(oracle), known.cluster),
             oracle=oracle,
             budget_w=_constant(plan.settings.budget_w),
         )
-
-
-def _only(nodes: Sequence[SlurmNode]) -> tuple[str, ...]:
-    found = sorted({name for node in nodes for name in node.partitions})
-    if len(found) != 1:
-        raise ConfigError(f"Slurm has partitions {', '.join(found)}; say which with --partition")
-    return (found[0],)
 
 
 def _constant(budget: StepFunction) -> StepFunction:
@@ -442,8 +431,6 @@ COMPARED = ("makespan_s", "gpu_energy_j", "throughput_per_h", "jct_mean_s", "pea
 SAME_POWER = (
     "Power is simulated, by the same virtual GPUs on both sides: what is compared is scheduling."
 )
-Driving = Callable[[str], AbstractContextManager[object]]
-"""Function that returns a context in which the named policy schedules Slurm's jobs."""
 
 
 @dataclass(frozen=True)
@@ -474,7 +461,7 @@ class ReplayResult:
             "simulated": self.simulated.to_dict(),
             "simulated_without_latency": self.untold.to_dict(),
             "difference": self.differences(),
-            "latency": latency_dict(self.real.latency),
+            "latency": asdict(self.real.latency),
             "wall_s": self.real.wall_s,
             "submissions_late_s": self.real.late_s,
             "exact_peak_w": self.real.exact_peak_w,
@@ -490,10 +477,9 @@ def replay(
     *,
     slurm: Callable[..., str],
     folder: Path,
-    drive: Driving | None = None,
+    driver: ReplayDriver | None = None,
     partition: str = "",
     tell: Callable[[str], Progress] | None = None,
-    rounds_of: Callable[[str], Sequence[tuple[float, Sequence[int]]]] | None = None,
 ) -> list[ReplayResult]:
     """Replay a plan under each of several policies.
 
@@ -502,11 +488,9 @@ def replay(
         policies: `slurm` for Slurm's own scheduler, or policies of Wattloop.
         slurm: runs one of Slurm's commands.
         folder: folder of plan, records and virtual GPUs, shared by all nodes.
-        drive: runs a policy of Wattloop on Slurm; needed for those.
+        driver: runs a policy of Wattloop on Slurm; needed for those.
         partition: partition to submit to; by default Slurm's.
         tell: returns the progress callback for a policy's name.
-        rounds_of: returns the times of a driver's polls and the jobs started then; under a
-            budget, jobs wait for the power of finished jobs.
 
     Raises:
         ConfigError: the scenario does not fit this Slurm, or other jobs run on its nodes.
@@ -520,7 +504,7 @@ def replay(
         _check_empty(slurm, names)
         own = policy == OWN
         label = f"{OWN} ({scheduler.kind})" if own else policy
-        with nullcontext() if own or drive is None else drive(policy):
+        with nullcontext() if own or driver is None else driver.running(policy):
             real = run_real(
                 plan,
                 slurm,
@@ -530,8 +514,9 @@ def replay(
                 described=not own,
                 tell=None if tell is None else tell(label),
             )
-        if rounds_of is not None and not own and math.isfinite(min(plan.settings.budget_w.values)):
-            end_s = driver_end_latency(real.ran, real.times, rounds_of(policy))
+        if driver and not own and math.isfinite(min(plan.settings.budget_w.values)):
+            # Under a budget, jobs wait for the power of finished jobs, not for their GPUs.
+            end_s = driver_end_latency(real.ran, real.times, driver.polls(policy))
             latency = replace(real.latency, end_s=real.latency.end_s if end_s is None else end_s)
             real = replace(real, latency=latency)
         who = scheduler if own else policy
@@ -539,16 +524,6 @@ def replay(
         untold, _ = simulate_replay(plan, who, None)
         found.append(ReplayResult(label, real, told, untold))
     return found
-
-
-def latency_dict(latency: Latency) -> dict[str, Any]:
-    return {
-        "start_s": latency.start_s,
-        "end_s": latency.end_s,
-        "starts": latency.starts,
-        "ends": latency.ends,
-        "source": latency.source,
-    }
 
 
 def _check_empty(slurm: Callable[..., str], names: Mapping[int, str]) -> None:
