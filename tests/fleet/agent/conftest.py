@@ -52,7 +52,7 @@ class Node:
         assert self.agent is not None
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
-            self.agent.look()
+            self.agent.poll()
             time.sleep(0.01)
 
     def work_until(self, done: Callable[[], bool], limit_s: float = 8.0) -> None:
@@ -71,8 +71,8 @@ class Node:
         """It is gone from one moment to the next, as far as its files are concerned."""
         agent, self.agent = self.agent, None
         assert agent is not None
-        agent.desk.stop()
-        for run in agent.book.all():
+        agent.job_setup.stop()
+        for run in agent.open_runs.all():
             run.abandon()
 
     def hook(self, script: Path, job: str, **variables: str) -> None:

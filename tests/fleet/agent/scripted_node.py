@@ -87,12 +87,12 @@ class ScriptedNode:
         while self.clock.now_s() < end_s - 1e-9:
             self.clock.advance(min(step_s, end_s - self.clock.now_s()))
             if self.agent is not None:
-                self.agent.look()
+                self.agent.poll()
 
     def kill(self) -> None:
         agent, self.agent = self.agent, None
         if agent is not None:
-            for run in agent.book.all():
+            for run in agent.open_runs.all():
                 run.abandon()
 
     def event(self, kind: str, job: str, ago_s: float = 0.0, **facts: str) -> None:

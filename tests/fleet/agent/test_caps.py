@@ -119,11 +119,11 @@ def test_a_cap_is_set_again_when_the_daemon_is_back(rig: DaemonRig, tmp_path: Pa
     caps.begin("5", 1000, ["gpu:0"], 300.0)
     rig.end()
     assert eventually(lambda: rig.limit_w(0) == DEFAULT_W)
-    caps.look_after()
+    caps.set_again()
     assert caps.fault
     rig.start()
     for _ in range(50):
-        caps.look_after()
+        caps.set_again()
         if rig.limit_w(0) == 300.0:
             break
         time.sleep(0.1)

@@ -92,7 +92,7 @@ def test_caps_are_looked_after_on_a_node_that_is_never_quiet(
     controller.says('wattloop:{"cap_w":350}')
 
     def busy_and_capped() -> bool:
-        desk.jobs_are([])
+        desk.set_owners([])
         return daemon.limit_w(0) == 350.0
 
     assert eventually(busy_and_capped)

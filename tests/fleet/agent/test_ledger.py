@@ -57,11 +57,11 @@ def test_what_a_silent_sensor_counted_goes_to_those_who_were_there() -> None:
             SharedInterval(1, 3, (Occupant("second", gpu),)),
         ]
     )
-    book.settle(curves.take, curves.readable, {})
-    assert not book.settled(["gpu:0"], 1.0)
-    assert book.settled(["gpu:1"], 3.0)
+    book.attribute(curves.take, curves.readable, {})
+    assert not book.is_complete(["gpu:0"], 1.0)
+    assert book.is_complete(["gpu:1"], 3.0)
     curves.silent = set()
-    book.settle(curves.take, curves.readable, {})
+    book.attribute(curves.take, curves.readable, {})
     assert first.energy_j["gpu:0"] == pytest.approx(300)
     assert second.energy_j["gpu:0"] == pytest.approx(600)
 
@@ -72,10 +72,10 @@ def test_what_comes_after_a_run_was_closed_is_nobodys() -> None:
     book.open("gone")
     curves.silent = {"gpu:0"}
     book.extend([SharedInterval(0, 1, (Occupant("gone", frozenset({"gpu:0"})),))])
-    book.settle(curves.take, curves.readable, {})
+    book.attribute(curves.take, curves.readable, {})
     book.close("gone")
     curves.silent = set()
-    book.settle(curves.take, curves.readable, {})
+    book.attribute(curves.take, curves.readable, {})
     assert book.accounts[UNATTRIBUTED].energy_j["gpu:0"] == pytest.approx(300)
 
 
@@ -84,7 +84,7 @@ def test_an_account_survives_its_state() -> None:
     book, curves = ledger(), Curves()
     account = book.open("a")
     book.extend([SharedInterval(0, 2, (Occupant("a", frozenset({"gpu:1"}), 4, cpu_s=1.0),), 2.0)])
-    book.settle(curves.take, curves.readable, {PACKAGE: 50.0})
+    book.attribute(curves.take, curves.readable, {PACKAGE: 50.0})
     assert Account.from_state(account.to_state()) == account
 
 
@@ -121,10 +121,10 @@ def test_accounts_add_up_to_the_node_whatever_happens(steps: list[Any]) -> None:
         book.extend([SharedInterval(now_s, now_s + length_s, tuple(open_runs.values()), length_s)])
         now_s += length_s
         if settled:
-            book.settle(curves.take, curves.readable, {PACKAGE: 30.0})
+            book.attribute(curves.take, curves.readable, {PACKAGE: 30.0})
     curves.silent = set()
     book.extend([SharedInterval(now_s, now_s + 1.0, (), None)])
-    book.settle(curves.take, curves.readable, {PACKAGE: 30.0})
+    book.attribute(curves.take, curves.readable, {PACKAGE: 30.0})
     for name in NAMES:
         whole_j = POWER_W[name] * (now_s + 1.0)
         assert total_j([*closed, *book.accounts.values()], name) == pytest.approx(whole_j, rel=1e-6)

@@ -34,8 +34,8 @@ def test_a_job_that_slurm_does_not_have_twice_has_ended(
     events.prepare()
     ends = MissingEpilogs(events.path, "n1", lambda: ["12", "13"], str(tmp_path))
     controller.says("12", "99")
-    assert ends.look() == []
-    assert ends.look() == ["13"]
+    assert ends.check() == []
+    assert ends.check() == ["13"]
     found, strange = events.waiting()
     assert [(event.kind, event.job) for event in found] == [("end", "13")]
     assert strange == [] and found[0].uptime_s is not None and found[0].boot
@@ -46,7 +46,7 @@ def test_a_job_that_is_seen_again_goes_on(tmp_path: Path, controller: Controller
     ends = MissingEpilogs(tmp_path, "n1", lambda: ["12"], str(tmp_path))
     for listed in ((), ("12",), (), ("12",)):
         controller.says(*listed)
-        assert ends.look() == []
+        assert ends.check() == []
 
 
 def test_a_controller_that_does_not_answer_ends_nobody(
@@ -55,7 +55,7 @@ def test_a_controller_that_does_not_answer_ends_nobody(
     """Neither one that fails, nor a machine without Slurm."""
     ends = MissingEpilogs(tmp_path, "n1", lambda: ["12"], str(tmp_path))
     controller.says(code=1)
-    assert ends.look() == ends.look() == []
+    assert ends.check() == ends.check() == []
     (tmp_path / "squeue").unlink()
-    assert ends.look() == ends.look() == []
+    assert ends.check() == ends.check() == []
     assert not list(tmp_path.glob("*-end"))

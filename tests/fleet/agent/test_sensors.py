@@ -210,7 +210,7 @@ def test_counter_that_can_wrap_while_no_agent_reads_is_modelled_and_said(
         node.start()
     else:
         node.clock.advance(away_s)  # SIGSTOP: the process is there and reads nothing
-        agent.look()
+        agent.poll()
     node.pass_time(30.0)
     node.event("end", "7")
     node.pass_time(2.0)

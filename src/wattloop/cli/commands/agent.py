@@ -59,10 +59,11 @@ def run_command(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    say(f"wattloop: agent of {name}, folder {service.site.folder} (Ctrl-C ends it; jobs continue)")
+    folder = service.context.folder
+    say(f"wattloop: agent of {name}, folder {folder} (Ctrl-C ends it; jobs continue)")
     service.run()
     if json_file is not None:
-        write_json({"node": name, "folder": str(service.site.folder)}, json_file)
+        write_json({"node": name, "folder": str(service.context.folder)}, json_file)
 
 
 LOOK_S = 0.1

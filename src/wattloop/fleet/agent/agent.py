@@ -15,16 +15,14 @@ from wattloop.fleet.agent.job_events import EventQueue, JobEvent
 from wattloop.fleet.agent.node_attribution import (
     STATE_FILE,
     NodeAttribution,
-    agent_state,
     load_state,
-    resume,
     save_state,
 )
 from wattloop.fleet.agent.open_runs import OpenRun
 
-LOOK_S = 0.05
+POLL_S = 0.05
 """How often the folder of events is looked at: a few microseconds each time."""
-YOUNG_LOOK_S = 0.25
+YOUNG_POLL_S = 0.25
 """The CPU time of a job that has just begun is looked at more often: it may be over soon."""
 HOLD_S = 5.0
 """How long the end of a run waits for a sensor that is silent."""
@@ -34,76 +32,76 @@ _log = logging.getLogger("wattloop.agent")
 
 
 class Agent:
-    """The agent of one node. `start`, then `work` (or `look` repeatedly), then `stop`."""
+    """The agent of one node. `start`, then `work` (or `poll` repeatedly), then `stop`."""
 
-    def __init__(self, site: AgentContext) -> None:
-        self.site = site
+    def __init__(self, context: AgentContext) -> None:
+        self.context = context
         self.faults: list[str] = []
         """What an operator should know, the last ones."""
-        self.arrivals = EventQueue(site, self.fault)
-        self.sharing = NodeAttribution(site)
-        self.book = self.sharing.book
-        self.desk = JobSetupThread(site.config, site.folder)
+        self.events = EventQueue(context, self.fault)
+        self.attribution = NodeAttribution(context)
+        self.open_runs = self.attribution.open_runs
+        self.job_setup = JobSetupThread(context.config, context.folder)
         self.on_run_ended: Callable[[], None] | None = None
         self.on_step: Callable[[], None] | None = None
-        self.sharing.sensors.on_gap = self._gap
+        self.attribution.sensors.on_gap = self._gap
         self._due_s = self._young_s = 0.0
 
     def start(self) -> None:
         """Resume from the state of an earlier agent, or begin."""
-        self.site.journals.mkdir(parents=True, exist_ok=True)
-        self.site.folder.chmod(0o700)
-        self.arrivals.prepare()
-        state, reason = load_state(self.site.folder / STATE_FILE)
+        self.context.journals.mkdir(parents=True, exist_ok=True)
+        self.context.folder.chmod(0o700)
+        self.events.prepare()
+        state, reason = load_state(self.context.folder / STATE_FILE)
         if reason:
             self.fault(reason)
-        self.sharing.read()
+        self.attribution.read()
         if state is not None:
-            self.arrivals.remember(state.handled)
-        resume(self.sharing, state)
-        self.desk.start()
-        for plan in self.book.running():
-            self.desk.job_began(plan.run_id, plan.job, plan.uid, plan.gpus)
-        self._tell_jobs()
+            self.events.remember(state.handled)
+        self.attribution.resume(state)
+        self.job_setup.start()
+        for plan in self.open_runs.running():
+            self.job_setup.job_began(plan.run_id, plan.job, plan.uid, plan.gpus)
+        self._report_jobs()
         self.step()
 
     def work(self, stop: threading.Event) -> None:
         """Work until stopped; `start` before and `stop` after."""
         while not stop.is_set():
             try:
-                self.look()
+                self.poll()
             except Exception as error:  # noqa: BLE001 - jobs are measured on whatever goes wrong
                 self.fault(f"{type(error).__name__}: {error}")
                 _log.exception("the agent goes on")
                 stop.wait(FAULT_PAUSE_S)
-            stop.wait(LOOK_S)
+            stop.wait(POLL_S)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Handle what is due: an event, a reading, a young job's CPU time."""
-        now_s = self.site.clock.now_s()
-        if self.arrivals.changed() or now_s >= self._due_s:
+        now_s = self.context.clock.now_s()
+        if self.events.changed() or now_s >= self._due_s:
             self.step()
         elif now_s >= self._young_s:
-            self._note_young(self.sharing.read_cpu())
+            self._note_young(self.attribution.read_cpu())
 
     def step(self) -> None:
         """Read everything, and attribute the energy that is known up to a moment ago."""
-        sharing, clock = self.sharing, self.site.clock
+        attribution, clock = self.attribution, self.context.clock
         begun_s = clock.now_s()
-        self._note_young(sharing.read())
-        self.arrivals.fetch()
-        until_s = max(sharing.until_s, begun_s - sharing.sensors.lag_s)
-        sharing.share_out(until_s, self.arrivals, self._apply)
-        for answer in self.desk.answers():
-            self.book.answered(answer)
+        self._note_young(attribution.read())
+        self.events.fetch()
+        until_s = max(attribution.until_s, begun_s - attribution.sensors.lag_s)
+        attribution.attribute(until_s, self.events, self._apply)
+        for answer in self.job_setup.answers():
+            self.open_runs.apply_setup(answer)
         now_s = clock.now_s()
-        for fault in self.book.write_headers(now_s):
+        for fault in self.open_runs.write_headers(now_s):
             self.fault(fault)
         if self._save_state():
-            self.arrivals.clean()
+            self.events.clean()
             self._write_rows(until_s, now_s)
             self._end_runs(now_s)
-        sharing.forget()
+        attribution.forget()
         self._plan_next(begun_s)
         if self.on_step is not None:
             self.on_step()
@@ -111,10 +109,10 @@ class Agent:
     def stop(self) -> None:
         """Release everything; the next agent resumes running jobs."""
         self.step()
-        self.desk.stop()
-        for run in self.book.all():
-            run.let_go(self.site.clock.now_s())
-        self.sharing.sensors.close()
+        self.job_setup.stop()
+        for run in self.open_runs.all():
+            run.release(self.context.clock.now_s())
+        self.attribution.sensors.close()
 
     def fault(self, text: str) -> None:
         """Log an error once, and keep it for the status."""
@@ -126,22 +124,22 @@ class Agent:
         """Report a sensor that failed or gave an implausible value to the operator and its jobs."""
         self.fault(gap.reason if domain in gap.reason else f"{domain}: {gap.reason}")
         fact = {"type": "gap", "time_s": time_s, "domain": domain, **gap._asdict()}
-        for run in self.book.all():
+        for run in self.open_runs.all():
             if run.has(domain):
                 run.event(fact)
 
     # -- jobs ------------------------------------------------------------------------------
 
-    def _apply(self, event: JobEvent, time_s: float, said_s: float) -> None:
-        """Begin or end a job at `time_s`; its event was stamped `said_s`. Never raises."""
+    def _apply(self, event: JobEvent, time_s: float, stated_s: float) -> None:
+        """Begin or end a job at `time_s`; its event was stamped `stated_s`. Never raises."""
         try:
-            self._begin_or_end(event, time_s, said_s)
+            self._begin_or_end(event, time_s, stated_s)
         except Exception as error:  # noqa: BLE001 - one odd event must not cost the other jobs
             self.fault(f"{event.name}: {type(error).__name__}: {error}")
             _log.exception("%s", event.name)
 
-    def _begin_or_end(self, event: JobEvent, time_s: float, said_s: float) -> None:
-        run = self.book.of_job(event.job)
+    def _begin_or_end(self, event: JobEvent, time_s: float, stated_s: float) -> None:
+        run = self.open_runs.find(event.job)
         if event.kind == "end":
             if run is None:
                 _log.warning("job %s ended, but its beginning was never seen", event.job)
@@ -151,33 +149,33 @@ class Agent:
                 run.plan.note("its end was never heard of; Slurm does not have it here any more")
             code = event.facts.get("exit", "")
             run.plan.exit_code = int(code) if code.isdigit() else None
-            self._ended(run, time_s)
+            self._end_job(run, time_s)
             return
         if run is not None:
-            if self.book.is_known(event, run):
+            if self.open_runs.is_same_start(event, run):
                 _log.warning("job %s begins a second time: ignored", event.job)
                 return
             run.plan.note("its end was never heard of; it ends where the job began again")
-            self._ended(run, time_s)
-        plan = self.book.plan_of(event, time_s)
-        if time_s - said_s > LATE_S:
-            plan.note(f"began {time_s - said_s:.0f} s before it was measured")
-        fresh = self.book.open(plan)
-        fresh.first_row(self.sharing.ledger.open(plan.run_id))
-        self.sharing.cpu.begin(plan.run_id, time_s)
-        self._tell_jobs()  # before its prolog goes on: the job may ask for its GPUs at once
-        self.desk.job_began(plan.run_id, plan.job, plan.uid, plan.gpus)
+            self._end_job(run, time_s)
+        plan = self.open_runs.plan(event, time_s)
+        if time_s - stated_s > LATE_S:
+            plan.note(f"began {time_s - stated_s:.0f} s before it was measured")
+        fresh = self.open_runs.open(plan)
+        fresh.first_row(self.attribution.ledger.open(plan.run_id))
+        self.attribution.cpu.begin(plan.run_id, time_s)
+        self._report_jobs()  # before its prolog goes on: the job may ask for its GPUs at once
+        self.job_setup.job_began(plan.run_id, plan.job, plan.uid, plan.gpus)
 
-    def _ended(self, run: OpenRun, time_s: float) -> None:
+    def _end_job(self, run: OpenRun, time_s: float) -> None:
         run.plan.ended_s = time_s
-        self.desk.job_ended(run.plan.job)
-        self._tell_jobs()
+        self.job_setup.job_ended(run.plan.job)
+        self._report_jobs()
 
-    def _tell_jobs(self) -> None:
-        self.desk.jobs_are(
+    def _report_jobs(self) -> None:
+        self.job_setup.set_owners(
             [
                 JobGpus(p.job, p.uid, tuple(int(gpu.partition(":")[2]) for gpu in p.gpus))
-                for p in self.book.running()
+                for p in self.open_runs.running()
                 if p.uid >= 0
             ]
         )
@@ -186,41 +184,41 @@ class Agent:
 
     def _save_state(self) -> bool:
         """Save the state before anything else is written: it is never behind the journals."""
-        state = agent_state(self.sharing, self.arrivals.handled)
+        state = self.attribution.to_state(self.events.handled)
         try:
-            save_state(self.site.folder / STATE_FILE, state)
+            save_state(self.context.folder / STATE_FILE, state)
         except OSError as error:
-            self.fault(f"{self.site.folder / STATE_FILE}: {error.strerror or error}")
+            self.fault(f"{self.context.folder / STATE_FILE}: {error.strerror or error}")
             return False
         return True
 
     def _write_rows(self, until_s: float, now_s: float) -> None:
-        sharing = self.sharing
-        values = sharing.sensors.signals()
-        gaps = sharing.gaps(list(sharing.layout.domains), until_s)
-        for run in self.book.all():
+        attribution = self.attribution
+        values = attribution.sensors.signals()
+        gaps = attribution.gaps(list(attribution.layout.domains), until_s)
+        for run in self.open_runs.all():
             if run.plan.ended_s is None:
-                run.row(until_s, sharing.account_of(run), gaps)
+                run.row(until_s, attribution.account_of(run), gaps)
                 run.signals_row(now_s, values)
             run.flush(now_s)
 
     def _end_runs(self, now_s: float) -> None:
         """Close ended runs; begin a new unattributed run when the current one is long."""
-        sharing, before = self.sharing, len(self.book.runs)
-        for run in list(self.book.runs.values()):
+        attribution, before = self.attribution, len(self.open_runs.runs)
+        for run in list(self.open_runs.runs.values()):
             end_s = run.plan.ended_s
-            if end_s is None or run.path is None or end_s > sharing.until_s:
+            if end_s is None or run.path is None or end_s > attribution.until_s:
                 continue
             names = [domain.name for domain in run.feed.domains]
-            if sharing.ledger.settled(names, end_s) or now_s - end_s > HOLD_S:
-                self._close(run, end_s, now_s, self.book.status_of(run.plan))
+            if attribution.ledger.is_complete(names, end_s) or now_s - end_s > HOLD_S:
+                self._close(run, end_s, now_s, run.plan.status)
         rolled = self._roll_unattributed(now_s)
-        if (rolled or len(self.book.runs) < before) and self.on_run_ended is not None:
+        if (rolled or len(self.open_runs.runs) < before) and self.on_run_ended is not None:
             self.on_run_ended()
 
     def _roll_unattributed(self, now_s: float) -> bool:
-        unattributed, until_s = self.book.unattributed, self.sharing.until_s
-        limit_s = self.site.config.unallocated_hours * 3_600
+        unattributed, until_s = self.open_runs.unattributed, self.attribution.until_s
+        limit_s = self.context.config.unallocated_hours * 3_600
         if (
             unattributed is None
             or unattributed.path is None
@@ -228,29 +226,28 @@ class Agent:
         ):
             return False
         self._close(unattributed, until_s, now_s, RunStatus.FINISHED)
-        self.sharing.ledger.renew_unattributed()
-        fresh = self.book.open_unattributed(until_s)
-        fresh.first_row(self.sharing.account_of(fresh))
+        self.attribution.ledger.renew_unattributed()
+        self.attribution.open_unattributed(until_s)
         return True
 
     def _close(self, run: OpenRun, end_s: float, now_s: float, status: RunStatus) -> None:
-        sharing = self.sharing
-        account = sharing.account_of(run)
-        run.row(end_s, account, sharing.gaps([d.name for d in run.feed.domains], end_s))
-        fault = run.end(now_s, self.book.end_of(run, end_s, account, status))
+        attribution = self.attribution
+        account = attribution.account_of(run)
+        run.row(end_s, account, attribution.gaps([d.name for d in run.feed.domains], end_s))
+        fault = run.end(now_s, self.open_runs.end_record(run, end_s, account, status))
         if fault is not None:
             self.fault(f"the end of run {run.plan.run_id} could not be kept: {fault}")
         if run.plan.job:
-            sharing.ledger.close(run.plan.run_id)
-            del self.book.runs[run.plan.run_id]
+            attribution.ledger.close(run.plan.run_id)
+            del self.open_runs.runs[run.plan.run_id]
 
     def _note_young(self, young: bool) -> None:
-        self._young_s = self.site.clock.now_s() + YOUNG_LOOK_S if young else float("inf")
+        self._young_s = self.context.clock.now_s() + YOUNG_POLL_S if young else float("inf")
 
     def _plan_next(self, begun_s: float) -> None:
         """Plan the next reading: after an interval, or as soon as an event can be handled."""
-        ending = any(run.plan.ended_s is not None for run in self.book.runs.values())
-        interval_s = self.site.config.interval_s
-        if ending or self.arrivals.waiting:
-            interval_s = min(interval_s, self.sharing.sensors.lag_s + LOOK_S)
+        ending = any(run.plan.ended_s is not None for run in self.open_runs.runs.values())
+        interval_s = self.context.config.interval_s
+        if ending or self.events.waiting:
+            interval_s = min(interval_s, self.attribution.sensors.lag_s + POLL_S)
         self._due_s = begun_s + interval_s

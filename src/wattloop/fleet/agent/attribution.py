@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from wattloop.accounting.idle import idle_path, load_idle
+from wattloop.core.errors import WattloopError
 from wattloop.core.records import Domain, Scope
 from wattloop.core.results import non_overlapping
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
 
 # Whose joules they are: the energy of a node over one stretch of time, split among its jobs.
 #
@@ -275,7 +279,7 @@ class EnergyLedger:
         """Record which jobs were there, up to now."""
         self._stretches.extend(stretches)
 
-    def settle(self, take: Take, readable: Readable, idle_w: Mapping[str, float]) -> None:
+    def attribute(self, take: Take, readable: Readable, idle_w: Mapping[str, float]) -> None:
         """Attribute all energy that is known by now.
 
         Args:
@@ -300,7 +304,7 @@ class EnergyLedger:
                 self._book(split(self.layout, stretch, energy_j, idle_w))
         self._forget()
 
-    def settled(self, run_domains: Iterable[str], until_s: float) -> bool:
+    def is_complete(self, run_domains: Iterable[str], until_s: float) -> bool:
         """Return True when these domains are attributed up to an instant."""
         return all(self.done_s.get(name, until_s) >= until_s for name in run_domains)
 
@@ -322,3 +326,70 @@ class EnergyLedger:
             if stretches[0].end_s > behind_s and not too_old:
                 return
             stretches.popleft()
+
+
+OVER_S = 10.0
+"""The least mean power over so long: shorter ones are noise of the sensor."""
+
+
+class LearnedIdlePower:
+    """Idle power in watts by domain.
+
+    Args:
+        domains: those that are shared by CPU time.
+        stated_w: of one CPU package, if the operator knows it.
+        fitted_w: from this machine's idle lines (`wattloop idle`).
+    """
+
+    def __init__(
+        self,
+        domains: Mapping[str, Domain],
+        stated_w: float | None = None,
+        fitted_w: Mapping[str, float] | None = None,
+    ) -> None:
+        self.watts: dict[str, float] = {}
+        self.sources: dict[str, str] = {}
+        self._learned = []
+        for name, domain in domains.items():
+            if stated_w is not None and domain.scope is Scope.CPU and domain.inside is None:
+                self.watts[name], self.sources[name] = stated_w, "as set by cpu_idle_w"
+            elif fitted_w and name in fitted_w:
+                self.watts[name], self.sources[name] = fitted_w[name], "fitted by 'wattloop idle'"
+            else:
+                self._learned.append(name)
+                self.sources[name] = "the least seen over 10 s"
+        self._begin_s = 0.0
+        self._sum_j: dict[str, float] = {}
+        self._least_w: dict[str, float] = {}
+
+    def learn(self, totals_j: Mapping[str, float], now_s: float) -> None:
+        """Learn from the energy of each domain since the beginning."""
+        if not self._sum_j:
+            self._begin_s, self._sum_j = now_s, dict(totals_j)
+        length_s = now_s - self._begin_s
+        if length_s < OVER_S:
+            return
+        for name in self._learned:
+            gained_j = totals_j.get(name, 0.0) - self._sum_j.get(name, 0.0)
+            if gained_j > 0 and length_s < 2 * OVER_S:
+                least_w = min(self._least_w.get(name, float("inf")), gained_j / length_s)
+                self._least_w[name] = self.watts[name] = least_w
+        self._begin_s, self._sum_j = now_s, dict(totals_j)
+
+    def to_state(self) -> dict[str, Any]:
+        return dict(self._least_w)
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Resume from what was learned before."""
+        for name in self._learned:
+            if isinstance(state.get(name), int | float):
+                self._least_w[name] = self.watts[name] = float(state[name])
+
+
+def fitted_idle_power(settings: Settings, host: Host) -> dict[str, float]:
+    """Return the slopes of this machine's idle lines; {} without them."""
+    try:
+        record = load_idle(idle_path(settings.store_location, host.machine_id))
+    except WattloopError:
+        return {}
+    return {} if record is None else {name: line.beta_w for name, line in record.lines.items()}

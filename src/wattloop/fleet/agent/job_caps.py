@@ -87,7 +87,7 @@ class JobCaps:
         """Set the caps of a job and release its prolog; return the watts by GPU."""
         try:
             if cap is None or not gpus:
-                self._put_back(job)  # it may have had one: the scheduler took it back
+                self._restore(job)  # it may have had one: the scheduler took it back
                 return {}
             wanted = (uid, {f"{gpu}/power_limit": cap for gpu in gpus})
             if self._wanted.get(job, wanted) != wanted:
@@ -95,20 +95,20 @@ class JobCaps:
             self._wanted[job] = wanted
             return self._apply(job)
         finally:
-            self.ready(job)
+            self.release_prolog(job)
 
-    def ready(self, job: str) -> None:
+    def release_prolog(self, job: str) -> None:
         """Release the job's prolog."""
         with suppress(OSError):
             (self._folder / "ready" / job).touch(mode=0o600)
 
     def end(self, job: str) -> None:
         """Restore the job's cards."""
-        self._put_back(job)
+        self._restore(job)
         with suppress(OSError):
             (self._folder / "ready" / job).unlink(missing_ok=True)
 
-    def look_after(self) -> None:
+    def set_again(self) -> None:
         """Set caps again that were lost with a crashed daemon."""
         if self._client is not None and self._client.held:
             try:
@@ -119,7 +119,7 @@ class JobCaps:
         for job in list(self._wanted):
             self._apply(job)
 
-    def tell(self, jobs: Sequence[JobGpus]) -> None:
+    def write_owners(self, jobs: Sequence[JobGpus]) -> None:
         """Write the owners of GPUs for the daemon."""
         if self._config.job_gpus is not None:
             try:
@@ -154,7 +154,7 @@ class JobCaps:
         self.fault = ""
         return done
 
-    def _put_back(self, job: str) -> None:
+    def _restore(self, job: str) -> None:
         self._wanted.pop(job, None)
         for lever in sorted(self._set.pop(job, ())):
             try:
@@ -206,7 +206,7 @@ class JobSetupThread:
         self._answers: queue.SimpleQueue[JobSetup] = queue.SimpleQueue()
         self._running: dict[str, tuple[_Begin, float]] = {}
         """Job -> who it is, and when it is looked at again."""
-        self._thread = threading.Thread(target=self._work, name="wattloop-desk", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="wattloop-setup", daemon=True)
 
     def start(self) -> None:
         if self._caps is not None:
@@ -221,7 +221,7 @@ class JobSetupThread:
         if self._caps is not None:
             self._tasks.put(_End(job))
 
-    def jobs_are(self, jobs: list[JobGpus]) -> None:
+    def set_owners(self, jobs: list[JobGpus]) -> None:
         """Pass the owners of GPUs to the control daemon."""
         if self._caps is not None:
             self._tasks.put(jobs)
@@ -250,8 +250,8 @@ class JobSetupThread:
         while True:
             if time.monotonic() >= look_s:  # also on a node where there is always something to do
                 if self._caps is not None:
-                    self._guarded(self._caps.look_after)
-                    self._guarded(self._look_again)
+                    self._guarded(self._caps.set_again)
+                    self._guarded(self._recap)
                 look_s = time.monotonic() + LOOK_EVERY_S
             try:
                 task = self._tasks.get(timeout=max(0.0, look_s - time.monotonic()))
@@ -265,7 +265,7 @@ class JobSetupThread:
                 self._running.pop(task.job, None)
                 self._guarded(partial(self._caps.end, task.job))
             elif self._caps is not None and isinstance(task, list):
-                self._guarded(partial(self._caps.tell, task))
+                self._guarded(partial(self._caps.write_owners, task))
         if self._caps is not None:
             self._guarded(self._caps.close)
 
@@ -276,7 +276,7 @@ class JobSetupThread:
                 task.job, folder=self._config.slurm_bin, caps=self._caps is not None
             )
             if again and reason:  # no answer: the previous choice still holds
-                self._plan_another_look(task)
+                self._plan_recap(task)
                 return
             control = self._config.control
             if self._caps is not None and control is not None:
@@ -286,14 +286,14 @@ class JobSetupThread:
             reason = f"{type(error).__name__}: {error}"
             _log.exception("job %s", task.job)
         self._answers.put(JobSetup(task.run_id, facts, reason, cap_w, why))
-        self._plan_another_look(task)
+        self._plan_recap(task)
 
-    def _plan_another_look(self, task: _Begin) -> None:
+    def _plan_recap(self, task: _Begin) -> None:
         every_s = None if self._config.control is None else self._config.control.recap_s
         if every_s is not None:
             self._running[task.job] = (task, time.monotonic() + every_s)
 
-    def _look_again(self) -> None:
+    def _recap(self) -> None:
         """Update caps of running jobs that a policy may have changed."""
         for task, due_s in list(self._running.values()):
             if time.monotonic() >= due_s:
@@ -304,5 +304,5 @@ class JobSetupThread:
         try:
             act()
         except Exception:  # noqa: BLE001 - the next job must not pay for a fault of ours
-            _log.exception("the agent's desk goes on")
+            _log.exception("a call failed; the agent continues")
             time.sleep(0.1)

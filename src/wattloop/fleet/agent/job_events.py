@@ -3,13 +3,13 @@
 import logging
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from wattloop.core.clock import Clock
+from wattloop.core.threads import BackgroundThread
 from wattloop.fleet.agent.config import AgentContext
 from wattloop.fleet.agent.job_facts import jobs_on_node
 from wattloop.hardware.host import Host
@@ -20,6 +20,7 @@ from wattloop.hardware.host import Host
 # whole (written under another name, then renamed). Files wait for an agent that is not there; they
 # are handled in the order of their times and removed when the agent's own state knows of them.
 LARGEST_B = 16_384
+EVERY_S = 30.0
 AGREE_S = 0.05
 """The machine's uptime is known to 10 ms and never set; the time of day is finer but may be."""
 _NAME = re.compile(r"(\d{1,20})-([0-9A-Za-z_.-]{1,64})-(start|end)")
@@ -158,9 +159,9 @@ _log = logging.getLogger("wattloop.agent")
 class EventQueue:
     """Events in order; files stay until the saved state covers them, and count once."""
 
-    def __init__(self, site: AgentContext, fault: Callable[[str], None]) -> None:
-        self._site = site
-        self._folder = EventFolder(site.folder / "events")
+    def __init__(self, context: AgentContext, fault: Callable[[str], None]) -> None:
+        self._context = context
+        self._folder = EventFolder(context.folder / "events")
         self._fault = fault
         self._coming: list[tuple[float, JobEvent]] = []
         self._handled: dict[str, None] = {}
@@ -197,7 +198,7 @@ class EventQueue:
         fresh = [e for e in found if e.name not in known and e.name not in self._handled]
         self._to_remove += [e.name for e in found if e.name in self._handled]
         if fresh:
-            instant = Instant(self._site.clock, self._site.uptime_s())
+            instant = Instant(self._context.clock, self._context.uptime_s())
             self._coming += [(instant.time_of(event), event) for event in fresh]
             self._coming.sort(key=lambda pair: (pair[0], pair[1].kind == "start"))
         return bool(fresh)
@@ -208,7 +209,7 @@ class EventQueue:
             said_s, event = self._coming.pop(0)
             self._handled[event.name] = None
             self._to_remove.append(event.name)
-            if event.boot and event.boot != self._site.host.boot_id:
+            if event.boot and event.boot != self._context.host.boot_id:
                 _log.warning("job %s: its %s was before the node's boot", event.job, event.kind)
                 continue
             yield said_s, event
@@ -226,18 +227,11 @@ class EventQueue:
         self._to_remove = left
 
 
-# End events of jobs whose epilog never ran, e.g. after a crash of slurmctld.
-#
-# Such a job would keep its GPUs, their joules and their cap for ever. Slurm is asked now and then
-# which jobs it has on this node; for one that it does not name twice, the event is written that
-# the
-# epilog owed us.
+class MissingEpilogs(BackgroundThread):
+    """Thread that writes the end events of jobs whose epilog never ran.
 
-EVERY_S = 30.0
-
-
-class MissingEpilogs:
-    """Thread that compares open runs with Slurm's jobs.
+    Such a job, e.g. after a crash of slurmctld, would keep its GPUs, their joules and their cap
+    for ever. It has ended when Slurm does not list it on this node twice in a row.
 
     Args:
         events: the folder in which the agent finds events.
@@ -249,19 +243,12 @@ class MissingEpilogs:
     def __init__(
         self, events: Path, node: str, running: Callable[[], Sequence[str]], slurm_bin: str = ""
     ) -> None:
+        super().__init__("wattloop-ends", patience_s=0.0)
         self._events, self._node, self._running = events, node, running
         self._slurm_bin = slurm_bin
         self._missing: set[str] = set()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="wattloop-ends", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-
-    def look(self) -> list[str]:
+    def check(self) -> list[str]:
         """Compare once; return jobs whose end was written."""
         running = set(self._running())
         known = jobs_on_node(self._node, self._slurm_bin) if running else set()
@@ -278,7 +265,7 @@ class MissingEpilogs:
     def _work(self) -> None:
         while not self._stop.wait(EVERY_S):
             try:
-                self.look()
+                self.check()
             except Exception:  # noqa: BLE001 - measuring goes on whatever happens here
                 _log.exception("looking for lost ends goes on")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from wattloop.core.clock import Clock
-from wattloop.core.plausible import highest_power_w
+from wattloop.core.plausible import counter_rise_j, highest_power_w
 from wattloop.core.records import Domain, DomainKind, Gap, Signal
 from wattloop.core.results import Missing
 from wattloop.measure.domain_source import DomainSource, FusedCurve, domain_sources, selected
@@ -99,14 +99,12 @@ class PlausibleMeter(Meter):
 
 def continues_counter(domain: Domain, kept: Mapping[str, Any], raw_j: float, read_s: float) -> bool:
     """Return True when a counter's reading continues the earlier one."""
-    if math.isnan(raw_j):
-        return False
     gap_s = read_s - kept["read_s"]
-    most_j = highest_w(domain) * (gap_s + 1.0)
-    gained_j = raw_j - kept["raw_j"]
-    if domain.wrap_j is not None:
-        gained_j %= domain.wrap_j  # how often it wrapped is the energy curve's to judge
-    return bool(gap_s >= 0 and 0 <= gained_j <= most_j)
+    # How often it wrapped is the energy curve's to judge.
+    gained_j = counter_rise_j(raw_j - kept["raw_j"], gap_s, domain.wrap_j)
+    if gained_j is None or gap_s < 0:
+        return False
+    return bool(gained_j <= highest_w(domain) * (gap_s + 1.0))
 
 
 OWN_ZERO = frozenset({"perf", "estimate", "virtual-node"})
@@ -261,7 +259,7 @@ class NodeSensors:
             }
         return kept
 
-    def take_up(self, state: Mapping[str, Any]) -> list[str]:
+    def resume(self, state: Mapping[str, Any]) -> list[str]:
         """Continue where another process stopped; return the domains that could.
 
         Called after the first reading of all sensors. A counter that fell, or that gained more

@@ -25,15 +25,15 @@ from wattloop.store.database import open_store
 from wattloop.store.journal_import import import_journal
 from wattloop.version import __version__
 
-FOLD_AGAIN_S = 60.0
+IMPORT_AGAIN_S = 60.0
 _log = logging.getLogger("wattloop.agent")
 
 
 class Service:
     """An agent that runs until stopped."""
 
-    def __init__(self, site: AgentContext) -> None:
-        self.site = site
+    def __init__(self, context: AgentContext) -> None:
+        self.context = context
         self.stop = threading.Event()
         self._status: NodeStatus | None = None
 
@@ -43,42 +43,39 @@ class Service:
         Raises:
             ConfigError: the folder cannot be used, or another agent works in it.
         """
-        with _alone(self.site.folder):
-            sender = self._delivery() if self.site.config.deliver is not None else None
-            folding = None if sender is not None else LocalStore(self.site)
-            agent = Agent(self.site)
-            agent.start()  # holds all its journals before anybody sends them
-            ends = MissingEpilogs(
-                self.site.folder / "events", self.site.node, self._jobs, self.site.config.slurm_bin
-            )
-            ends.start()
+        with _locked(self.context.folder):
+            sender = self._delivery() if self.context.config.deliver is not None else None
+            local_store = None if sender is not None else LocalStore(self.context)
+            agent = Agent(self.context)
+            agent.start()  # locks its journals before they are sent
+            events, slurm_bin = self.context.folder / "events", self.context.config.slurm_bin
             try:
-                if sender is not None:
-                    sender.start()
-                if folding is not None:
-                    folding.start()
-                    agent.on_run_ended = folding.something_ended
-                agent.on_step = lambda: self._tell(agent, sender)
-                agent.work(self.stop)
+                with MissingEpilogs(events, self.context.node, self._jobs, slurm_bin):
+                    if sender is not None:
+                        sender.start()
+                    if local_store is not None:
+                        local_store.start()
+                        agent.on_run_ended = local_store.run_ended
+                    agent.on_step = lambda: self._report(agent, sender)
+                    agent.work(self.stop)
             finally:
-                ends.stop()
                 # They treat an unlocked journal as finished, so they stop first.
                 if sender is not None:
                     sender.stop()
-                if folding is not None:
-                    folding.stop()
+                if local_store is not None:
+                    local_store.stop()
                 agent.stop()
 
     def _jobs(self) -> tuple[str, ...]:
         return () if self._status is None else self._status.jobs
 
     def _delivery(self) -> Delivery:
-        deliver = self.site.config.deliver
+        deliver = self.context.config.deliver
         assert deliver is not None
         options = DeliveryOptions(
             url=deliver.url,
-            node=self.site.node,
-            folder=self.site.journals,
+            node=self.context.node,
+            folder=self.context.journals,
             token_file=Path(deliver.token_file) if deliver.token_file else None,
             every_s=deliver.every_s,
             limit_b=deliver.limit_b,
@@ -86,25 +83,25 @@ class Service:
         )
         return Delivery(options, lambda: self._status)
 
-    def _tell(self, agent: Agent, sender: Delivery | None) -> None:
-        faults = [*agent.faults, agent.desk.fault, "" if sender is None else sender.fault]
+    def _report(self, agent: Agent, sender: Delivery | None) -> None:
+        faults = [*agent.faults, agent.job_setup.fault, "" if sender is None else sender.fault]
         self._status = node_status(agent, [fault for fault in faults if fault])
         try:
-            write_status(self.site.folder / STATUS_FILE, self._status)
+            write_status(self.context.folder / STATUS_FILE, self._status)
         except OSError as error:
-            agent.fault(f"{self.site.folder / STATUS_FILE}: {error.strerror or error}")
+            agent.fault(f"{self.context.folder / STATUS_FILE}: {error.strerror or error}")
 
 
 def node_status(agent: Agent, faults: list[str]) -> NodeStatus:
     """Return the status of the node now."""
-    layout = agent.sharing.layout
-    watts = {n: w for n, w in agent.sharing.sensors.power_w().items() if w >= 0}
+    layout = agent.attribution.layout
+    watts = {n: w for n, w in agent.attribution.sensors.power_w().items() if w >= 0}
     whole = {n: w for n, w in watts.items() if layout.is_node(n)}
     parts = {n: w for n, w in watts.items() if n in layout.counted}
     shown = whole or parts
     limits = {
         name.removesuffix("/power_limit"): value
-        for name, value in agent.sharing.sensors.signals().items()
+        for name, value in agent.attribution.sensors.signals().items()
         if name.endswith("/power_limit") and value > 0
     }
     provenances = [layout.domains[name].provenance for name in shown]
@@ -112,9 +109,9 @@ def node_status(agent: Agent, faults: list[str]) -> NodeStatus:
         power_w=shown,
         limit_w=limits,
         provenance=Provenance.weakest(provenances).value if provenances else "",
-        jobs=tuple(plan.job for plan in agent.book.running()),
+        jobs=tuple(plan.job for plan in agent.open_runs.running()),
         faults=tuple(faults),
-        read_wall_s=agent.site.clock.wall_s(),
+        read_wall_s=agent.context.clock.wall_s(),
         version=__version__,
     )
 
@@ -122,16 +119,16 @@ def node_status(agent: Agent, faults: list[str]) -> NodeStatus:
 class LocalStore:
     """Thread that imports ended runs into the node's own store."""
 
-    def __init__(self, site: AgentContext) -> None:
-        self._site = site
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
         self._wake = threading.Event()
         self._stopped = False
-        self._thread = threading.Thread(target=self._work, name="wattloop-fold", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="wattloop-import", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def something_ended(self) -> None:
+    def run_ended(self) -> None:
         """Wake the import: a run has ended."""
         self._wake.set()
 
@@ -145,31 +142,31 @@ class LocalStore:
         while True:
             self._wake.clear()
             try:
-                self._fold_all()
+                self._import_all()
             except Exception:  # noqa: BLE001 - journals stay; the next try may work
-                _log.exception("runs wait in %s", self._site.journals)
+                _log.exception("runs wait in %s", self._context.journals)
             if self._stopped:
                 return
-            self._wake.wait(FOLD_AGAIN_S)
+            self._wake.wait(IMPORT_AGAIN_S)
 
-    def _fold_all(self) -> None:
-        paths = sorted(self._site.journals.glob("*.journal"))
+    def _import_all(self) -> None:
+        paths = sorted(self._context.journals.glob("*.journal"))
         if not paths:
             return
         try:
-            with open_store(self._site.store) as store:
+            with open_store(self._context.store) as store:
                 for path in paths:
                     import_journal(store, path, finalize_orphaned_run)
         except StoreError as error:
-            _log.warning("runs wait in %s: %s", self._site.journals, error)
+            _log.warning("runs wait in %s: %s", self._context.journals, error)
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
-            check_folder(folder)  # who can put files there tells root's agent what jobs there are
+            check_folder(folder)  # its files tell root's agent which jobs there are
         file = (folder / "agent.lock").open("a")
     except OSError as error:
         raise ConfigError(
