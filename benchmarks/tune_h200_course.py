@@ -152,7 +152,7 @@ class Runner:
             alive = strategy.alive()
             for candidate in list(self.seen):
                 if alive is not None and candidate not in alive:
-                    self.bench.let_go(candidate)
+                    self.bench.release(candidate)
         return True
 
     def chosen(self, candidate: str, parameters: Mapping[str, Any], rate: float | None) -> None:

@@ -102,7 +102,7 @@ def _course(
     course.energy_j, course.uncertainty_j = used.energy_j, used.uncertainty_j
     course.provenance, course.time_s = used.provenance, end_s - begin_s
     for candidate in list(runner.seen):
-        bench.let_go(candidate)
+        bench.release(candidate)
     return course
 
 
@@ -198,7 +198,7 @@ def _warm_up(made: Training, scenario: Scenario, energy: EnergySource) -> None:
             until=Until(epochs=min(1.0, 12 * size / made.data.samples), anywhere=True),
         )
         bench.run(segment)
-        bench.let_go(segment.candidate)
+        bench.release(segment.candidate)
 
 
 def _facts(scenario: Scenario) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.analyze.made import cali3_runs
-from wattloop.analyze.clusters import clusters, features_of
+from wattloop.analyze.clusters import build_features, clusters
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
@@ -83,7 +83,7 @@ def test_the_number_of_clusters_is_that_of_the_highest_silhouette():
 def test_levels_weigh_as_much_as_a_number():
     """A parameter of four text levels has total variance 1, as a number has."""
     rows = [{"o": "abcd"[n % 4], "p": "xy"[n % 2], "energy_j": float(n)} for n in range(40)]
-    features = features_of(table_of(rows, name="t"), ["o", "p", "energy_j"])
+    features = build_features(table_of(rows, name="t"), ["o", "p", "energy_j"])
     assert features.names == ("o=a", "o=b", "o=c", "o=d", "p=y", "energy_j")
     variances = features.scaled.var(axis=0)
     assert variances[:4].sum() == pytest.approx(1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.analyze.made import greenscreen_runs
-from wattloop.analyze.importance import groups_of, importances, share_between
+from wattloop.analyze.importance import importances, level_groups, variance_share
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
@@ -14,17 +14,17 @@ from wattloop.core.errors import ConfigError
 def test_the_share_between_groups_is_epsilon_squared():
     """1 when groups decide; near 0, and not above by chance, when they mean nothing."""
     values = np.array([1.0, 1.0, 5.0, 5.0])
-    assert share_between(values, np.array([0, 0, 1, 1])) == 1.0
+    assert variance_share(values, np.array([0, 0, 1, 1])) == 1.0
     rng = np.random.default_rng(0)
-    shares = [share_between(rng.normal(size=30), rng.integers(0, 10, 30)) for _ in range(200)]
+    shares = [variance_share(rng.normal(size=30), rng.integers(0, 10, 30)) for _ in range(200)]
     assert np.mean(shares) < 0.08  # eta squared would be 9/29 = 0.31
-    assert share_between(np.ones(4), np.array([0, 0, 1, 1])) == 0.0
+    assert variance_share(np.ones(4), np.array([0, 0, 1, 1])) == 0.0
 
 
 def test_numbers_of_many_values_are_grouped():
     """Ten groups of equal size."""
     table = table_of([{"lr": n / 1e4, "e_j": 1.0} for n in range(200)], name="t")
-    assert np.bincount(groups_of(table, "lr")).tolist() == [20] * 10
+    assert np.bincount(level_groups(table, "lr")).tolist() == [20] * 10
 
 
 @pytest.mark.parametrize("method", ["fanova", "variance"])

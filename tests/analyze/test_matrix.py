@@ -5,7 +5,7 @@ import pytest
 
 from tests.analyze.made import GREENSCREEN, greenscreen_runs
 from wattloop.analyze.matrix import configuration_matrix
-from wattloop.analyze.table import label_of
+from wattloop.analyze.table import format_level
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
@@ -15,7 +15,7 @@ def test_every_run_has_one_level_of_each_parameter():
     table = table_of(greenscreen_runs(100), name="g")
     found = configuration_matrix(table, "energy_wh")
     assert found.switched.shape == (100, 40)
-    expected = [(p, label_of(v)) for p, values in GREENSCREEN.items() for v in values]
+    expected = [(p, format_level(v)) for p, values in GREENSCREEN.items() for v in values]
     assert list(found.levels) == expected
     assert found.switched.sum(axis=1).tolist() == [10] * 100
 

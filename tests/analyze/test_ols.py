@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.analyze.made import GREENSCREEN, greenscreen_runs
-from wattloop.analyze.ols import design_of, regression
-from wattloop.analyze.table import label_of
+from wattloop.analyze.ols import build_design, regression
+from wattloop.analyze.table import format_level
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
@@ -80,7 +80,7 @@ def test_all_forty_levels_of_figure_10_have_their_row():
     differences within a parameter as in the one-hot fit of the document."""
     rows = greenscreen_runs(80)
     found = regression(table_of(rows, name="g"), "energy_wh")
-    names = [f"{p}_{label_of(v)}" for p, levels in GREENSCREEN.items() for v in levels]
+    names = [f"{p}_{format_level(v)}" for p, levels in GREENSCREEN.items() for v in levels]
     assert [row["term"] for row in found.rows] == names
     assert all(row["coef"] is not None for row in found.rows)
     assert (found.facts["coefficients"], found.facts["residual_df"]) == (31, 49)
@@ -143,7 +143,7 @@ def test_two_pairs_of_linked_parameters_are_two_groups():
     for _ in range(60):
         a, b = int(rng.integers(3)), int(rng.integers(3))
         rows.append({"a": a, "b": b, "a2": a + 10, "b2": b + 10, "c": int(rng.integers(2))})
-    design = design_of(table_of(rows, name="t", parameters=list(rows[0])), list(rows[0]))
+    design = build_design(table_of(rows, name="t", parameters=list(rows[0])), list(rows[0]))
     assert sorted(design.aliased) == [("a", "a2"), ("b", "b2")]
     assert design.rank == 1 + 2 + 2 + 1
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.analyze.made import cali3_runs
-from wattloop.analyze.pareto import knee_of, on_front, pareto_front, usual_objectives
+from wattloop.analyze.pareto import default_objectives, find_knee, nondominated, pareto_front
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
@@ -20,13 +20,13 @@ def test_the_front_is_that_of_the_definition(columns):
     """Compared with looking at every pair, on small numbers with many ties."""
     costs = np.random.default_rng(columns).integers(0, 6, (120, columns)).astype(float)
     expected = [not any(beaten(one, other) for other in costs) for one in costs]
-    assert on_front(costs).tolist() == expected
+    assert nondominated(costs).tolist() == expected
 
 
 def test_equal_points_are_on_the_front_together():
     """A tie is not a defeat."""
     costs = np.array([[1.0, 2.0], [1.0, 2.0], [2.0, 2.0]])
-    assert on_front(costs).tolist() == [True, True, False]
+    assert nondominated(costs).tolist() == [True, True, False]
 
 
 def test_directions_decide():
@@ -48,20 +48,20 @@ def test_directions_decide():
 def test_the_knee_is_where_giving_up_little_gains_most():
     """Farthest from the chord; for three objectives nearest to the best of everything."""
     costs = np.array([[0.0, 10.0], [1.0, 2.0], [5.0, 1.0], [10.0, 0.0]])
-    assert knee_of(costs, "chord") == 1
-    assert knee_of(costs, "utopia") == 1
-    assert knee_of(costs[:2], "chord") is None
+    assert find_knee(costs, "chord") == 1
+    assert find_knee(costs, "utopia") == 1
+    assert find_knee(costs[:2], "chord") is None
     bulging = np.array([[0.0, 10.0], [9.0, 9.0], [10.0, 0.0]])
-    assert knee_of(bulging, "chord") is None
-    assert knee_of(np.array([[0, 5, 5], [1, 1, 1], [5, 0, 5.0]]), "utopia") == 1
+    assert find_knee(bulging, "chord") is None
+    assert find_knee(np.array([[0, 5, 5], [1, 1, 1], [5, 0, 5.0]]), "utopia") == 1
 
 
 def test_energy_and_quality_are_the_usual_objectives():
     """Else energy and time; rows that miss one are left out and counted."""
     rows = cali3_runs()
-    assert usual_objectives(table_of(rows, name="t")) == {"energy_wh": False, "accuracy": True}
+    assert default_objectives(table_of(rows, name="t")) == {"energy_wh": False, "accuracy": True}
     bare = table_of([{"energy_j": 1.0, "time_s": 2.0}], name="t")
-    assert usual_objectives(bare) == {"energy_j": False, "time_s": False}
+    assert default_objectives(bare) == {"energy_j": False, "time_s": False}
     rows[0]["accuracy"] = None
     found = pareto_front(table_of(rows, name="t"))
     assert len(found.is_on_front) == 399

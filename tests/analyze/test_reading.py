@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.analyze.made import GREENSCREEN, cali3_runs, greenscreen_runs
-from wattloop.analyze.table import unit_of
+from wattloop.analyze.table import column_unit
 from wattloop.analyze.table_reader import read_csv, table_of
 from wattloop.core.errors import ConfigError
 
@@ -75,7 +75,7 @@ def test_a_csv_is_read_with_its_types(tmp_path):
     assert table.column("batch") == (4, 32, 32)
     assert table.column("energy (Wh)") == (1.5, None, None)
     assert table.names == ("a", "b", "c")
-    assert unit_of("energy (Wh)") == ("J", 3_600.0)
+    assert column_unit("energy (Wh)") == ("J", 3_600.0)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import pytest
 
 from tests.analyze.made import cali3_runs, greenscreen_runs
 from wattloop.analyze.roles import (
-    energy_of,
-    power_of,
-    quality_of,
-    time_of,
-    usual_target,
+    default_target,
+    find_energy,
+    find_power,
+    find_quality,
+    find_time,
     with_energy,
 )
 from wattloop.analyze.table_reader import table_of
@@ -35,34 +35,34 @@ def one(**values):
 )
 def test_energy_is_in_joules_whatever_the_name(column, value, joules):
     """Units are in names."""
-    assert energy_of(one(**{column: value})).values[0] == pytest.approx(joules)
+    assert find_energy(one(**{column: value})).values[0] == pytest.approx(joules)
 
 
 def test_the_energy_of_the_whole_comes_before_that_of_a_part():
     """Also where parts stand first; a gain is no energy."""
     table = one(cpu_energy_j=1.0, energy_gain_pct=9.0, energy_j=2.0, time_s=1.0)
-    assert energy_of(table).column == "energy_j"
+    assert find_energy(table).column == "energy_j"
 
 
 def test_a_name_without_a_unit_is_taken_as_si_and_it_is_said():
     """Nobody should find out later."""
-    assert "taken as s" in time_of(one(runtime=3.0)).note
+    assert "taken as s" in find_time(one(runtime=3.0)).note
     with pytest.raises(ConfigError, match="'time_s' is in s, not in J"):
-        energy_of(one(time_s=1.0), "time_s")
+        find_energy(one(time_s=1.0), "time_s")
     with pytest.raises(ConfigError, match="no column of energy, such as energy_j"):
-        energy_of(one(accuracy=1.0))
+        find_energy(one(accuracy=1.0))
 
 
 @pytest.mark.parametrize(
     ("found_by", "column"),
     [
-        (energy_of, "energy_mj"),
-        (energy_of, "energy_mj_mean"),
-        (energy_of, "energy_uJ"),
-        (energy_of, "Energy_GJ"),
-        (power_of, "power_mW"),
-        (time_of, "runtime_h"),
-        (time_of, "time_min"),
+        (find_energy, "energy_mj"),
+        (find_energy, "energy_mj_mean"),
+        (find_energy, "energy_uJ"),
+        (find_energy, "Energy_GJ"),
+        (find_power, "power_mW"),
+        (find_time, "runtime_h"),
+        (find_time, "time_min"),
     ],
 )
 def test_a_unit_that_is_not_known_is_not_taken_as_si(found_by, column):
@@ -77,28 +77,28 @@ def test_an_energy_below_zero_is_refused():
     """As the least of all it would be the best."""
     rows = [{"energy_wh": e, "accuracy": 0.5} for e in (1.0, -2.5, None)]
     with pytest.raises(ConfigError, match=r"energy_wh is -2.5 in row 2: no energy is below 0"):
-        energy_of(table_of(rows, name="t"))
+        find_energy(table_of(rows, name="t"))
 
 
 def test_per_cent_become_shares():
     """An accuracy of 94.3 is 0.943."""
-    found = quality_of(one(accuracy=94.3))
+    found = find_quality(one(accuracy=94.3))
     assert found.values[0] == pytest.approx(0.943)
     assert found.note == "accuracy is in per cent"
-    assert quality_of(one(f1_score=37.0)).values[0] == 37.0
+    assert find_quality(one(f1_score=37.0)).values[0] == 37.0
 
 
 def test_training_and_validation_are_told_apart():
     """Equation 1 takes training accuracy; the front takes what was held out."""
     table = table_of(greenscreen_runs(5), name="g")
-    assert quality_of(table).column == "train_accuracy"
-    assert quality_of(table, held_out=True).column == "val_accuracy"
+    assert find_quality(table).column == "train_accuracy"
+    assert find_quality(table, held_out=True).column == "val_accuracy"
 
 
 def test_energy_is_made_of_power_and_time_where_there_is_none():
     """Per run or per epoch, and it is said; a table that has energy stays as it is."""
     run = with_energy(one(power_w=100.0, time_s=30.0))
-    assert energy_of(run).values[0] == 3_000.0
+    assert find_energy(run).values[0] == 3_000.0
     assert "energy_j = power_w x time_s" in run.notes
     epoch = with_energy(one(average_power=100.0, time_per_epoch=30.0))
     assert epoch.column("energy_per_epoch_j") == (3_000.0,)
@@ -106,15 +106,15 @@ def test_energy_is_made_of_power_and_time_where_there_is_none():
     table = table_of(cali3_runs(), name="c")
     assert with_energy(table) is table
     assert with_energy(one(power_w=1.0, accuracy=1.0)).results == ("power_w", "accuracy")
-    assert power_of(one(accuracy=1.0)) is None
+    assert find_power(one(accuracy=1.0)) is None
 
 
 def test_the_usual_target_is_energy_and_per_epoch_where_epochs_differ():
     """A total tells how long a run was allowed to train."""
     rows = [{"lr": n, "energy_j": 1.0 * n, "energy_per_epoch_j": 1.0, "epochs": n} for n in (1, 2)]
-    assert usual_target(table_of(rows, name="t")) == "energy_per_epoch_j"
+    assert default_target(table_of(rows, name="t")) == "energy_per_epoch_j"
     same = [{**row, "epochs": 3} for row in rows]
-    assert usual_target(table_of(same, name="t")) == "energy_j"
-    assert usual_target(one(accuracy=1.0)) == "accuracy"
+    assert default_target(table_of(same, name="t")) == "energy_j"
+    assert default_target(one(accuracy=1.0)) == "accuracy"
     with pytest.raises(ConfigError, match="no result with numbers"):
-        usual_target(table_of([{"optimizer": "SGD"}], name="t"))
+        default_target(table_of([{"optimizer": "SGD"}], name="t"))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from wattloop.analyze.table import label_of
+from wattloop.analyze.table import format_level
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 
@@ -49,8 +49,8 @@ def test_levels_are_ordered_numbers_by_size():
     table = table_of([{"b": v} for v in (10, 9, "inactive", 10.0)], name="t", parameters=["b"])
     assert table.levels("b") == ["9", "10", "inactive"]
     assert not table.is_numeric("b")
-    assert label_of(64.0) == "64"
-    assert label_of(True) == "true"
+    assert format_level(64.0) == "64"
+    assert format_level(True) == "true"
 
 
 def test_one_and_true_are_two_values():

@@ -8,7 +8,7 @@ from wattloop.testing.strategy_contract import check_strategy
 from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
 from wattloop.tune.problem import Limits, Problem
 from wattloop.tune.progress import Progress
-from wattloop.tune.segment import CapSearch, RateSweep, Segment, Until
+from wattloop.tune.segment import CapRequest, RateSweep, Segment, Until
 from wattloop.tune.space import Configuration
 from wattloop.tune.strategies.base import WAIT, Asked, Chosen
 from wattloop.tune.strategies.exhaustive import Grid, Random
@@ -151,7 +151,7 @@ def test_the_bench_finds_the_cap_of_its_formula() -> None:
     bench = SyntheticBench(noise=0.0)
     parameters = {"batch_size": 256, "lr": 0.003, "optimizer": "adam"}
     progress = bench.run(
-        Segment(key="a", candidate="c", parameters=parameters, cap=CapSearch(metric="energy"))
+        Segment(key="a", candidate="c", parameters=parameters, cap=CapRequest(metric="energy"))
     )
     assert progress.cap is not None and progress.cap.cap_w == 125.0
     assert progress.cap.energy_ratio < 0.9 and progress.cap.time_ratio > 1.0

@@ -45,7 +45,7 @@ class FormulaBench:
             curve=(EpochPoint(epoch=epochs, quality=quality, time_s=epochs, energy_j=epochs),),
         )
 
-    def let_go(self, candidate: str) -> None:
+    def release(self, candidate: str) -> None:
         pass
 
     def close(self) -> None:

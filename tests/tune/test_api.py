@@ -201,7 +201,7 @@ def test_a_bench_of_ones_own(settings):
                 status=Status.ENDED, time_s=1.0, energy_j=9.0, quality=quality, best=quality
             )
 
-        def let_go(self, candidate): ...
+        def release(self, candidate): ...
 
         def close(self):
             seen.append(self.parts.search_id)

@@ -109,7 +109,7 @@ def test_what_is_let_go_leaves_nothing_running(bench):
     one = bench(program)
     one.run(segment(1))
     assert len(running(MARK)) == 2
-    one.let_go("w1")
+    one.release("w1")
     assert ends(MARK)
 
 

@@ -79,7 +79,7 @@ def test_a_training_that_is_let_go_ends_with_its_finally_blocks(bench):
 
     one = bench(train)
     one.run(segment(2))
-    one.let_go("a")
+    one.release("a")
     assert said == ["stopped", "finally"]
     assert not [t for t in threading.enumerate() if t.name == "wattloop-a"]
 
@@ -148,7 +148,7 @@ def test_a_checkpoint_is_of_the_epoch_in_which_it_was_written(bench, tmp_path):
     assert seen == [(False, 0), (True, 2)]
     assert progress.repeated_s > 0  # the third epoch, which came after the file
     assert [point.epoch for point in progress.curve] == [4, 5]
-    second.let_go("a")
+    second.release("a")
     assert not list((tmp_path / "files").glob("a-*"))
 
 

@@ -13,7 +13,7 @@ from wattloop.store.experiments import (
 )
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, Status
-from wattloop.tune.results import candidates_of, search_table, summary_of
+from wattloop.tune.results import read_candidates, search_table, summarize_search
 from wattloop.tune.segment import Segment
 
 QUALITY = Quality(metric="accuracy", target=0.8)
@@ -36,7 +36,7 @@ def search(store):
     create_experiment(store, experiment)
 
     def add(candidate, epochs, progress=None, **options):
-        key = f"{candidate}/{len(candidates_of(store, 'search-1'))}/{epochs}/{id(options)}"
+        key = f"{candidate}/{len(read_candidates(store, 'search-1'))}/{epochs}/{id(options)}"
         given = {"key": key, "candidate": candidate, "parameters": {"epochs": epochs}}
         segment = Segment(**given, **options)
         begun = begin_trial(store, "search-1", key, {"segment": segment.to_dict(), "asked": 0})
@@ -114,7 +114,7 @@ def fill(search):
 def test_segments_become_candidates(search, store):
     """Promise: costs add up, quality is the last, the way to the target is from the curve."""
     fill(search)
-    a, b, c, d = candidates_of(store, "search-1", QUALITY)
+    a, b, c, d = read_candidates(store, "search-1", QUALITY)
     assert (a.segments, a.time_s, a.energy_j, a.epochs) == (2, 30.0, 300.0, 3)
     assert a.uncertainty_j == 5.0
     assert (a.quality, a.best, a.reached) == (0.9, 0.9, True)
@@ -142,7 +142,7 @@ def test_a_table_has_every_column_in_every_row(search, store):
 
 def test_a_summary_says_what_was_spent_and_saved(search, store):
     """Promise: repetitions and waiting devices are in; the saving is to the same quality."""
-    summary = summary_of(store, fill(search))
+    summary = summarize_search(store, fill(search))
     assert summary.energy_j == 300.0 + 60.0 + 7.0 + 11.0
     assert (summary.repeated_j, summary.idle_j) == (7.0, 11.0)
     assert (summary.candidates, summary.segments, summary.failed) == (4, 4, 1)
@@ -184,7 +184,7 @@ def test_a_winner_within_noise_is_a_tie(store, search, other_j, epochs, uncertai
     """Promise: a difference below an epoch and the error of the sensor decides nothing."""
     search("a", 1, trained(other_j, epochs, uncertainty_j=uncertainty_j))
     experiment = search("b", 2, trained(100.0, epochs))
-    summary = summary_of(store, experiment)
+    summary = summarize_search(store, experiment)
     assert [c.candidate for c in summary.ties] == ["a"] * tied
     assert summary.tie.startswith("a tie with a: energy differs by 5.0%" if tied else "")
     assert bool(summary.tie) is tied
@@ -195,14 +195,14 @@ def test_the_error_of_a_shared_estimate_makes_no_tie(store, search):
     """Promise: one estimate errs the same way in both, so that error cancels."""
     search("a", 1, trained(130.0, 50, "estimated", 90.0))
     experiment = search("b", 2, trained(100.0, 50, "estimated", 70.0))
-    assert summary_of(store, experiment).ties == ()
+    assert summarize_search(store, experiment).ties == ()
 
 
 def test_what_waits_in_a_finished_search_was_stopped_early(store, search):
     """Promise: paused is what can be resumed; in a finished search that is none."""
     experiment = search("a", 1, trained(10.0, 5, status=Status.PAUSED))
-    (found,) = candidates_of(store, "search-1", Quality(metric="accuracy", target=0.9))
-    summary = summary_of(store, experiment)
+    (found,) = read_candidates(store, "search-1", Quality(metric="accuracy", target=0.9))
+    summary = summarize_search(store, experiment)
     assert summary.status_of(found) == "paused"
     assert replace(summary, status="finished").status_of(found) == "stopped early"
     assert replace(summary, status="finished", stopped="a limit").status_of(found) == "paused"

@@ -17,7 +17,7 @@ from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.levers import cannot_be_set
 from wattloop.tune.problem import Problem, Quality
 from wattloop.tune.progress import Status
-from wattloop.tune.segment import CapSearch, Segment, Until
+from wattloop.tune.segment import CapRequest, Segment, Until
 from wattloop.tune.space import Choice, Space
 from wattloop.virtual.machine import shared_gpus
 
@@ -25,7 +25,7 @@ SETTINGS = Settings(virtual_gpus=2, meters=("virtual",), interval_s=0.02)
 QUICK = OnlineRules(
     settle_s=0.05, least_s=0.3, most_s=0.4, precision=0.5, lag_s=0.15, watch_s=0.5, least_steps=3
 )
-CAPS = CapSearch(metric="edp", caps_w=(200.0, 300.0, 400.0, 500.0, 600.0, 700.0))
+CAPS = CapRequest(metric="edp", caps_w=(200.0, 300.0, 400.0, 500.0, 600.0, 700.0))
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +142,7 @@ def test_caps_that_are_refused_are_named_as_the_specification_does(caps_w, limit
     levers = find_levers(settings=SETTINGS)
     for number in (0, 1):
         lever_named(levers, f"gpu:{number}/power_limit").write(limit_w)
-    refused = cannot_be_set(small_problem().space, SETTINGS, CapSearch(caps_w=caps_w))
+    refused = cannot_be_set(small_problem().space, SETTINGS, CapRequest(caps_w=caps_w))
     assert said in refused["power_limit"]
     assert "--" not in refused["power_limit"]
 

@@ -7,10 +7,10 @@ import pytest
 from wattloop.accounting.metrics import Point
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
-from wattloop.tune.objective import OBJECTIVES, Objective, Trained, rescaled, sm2_scores
+from wattloop.tune.objective import OBJECTIVES, Objective, TrainingCost, rescale, sm2_scores
 from wattloop.tune.spec import cap_metric, spec_from
 
-RUN = Trained(time_s=100.0, energy_j=7.2e6, quality=0.9, epochs=10)
+RUN = TrainingCost(time_s=100.0, energy_j=7.2e6, quality=0.9, epochs=10)
 SETTINGS = Settings(tariff_per_kwh=0.25, carbon_g_per_kwh=50.0)
 
 
@@ -49,14 +49,14 @@ def test_better_is_smaller(name: str) -> None:
     """Less time and energy with more quality is never scored worse."""
     objective = objective_named(name, SETTINGS)
     reference = Point(100.0, 7.2e6)
-    better = Trained(time_s=90.0, energy_j=7.0e6, quality=0.91, epochs=10)
+    better = TrainingCost(time_s=90.0, energy_j=7.0e6, quality=0.91, epochs=10)
     assert objective.score(better, reference) < objective.score(RUN, reference)
 
 
 def test_losses_are_minimized() -> None:
     """Where less of the metric is better, a lower loss and a lower loss times joules are better."""
-    low = Trained(time_s=1.0, energy_j=10.0, quality=0.2)
-    high = Trained(time_s=1.0, energy_j=10.0, quality=0.3)
+    low = TrainingCost(time_s=1.0, energy_j=10.0, quality=0.2)
+    high = TrainingCost(time_s=1.0, energy_j=10.0, quality=0.3)
     for name in ("quality", "quotient"):
         objective = objective_named(name, goal="minimize")
         assert objective.score(low) < objective.score(high)
@@ -66,10 +66,10 @@ def test_losses_are_minimized() -> None:
 
 def test_missing_is_not_zero() -> None:
     """Without a reading or a metric a training has no score: infinity, never 0 J."""
-    unread = Trained(time_s=5.0, energy_j=None, quality=0.9)
+    unread = TrainingCost(time_s=5.0, energy_j=None, quality=0.9)
     assert objective_named("energy").score(unread) == math.inf
     assert objective_named("time").score(unread) == 5.0
-    mute = Trained(time_s=5.0, energy_j=3.0)
+    mute = TrainingCost(time_s=5.0, energy_j=3.0)
     for name in ("quality", "quotient"):
         assert objective_named(name).score(mute) == math.inf
     assert objective_named("sm2").compared([mute, RUN])[0] == (math.inf,)
@@ -108,7 +108,7 @@ def test_what_is_missing_does_not_change_the_others() -> None:
     alone = sm2_scores([0.5, 0.9], [1.0, 2.0], [0.1, 0.2])
     more = sm2_scores([0.5, math.nan, 0.9, None], [1.0, 99.0, 2.0, 5.0], [0.1, 9.0, 0.2, 0.1])
     assert more == [alone[0], -math.inf, alone[1], -math.inf]
-    assert rescaled([3.0, 3.0]) == [1.0, 1.0] and rescaled([None, 2.0]) == [0.0, 1.0]
+    assert rescale([3.0, 3.0]) == [1.0, 1.0] and rescale([None, 2.0]) == [0.0, 1.0]
     assert sm2_scores([], [], []) == []
 
 

@@ -17,7 +17,7 @@ from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.executors.parallel import ParallelExecutor
 from wattloop.tune.progress import Status
 from wattloop.tune.search_loop import Search
-from wattloop.tune.search_setup import device_groups
+from wattloop.tune.search_setup import parse_device_groups
 from wattloop.tune.search_store import SearchRecord, open_search
 from wattloop.tune.segment import Segment, Until
 from wattloop.virtual.machine import shared_gpus
@@ -46,7 +46,7 @@ def bench(settings, tmp_path):
 
     def make(problem, asked=2):
         build = functools.partial(made, problem, tmp_path / "files")
-        made_benches.append(ParallelExecutor(build, settings, device_groups(asked)))
+        made_benches.append(ParallelExecutor(build, settings, parse_device_groups(asked)))
         return made_benches[-1]
 
     yield make
@@ -88,7 +88,7 @@ def test_each_training_has_the_energy_of_its_own_gpu(bench, settings):
     assert stopped.spent.idle_j == pytest.approx(sum(o["idle_j"] for o in outcomes))
     again = Halving(problem, rounds=(2, 4))
     with open_store(settings.store_location) as store:
-        again.recall(SearchRecord(store, record.experiment).story().events)
+        again.recall(SearchRecord(store, record.experiment).history().events)
     assert again.ask() is None
     assert again.best().candidate == "w4"
 
@@ -127,7 +127,7 @@ def test_others_of_a_worker_that_died_go_on(settings, tmp_path):
 def test_wrong_groups_are_refused(asked):
     """Promise: a clear message for groups that are none or share a GPU."""
     with pytest.raises(ConfigError, match="parallel"):
-        device_groups(asked)
+        parse_device_groups(asked)
 
 
 def test_gpus_that_are_not_read_are_refused(settings):

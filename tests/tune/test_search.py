@@ -17,7 +17,7 @@ from wattloop.trials.lock import lock_experiment
 from wattloop.tune import search_store
 from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.problem import Limits
-from wattloop.tune.results import candidates_of
+from wattloop.tune.results import read_candidates
 from wattloop.tune.search_loop import Search
 from wattloop.tune.search_store import SearchRecord, open_search
 
@@ -202,7 +202,7 @@ def test_failures_are_results(begun):
 
     search, strategy, record = begun(train, small_problem(widths=(1, 2, 3, 4)))
     search.run()
-    found = {c.candidate: c for c in candidates_of(record.store, record.search_id)}
+    found = {c.candidate: c for c in read_candidates(record.store, record.search_id)}
     assert found["w1"].status == "failed"
     assert "ValueError: no such layer (test_search.py:" in found["w1"].messages[0]
     assert found["w2"].status == "out_of_memory"

@@ -7,7 +7,7 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
-from wattloop.tune.segment import CapSearch
+from wattloop.tune.segment import CapRequest
 from wattloop.tune.space import Choice, Fixed, Integer, Linked, Real
 from wattloop.tune.spec import SearchSpec, read_spec, spec_from
 
@@ -182,13 +182,13 @@ def test_types_are_kept() -> None:
 @pytest.mark.parametrize(
     ("written", "search"),
     [
-        ("auto", CapSearch(metric="edp")),
-        ("{auto: [100, 150, 200]}", CapSearch(metric="edp", caps_w=(100.0, 150.0, 200.0))),
-        ("{metric: eds, k: 1.5, longest: 1 min}", CapSearch(metric="eds", k=1.5, longest_s=60.0)),
+        ("auto", CapRequest(metric="edp")),
+        ("{auto: [100, 150, 200]}", CapRequest(metric="edp", caps_w=(100.0, 150.0, 200.0))),
+        ("{metric: eds, k: 1.5, longest: 1 min}", CapRequest(metric="eds", k=1.5, longest_s=60.0)),
     ],
 )
 def test_a_cap_can_be_searched_inside_trainings(
-    tmp_path: Path, written: str, search: CapSearch
+    tmp_path: Path, written: str, search: CapRequest
 ) -> None:
     """It follows the objective unless told otherwise, and needs no other parameter."""
     text = f"metric: {{name: loss}}\nobjective: edp\nhardware: {{power_limit: {written}}}"

@@ -16,10 +16,10 @@ from wattloop.tune.spec_sections import (
     CapSpec,
     EarlyTerminate,
     HardwareSpec,
-    LimitsSpec,
     MetricSpec,
     ObjectiveSpec,
     ParameterSpec,
+    SearchLimitsSpec,
 )
 from wattloop.tune.strategies import STRATEGIES
 
@@ -54,7 +54,7 @@ def written(model: type[BaseModel]) -> set[str]:
         ("Hardware", 0, HardwareSpec, set()),
         ("Hardware", 1, CapSpec, set()),
         ("Objective", 1, ObjectiveSpec, set()),
-        ("Limits", 0, LimitsSpec, set()),
+        ("Limits", 0, SearchLimitsSpec, set()),
         ("Early stopping", 0, EarlyTerminate, set()),
     ],
 )

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.analyze.findings import Findings, needs_libraries
-from wattloop.analyze.importance import groups_of, share_between
-from wattloop.analyze.roles import usual_target
+from wattloop.analyze.importance import level_groups, variance_share
+from wattloop.analyze.roles import default_target
 from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 
@@ -27,7 +27,7 @@ MOST_LEVELS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Features:
+class ClusterFeatures:
     """Points and what their coordinates are.
 
     Attributes:
@@ -46,7 +46,7 @@ class Features:
         return self.scaled[:, [owner in columns for owner in self.owners]]
 
 
-def features_of(table: RunTable, columns: Sequence[str]) -> Features:
+def build_features(table: RunTable, columns: Sequence[str]) -> ClusterFeatures:
     """Coordinates for these columns, of rows that miss none of them."""
     from sklearn.preprocessing import StandardScaler
 
@@ -89,7 +89,7 @@ def features_of(table: RunTable, columns: Sequence[str]) -> Features:
         notes.append(f"left out, the same in every row: {', '.join(constant)}")
     if too_many:
         notes.append(f"left out, more than {MOST_LEVELS} levels: {', '.join(too_many)}")
-    return Features(
+    return ClusterFeatures(
         names=tuple(names),
         owners=tuple(owners),
         plain=values,
@@ -123,7 +123,7 @@ class Grouping:
     sampled: int
 
 
-def grouped(points: Floats, k: int | None, where: str) -> Grouping:
+def cluster_points(points: Floats, k: int | None, where: str) -> Grouping:
     """Cluster the points; `k` None takes the number with the highest silhouette."""
     different = len(np.unique(points.round(12), axis=0))
     if k is not None and k < 2:
@@ -196,7 +196,7 @@ NOTHING = 0.01
 
 def influence_table(
     table: RunTable,
-    features: Features,
+    features: ClusterFeatures,
     labels: NDArray[np.intp],
     parameters: Sequence[str],
     results: Sequence[str],
@@ -206,8 +206,8 @@ def influence_table(
     rows: list[dict[str, Any]] = []
     for parameter in parameters:
         between = _between(features, labels, parameter)
-        groups = groups_of(table, parameter)
-        shares = {name: share_between(values, groups) for name, values in outcomes.items()}
+        groups = level_groups(table, parameter)
+        shares = {name: variance_share(values, groups) for name, values in outcomes.items()}
         most = max(shares, key=lambda name: np.nan_to_num(shares[name]))
         # a parameter with a level per row explains everything and nothing
         of_results = float(np.nan_to_num(shares[most]))
@@ -245,11 +245,11 @@ def little_influence(influence: Findings) -> tuple[str, ...]:
     return tuple(str(r["parameter"]) for r in influence.rows if r["influence"] == "little")
 
 
-def _between(features: Features, labels: NDArray[np.intp], parameter: str) -> float:
+def _between(features: ClusterFeatures, labels: NDArray[np.intp], parameter: str) -> float:
     """Over all coordinates of the parameter, weighed by their variance."""
     columns = [n for n, owner in enumerate(features.owners) if owner == parameter]
     variances = np.array([features.plain[:, n].var() for n in columns])
-    shares = np.array([share_between(features.plain[:, n], labels) for n in columns])
+    shares = np.array([variance_share(features.plain[:, n], labels) for n in columns])
     return float(np.sum(variances * shares) / np.sum(variances))
 
 
@@ -320,7 +320,7 @@ def clusters(
         raise ConfigError(f"{table.name}: no results with numbers; name them with --results")
     table = table.complete([*chosen, *outcomes])
     table.needs_rows(3, "clusters")
-    features = features_of(table, [*chosen, *outcomes])
+    features = build_features(table, [*chosen, *outcomes])
     if gaps:
         note = f"left out, missing in more than {MOST_GAPS:.0%} of the rows: {', '.join(gaps)}"
         features = replace(features, notes=(*features.notes, note))
@@ -329,13 +329,13 @@ def clusters(
     if not varied:
         raise ConfigError(f"{table.name}: no result varies; there is nothing to group by")
     first_used = [*tunable, *varied] if strategy == "all" else varied
-    first = grouped(features.only(first_used), k, table.name)
+    first = cluster_points(features.only(first_used), k, table.name)
     influence = influence_table(table, features, first.labels, tunable, varied)
     little = little_influence(influence)
     last, used = first, first_used
     if strategy != "results" and [n for n in tunable if n not in little] + varied != first_used:
         used = [name for name in (*tunable, *varied) if name not in little]
-        last = grouped(features.only(used), k, table.name)
+        last = cluster_points(features.only(used), k, table.name)
     return _described(table, strategy, features, (first, last), (first_used, used), influence)
 
 
@@ -352,13 +352,13 @@ def _without_gaps(table: RunTable) -> tuple[list[str], list[str]]:
 def _described(
     table: RunTable,
     strategy: str,
-    features: Features,
+    features: ClusterFeatures,
     passes: tuple[Grouping, Grouping],
     columns: tuple[Sequence[str], Sequence[str]],
     influence: Findings,
 ) -> Clusters:
     first, last = passes
-    key = usual_target(table)
+    key = default_target(table)
     order = key if key in features.owners else columns[1][-1]
     labels = _numbered(last.labels, features, order)
     points = features.only(columns[1])
@@ -415,7 +415,7 @@ def _described(
     )
 
 
-def _numbered(labels: NDArray[np.intp], features: Features, column: str) -> NDArray[np.intp]:
+def _numbered(labels: NDArray[np.intp], features: ClusterFeatures, column: str) -> NDArray[np.intp]:
     """The cluster with the smallest mean of that column is 0."""
     values = features.plain[:, features.owners.index(column)]
     found = np.unique(labels)
@@ -427,7 +427,7 @@ def _numbered(labels: NDArray[np.intp], features: Features, column: str) -> NDAr
 
 
 def _means(
-    table: RunTable, features: Features, labels: NDArray[np.intp], name: str, title: str
+    table: RunTable, features: ClusterFeatures, labels: NDArray[np.intp], name: str, title: str
 ) -> Findings:
     """In original units; of two levels the share of the second, of more the share of each."""
     rows: list[dict[str, Any]] = []
@@ -458,7 +458,7 @@ def _silhouettes(table: RunTable, found: Grouping) -> Findings:
 
 
 def _projected(
-    table: RunTable, features: Features, points: Floats, columns: Sequence[str]
+    table: RunTable, features: ClusterFeatures, points: Floats, columns: Sequence[str]
 ) -> tuple[Floats, tuple[float, ...], Findings]:
     """Main components, their shares of the variance, and what they are made of."""
     from sklearn.decomposition import PCA

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from wattloop.analyze.findings import Findings, has_library
 from wattloop.analyze.ols import MANY_LEVELS
-from wattloop.analyze.roles import usual_target
+from wattloop.analyze.roles import default_target
 from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 
@@ -53,7 +53,7 @@ def importances(
     `method`: one of `METHODS`; `fanova` where Optuna and scikit-learn are installed.
     `parameters`: which to weigh; all of the table's unless given.
     """
-    target = target or usual_target(table)
+    target = target or default_target(table)
     wanted = [p for p in (table.parameters if parameters is None else parameters) if p != target]
     table.numbers(target)
     for name in wanted:
@@ -76,7 +76,7 @@ def importances(
     varied = [name for name in wanted if len(table.levels(name)) > 1]
     if not varied:
         raise ConfigError(f"{table.name}: no parameter has two levels; nothing to weigh")
-    own = {name: share_between(values, groups_of(table, name)) for name in varied}
+    own = {name: variance_share(values, level_groups(table, name)) for name in varied}
     notes = [METHODS[chosen]]
     shares = own
     if chosen == "fanova":
@@ -113,7 +113,7 @@ def importances(
     )
 
 
-def groups_of(table: RunTable, name: str) -> NDArray[np.intp]:
+def level_groups(table: RunTable, name: str) -> NDArray[np.intp]:
     """A number per row: its level, or its tenth where a number has very many values."""
     levels = table.levels(name)
     if len(levels) > MANY_LEVELS and table.is_numeric(name):
@@ -124,7 +124,7 @@ def groups_of(table: RunTable, name: str) -> NDArray[np.intp]:
     return np.array([place[label] for label in table.labels(name) if label is not None])
 
 
-def share_between(values: Floats, groups: NDArray[np.intp]) -> float:
+def variance_share(values: Floats, groups: NDArray[np.intp]) -> float:
     """epsilon2 = 1 - (SS_within / (n - g)) / (SS_total / (n - 1)), at least 0.
 
     The plain share (eta2) is (g - 1) / (n - 1) for groups that mean nothing; this is 0 for them.

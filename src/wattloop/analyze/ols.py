@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.analyze.findings import Findings, needs_libraries
-from wattloop.analyze.roles import usual_target
+from wattloop.analyze.roles import default_target
 from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 
@@ -67,7 +67,7 @@ class Design:
         return self.matrix[:, [owner != parameter for owner in self.owners]]
 
 
-def design_of(table: RunTable, parameters: Sequence[str], numeric: Sequence[str] = ()) -> Design:
+def build_design(table: RunTable, parameters: Sequence[str], numeric: Sequence[str] = ()) -> Design:
     """Columns for these parameters; those in `numeric`, or with very many values, as numbers."""
     blocks: list[Floats] = [np.ones((len(table), 1))]
     owners = [""]
@@ -183,7 +183,7 @@ def f_test(
     return f, float(special.fdtrc(df, freedom, f))
 
 
-def solved(gram: Floats, moments: Floats) -> Floats:
+def solve_normal(gram: Floats, moments: Floats) -> Floats:
     """Coefficients from X'X and X'y; the smallest ones where the design is rank deficient.
 
     Columns are of size 1 (sum coding, standardised numbers), so squaring the condition is harmless,
@@ -192,7 +192,7 @@ def solved(gram: Floats, moments: Floats) -> Floats:
     return np.asarray(np.linalg.lstsq(gram, moments, rcond=TOLERANCE)[0], dtype=np.float64)
 
 
-def rank_of(gram: Floats) -> int:
+def gram_rank(gram: Floats) -> int:
     values = np.linalg.eigvalsh(gram)
     return int((values > TOLERANCE * values[-1]).sum())
 
@@ -209,7 +209,7 @@ def cross_validated_r2(matrix: Floats, values: Floats) -> float | None:
     missed = by_mean = 0.0
     for fold in np.array_split(order, min(FOLDS, rows)):
         own, left = matrix[fold], values[fold]
-        found = solved(gram - own.T @ own, moments - own.T @ left)
+        found = solve_normal(gram - own.T @ own, moments - own.T @ left)
         mean = (values.sum() - left.sum()) / (rows - len(fold))
         missed += float(np.sum((left - own @ found) ** 2))
         by_mean += float(np.sum((left - mean) ** 2))
@@ -217,7 +217,7 @@ def cross_validated_r2(matrix: Floats, values: Floats) -> float | None:
 
 
 def residual_sum(matrix: Floats, values: Floats) -> float:
-    found = solved(matrix.T @ matrix, matrix.T @ values)
+    found = solve_normal(matrix.T @ matrix, matrix.T @ values)
     return float(np.sum((values - matrix @ found) ** 2))
 
 
@@ -272,7 +272,7 @@ def regression(
             not more rows than coefficients.
     """
     needs_libraries("regression", "scipy")
-    target = target or usual_target(table)
+    target = target or default_target(table)
     wanted = list(table.parameters if parameters is None else parameters)
     if target in wanted:
         if parameters is not None:
@@ -293,7 +293,7 @@ def regression(
             f"{table.name}: '{target}' is {values[0]:g} in all {len(values)} rows; "
             "there is nothing to explain"
         )
-    design = design_of(table, wanted, numeric)
+    design = build_design(table, wanted, numeric)
     if len(values) <= design.rank:
         raise ConfigError(
             f"{table.name}: {len(values)} rows for {design.rank} coefficients; leave parameters "
@@ -380,7 +380,7 @@ def _by_parameter(
     rows: list[dict[str, Any]] = []
     for name in dict.fromkeys(design.owners[1:]):
         rest = design.without(name)
-        rank = rank_of(rest.T @ rest)
+        rank = gram_rank(rest.T @ rest)
         lost = max(residual_sum(rest, values) - residual, 0.0)
         own = design.rank - rank
         f, p = f_test(lost, own, residual, freedom)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.analyze.findings import Findings
-from wattloop.analyze.roles import energy_of, quality_of, time_of
+from wattloop.analyze.roles import find_energy, find_quality, find_time
 from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 
@@ -50,7 +50,7 @@ def pareto_front(
     given.
     `knee`: `chord` or `utopia`; chord for two objectives unless given.
     """
-    chosen = dict(objectives or usual_objectives(table))
+    chosen = dict(objectives or default_objectives(table))
     if len(chosen) < 2:
         raise ConfigError("a front needs two objectives or more; give --minimize and --maximize")
     rule = knee or ("chord" if len(chosen) == 2 else "utopia")
@@ -66,9 +66,9 @@ def pareto_front(
     costs = np.column_stack(
         [table.numbers(name) * (-1.0 if more else 1.0) for name, more in chosen.items()]
     )
-    front = on_front(costs)
+    front = nondominated(costs)
     numbers = sorted(np.flatnonzero(front), key=lambda n: (*costs[n], n))
-    best = knee_of(costs[numbers], rule)
+    best = find_knee(costs[numbers], rule)
     bend = None if best is None else int(numbers[best])
     rows: list[dict[str, Any]] = [
         {
@@ -107,7 +107,7 @@ def pareto_front(
     )
 
 
-def on_front(costs: Floats) -> NDArray[np.bool_]:
+def nondominated(costs: Floats) -> NDArray[np.bool_]:
     """Which rows nothing dominates; less is better in every column."""
     front = np.zeros(len(costs), dtype=bool)
     # what dominates a row comes before it in this order, so the first of those left is on the front
@@ -121,7 +121,7 @@ def on_front(costs: Floats) -> NDArray[np.bool_]:
     return front
 
 
-def knee_of(costs: Floats, rule: str) -> int | None:
+def find_knee(costs: Floats, rule: str) -> int | None:
     """Its place among points of a front.
 
     None with fewer than three different ones, or where none lies inside the chord.
@@ -138,10 +138,10 @@ def knee_of(costs: Floats, rule: str) -> int | None:
     return best if inside[best] > 1e-9 else None
 
 
-def usual_objectives(table: RunTable) -> dict[str, bool]:
+def default_objectives(table: RunTable) -> dict[str, bool]:
     """Less energy and more quality; less energy and less time without a quality."""
-    energy = energy_of(table).column
+    energy = find_energy(table).column
     try:
-        return {energy: False, quality_of(table, held_out=True).column: True}
+        return {energy: False, find_quality(table, held_out=True).column: True}
     except ConfigError:
-        return {energy: False, time_of(table).column: False}
+        return {energy: False, find_time(table).column: False}

@@ -15,13 +15,13 @@ import numpy as np
 
 from wattloop.analyze.findings import Findings
 from wattloop.analyze.roles import (
-    Quantity,
-    energy_of,
-    epoch_time_of,
-    epochs_of,
-    find,
-    power_of,
-    quality_of,
+    ColumnQuantity,
+    find_column,
+    find_energy,
+    find_epoch_time,
+    find_epochs,
+    find_power,
+    find_quality,
 )
 from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
@@ -106,7 +106,7 @@ def quotients(
         )
     if chance is not None and not 0 <= chance < 1:
         raise ConfigError(f"chance is {chance:g}; it is a share, from 0 to 1")
-    good = quality_of(table, quality, held_out=variant == "validation")
+    good = find_quality(table, quality, held_out=variant == "validation")
     spent, how = _epoch_energy(table, energy, epochs, whole=variant == "total")
     above = good.values - (chance or 0.0) if variant == "gain" else good.values
     per_ws = np.full(len(table), math.nan)
@@ -157,19 +157,21 @@ def quotients(
 
 def _epoch_energy(
     table: RunTable, energy: str | None, epochs: str | float | None, *, whole: bool
-) -> tuple[Quantity, str]:
+) -> tuple[ColumnQuantity, str]:
     """Joules of a mean epoch (or of the run), and how they were come by."""
-    of_epoch = find(table, lambda _, words: {"energy", "epoch"} <= words)
+    of_epoch = find_column(table, lambda _, words: {"energy", "epoch"} <= words)
     if energy is None and not whole and of_epoch is not None:
         energy = of_epoch
-    power, seconds = power_of(table), epoch_time_of(table)
+    power, seconds = find_power(table), find_epoch_time(table)
     if energy is None and not whole and power is not None and seconds is not None:
         values = power.values * seconds.values
         return (
-            Quantity(f"{power.column} x {seconds.column}", values, power.note or seconds.note),
+            ColumnQuantity(
+                f"{power.column} x {seconds.column}", values, power.note or seconds.note
+            ),
             f"energy of an epoch = {power.column} x {seconds.column}",
         )
-    total = energy_of(table, energy)
+    total = find_energy(table, energy)
     if whole:
         return total, f"{total.column} of the whole run"
     if "epoch" in total.column.lower():
@@ -177,11 +179,13 @@ def _epoch_energy(
     if isinstance(epochs, int | float):
         if not epochs > 0:
             raise ConfigError(f"{epochs:g} epochs: give a number above 0")
-        return Quantity(total.column, total.values / epochs), f"{total.column} / {epochs:g} epochs"
-    counts = epochs_of(table, epochs)
+        return ColumnQuantity(
+            total.column, total.values / epochs
+        ), f"{total.column} / {epochs:g} epochs"
+    counts = find_epochs(table, epochs)
     if counts is None:
         note = "no column of epochs: the whole run counts as one epoch"
-        return Quantity(total.column, total.values, note), total.column
+        return ColumnQuantity(total.column, total.values, note), total.column
     with np.errstate(divide="ignore", invalid="ignore"):
         values = np.where(counts > 0, total.values / counts, math.nan)
-    return Quantity(total.column, values), f"{total.column} / epochs"
+    return ColumnQuantity(total.column, values), f"{total.column} / epochs"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wattloop.analyze.table import UNITS, Floats, RunTable, unit_of, unit_word, words_of
+from wattloop.analyze.table import UNITS, Floats, RunTable, column_unit, split_words, unit_word
 from wattloop.core.errors import ConfigError
 
 ACCURACY = ("accuracy", "acc")
@@ -29,7 +29,7 @@ BOUNDS = frozenset(("warmup", "warm", "max", "min", "patience", "decay"))
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class ColumnQuantity:
     """A column in SI units; NaN where it is missing.
 
     Attributes:
@@ -42,7 +42,7 @@ class Quantity:
     note: str = ""
 
 
-def energy_of(table: RunTable, column: str | None = None) -> Quantity:
+def find_energy(table: RunTable, column: str | None = None) -> ColumnQuantity:
     """Joules.
 
     Raises:
@@ -59,31 +59,33 @@ def energy_of(table: RunTable, column: str | None = None) -> Quantity:
     return found
 
 
-def time_of(table: RunTable, column: str | None = None) -> Quantity:
+def find_time(table: RunTable, column: str | None = None) -> ColumnQuantity:
     """Seconds of a whole run."""
     return _quantity(table, column, "s", TIME, "time", "time_s", without=("epoch", "per"))
 
 
-def power_of(table: RunTable, column: str | None = None) -> Quantity | None:
+def find_power(table: RunTable, column: str | None = None) -> ColumnQuantity | None:
     """Watts; None without such a column."""
     found = (
         column
-        or find(table, lambda c, _: (unit_of(c) or ("",))[0] == "W", without=PARTS)
-        or find(table, lambda c, words: bool({"power", "watts"} & words) and unit_of(c) is None)
+        or find_column(table, lambda c, _: (column_unit(c) or ("",))[0] == "W", without=PARTS)
+        or find_column(
+            table, lambda c, words: bool({"power", "watts"} & words) and column_unit(c) is None
+        )
     )
     return None if found is None else _scaled(table, found, "W")
 
 
 def with_energy(table: RunTable) -> RunTable:
     """With a column of energy made of power and time, where there are those and no energy."""
-    if find(table, _is_energy) is not None:
+    if find_column(table, _is_energy) is not None:
         return table
     try:
-        power = power_of(table)
+        power = find_power(table)
         if power is None:
             return table
-        epoch = epoch_time_of(table)
-        lasted = epoch or time_of(table)
+        epoch = find_epoch_time(table)
+        lasted = epoch or find_time(table)
     except ConfigError:
         return table
     name = "energy_j" if epoch is None else "energy_per_epoch_j"
@@ -94,31 +96,35 @@ def with_energy(table: RunTable) -> RunTable:
     return replace(table.with_column(name, plain), notes=notes)
 
 
-def epoch_time_of(table: RunTable) -> Quantity | None:
+def find_epoch_time(table: RunTable) -> ColumnQuantity | None:
     """Seconds of one epoch; None without such a column."""
-    found = find(table, lambda c, words: "epoch" in words and bool(set(TIME) & words))
+    found = find_column(table, lambda c, words: "epoch" in words and bool(set(TIME) & words))
     return None if found is None else _scaled(table, found, "s")
 
 
-def epochs_of(table: RunTable, column: str | None = None) -> Floats | None:
+def find_epochs(table: RunTable, column: str | None = None) -> Floats | None:
     """Epochs of each row; None without such a column."""
     if column is not None:
         return table.numbers(column)
-    named = {c: words_of(c) for c in table.columns if table.is_numeric(c)}
+    named = {c: split_words(c) for c in table.columns if table.is_numeric(c)}
     known = [c for c, w in named.items() if w[-1:] == ["epochs"] and not BOUNDS & set(w)]
     known.sort(key=lambda c: named[c] != ["epochs"])
     return table.numbers(known[0]) if known else None
 
 
-def quality_of(table: RunTable, column: str | None = None, *, held_out: bool = False) -> Quantity:
+def find_quality(
+    table: RunTable, column: str | None = None, *, held_out: bool = False
+) -> ColumnQuantity:
     """Return the quality of a run; per cent become shares.
 
     `held_out`: whether validation is meant where there are both.
     """
     if column is None:
-        words = ACCURACY if find(table, _has(ACCURACY)) else QUALITY
-        wanted = find(table, lambda c, w: _has(words)(c, w) and bool(set(HELD_OUT) & w) == held_out)
-        column = wanted or find(table, _has(words))
+        words = ACCURACY if find_column(table, _has(ACCURACY)) else QUALITY
+        wanted = find_column(
+            table, lambda c, w: _has(words)(c, w) and bool(set(HELD_OUT) & w) == held_out
+        )
+        column = wanted or find_column(table, _has(words))
     if column is None:
         raise ConfigError(
             f"{table.name}: no column of quality, such as accuracy; name one of "
@@ -130,24 +136,24 @@ def quality_of(table: RunTable, column: str | None = None, *, held_out: bool = F
             f"{table.name}: of '{column}' less is better; name a quality of which more is"
         )
     # 1.5: rounding may lift a share a little above 1, no percentage of interest is below that
-    if set(ACCURACY) & set(words_of(column)) and 1.5 < np.nanmax(values) <= 100.0:
-        return Quantity(column, values / 100, f"{column} is in per cent")
-    return Quantity(column, values)
+    if set(ACCURACY) & set(split_words(column)) and 1.5 < np.nanmax(values) <= 100.0:
+        return ColumnQuantity(column, values / 100, f"{column} is in per cent")
+    return ColumnQuantity(column, values)
 
 
-def usual_target(table: RunTable) -> str:
+def default_target(table: RunTable) -> str:
     """Return the default target: energy, else power, else the first result.
 
     Where rows were trained for different numbers of epochs, energy per epoch, if there is such a
     column: a total would tell how long each was allowed to train.
     """
-    epochs = epochs_of(table)
+    epochs = find_epochs(table)
     if epochs is not None and len(np.unique(epochs[np.isfinite(epochs)])) > 1:
-        found = find(table, lambda _, words: {"energy", "epoch"} <= words)
+        found = find_column(table, lambda _, words: {"energy", "epoch"} <= words)
         if found is not None:
             return found
     for words in (ENERGY, ("power",)):
-        found = find(table, _has(words), without=("gain",))
+        found = find_column(table, _has(words), without=("gain",))
         if found is not None:
             return found
     numeric = [c for c in table.results if table.is_numeric(c)]
@@ -159,11 +165,11 @@ def usual_target(table: RunTable) -> str:
 Test = Callable[[str, set[str]], bool]
 
 
-def find(table: RunTable, test: Test, without: tuple[str, ...] = ()) -> str | None:
+def find_column(table: RunTable, test: Test, without: tuple[str, ...] = ()) -> str | None:
     """The first numeric result that passes, those with other words in them last."""
     passed = []
     for column in table.results:
-        words = set(words_of(column))
+        words = set(split_words(column))
         if test(column, words) and table.is_numeric(column):
             passed.append((bool(set(without) & words), column))
     # sorting is stable: the first among equals
@@ -171,7 +177,7 @@ def find(table: RunTable, test: Test, without: tuple[str, ...] = ()) -> str | No
 
 
 def _is_energy(column: str, words: set[str]) -> bool:
-    return bool(set(ENERGY) & words) or (unit_of(column) or ("",))[0] == "J"
+    return bool(set(ENERGY) & words) or (column_unit(column) or ("",))[0] == "J"
 
 
 def _has(words: tuple[str, ...]) -> Test:
@@ -186,21 +192,23 @@ def _quantity(
     what: str,
     example: str,
     without: tuple[str, ...] = (),
-) -> Quantity:
+) -> ColumnQuantity:
     apart = (*PARTS, *without)
     found = (
         column
-        or find(table, lambda c, w: _has(words)(c, w) and (unit_of(c) or ("",))[0] == unit, apart)
-        or find(table, _has(words), apart)
-        or find(table, lambda c, w: (unit_of(c) or ("",))[0] == unit, apart)
+        or find_column(
+            table, lambda c, w: _has(words)(c, w) and (column_unit(c) or ("",))[0] == unit, apart
+        )
+        or find_column(table, _has(words), apart)
+        or find_column(table, lambda c, w: (column_unit(c) or ("",))[0] == unit, apart)
     )
     if found is None:
         raise ConfigError(f"{table.name}: no column of {what}, such as {example}")
     return _scaled(table, found, unit)
 
 
-def _scaled(table: RunTable, column: str, unit: str) -> Quantity:
-    known = unit_of(column)
+def _scaled(table: RunTable, column: str, unit: str) -> ColumnQuantity:
+    known = column_unit(column)
     if known is None:
         last = unit_word(column)
         if last in UNCLEAR[unit]:
@@ -208,7 +216,9 @@ def _scaled(table: RunTable, column: str, unit: str) -> Quantity:
                 f"{table.name}: '{column}': the unit '{last}' is not known here; known are "
                 f"{', '.join(u for u, (si, _) in UNITS.items() if si == unit)}"
             )
-        return Quantity(column, table.numbers(column), f"{column} has no unit: taken as {unit}")
+        return ColumnQuantity(
+            column, table.numbers(column), f"{column} has no unit: taken as {unit}"
+        )
     if known[0] != unit:
         raise ConfigError(f"{table.name}: '{column}' is in {known[0]}, not in {unit}")
-    return Quantity(column, table.numbers(column) * known[1])
+    return ColumnQuantity(column, table.numbers(column) * known[1])

@@ -15,8 +15,8 @@ from wattloop.accounting.metrics import (
     time_loss_pct,
 )
 from wattloop.analyze.findings import Findings
-from wattloop.analyze.roles import Quantity, energy_of, epochs_of, time_of
-from wattloop.analyze.table import RunTable, label_of, nearest
+from wattloop.analyze.roles import ColumnQuantity, find_energy, find_epochs, find_time
+from wattloop.analyze.table import RunTable, format_level, nearest
 from wattloop.core.errors import ConfigError
 
 
@@ -43,7 +43,7 @@ def row_metrics(
     if energy is None and time is None:
         spent, lasted, work = _same_work(table, chosen)
     else:
-        spent, lasted, work = energy_of(table, energy), time_of(table, time), []
+        spent, lasted, work = find_energy(table, energy), find_time(table, time), []
     usable = (spent.values > 0) & (lasted.values > 0)
     if not usable.any():
         raise ConfigError(f"{table.name}: no row has {spent.column} and {lasted.column} above 0")
@@ -61,7 +61,7 @@ def row_metrics(
     if own:
         base = Point(fmean(p.time_s for p in own), fmean(p.energy_j for p in own))
     named = table.names[chosen[0]] if len(chosen) == 1 else f"mean of {len(own)} default runs"
-    counts = epochs_of(table)
+    counts = find_epochs(table)
     if counts is not None and len(np.unique(counts[np.isfinite(counts)])) < 2:
         counts = None
     rows = [
@@ -135,7 +135,9 @@ STOPPED = "paused"
 """The status of a training that was stopped before its end."""
 
 
-def _same_work(table: RunTable, chosen: list[int]) -> tuple[Quantity, Quantity, list[str]]:
+def _same_work(
+    table: RunTable, chosen: list[int]
+) -> tuple[ColumnQuantity, ColumnQuantity, list[str]]:
     """Energy and time that can be compared, and what they are of."""
     if {"to_target_j", "to_target_s"} <= table.columns.keys() and table.is_numeric("to_target_j"):
         there = np.isfinite(table.numbers("to_target_j"))
@@ -144,8 +146,8 @@ def _same_work(table: RunTable, chosen: list[int]) -> tuple[Quantity, Quantity, 
             said = ["energy and time to the target"]
             if missing:
                 said.append(f"{len(missing)} did not reach it: {', '.join(missing)}")
-            return energy_of(table, "to_target_j"), time_of(table, "to_target_s"), said
-    spent, lasted, counts = energy_of(table), time_of(table), epochs_of(table)
+            return find_energy(table, "to_target_j"), find_time(table, "to_target_s"), said
+    spent, lasted, counts = find_energy(table), find_time(table), find_epochs(table)
     status = table.columns.get("status", ())
     if counts is None or STOPPED not in status or len(np.unique(counts[counts > 0])) < 2:
         return spent, lasted, []
@@ -156,8 +158,8 @@ def _same_work(table: RunTable, chosen: list[int]) -> tuple[Quantity, Quantity, 
         "compared by the epoch"
     ]
     return (
-        Quantity(f"{spent.column} / epochs", spent.values * each, spent.note),
-        Quantity(f"{lasted.column} / epochs", lasted.values * each, lasted.note),
+        ColumnQuantity(f"{spent.column} / epochs", spent.values * each, spent.note),
+        ColumnQuantity(f"{lasted.column} / epochs", lasted.values * each, lasted.note),
         said,
     )
 
@@ -166,7 +168,7 @@ def _reference(table: RunTable, wanted: str | None) -> list[int]:
     """The rows that others are compared with: one that is named, or all at the default."""
     if wanted is None:
         defaults = table.columns.get("is_default", ())
-        return [n for n, v in enumerate(defaults) if label_of(v).lower() in ("true", "1")]
+        return [n for n, v in enumerate(defaults) if format_level(v).lower() in ("true", "1")]
     names = list(table.names)
     if wanted in names:
         return [names.index(wanted)]

@@ -68,13 +68,13 @@ UNIT = r"(?<![a-zA-Z])[kmunKMGT](?:Wh|J|W)(?![a-zA-Z])"
 SPREADS = ("_sd", "_half_width", "_uncertainty", "_uncertainty_j")
 
 
-def words_of(name: str) -> list[str]:
+def split_words(name: str) -> list[str]:
     """`Eval loss (Wh)` and `evalLoss_wh` as eval, loss, wh."""
     split = re.sub(rf"(?!{UNIT})([a-z])([A-Z])", r"\1 \2", name)
     return [word for word in re.split(r"[^0-9a-zA-Z%]+", split.lower()) if word]
 
 
-def unit_of(name: str) -> tuple[str, float] | None:
+def column_unit(name: str) -> tuple[str, float] | None:
     """SI unit and factor: `energy_wh` is 3,600 J each; None when the name has no unit.
 
     A unit alone is none, and `_mean` after one is taken off.
@@ -84,7 +84,7 @@ def unit_of(name: str) -> tuple[str, float] | None:
 
 def unit_word(name: str) -> str:
     """Return the word that may be its unit, before a `_mean`; empty without one."""
-    words = words_of(name)
+    words = split_words(name)
     if words and words[-1] == "mean":
         words.pop()
     return words[-1] if len(words) > 1 else ""
@@ -98,21 +98,21 @@ def is_identifier(name: str) -> bool:
 
 def is_parameter_name(name: str) -> bool:
     """Return True when the name is that of a chosen value, not of a result."""
-    return bool(PARAMETER_PREFIX.match(name)) or bool(PARAMETER_WORDS & set(words_of(name)))
+    return bool(PARAMETER_PREFIX.match(name)) or bool(PARAMETER_WORDS & set(split_words(name)))
 
 
 def is_result_name(name: str) -> bool:
     if PARAMETER_PREFIX.match(name):
         return False
-    words = set(words_of(name))
+    words = set(split_words(name))
     if {"power", "clock"} & words and {"limit", "cap", "capping"} & words:
         return False
-    return bool(RESULT_WORDS & words) or unit_of(name) is not None
+    return bool(RESULT_WORDS & words) or column_unit(name) is not None
 
 
 def larger_is_better(name: str) -> bool:
     """By its name: more accuracy is better, less of everything else."""
-    words = set(words_of(name))
+    words = set(split_words(name))
     return bool(LARGER_IS_BETTER & words) and not {"loss", "error"} & words
 
 
@@ -197,7 +197,7 @@ class RunTable:
     def labels(self, name: str) -> list[str | None]:
         # 1 and True are one key of a dictionary
         pairs = [(type(value), value) for value in self.column(name)]
-        known = {pair: None if pair[1] is None else label_of(pair[1]) for pair in set(pairs)}
+        known = {pair: None if pair[1] is None else format_level(pair[1]) for pair in set(pairs)}
         return [known[pair] for pair in pairs]
 
     def varies(self, name: str) -> bool:
@@ -210,7 +210,7 @@ class RunTable:
         ordered = sorted(
             known, key=lambda v: (0, float(v), "") if _is_number(v) else (1, 0.0, str(v))
         )
-        return list(dict.fromkeys(label_of(value) for value in ordered))
+        return list(dict.fromkeys(format_level(value) for value in ordered))
 
     def more_is_better(self, name: str) -> bool:
         return self.directions.get(name, larger_is_better(name))
@@ -251,7 +251,7 @@ class RunTable:
         name, sign, text = found[1], found[2], found[3]
         compare = COMPARISONS[sign]
         if sign in ("=", "!="):
-            wanted = label_of(_number_or_text(text))
+            wanted = format_level(_number_or_text(text))
             kept = [
                 label is not None and bool(compare(label, wanted)) for label in self.labels(name)
             ]
@@ -306,7 +306,7 @@ class RunTable:
         return ", ".join(self.levels(name)[:10])
 
 
-def label_of(value: Value) -> str:
+def format_level(value: Value) -> str:
     """Format a value as a level: 64.0 is 64."""
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from wattloop.analyze.roles import energy_of, power_of, time_of
+from wattloop.analyze.roles import find_energy, find_power, find_time
 from wattloop.analyze.table import (
     RunTable,
     Value,
+    format_level,
     is_identifier,
     is_parameter_name,
     is_result_name,
-    label_of,
 )
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
@@ -57,7 +57,7 @@ def fold_epochs(table: RunTable) -> RunTable:
         columns[f"{name}_{how[0]}"] = tuple(_sum(values[own]) for own in groups)
         made += [f"{name}_{how[0]}", f"{name}_per_epoch_{how[0]}"]
         notes.append(f"{name} of a run: sum of {how[1]}")
-    power = power_of(table)
+    power = find_power(table)
     if power is not None and {"energy_j", "time_s"} <= set(made):
         del columns[power.column]  # of the last epoch, which says nothing about the run
         pairs = zip(columns["energy_j"], columns["time_s"], strict=True)
@@ -69,7 +69,7 @@ def fold_epochs(table: RunTable) -> RunTable:
         columns=columns,
         parameters=tuple(n for n in table.parameters if n != EPOCH and not is_identifier(n)),
         results=(*results, *made),
-        names=tuple(label_of(name) for name in members),
+        names=tuple(format_level(name) for name in members),
         notes=(*table.notes, *notes),
     )
 
@@ -77,13 +77,13 @@ def fold_epochs(table: RunTable) -> RunTable:
 def _sums(table: RunTable) -> list[tuple[str, np.ndarray, tuple[str, str]]]:
     """Energy and time of each epoch, as far as the table has them."""
     found = []
-    power = power_of(table)
+    power = find_power(table)
     try:
-        lasted = time_of(table)
+        lasted = find_time(table)
     except ConfigError:
         lasted = None
     try:
-        spent = energy_of(table)
+        spent = find_energy(table)
         found.append(("energy", spent.values, ("j", spent.column)))
     except ConfigError:
         if power is not None and lasted is not None:
@@ -272,7 +272,7 @@ def _names(columns: Mapping[str, tuple[Value, ...]], length: int) -> tuple[str, 
     for column in NAMED_BY:
         values = columns.get(column)
         if values is not None and None not in values and len(set(values)) == length:
-            plain = [label_of(value) for value in values]
+            plain = [format_level(value) for value in values]
             return tuple(f"{column} {p}" if p.isdecimal() else p for p in plain)
     return tuple(f"row {number}" for number in range(1, length + 1))
 

@@ -40,10 +40,10 @@ def sm2_charts(store: Store, experiment: Experiment, summary: SearchSummary) -> 
     """Return both figures of a stored search by name; none without its course."""
     from wattloop.core.config_file import load_settings
     from wattloop.report.figures.sm2 import sm2_figures
-    from wattloop.tune.search_setup import strategy_now
+    from wattloop.tune.search_setup import restored_strategy
     from wattloop.tune.strategies.sm2.sm2 import Sm2
 
-    strategy = strategy_now(store, experiment, load_settings(needs=()))
+    strategy = restored_strategy(store, experiment, load_settings(needs=()))
     if not isinstance(strategy, Sm2):
         return {}
     return sm2_figures(strategy, said=f"energy of {summary.scope}, {summary.provenance}")
@@ -207,7 +207,7 @@ def _analyses(table: AnalyzeTable) -> list[Section]:
     from wattloop.analyze.ols import regression
     from wattloop.analyze.pareto import pareto_front
     from wattloop.analyze.quotient import quotients
-    from wattloop.analyze.roles import usual_target
+    from wattloop.analyze.roles import default_target
     from wattloop.analyze.top import top_runs
     from wattloop.report.figures.clusters import cluster_figures
     from wattloop.report.figures.search import matrix_figures, pareto_figures, top_figures
@@ -220,7 +220,7 @@ def _analyses(table: AnalyzeTable) -> list[Section]:
         analysis_section("Regression over levels", lambda: regression(table), regression_figures),
         analysis_section(
             "Configuration matrix",
-            lambda: configuration_matrix(table, usual_target(table)),
+            lambda: configuration_matrix(table, default_target(table)),
             matrix_figures,
         ),
         analysis_section("Families of runs", lambda: clusters(table, "hybrid"), cluster_figures),

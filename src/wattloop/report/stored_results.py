@@ -11,9 +11,9 @@ from wattloop.trials.runner import with_status_now
 from wattloop.tune.results import (
     CandidateResult,
     SearchSummary,
-    candidates_from,
-    quality_of,
-    summary_of,
+    aggregate_candidates,
+    stored_quality,
+    summarize_search,
 )
 
 
@@ -36,11 +36,11 @@ def looked_at(store: Store, experiment: Experiment) -> tuple[list[CandidateResul
     Also of a search that goes on or was killed. Its trials are read once: there may be many.
     """
     from wattloop.core.config_file import load_settings
-    from wattloop.tune.search_setup import chosen_now
-    from wattloop.tune.segment import without_collecting
+    from wattloop.tune.search_setup import current_choice
+    from wattloop.tune.segment import without_gc
 
-    with without_collecting():
+    with without_gc():
         records = read_trials(store, experiment.experiment_id)
-        found = candidates_from(records, quality_of(experiment.facts))
-        best = chosen_now(store, experiment, load_settings(needs=()), records)
-    return found, summary_of(store, experiment, found, None if best is None else asdict(best))
+        found = aggregate_candidates(records, stored_quality(experiment.facts))
+        best = current_choice(store, experiment, load_settings(needs=()), records)
+    return found, summarize_search(store, experiment, found, None if best is None else asdict(best))

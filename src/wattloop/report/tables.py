@@ -41,19 +41,19 @@ def search_table(
         looked: candidates and summary, where they were read already.
     """
     from wattloop.tune.results import (
-        candidates_of,
+        candidate_rows,
         parameter_columns,
-        quality_of,
-        rows_of,
-        summary_of,
+        read_candidates,
+        stored_quality,
+        summarize_search,
     )
 
-    quality = quality_of(experiment.facts)
+    quality = stored_quality(experiment.facts)
     if looked is None:
-        read = candidates_of(store, experiment.experiment_id, quality)
-        looked = read, summary_of(store, experiment, read)
+        read = read_candidates(store, experiment.experiment_id, quality)
+        looked = read, summarize_search(store, experiment, read)
     candidates, summary = looked
-    rows = rows_of(candidates)
+    rows = candidate_rows(candidates)
     found = list(parameter_columns(candidates).values())
     if any(row["learning_rate"] is not None for row in rows):
         found.append("learning_rate")

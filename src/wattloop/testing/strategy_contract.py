@@ -34,7 +34,7 @@ class TriedBench(Protocol):
     def run(self, segment: Segment) -> Progress:
         """Train for one segment."""
 
-    def let_go(self, candidate: str) -> None:
+    def release(self, candidate: str) -> None:
         """It will not be asked for again."""
 
 
@@ -89,11 +89,11 @@ def played(
             strategy.tell(segment, progress)
             events.append(StrategyEvent(segment, progress))
             over = False
-            _let_go(strategy, bench, events, under_way)
+            _release(strategy, bench, events, under_way)
     return events
 
 
-def _let_go(
+def _release(
     strategy: Strategy,
     bench: TriedBench,
     events: Sequence[StrategyEvent],
@@ -106,7 +106,7 @@ def _let_go(
     busy = {segment.candidate for segment in under_way}
     begun = {last} if len(events) % 5 else {event.segment.candidate for event in events}
     for candidate in sorted(begun - alive - busy):
-        bench.let_go(candidate)
+        bench.release(candidate)
 
 
 def _check_whole(make: Make, bench: Callable[[], TriedBench], workers: int) -> None:

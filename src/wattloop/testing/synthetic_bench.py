@@ -22,7 +22,7 @@ from wattloop.accounting.metrics import Point, objective
 from wattloop.tune.objective import Objective
 from wattloop.tune.problem import Limits, Problem, Quality
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status
-from wattloop.tune.segment import CAP_LEVER, CapSearch, Segment, Value
+from wattloop.tune.segment import CAP_LEVER, CapRequest, Segment, Value
 from wattloop.tune.space import Choice, Parameter, Real, Space
 
 CAPS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
@@ -69,7 +69,7 @@ def synthetic_problem(
         objective=Objective(names=objectives),
         default={"batch_size": 32, "lr": 0.001, "optimizer": "adam"},
         limits=limits or Limits(candidates=12 if ranges else None, epochs=40),
-        cap=CapSearch() if capped else None,
+        cap=CapRequest() if capped else None,
         rate="lr",
         seed=seed,
     )
@@ -132,7 +132,7 @@ class SyntheticBench:
             return self._swept(segment, training)
         return self._trained(segment, training)
 
-    def let_go(self, candidate: str) -> None:
+    def release(self, candidate: str) -> None:
         """The strategy will not ask for it again."""
         self._trainings.pop(candidate, None)
         self._gone.add(candidate)
@@ -243,7 +243,7 @@ class SyntheticBench:
         return Status.ENDED if training.epochs >= 100 else None
 
     def _capped(
-        self, search: CapSearch, parameters: Mapping[str, Value], training: _Training
+        self, search: CapRequest, parameters: Mapping[str, Value], training: _Training
     ) -> tuple[CapFound, float]:
         caps = search.caps_w or CAPS_W
         reference = self.point(parameters, max(caps))

@@ -11,7 +11,7 @@ from wattloop.core.settings import Settings
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import find_experiment
 from wattloop.tune.final import FinalResult, train_final
-from wattloop.tune.results import CandidateResult, SearchSummary, search_table, summary_of
+from wattloop.tune.results import CandidateResult, SearchSummary, search_table, summarize_search
 from wattloop.tune.search_loop import SearchCallback
 from wattloop.tune.search_setup import (
     Maker,
@@ -210,7 +210,7 @@ def _ran(
     return SearchResult(
         experiment.experiment_id,
         stopped.limit,
-        summary_of(store, experiment),
+        summarize_search(store, experiment),
         ready.spec,
         settings,
         training,

@@ -30,15 +30,20 @@ from wattloop.trials.signals import stops_raise
 from wattloop.tune.executors.checkpoint import CandidateFiles
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress
-from wattloop.tune.results import CandidateResult, SearchSummary, candidates_from, summary_of
+from wattloop.tune.results import (
+    CandidateResult,
+    SearchSummary,
+    aggregate_candidates,
+    summarize_search,
+)
 from wattloop.tune.search_setup import (
     COMMAND,
     TrainingSource,
-    chosen_now,
-    device_groups,
+    current_choice,
     executor_for,
+    parse_device_groups,
+    parse_ray_slots,
     problem_without,
-    slots_asked,
 )
 from wattloop.tune.search_store import KIND, SearchRecord
 from wattloop.tune.segment import Segment, Until, Value
@@ -108,7 +113,7 @@ class FinalResult:
         return data
 
 
-def compared(
+def compare_runs(
     final_id: str,
     search: SearchSummary,
     winner: FullRun,
@@ -241,13 +246,13 @@ def train_final(
             f"{search.experiment_id} trains the Python function {search.facts['function']}; call "
             "SearchResult.final() in that program"
         )
-    best = chosen_now(store, search, settings)
+    best = current_choice(store, search, settings)
     if best is None:
         raise ConfigError(
             f"{search.experiment_id} has found no configuration that is good enough yet; go on "
             "with 'wattloop tune resume', or lower the target"
         )
-    summary = summary_of(store, search)
+    summary = summarize_search(store, search)
     problem = problem_without(spec.problem(settings), search.facts.get("without") or {})
     runs = _Runs(store, search, spec, problem, settings, training, to_the_end=to_the_end)
     parameters = dict(best.parameters)
@@ -267,7 +272,7 @@ def train_final(
                 train_again = to_the_end or elsewhere
                 default = None if train_again else _known(summary, problem)
                 default = default or runs.train(DEFAULT, own, levers)
-    result = compared(runs.experiment.experiment_id, summary, winner, default, problem)
+    result = compare_runs(runs.experiment.experiment_id, summary, winner, default, problem)
     if elsewhere:
         result = replace(result, notes=(ELSEWHERE,))
     _keep(store, search, result)
@@ -275,7 +280,7 @@ def train_final(
 
 
 def _ran_on_cluster(search: Experiment) -> bool:
-    return slots_asked(str(search.facts.get("parallel") or "")) is not None
+    return parse_ray_slots(str(search.facts.get("parallel") or "")) is not None
 
 
 def _keep(store: Store, search: Experiment, result: FinalResult) -> None:
@@ -315,7 +320,7 @@ class _Runs:
         )
         self._store, self._problem = store, problem
         self._record = SearchRecord(store, self.experiment)
-        self._bench = executor_for(spec, problem, settings, self._record, training)
+        self._executor = executor_for(spec, problem, settings, self._record, training)
         self._to_the_end = to_the_end
         self._status = "interrupted"
 
@@ -324,7 +329,7 @@ class _Runs:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._bench.close()
+        self._executor.close()
         status = "finished" if kind is None else "interrupted"
         set_experiment_status(self._store, self.experiment.experiment_id, status)
 
@@ -346,7 +351,7 @@ class _Runs:
             settings = {"segment": segment.to_dict(), "asked": 0}
             begun = begin_trial(self._store, identity, name, settings)
             with stops.lifted():
-                progress = self._bench.run(segment)
+                progress = self._executor.run(segment)
             record = TrialRecord(
                 key=name,
                 number=begun.number,
@@ -364,13 +369,13 @@ class _Runs:
 
 def _devices(parallel: int | str | None) -> dict[str, str]:
     """Return as many GPUs as a training of the search had; others would add idle energy."""
-    if parallel is None or slots_asked(str(parallel)) is not None:
+    if parallel is None or parse_ray_slots(str(parallel)) is not None:
         return {}
-    return {"parallel": ",".join(f"gpu:{number}" for number in device_groups(parallel)[0])}
+    return {"parallel": ",".join(f"gpu:{number}" for number in parse_device_groups(parallel)[0])}
 
 
 def _full(segment: Segment, progress: Progress, record: TrialRecord, problem: Problem) -> FullRun:
-    (result,) = candidates_from([record], problem.quality)
+    (result,) = aggregate_candidates([record], problem.quality)
     return FullRun(
         parameters=segment.parameters,
         levers=segment.levers,

@@ -13,7 +13,7 @@ from wattloop.control.registry import find_levers
 from wattloop.control.values import parse_setting
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.core.settings import Settings
-from wattloop.tune.segment import CAP_LEVER, CapSearch
+from wattloop.tune.segment import CAP_LEVER, CapRequest
 from wattloop.tune.space import Space
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ class LeverBoard:
         held.set(values)
         self._values = values
 
-    def cap_plan(self, search: CapSearch) -> CapPlan:
+    def cap_plan(self, search: CapRequest) -> CapPlan:
         """Lock the levers and return the GPUs and caps of a search for a cap."""
         plan = self.possible_caps(search)
         self._hold([lever.name for lever in plan.levers])
         return plan
 
-    def possible_caps(self, search: CapSearch) -> CapPlan:
+    def possible_caps(self, search: CapRequest) -> CapPlan:
         """Return the GPUs and caps of a search for a cap, without locking."""
         levers = self._all()
         gpus = self._gpus if self._gpus is not None else job_gpus(levers)
@@ -139,7 +139,9 @@ def lever_names(space: Space) -> dict[str, str]:
     return {name: space.parameters[name].lever for name in space.hardware}
 
 
-def cannot_be_set(space: Space, settings: Settings, cap: CapSearch | None = None) -> dict[str, str]:
+def cannot_be_set(
+    space: Space, settings: Settings, cap: CapRequest | None = None
+) -> dict[str, str]:
     """Return hardware parameters whose levers may not be set here, with reason and remedy.
 
     The power limit is among them where `cap` is to be searched and none may be set.

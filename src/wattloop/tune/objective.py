@@ -41,9 +41,9 @@ def sm2_scores(
         for index, (q, e) in enumerate(zip(quality, energy_j, strict=True))
         if q is not None and e is not None and math.isfinite(q) and math.isfinite(e)
     ]
-    p = rescaled([quality[i] for i in known], invert=not maximize)
-    e = rescaled([energy_j[i] for i in known], invert=True)
-    lr = rescaled([rate[i] for i in known])
+    p = rescale([quality[i] for i in known], invert=not maximize)
+    e = rescale([energy_j[i] for i in known], invert=True)
+    lr = rescale([rate[i] for i in known])
     scores = [-math.inf] * len(quality)
     for place, index in enumerate(known):
         efficiency = beta * e[place] + (1 - beta) * lr[place]
@@ -51,7 +51,7 @@ def sm2_scores(
     return scores
 
 
-def rescaled(values: Sequence[float | None], *, invert: bool = False) -> list[float]:
+def rescale(values: Sequence[float | None], *, invert: bool = False) -> list[float]:
     """Rescale each value to 0..1 of their range; all 1 when they are equal; missing ones 0."""
     there = [v for v in values if v is not None and math.isfinite(v)]
     if not there:
@@ -91,7 +91,7 @@ OPTIONS = ("alpha", "beta", "price_per_kwh", "price_per_hour", "carbon_g_per_kwh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TrainingCost:
     """Cost and quality of a training, in one scope of energy.
 
     Attributes:
@@ -149,15 +149,15 @@ class Objective:
         """Return whether the result is a front, not a single best."""
         return len(self.names) > 1
 
-    def score(self, trained: Trained, reference: Point | None = None) -> float:
+    def score(self, trained: TrainingCost, reference: Point | None = None) -> float:
         """Return the score by the first objective; of SM2, which compares several, the energy."""
         return self._score(self.names[0], trained, reference)
 
-    def scores(self, trained: Trained, reference: Point | None = None) -> tuple[float, ...]:
+    def scores(self, trained: TrainingCost, reference: Point | None = None) -> tuple[float, ...]:
         return tuple(self._score(name, trained, reference) for name in self.names)
 
     def compared(
-        self, trained: Sequence[Trained], reference: Point | None = None
+        self, trained: Sequence[TrainingCost], reference: Point | None = None
     ) -> list[tuple[float, ...]]:
         """Return all scores of each training; SM2 weighs them against each other."""
         columns = [self._column(name, trained, reference) for name in self.names]
@@ -181,7 +181,7 @@ class Objective:
         )
 
     def _column(
-        self, name: str, trained: Sequence[Trained], reference: Point | None
+        self, name: str, trained: Sequence[TrainingCost], reference: Point | None
     ) -> list[float]:
         if name != "sm2":
             return [self._score(name, one, reference) for one in trained]
@@ -195,7 +195,7 @@ class Objective:
         )
         return [-score for score in scores]
 
-    def _score(self, name: str, trained: Trained, reference: Point | None) -> float:  # noqa: PLR0911 - one line each
+    def _score(self, name: str, trained: TrainingCost, reference: Point | None) -> float:  # noqa: PLR0911 - one line each
         if name == "quality":
             return self._loss(trained.quality)
         if name == "time":
@@ -224,7 +224,7 @@ class Objective:
             return math.inf
         return -quality if self.maximize_quality else quality
 
-    def _against_quotient(self, trained: Trained) -> float:
+    def _against_quotient(self, trained: TrainingCost) -> float:
         """Minus quality per joule of an epoch; where less is better, quality times joules."""
         energy_j = _energy_per_epoch(trained)
         if trained.quality is None or energy_j is None or energy_j <= 0:
@@ -234,7 +234,7 @@ class Objective:
         return trained.quality * energy_j
 
 
-def _energy_per_epoch(trained: Trained) -> float | None:
+def _energy_per_epoch(trained: TrainingCost) -> float | None:
     if trained.energy_j is None:
         return None
     return trained.energy_j / trained.epochs if trained.epochs else trained.energy_j

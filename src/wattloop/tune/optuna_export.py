@@ -13,12 +13,12 @@ from wattloop.core.paths import user_path
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment, read_trials
-from wattloop.tune.objective import NEED_QUALITY, Trained
+from wattloop.tune.objective import NEED_QUALITY, TrainingCost
 from wattloop.tune.problem import Problem
-from wattloop.tune.results import CandidateResult, candidates_from
+from wattloop.tune.results import CandidateResult, aggregate_candidates
 from wattloop.tune.space import Space
 from wattloop.tune.spec import spec_from
-from wattloop.tune.strategies.optuna import distributions, library, new_study
+from wattloop.tune.strategies.optuna import distributions, import_optuna, new_study
 
 JOURNALS = (".log", ".journal")
 """File endings of a journal, as in optuna-dashboard."""
@@ -26,7 +26,7 @@ JOURNALS = (".log", ".journal")
 
 def new_storage(file: str) -> Any:
     """Open an Optuna storage in a file, which may have other studies."""
-    optuna = library("an Optuna study")
+    optuna = import_optuna("an Optuna study")
     path = Path(user_path(file))
     if not path.parent.is_dir():
         raise ConfigError(f"{file}: the folder {path.parent} does not exist")
@@ -104,12 +104,12 @@ def export_study(
         ConfigError: Optuna is missing, the file is not a database, or has that study already.
         ExperimentNotFound: no such search.
     """
-    optuna = library("an Optuna study")
+    optuna = import_optuna("an Optuna study")
     experiment = find_experiment(store, search_id, "search")
     spec = spec_from(experiment.spec)
     problem = spec.problem(settings)
     records = read_trials(store, experiment.experiment_id)
-    candidates = candidates_from(records, problem.quality)
+    candidates = aggregate_candidates(records, problem.quality)
     curves = _curves(records)
     study = _study(optuna, experiment, problem, file)
     known = distributions(problem.space)
@@ -196,7 +196,7 @@ def _values(
     }
 
 
-def _trained(problem: Problem, candidate: CandidateResult) -> Trained:
+def _trained(problem: Problem, candidate: CandidateResult) -> TrainingCost:
     """Return the training up to the target, or all of it where more quality is worth more."""
     to_target = not NEED_QUALITY & set(problem.objective.names)
     reached = to_target and candidate.to_target_s is not None
@@ -204,7 +204,7 @@ def _trained(problem: Problem, candidate: CandidateResult) -> Trained:
     if rate is None and problem.rate:
         written = candidate.parameters.get(problem.rate)
         rate = float(written) if isinstance(written, int | float) else None
-    return Trained(
+    return TrainingCost(
         time_s=candidate.to_target_s if reached else candidate.time_s,  # type: ignore[arg-type]  # `reached` says it is there
         energy_j=candidate.to_target_j if reached else candidate.energy_j,
         quality=candidate.best if candidate.best is not None else candidate.quality,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from wattloop.core.errors import ConfigError
 from wattloop.tune.objective import Objective
-from wattloop.tune.segment import CapSearch, Value
+from wattloop.tune.segment import CapRequest, Value
 from wattloop.tune.space import Space
 
 
@@ -106,7 +106,7 @@ class Problem:
     objective: Objective = field(default_factory=Objective)
     default: Mapping[str, Value] = field(default_factory=dict)
     limits: Limits = Limits()
-    cap: CapSearch | None = None
+    cap: CapRequest | None = None
     rate: str | None = None
     seed: int = 0
 

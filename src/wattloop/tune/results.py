@@ -14,7 +14,7 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, TrialRecord, each_trial, find_experiment
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
-from wattloop.tune.segment import CAP_LEVER, Value, unreadable, without_collecting
+from wattloop.tune.segment import CAP_LEVER, Value, unreadable_trial, without_gc
 
 # Works on plain records: ten thousand are read and aggregated in a second.
 
@@ -77,14 +77,14 @@ class CandidateResult:
         return data
 
 
-def candidates_of(
+def read_candidates(
     store: Store, search_id: str, quality: Quality | None = None
 ) -> list[CandidateResult]:
-    with without_collecting():
-        return candidates_from(each_trial(store, search_id), quality)
+    with without_gc():
+        return aggregate_candidates(each_trial(store, search_id), quality)
 
 
-def candidates_from(
+def aggregate_candidates(
     records: Iterable[TrialRecord], quality: Quality | None = None
 ) -> list[CandidateResult]:
     """Return candidates as `candidates_of`, from records in the order of their start."""
@@ -107,7 +107,7 @@ def candidates_from(
             try:
                 _add(result, record, quality, kept=kept)
             except (KeyError, TypeError, ValueError) as error:
-                raise unreadable(record.key, error) from None
+                raise unreadable_trial(record.key, error) from None
     return list(found.values())
 
 
@@ -217,10 +217,12 @@ def _weaker(one: str, other: str) -> str:
 
 def search_table(store: Store, search_id: str) -> list[dict[str, Any]]:
     experiment = find_experiment(store, search_id, "search")
-    return rows_of(candidates_of(store, experiment.experiment_id, quality_of(experiment.facts)))
+    return candidate_rows(
+        read_candidates(store, experiment.experiment_id, stored_quality(experiment.facts))
+    )
 
 
-def rows_of(candidates: Sequence[CandidateResult]) -> list[dict[str, Any]]:
+def candidate_rows(candidates: Sequence[CandidateResult]) -> list[dict[str, Any]]:
     """Return a flat row per candidate; every row has every column, None for a missing value.
 
     Metrics that trainings reported in addition to the quality are columns under their own names.
@@ -243,7 +245,7 @@ def rows_of(candidates: Sequence[CandidateResult]) -> list[dict[str, Any]]:
     return rows
 
 
-def quality_of(facts: dict[str, Any]) -> Quality | None:
+def stored_quality(facts: dict[str, Any]) -> Quality | None:
     known = facts.get("quality")
     return None if not isinstance(known, dict) else Quality(**known)
 
@@ -257,14 +259,14 @@ DEGREES = {"energy": 1, "time": 1, "cost": 1, "carbon": 1, "eds": 1, "edp": 2, "
 """Objective -> factor of the noise of energy and time."""
 
 
-def cost_j(candidate: CandidateResult) -> float | None:
+def energy_to_target_j(candidate: CandidateResult) -> float | None:
     """Return the energy to the target where it was reached, else of a complete training."""
     if candidate.reached:
         return candidate.to_target_j
     return candidate.energy_j if candidate.status == "ended" else None
 
 
-def ties_of(
+def find_ties(
     best: CandidateResult | None, candidates: Sequence[CandidateResult], facts: Mapping[str, Any]
 ) -> tuple[tuple[CandidateResult, ...], str]:
     names = (facts.get("objective") or {}).get("names") or ["energy"]
@@ -303,7 +305,7 @@ def _costs(one: CandidateResult, other: CandidateResult, name: str) -> tuple[flo
 
 
 def _cost(candidate: CandidateResult, name: str) -> float | None:
-    energy_j = cost_j(candidate)
+    energy_j = energy_to_target_j(candidate)
     time_s = candidate.to_target_s if candidate.reached else candidate.time_s
     if time_s is None or (energy_j is None and name != "time"):
         return None
@@ -398,7 +400,7 @@ class SearchSummary:
         return candidate.status.replace("_", " ")
 
 
-def summary_of(
+def summarize_search(
     store: Store,
     experiment: Experiment,
     candidates: Sequence[CandidateResult] | None = None,
@@ -411,7 +413,7 @@ def summary_of(
     """
     facts = experiment.facts
     if candidates is None:
-        candidates = candidates_of(store, experiment.experiment_id, quality_of(facts))
+        candidates = read_candidates(store, experiment.experiment_id, stored_quality(facts))
     by_name = {c.candidate: c for c in candidates}
     chosen = chosen or facts.get("best") or {}
     best = by_name.get(str(chosen.get("candidate")))
@@ -423,10 +425,10 @@ def summary_of(
         energy_j = sum((c.energy_j or 0.0) + c.repeated_j for c in known) + idle_j
     saved_j = None
     if best is not None and default is not None:
-        one, other = cost_j(default), cost_j(best)
+        one, other = energy_to_target_j(default), energy_to_target_j(best)
         saved_j = None if one is None or other is None else one - other
     kinds = sorted({c.provenance for c in candidates if c.provenance})
-    ties, tie = ties_of(best, candidates, facts)
+    ties, tie = find_ties(best, candidates, facts)
     return SearchSummary(
         search_id=experiment.experiment_id,
         name=experiment.name,
@@ -466,7 +468,7 @@ def _default(
 
 
 def _why_none(candidates: Sequence[CandidateResult], facts: dict[str, Any]) -> str:
-    told = (_nearest(candidates, quality_of(facts)), _faults(candidates))
+    told = (_nearest(candidates, stored_quality(facts)), _faults(candidates))
     return "; ".join(text for text in told if text)
 
 

@@ -19,7 +19,7 @@ from wattloop.tune.executors.training_curve import CLOSE
 from wattloop.tune.problem import Limits, Problem
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.search_store import SearchRecord
-from wattloop.tune.segment import Segment, without_collecting
+from wattloop.tune.segment import Segment, without_gc
 from wattloop.tune.strategies.base import WAIT, Strategy
 
 
@@ -59,7 +59,7 @@ class BudgetSpent:
         )
 
 
-def over(limits: Limits, spent: BudgetSpent) -> str:
+def reached_limit(limits: Limits, spent: BudgetSpent) -> str:
     """Return the limit that is reached, for people; empty when none is."""
     if limits.energy_j is not None and spent.energy_j >= limits.energy_j:
         return f"the energy budget of {format_energy(limits.energy_j)} is spent"
@@ -68,7 +68,7 @@ def over(limits: Limits, spent: BudgetSpent) -> str:
     return ""
 
 
-def allowed(limits: Limits, spent: BudgetSpent) -> str:
+def candidate_limit(limits: Limits, spent: BudgetSpent) -> str:
     """Return why no more configurations may start, for people; empty when more may."""
     most = limits.candidates
     if most is None or spent.candidates < most:
@@ -76,7 +76,7 @@ def allowed(limits: Limits, spent: BudgetSpent) -> str:
     return f"{most} configuration{'s were' if most != 1 else ' was'} allowed"
 
 
-def bounded(segment: Segment, limits: Limits, spent: BudgetSpent) -> Segment:
+def bound_segment(segment: Segment, limits: Limits, spent: BudgetSpent) -> Segment:
     until = replace(
         segment.until,
         energy_j=_smaller(segment.until.energy_j, limits.energy_j, spent.energy_j),
@@ -131,27 +131,27 @@ class Slots(Protocol):
 
 
 @contextmanager
-def slots_of(bench: TrialExecutor, stops: Deferral) -> Iterator[Slots]:
-    size = int(getattr(bench, "slots", 1))
+def open_slots(executor: TrialExecutor, stops: Deferral) -> Iterator[Slots]:
+    size = int(getattr(executor, "slots", 1))
     if size == 1:
         try:
-            yield _Here(bench, stops)
+            yield _OneSlot(executor, stops)
         finally:
-            bench.close()
+            executor.close()
         return
     pool = ThreadPoolExecutor(size, "wattloop-slot")
     try:
-        yield _Beside(bench, stops, pool, size)
+        yield _ParallelSlots(executor, stops, pool, size)
     finally:
-        bench.close()  # first: it ends what the threads wait for
+        executor.close()  # first: it ends what the threads wait for
         pool.shutdown()
 
 
-class _Here:
+class _OneSlot:
     size = 1
 
-    def __init__(self, bench: TrialExecutor, stops: Deferral) -> None:
-        self._bench, self._stops = bench, stops
+    def __init__(self, executor: TrialExecutor, stops: Deferral) -> None:
+        self._executor, self._stops = executor, stops
         self._segment: Segment | None = None
 
     def __len__(self) -> int:
@@ -164,28 +164,28 @@ class _Here:
         segment, self._segment = self._segment, None
         assert segment is not None
         with self._stops.lifted():
-            return [(segment, self._bench.run(segment))]
+            return [(segment, self._executor.run(segment))]
 
 
-class _Beside:
+class _ParallelSlots:
     def __init__(
-        self, bench: TrialExecutor, stops: Deferral, pool: ThreadPoolExecutor, size: int
+        self, executor: TrialExecutor, stops: Deferral, pool: ThreadPoolExecutor, size: int
     ) -> None:
         self.size = size
-        self._bench, self._stops, self._pool = bench, stops, pool
-        self._under_way: dict[Future[Progress], Segment] = {}
+        self._executor, self._stops, self._pool = executor, stops, pool
+        self._running: dict[Future[Progress], Segment] = {}
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._running)
 
     def begin(self, segment: Segment) -> None:
-        self._under_way[self._pool.submit(self._bench.run, segment)] = segment
+        self._running[self._pool.submit(self._executor.run, segment)] = segment
 
     def ended(self) -> list[tuple[Segment, Progress]]:
         with self._stops.lifted():
-            done, _ = wait(self._under_way, return_when=FIRST_COMPLETED)
+            done, _ = wait(self._running, return_when=FIRST_COMPLETED)
         # Order of start, so that equal runs give equal records.
-        return [(self._under_way.pop(f), f.result()) for f in list(self._under_way) if f in done]
+        return [(self._running.pop(f), f.result()) for f in list(self._running) if f in done]
 
 
 # A killed search resumes where it was: a new strategy is told all finished segments, which are
@@ -203,7 +203,7 @@ class Search:
 
     Args:
         strategy: new; it is told all recorded segments.
-        bench: the executor; always closed at the end.
+        executor: what trains;; always closed at the end.
     """
 
     def __init__(
@@ -211,16 +211,16 @@ class Search:
         record: SearchRecord,
         problem: Problem,
         strategy: Strategy,
-        bench: TrialExecutor,
+        executor: TrialExecutor,
         *,
         listener: SearchCallback | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._record, self._problem = record, problem
-        self._strategy, self._bench = strategy, bench
+        self._strategy, self._executor = strategy, executor
         self._listener = listener or NullCallback()
         self._pasts: dict[str, TrainedSoFar] = {}
-        self._died: dict[str, tuple[float, float]] = {}
+        self._killed: dict[str, tuple[float, float]] = {}
         self._left: list[Segment] = []
         self._asked: dict[str, Segment] = {}
         """Segments under way, as they were asked for."""
@@ -242,16 +242,16 @@ class Search:
         """
         status, limit = "interrupted", ""
         with ExitStack() as stack:
-            stack.callback(self._bench.close)
+            stack.callback(self._executor.close)
             stack.enter_context(stops_raise())
             stack.enter_context(lock_experiment(self._record.store, self._record.search_id))
             stack.callback(self._record.close)
             end_leftovers(self._record.search_id)
             try:
                 with stops_deferred() as stops:
-                    with without_collecting():
+                    with without_gc():
                         self._recall()
-                    with slots_of(self._bench, stops) as slots:
+                    with open_slots(self._executor, stops) as slots:
                         limit = self._rounds(slots)
                 status = "finished"
             except ConfigError:
@@ -264,38 +264,38 @@ class Search:
     # Start.
 
     def _recall(self) -> None:
-        self._fold()
-        story = self._record.story()
-        for segment, progress in story.told:
+        self._import_runs()
+        history = self._record.history()
+        for segment, progress in history.told:
             self._take(segment, progress)
-        self._begun = {event.segment.candidate for event in story.events}
-        self._before_s = story.elapsed_s
+        self._begun = {event.segment.candidate for event in history.events}
+        self._before_s = history.elapsed_s
         self.spent = replace(
             self.spent,
-            elapsed_s=story.elapsed_s,
+            elapsed_s=history.elapsed_s,
             candidates=len(self._begun),
         )
-        self._strategy.recall(story.events)
-        self._left = list(story.under_way)
-        self._died = {segment.key: self._record.died(segment) for segment in self._left}
+        self._strategy.recall(history.events)
+        self._left = list(history.under_way)
+        self._killed = {segment.key: self._record.killed_cost(segment) for segment in self._left}
         wanted = self._wanted() | {segment.candidate for segment in self._left}
         self._kept = {name for name in self._pasts if name in wanted}
-        if isinstance(self._bench, Resumable) and story.events:
-            self._bench.recall(self._recalled(wanted))
+        if isinstance(self._executor, Resumable) and history.events:
+            self._executor.recall(self._recalled(wanted))
         self._record.running({"best": None})  # written by an earlier interruption
 
     def _recalled(self, wanted: set[str]) -> Mapping[str, TrainedSoFar]:
         pasts = {name: self._pasts.get(name, TrainedSoFar()) for name in wanted}
         for segment in self._left:
-            died_s, died_j = self._died[segment.key]
+            killed_s, killed_j = self._killed[segment.key]
             known = pasts[segment.candidate]
-            pasts[segment.candidate] = replace(known, died_s=died_s, died_j=died_j)
+            pasts[segment.candidate] = replace(known, killed_s=killed_s, killed_j=killed_j)
         return pasts
 
     def _rounds(self, slots: Slots) -> str:
         """Ask, train and tell until the strategy is done; return the limit that ended it."""
         while True:
-            limit = over(self._problem.limits, self.spent)
+            limit = reached_limit(self._problem.limits, self.spent)
             asked: Segment | Literal["wait"] | None = None if limit else "wait"
             while not limit and len(slots) < slots.size:
                 asked = self._next()
@@ -307,9 +307,9 @@ class Search:
             if not len(slots):
                 if asked == "wait" and not limit:
                     raise StrategyError("the strategy waits, and nothing is under way")
-                limit = limit or allowed(self._problem.limits, self.spent)
+                limit = limit or candidate_limit(self._problem.limits, self.spent)
                 if not limit:  # no candidate will be resumed
-                    self._let_all_go()
+                    self._release_all()
                 return limit
             for segment, progress in slots.ended():
                 self._end(segment.key, progress)
@@ -323,7 +323,7 @@ class Search:
     def _too_many(self, segment: Segment) -> str:
         if segment.candidate in self._begun:
             return ""
-        return allowed(self._problem.limits, self.spent)
+        return candidate_limit(self._problem.limits, self.spent)
 
     def _begin(self, segment: Segment, slots: Slots) -> None:
         self._record.begin(segment)
@@ -332,19 +332,19 @@ class Search:
         self.spent = replace(self.spent, candidates=len(self._begun))
         self._listener.begins(segment, self.spent)
         self._asked[segment.key] = segment
-        slots.begin(bounded(segment, self._problem.limits, self.spent))
+        slots.begin(bound_segment(segment, self._problem.limits, self.spent))
 
     def _end(self, key: str, progress: Progress) -> None:
         segment = self._asked.pop(key)
-        progress = self._complete(segment, self._with_died(segment, progress))
+        progress = self._complete(segment, self._with_killed(segment, progress))
         self.spent = replace(self.spent, elapsed_s=self._before_s + self._now_s() - self._begin_s)
         self._record.end(segment, progress, {"elapsed_s": self.spent.elapsed_s})
         self._note_scope()
         self._take(segment, progress)
         self._strategy.tell(segment, progress)
-        self._let_go(segment, progress)
+        self._release(segment, progress)
         with suppress(StoreLocked):  # the next process imports the run from its journal
-            self._fold()
+            self._import_runs()
         self._listener.ended(segment, progress, self.spent)
         if progress.status is Status.NO_METRIC and not self._reported:
             raise ConfigError(f"{segment.candidate}: {progress.message}")
@@ -356,15 +356,15 @@ class Search:
         self.spent = self.spent.after(progress)
         self._reported = self._reported or progress.best is not None
 
-    def _with_died(self, segment: Segment, progress: Progress) -> Progress:
+    def _with_killed(self, segment: Segment, progress: Progress) -> Progress:
         """Add the cost of killed attempts, where the executor has not included it."""
-        died_s, died_j = self._died.pop(segment.key, (0.0, 0.0))
-        if isinstance(self._bench, Resumable) or not died_s:
+        killed_s, killed_j = self._killed.pop(segment.key, (0.0, 0.0))
+        if isinstance(self._executor, Resumable) or not killed_s:
             return progress
         return replace(
             progress,
-            repeated_s=progress.repeated_s + died_s,
-            repeated_j=(progress.repeated_j or 0.0) + died_j,
+            repeated_s=progress.repeated_s + killed_s,
+            repeated_j=(progress.repeated_j or 0.0) + killed_j,
         )
 
     def _complete(self, segment: Segment, progress: Progress) -> Progress:
@@ -380,26 +380,26 @@ class Search:
         alive = self._strategy.alive()
         return {segment.candidate for segment in self._asked.values()} | set(alive or ())
 
-    def _let_go(self, segment: Segment, progress: Progress) -> None:
+    def _release(self, segment: Segment, progress: Progress) -> None:
         if not progress.status.alive and progress.status is not Status.NOT_SUPPORTED:
             self._kept.discard(segment.candidate)
-            self._bench.let_go(segment.candidate)
+            self._executor.release(segment.candidate)
         for candidate in self._kept - self._wanted():
             self._kept.discard(candidate)
-            self._bench.let_go(candidate)
+            self._executor.release(candidate)
 
-    def _let_all_go(self) -> None:
+    def _release_all(self) -> None:
         kept, self._kept = self._kept, set()
         for candidate in kept:
-            self._bench.let_go(candidate)
+            self._executor.release(candidate)
 
     def _note_scope(self) -> None:
         """Store the scope: a resumed search keeps it, because its energies are compared."""
-        scope = getattr(self._bench, "scope", None)
+        scope = getattr(self._executor, "scope", None)
         if scope and self._record.experiment.facts.get("scope") != scope:
             self._record.note({"scope": scope})
 
-    def _fold(self) -> None:
+    def _import_runs(self) -> None:
         import_orphaned(self._record.store, finalize_orphaned_run)
 
     def _say_status(self, status: str, limit: str) -> None:

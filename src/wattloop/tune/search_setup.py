@@ -25,7 +25,7 @@ from wattloop.tune.levers import cannot_be_set
 from wattloop.tune.problem import Problem
 from wattloop.tune.search_loop import Search, SearchCallback, SearchStopped
 from wattloop.tune.search_store import KIND, OVER, SearchRecord, open_search
-from wattloop.tune.segment import CAP_LEVER, without_collecting
+from wattloop.tune.segment import CAP_LEVER, without_gc
 from wattloop.tune.space import Space
 from wattloop.tune.spec import SearchSpec, spec_from
 from wattloop.tune.strategies import strategy_for
@@ -35,7 +35,7 @@ from wattloop.tune.trial import Trial
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def device_groups(asked: int | str) -> list[tuple[str, ...]]:
+def parse_device_groups(asked: int | str) -> list[tuple[str, ...]]:
     """Parse groups of GPUs: `2` is two GPUs, `0,1;2,3` two pairs, `gpu:0` one GPU."""
     text = str(asked).strip()
     seen = os.environ.get(VISIBLE)
@@ -104,7 +104,7 @@ def executor_for(
         return training.bench(parts)
     parallel = facts.get("parallel")
     if parallel is None:
-        return _plain_bench(spec, training.function, parts, settings)
+        return _single_executor(spec, training.function, parts, settings)
     from wattloop.tune.executors.parallel import ParallelExecutor
 
     if spec.scope not in (None, ParallelExecutor.scope):
@@ -113,16 +113,16 @@ def executor_for(
             "their GPUs; leave out scope, or run one at a time"
         )
     own = replace(parts, scope=ParallelExecutor.scope)
-    make = functools.partial(_plain_bench, spec, training.function, own)
-    asked = slots_asked(str(parallel))
+    make = functools.partial(_single_executor, spec, training.function, own)
+    asked = parse_ray_slots(str(parallel))
     if asked is not None:
         from wattloop.tune.executors.ray import RayExecutor
 
         return RayExecutor(make, settings, slots=asked[0], gpus=asked[1])
-    return ParallelExecutor(make, settings, device_groups(parallel))
+    return ParallelExecutor(make, settings, parse_device_groups(parallel))
 
 
-def _plain_bench(
+def _single_executor(
     spec: SearchSpec, function: Function | None, parts: ExecutorParts, settings: Settings
 ) -> TrialExecutor:
     """Return an executor of one training at a time, in this process, measured with `settings`."""
@@ -192,7 +192,7 @@ def prepare_search(
         DeviceBusy: another process runs it.
     """
     mark = fingerprint(spec, training)
-    ray = None if parallel is None else slots_asked(str(parallel))
+    ray = None if parallel is None else parse_ray_slots(str(parallel))
     # Only the workers of a cluster know whether they can set a lever.
     whole = spec.problem(settings)
     without = cannot_be_set(whole.space, settings, whole.cap) if ray is None else {}
@@ -207,7 +207,7 @@ def prepare_search(
     }
     _checked(spec, problem, training)
     if parallel is not None and ray is None:
-        device_groups(parallel)
+        parse_device_groups(parallel)
     experiment, is_resumed = open_search(
         store, spec.to_dict(), mark, name=spec.name, facts=facts, resume=resume, only=resume_only
     )
@@ -306,8 +306,8 @@ def _put_together(
     without = experiment.facts.get("without") or {}
     problem = problem_without(spec.problem(settings), without)
     record = SearchRecord(store, experiment)
-    bench = executor_for(spec, problem, settings, record, training)
-    search = Search(record, problem, strategy_for(spec, problem), bench, listener=listener)
+    executor = executor_for(spec, problem, settings, record, training)
+    search = Search(record, problem, strategy_for(spec, problem), executor, listener=listener)
     return PreparedSearch(experiment, is_resumed, spec, problem, record, search, without)
 
 
@@ -336,7 +336,7 @@ def _checked(spec: SearchSpec, problem: Problem, training: TrainingSource) -> No
     strategy_for(spec, problem)
 
 
-def chosen_now(
+def current_choice(
     store: Store,
     experiment: Experiment,
     settings: Settings,
@@ -351,11 +351,11 @@ def chosen_now(
     known = experiment.facts.get("best")
     if known or experiment.status in OVER:
         return None if not known else Chosen(**known)
-    strategy = strategy_now(store, experiment, settings, records)
+    strategy = restored_strategy(store, experiment, settings, records)
     return None if strategy is None else strategy.best()
 
 
-def strategy_now(
+def restored_strategy(
     store: Store,
     experiment: Experiment,
     settings: Settings,
@@ -366,14 +366,14 @@ def strategy_now(
         spec = spec_from(experiment.spec)
         problem = problem_without(spec.problem(settings), experiment.facts.get("without") or {})
         strategy = strategy_for(spec, problem)
-        with without_collecting():
-            strategy.recall(SearchRecord(store, experiment).story(records).events)
+        with without_gc():
+            strategy.recall(SearchRecord(store, experiment).history(records).events)
         return strategy
     except WattloopError:
         return None
 
 
-def slots_asked(text: str) -> tuple[int | None, int] | None:
+def parse_ray_slots(text: str) -> tuple[int | None, int] | None:
     """Parse slots and GPUs per slot: `ray`, `ray:4`, `ray:4x2`; None for other texts."""
     if not text.startswith("ray"):
         return None

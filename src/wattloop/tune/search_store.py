@@ -29,8 +29,8 @@ from wattloop.store.experiments import (
 )
 from wattloop.store.runs import RunFilter, list_runs
 from wattloop.tune.progress import Progress
-from wattloop.tune.segment import Segment, unreadable
-from wattloop.tune.segment_meter import scoped, widest
+from wattloop.tune.segment import Segment, unreadable_trial
+from wattloop.tune.segment_meter import scope_energy, widest_result_scope
 from wattloop.tune.strategies.base import StrategyEvent
 
 ROOM_B = 1 << 20
@@ -171,32 +171,34 @@ class SearchRecord:
     def folder(self) -> Path:
         return search_folder(self.store, self.search_id)
 
-    def story(self, records: Iterable[TrialRecord] | None = None) -> SearchHistory:
+    def history(self, records: Iterable[TrialRecord] | None = None) -> SearchHistory:
         """Return all events so far; from `records` of its trials, if already read."""
-        story = SearchHistory()
+        history = SearchHistory()
         numbered: list[tuple[int, StrategyEvent]] = []
         if records is None:
             records = each_trial(self.store, self.search_id)
         for record in records:
             try:
-                numbered += self._events(record, story)
+                numbered += self._events(record, history)
             except (KeyError, TypeError, ValueError) as error:
-                raise unreadable(record.key, error) from None
-        story.events = [event for _, event in sorted(numbered, key=itemgetter(0))]
-        story.told = [(e.segment, e.progress) for e in story.events if e.progress is not None]
-        return story
+                raise unreadable_trial(record.key, error) from None
+        history.events = [event for _, event in sorted(numbered, key=itemgetter(0))]
+        history.told = [(e.segment, e.progress) for e in history.events if e.progress is not None]
+        return history
 
-    def _events(self, record: TrialRecord, story: SearchHistory) -> list[tuple[int, StrategyEvent]]:
+    def _events(
+        self, record: TrialRecord, history: SearchHistory
+    ) -> list[tuple[int, StrategyEvent]]:
         segment = Segment.from_dict(record.settings["segment"])
         asked = int(record.settings["asked"])
         self._next = max(self._next, asked + 1)
         if not record.ended:
             self._records[segment.key] = record
-            story.under_way.append(segment)
+            history.under_way.append(segment)
             return [(asked, StrategyEvent(segment))]
         told = int(record.outcome["told"])
         progress = Progress.from_dict(record.outcome)
-        story.elapsed_s = max(story.elapsed_s, float(record.outcome.get("elapsed_s", 0.0)))
+        history.elapsed_s = max(history.elapsed_s, float(record.outcome.get("elapsed_s", 0.0)))
         self._next = max(self._next, told + 1)
         return [(asked, StrategyEvent(segment)), (told, StrategyEvent(segment, progress))]
 
@@ -228,7 +230,7 @@ class SearchRecord:
             )
             self._reserve.kept(lambda: end_trial(self.store, self.search_id, record))
 
-    def died(self, segment: Segment) -> tuple[float, float]:
+    def killed_cost(self, segment: Segment) -> tuple[float, float]:
         """Return seconds and joules of killed attempts at a segment, as far as known.
 
         Call it after their journals were imported.
@@ -238,8 +240,8 @@ class SearchRecord:
         for run in list_runs(self.store, RunFilter(tags=tags)):
             time_s += run.duration_s or 0.0
             if run.result is not None:
-                scope = self.experiment.facts.get("scope") or widest(run.result)
-                energy_j += scoped(run.result, scope, Settings()).energy_j or 0.0
+                scope = self.experiment.facts.get("scope") or widest_result_scope(run.result)
+                energy_j += scope_energy(run.result, scope, Settings()).energy_j or 0.0
         return time_s, energy_j
 
     def set_status(self, status: str, facts: Mapping[str, Any] | None = None) -> None:

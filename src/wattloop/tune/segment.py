@@ -15,7 +15,7 @@ def known_fields(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: data[name] for name in kind.__slots__ if name in data}
 
 
-def unreadable(key: str, error: Exception) -> StoreError:
+def unreadable_trial(key: str, error: Exception) -> StoreError:
     return StoreError(
         f"trial {key!r} cannot be understood ({type(error).__name__}: {error}); a newer Wattloop "
         "wrote it, or something else changed it: upgrade with 'pip install -U wattloop', or "
@@ -24,7 +24,7 @@ def unreadable(key: str, error: Exception) -> StoreError:
 
 
 @contextmanager
-def without_collecting() -> Iterator[None]:
+def without_gc() -> Iterator[None]:
     """Disable the garbage collector: it would take a third of the time of reading."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -69,7 +69,7 @@ class Until:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CapSearch:
+class CapRequest:
     """Search for the best power cap inside the segment, in ordinary steps of the training.
 
     Attributes:
@@ -128,7 +128,7 @@ class Segment:
     until: Until = Until()
     seed: int = 0
     keep: bool = True
-    cap: CapSearch | None = None
+    cap: CapRequest | None = None
     rates: RateSweep | None = None
     learning_rate: float | None = None
 
@@ -141,8 +141,8 @@ class Segment:
         known = known_fields(cls, data)
         known["until"] = Until(**known_fields(Until, known.get("until", {})))
         if known.get("cap"):
-            cap = known_fields(CapSearch, known["cap"])
-            known["cap"] = CapSearch(**{**cap, "caps_w": tuple(cap["caps_w"])})
+            cap = known_fields(CapRequest, known["cap"])
+            known["cap"] = CapRequest(**{**cap, "caps_w": tuple(cap["caps_w"])})
         if known.get("rates"):
             known["rates"] = RateSweep(**known_fields(RateSweep, known["rates"]))
         return cls(**known)

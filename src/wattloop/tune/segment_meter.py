@@ -59,7 +59,7 @@ class SegmentMeter:
             kind="python" if command is None else "command",
             in_process=in_process,
         )
-        self.scope = scope or scope_of(self.session)
+        self.scope = scope or widest_scope(self.session)
         self.scope_note = ""
         """Reason why the scope is not the widest that is read."""
         self._undecided = scope is None
@@ -81,7 +81,7 @@ class SegmentMeter:
     def joules(self, begin_s: float | None = None, end_s: float | None = None) -> Joules:
         begin_s = self.begin_s if begin_s is None else begin_s
         end_s = self.now_s() if end_s is None else end_s
-        return scoped(self.session.between(begin_s, end_s), self.scope, self._settings)
+        return scope_energy(self.session.between(begin_s, end_s), self.scope, self._settings)
 
     def stop(self) -> float:
         """End the segment and return the time; later energy is not part of it."""
@@ -95,7 +95,7 @@ class SegmentMeter:
         """Leave out idle GPUs: the energy of a training is that of the devices it used."""
         if not self._undecided or self.scope != Scope.GPU.value or not self._gpus_idle():
             return
-        other = scope_of(self.session, gpus=False)
+        other = widest_scope(self.session, gpus=False)
         if other is not None and other != self.scope:
             self.scope = other
             self.scope_note = (
@@ -122,7 +122,7 @@ class SegmentMeter:
         self.session.close(status, **facts)
 
 
-def scope_of(session: "Session", *, gpus: bool = True) -> str | None:
+def widest_scope(session: "Session", *, gpus: bool = True) -> str | None:
     """Return the widest scope that is read: the node's meter, else GPUs, else CPUs, else memory.
 
     Without `gpus` for a training that is known not to use them.
@@ -131,7 +131,7 @@ def scope_of(session: "Session", *, gpus: bool = True) -> str | None:
     return _widest(read if gpus else read - {Scope.GPU}) or _widest(read)
 
 
-def widest(result: WindowResult) -> str | None:
+def widest_result_scope(result: WindowResult) -> str | None:
     return _widest({domain.scope for domain in result.domains})
 
 
@@ -142,7 +142,7 @@ def _widest(read: Set[Scope]) -> str | None:
     return None
 
 
-def scoped(result: WindowResult, scope: str | None, settings: Settings) -> Joules:
+def scope_energy(result: WindowResult, scope: str | None, settings: Settings) -> Joules:
     if scope is None:
         return Joules()
     if scope in SCOPES:

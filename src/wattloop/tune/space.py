@@ -42,7 +42,7 @@ class Parameter(ABC):
         """Return the value in the parameter's own type."""
 
 
-def same(one: Value, other: Value) -> bool:
+def same_value(one: Value, other: Value) -> bool:
     """Return whether two values are the same: `True` is not 1, but 1.0 is."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
@@ -73,7 +73,7 @@ class Choice(Parameter):
 
     def checked(self, value: Value) -> Value:
         for known in self.values:
-            if same(known, value):
+            if same_value(known, value):
                 return known
         raise ConfigError(f"{value!r} is none of {', '.join(repr(v) for v in self.values)}")
 
@@ -94,7 +94,7 @@ class Fixed(Parameter):
         return self.value
 
     def checked(self, value: Value) -> Value:
-        if not same(value, self.value):
+        if not same_value(value, self.value):
             raise ConfigError(f"{value!r}: it is fixed to {self.value!r}")
         return self.value
 
@@ -384,7 +384,7 @@ class Space:
         for name, parameter in self.parameters.items():
             if isinstance(parameter, Linked) and name in found and name in values:
                 given, due = values[name], found[name]
-                if not same(given, due):
+                if not same_value(given, due):
                     raise SpaceError(
                         name,
                         f"it is {given!r}, but always the same as {parameter.same_as}, which is "
@@ -424,7 +424,7 @@ class Space:
         if isinstance(parameter, Linked) and parameter.same_as not in found:
             return False
         return all(
-            other in found and any(same(found[other], value) for value in values)
+            other in found and any(same_value(found[other], value) for value in values)
             for other, values in parameter.when.items()
         )
 

@@ -27,12 +27,12 @@ from wattloop.tune.space import Choice, Configuration, Integer, Real, Space, Spa
 from wattloop.tune.spec_sections import (
     EarlyTerminate,
     HardwareSpec,
-    LimitsSpec,
     MetricSpec,
     ObjectiveSpec,
     ParameterSpec,
+    SearchLimitsSpec,
+    SpecModel,
     StrategySpec,
-    Strict,
     plain,
 )
 
@@ -106,7 +106,7 @@ def without_wandb_fields(written: Mapping[str, Any]) -> dict[str, Any]:
     return {**data, "notes": [*data.get("notes", []), *notes]}
 
 
-def words_of(command: Any) -> Any:
+def split_command(command: Any) -> Any:
     """Split the command into arguments; macros that differ per trial stay."""
     words = _split(command)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
@@ -141,7 +141,7 @@ def _split(value: Any) -> Any:
     return value
 
 
-def whole_default(space: Space, given: Mapping[str, Value]) -> Configuration:
+def complete_default(space: Space, given: Mapping[str, Value]) -> Configuration:
     """Return the default configuration; empty when none is given.
 
     A cap or clock that it does not name is the highest of those listed, which is the factory
@@ -291,7 +291,7 @@ def _about_space(spec: "SearchSpec", space: Space) -> Iterator[Fault]:
             yield ("default", name), f"no parameter of this space; it has {known}"
             return
     try:
-        whole_default(space, spec.default)
+        complete_default(space, spec.default)
     except SpaceError as error:
         yield ("default", error.parameter), error.message
 
@@ -323,7 +323,7 @@ def _about_rate(spec: "SearchSpec", space: Space) -> Iterator[Fault]:
 # strategy = strategy_for(spec, problem)
 
 
-class SearchSpec(Strict):
+class SearchSpec(SpecModel):
     """Specification of one search. The field names are those of the YAML file."""
 
     name: str = ""
@@ -333,7 +333,7 @@ class SearchSpec(Strict):
     parameters: dict[str, ParameterSpec] = Field(default_factory=dict)
     hardware: HardwareSpec = HardwareSpec()
     objective: ObjectiveSpec = ObjectiveSpec()
-    limits: LimitsSpec = LimitsSpec()
+    limits: SearchLimitsSpec = SearchLimitsSpec()
     default: dict[str, Value] = Field(default_factory=dict)
     strategy: Annotated[
         StrategySpec, Field(validation_alias=AliasChoices("strategy", "method"))
@@ -356,7 +356,7 @@ class SearchSpec(Strict):
     @field_validator("command", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
-        return words_of(value)
+        return split_command(value)
 
     @field_validator("default", mode="before")
     @classmethod
@@ -443,7 +443,7 @@ class SearchSpec(Strict):
             space=space,
             quality=quality,
             objective=objective,
-            default=whole_default(space, self.default),
+            default=complete_default(space, self.default),
             limits=self.limits.limits(),
             cap=None if cap is None else cap.search(*cap_metric(objective)),
             rate=self.rate,

@@ -23,7 +23,7 @@ from wattloop.core.settings import Settings
 from wattloop.core.yaml_spec import nearest
 from wattloop.tune.objective import NEED_QUALITY, OBJECTIVES, Objective
 from wattloop.tune.problem import Limits, Quality
-from wattloop.tune.segment import CAP_LEVER, CapSearch, Value
+from wattloop.tune.segment import CAP_LEVER, CapRequest, Value
 from wattloop.tune.space import Choice, Fixed, Integer, Linked, Parameter, Real
 from wattloop.tune.strategies import STRATEGIES
 
@@ -32,14 +32,14 @@ __all__ = [
     "CapSpec",
     "EarlyTerminate",
     "HardwareSpec",
-    "LimitsSpec",
     "MetricSpec",
     "ObjectiveSpec",
     "ParameterSpec",
+    "SearchLimitsSpec",
+    "SpecModel",
     "StrategySpec",
-    "Strict",
     "joules",
-    "number",
+    "parse_exponent",
     "plain",
     "seconds",
 ]
@@ -55,7 +55,7 @@ def joules(value: Any) -> Any:
     return quantity(value, Dimension.ENERGY, what=what).value
 
 
-def number(value: Any) -> Any:
+def parse_exponent(value: Any) -> Any:
     """Convert `1e-3` to a number where YAML has read it as a text."""
     if isinstance(value, str) and EXPONENT.fullmatch(value.strip()):
         return float(value)
@@ -63,7 +63,11 @@ def number(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    return [number(item) for item in value] if isinstance(value, list | tuple) else number(value)
+    return (
+        [parse_exponent(item) for item in value]
+        if isinstance(value, list | tuple)
+        else parse_exponent(value)
+    )
 
 
 DISTRIBUTIONS: Mapping[str, str] = {
@@ -85,16 +89,16 @@ ELSEWHERE = {
     "sigma": "a parameter needs bounds; give min and max",
 }
 """Fields of W&B without an equivalent here -> what to write instead."""
-Scalar = Annotated[Value, BeforeValidator(number)]
+Scalar = Annotated[Value, BeforeValidator(parse_exponent)]
 
 
-class Strict(BaseModel):
+class SpecModel(BaseModel):
     """Base model: unknown fields are errors; aliases are the names in the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class ParameterSpec(Strict):
+class ParameterSpec(SpecModel):
     """Specification of a parameter: `values`, `value`, `min` and `max`, or `same_as`."""
 
     values: list[Scalar] | None = None
@@ -132,7 +136,7 @@ class ParameterSpec(Strict):
     def _number(cls, value: Any) -> Any:
         if isinstance(value, bool):
             raise ValueError(f"{value!r} is not a number")
-        return number(value)
+        return parse_exponent(value)
 
     @field_validator("when", mode="before")
     @classmethod
@@ -271,7 +275,7 @@ NO_TARIFF = (
 )
 
 
-class ObjectiveSpec(Strict):
+class ObjectiveSpec(SpecModel):
     """Specification of the objective, minimized among trainings that reach the target.
 
     `k` is of EDS, `alpha` and `beta` of SM2. Prices and carbon intensity are those of the
@@ -354,7 +358,7 @@ AUTO = "auto"
 Levels = Annotated[Values, BeforeValidator(expanded)]
 
 
-class CapSpec(Strict):
+class CapSpec(SpecModel):
     """Specification of a cap that is searched inside trainings.
 
     `auto` may list the allowed caps in watts; by itself it means those that the device offers.
@@ -389,9 +393,9 @@ class CapSpec(Strict):
             raise ValueError(f"unknown metric '{value}'; {nearest(value, FINDER_METRICS)}")
         return value
 
-    def search(self, metric: str, k: float) -> CapSearch:
+    def search(self, metric: str, k: float) -> CapRequest:
         own = self.metric is not None
-        return CapSearch(
+        return CapRequest(
             metric=self.metric or metric,
             k=self.k if own or "k" in self.model_fields_set else k,
             caps_w=() if self.auto is True else tuple(self.auto),
@@ -399,7 +403,7 @@ class CapSpec(Strict):
         )
 
 
-class HardwareSpec(Strict):
+class HardwareSpec(SpecModel):
     """Specification of the hardware parameters. What is not named is not changed.
 
     With `combine: each` one parameter is varied at a time: while it differs from the first value of
@@ -471,7 +475,7 @@ OTHER_NAMES = {"bayes": "tpe", "nsga-ii": "nsga2", "nsgaii": "nsga2", "sha": "as
 """Names of other tools -> our strategy."""
 
 
-class MetricSpec(Strict):
+class MetricSpec(SpecModel):
     """Specification of the quality metric, its direction, and its target."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -499,13 +503,13 @@ class MetricSpec(Strict):
     @field_validator("target", mode="before")
     @classmethod
     def _number(cls, value: Any) -> Any:
-        return number(value)
+        return parse_exponent(value)
 
     def quality(self) -> Quality:
         return Quality(metric=self.name, maximize=self.goal == "maximize", target=self.target)
 
 
-class LimitsSpec(Strict):
+class SearchLimitsSpec(SpecModel):
     """Limits of the search. What is not given is unlimited.
 
     `energy` and `time` apply to the whole search, `trials` counts configurations, `epochs` apply to
@@ -548,7 +552,7 @@ class LimitsSpec(Strict):
         )
 
 
-class StrategySpec(Strict):
+class StrategySpec(SpecModel):
     """Specification of the strategy and its options."""
 
     name: str
@@ -581,10 +585,10 @@ class StrategySpec(Strict):
     def _numbers(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        return {str(name): number(option) for name, option in value.items()}
+        return {str(name): parse_exponent(option) for name, option in value.items()}
 
 
-class EarlyTerminate(Strict):
+class EarlyTerminate(SpecModel):
     """Early stopping as in W&B; it turns a random search into successive halving."""
 
     type: Literal["hyperband"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wattloop.core.errors import ConfigError
-from wattloop.tune.executors.ipc import TrialChannel
+from wattloop.tune.executors.pause_channel import TrialChannel
 from wattloop.tune.segment import Value
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class Trial(ABC):
         Outside `epochs()` each report of the search's metric ends an epoch, and the training may be
         paused in it.
         """
-        self._report(numbers_of(metrics), epoch)
+        self._report(to_numbers(metrics), epoch)
 
     def expect_steps(self, count: float) -> None:
         """Announce the steps of an epoch, so that the progress within it is known."""
@@ -101,7 +101,7 @@ class Trial(ABC):
         """Mark the end of an epoch; may pause."""
 
 
-def numbers_of(metrics: Mapping[str, object]) -> dict[str, float]:
+def to_numbers(metrics: Mapping[str, object]) -> dict[str, float]:
     """Return numbers, also from tensors or arrays with one element; None is not reported."""
     return {name: _number(name, value) for name, value in metrics.items() if value is not None}
 
@@ -123,7 +123,7 @@ def _number(name: str, value: object) -> float:
 
 REPORTS_VARIABLE = "WATTLOOP_REPORTS"
 SAY_STEPS_EVERY_S = 0.05
-trial_here: contextvars.ContextVar[Trial | None] = contextvars.ContextVar(
+thread_trial: contextvars.ContextVar[Trial | None] = contextvars.ContextVar(
     "wattloop_trial", default=None
 )
 """Trial of the function that this thread trains."""
@@ -132,7 +132,7 @@ _of_program: list[Trial] = []
 
 def current_trial() -> Trial:
     """Return the trial of this function or program; outside a search its reports are dropped."""
-    own = trial_here.get()
+    own = thread_trial.get()
     if own is not None:
         return own
     if not _of_program:
@@ -158,7 +158,7 @@ class ProgramTrial(Trial):
         self._counts = False
         # In a job of several processes only the first one reports.
         self._silent = env.get("RANK", "0") not in ("", "0")
-        self._bell = None if self._silent else TrialChannel(self._path)
+        self._channel = None if self._silent else TrialChannel(self._path)
         self._write({"wattloop": "begins"})
 
     def step(self, units: float = 1.0) -> None:
@@ -168,7 +168,7 @@ class ProgramTrial(Trial):
         if now_s >= self._say_at_s:
             self._say_at_s = now_s + SAY_STEPS_EVERY_S
             self._say_steps()
-            if self._bell is not None and self._bell.is_to_pause():
+            if self._channel is not None and self._channel.pause_requested():
                 self._wait({"wattloop": "paused"})
 
     def expect_steps(self, count: float) -> None:
@@ -199,9 +199,9 @@ class ProgramTrial(Trial):
 
     def _wait(self, data: Mapping[str, object]) -> None:
         self._write({**data, "wattloop.waits": True})
-        if self._bell is not None:
-            self._bell.ring()
-            if not self._bell.may_go_on():
+        if self._channel is not None:
+            self._channel.notify()
+            if not self._channel.may_continue():
                 raise TrialStopped
 
     def _write(self, data: Mapping[str, object]) -> None:

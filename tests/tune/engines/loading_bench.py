@@ -57,7 +57,7 @@ class LoadingBench:
             run_id="on the worker",
         )
 
-    def let_go(self, candidate: str) -> None:
+    def release(self, candidate: str) -> None:
         pass
 
     def close(self) -> None:

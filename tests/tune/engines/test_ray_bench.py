@@ -26,7 +26,7 @@ from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.executors.ray import RayExecutor
 from wattloop.tune.progress import Status
 from wattloop.tune.search_loop import BudgetSpent
-from wattloop.tune.search_setup import slots_asked
+from wattloop.tune.search_setup import parse_ray_slots
 from wattloop.tune.segment import Segment, Until
 from wattloop.tune.space import Choice, Space
 from wattloop.tune.trial import Trial
@@ -190,8 +190,8 @@ def test_errors_of_the_worker_come_out(bench: RayExecutor) -> None:
 def test_letting_go_ends_the_worker_in_order(bench: RayExecutor) -> None:
     """Its bench is closed, so that levers are put back, and the process is gone."""
     pid = int(bench.run(segment("done", 1)).metrics["pid"])
-    bench.let_go("done")
-    bench.let_go("never seen")
+    bench.release("done")
+    bench.release("never seen")
     assert (Path(os.environ["LOADING_BENCH_ENDED"]) / str(pid)).exists()
     deadline_s = time.monotonic() + 120
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline_s:
@@ -265,13 +265,13 @@ def test_candidates_of_one_slot_set_its_levers_in_turn(cluster: Settings, tmp_pa
 )
 def test_how_slots_are_asked_for(text: str, slots: object) -> None:
     """Promise: slots and GPUs per slot; what is not Ray's is left to others."""
-    assert slots_asked(text) == slots
+    assert parse_ray_slots(text) == slots
 
 
 def test_what_is_no_number_of_slots() -> None:
     """Promise: the message says what to write."""
     with pytest.raises(ConfigError, match="'ray:4x2' for four trainings on two GPUs each"):
-        slots_asked("ray:0x2")
+        parse_ray_slots("ray:0x2")
 
 
 def test_slots_that_would_share_a_meter_are_refused(cluster: Settings) -> None:

@@ -6,7 +6,7 @@ from tests.tune.replay.small_tables import write_tables
 from wattloop.tune.progress import Status
 from wattloop.tune.replay.executor import BATCH, CapScripts, ReplayExecutor
 from wattloop.tune.replay.tables import read_workloads
-from wattloop.tune.segment import CAP_LEVER, CapSearch, RateSweep, Segment, Until
+from wattloop.tune.segment import CAP_LEVER, CapRequest, RateSweep, Segment, Until
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_segment_may_end_inside_an_epoch(workload):
 def test_a_search_for_a_cap_counts_as_training(workload):
     """Its seconds are part of the segment, and the best cap stays."""
     bench = ReplayExecutor(workload, CapScripts())
-    progress = bench.run(segment(cap=CapSearch(), until=Until(epochs=3)))
+    progress = bench.run(segment(cap=CapRequest(), until=Until(epochs=3)))
     assert progress.cap is not None
     assert progress.cap.cap_w == 100.0
     assert progress.epochs == 3
@@ -65,7 +65,7 @@ def test_a_search_that_the_target_cuts_short_finds_nothing(workload):
     """A cap that was not tried is not known."""
     bench = ReplayExecutor(workload, CapScripts())
     bench.run(segment(until=Until(epochs=5.99, anywhere=True)))
-    progress = bench.run(segment(cap=CapSearch()))
+    progress = bench.run(segment(cap=CapRequest()))
     assert progress.status is Status.REACHED
     assert progress.cap is None
 

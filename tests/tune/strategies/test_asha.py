@@ -115,11 +115,11 @@ def test_a_ladder_lets_the_best_third_climb() -> None:
     """Ties go to the cheaper; who has used more stands higher at once."""
     ladder = RungLadder(100.0, 3.0, 3, 9, 16)
     for number, loss in enumerate([5.0, 4.0]):
-        ladder.come(f"c{number}", 0, loss, 100.0, waits=True)
+        ladder.arrive(f"c{number}", 0, loss, 100.0, waits=True)
     assert ladder.climber() is None
-    ladder.come("c2", 0, 4.0, 99.0, waits=True)
+    ladder.arrive("c2", 0, 4.0, 99.0, waits=True)
     assert ladder.climber() == "c2" and ladder.climber() is None
-    ladder.come("big", 0, 1.0, 350.0, waits=True)
+    ladder.arrive("big", 0, 1.0, 350.0, waits=True)
     assert ladder.rung_of("big") == 1 and ladder.bound_j(2) is None
 
 
@@ -127,11 +127,11 @@ def test_few_trainings_wait_at_once() -> None:
     """Paused trainings hold memory: only those are kept that may still climb."""
     ladder = RungLadder(100.0, 3.0, 3, 9, 16)
     for number in range(9):
-        ladder.come(f"c{number}", 0, float(number), 100.0, waits=True)
+        ladder.arrive(f"c{number}", 0, float(number), 100.0, waits=True)
     assert ladder.waiting() == {"c0", "c1", "c2", "c3"}
     small = RungLadder(100.0, 3.0, 3, None, 2)
     for number in range(9):
-        small.come(f"c{number}", 0, -float(number), 100.0, waits=True)
+        small.arrive(f"c{number}", 0, -float(number), 100.0, waits=True)
     assert small.waiting() == {"c7", "c8"}
 
 

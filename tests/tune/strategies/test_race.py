@@ -14,11 +14,16 @@ from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Sta
 from wattloop.tune.replay.executor import CapScripts, ReplayExecutor
 from wattloop.tune.replay.policies import replay_problem
 from wattloop.tune.replay.tables import read_workloads
-from wattloop.tune.segment import CAP_LEVER, CapSearch, Segment
+from wattloop.tune.segment import CAP_LEVER, CapRequest, Segment
 from wattloop.tune.space import Choice, Space
 from wattloop.tune.strategies.base import Strategy
 from wattloop.tune.strategies.race.epochs_to_target import TargetProgress
-from wattloop.tune.strategies.race.learning_rates import first_sweep, picked, usable, widened
+from wattloop.tune.strategies.race.learning_rates import (
+    first_sweep,
+    nearest_rate,
+    pick_rate,
+    widen_sweep,
+)
 from wattloop.tune.strategies.race.race import Race
 from wattloop.tune.strategies.race.runner import Runner
 from wattloop.tune.strategies.race.warm_start import WarmStart
@@ -160,7 +165,7 @@ def test_a_start_is_no_part_of_an_epoch():
     default, winner = (r for r in race.runners if r.parameters["batch_size"] in (64, 256))
     assert default.epoch.energy_j == pytest.approx(10.0)
     assert winner.epoch.energy_j == pytest.approx(2.0)
-    assert race.standings.start.energy_j == pytest.approx(50.0)
+    assert race.ranking.start.energy_j == pytest.approx(50.0)
 
 
 def test_the_start_of_one_is_assumed_of_another():
@@ -195,7 +200,7 @@ def test_joules_decide_not_epochs():
 def test_a_short_job_tries_only_its_cap():
     """One that is done in three epochs is not worth comparing with others as dear."""
     bench = Linear({16: 3, 64: 3, 256: 3}, {16: 11.0, 64: 10.0, 256: 11.0}, floor=0.85)
-    race = Race(batches(cap=CapSearch()))
+    race = Race(batches(cap=CapRequest()))
     asked = trainings(race, bench)
     others = [s for s in asked if s.parameters["batch_size"] != 64]
     assert not [s for s in others if not s.until.anywhere]
@@ -216,9 +221,9 @@ def leading(needed, epoch_j) -> tuple[int, int]:
     while sum(bool(runner.points) for runner in race.runners) < 2:
         segment = race.ask()
         race.tell(segment, bench(segment))
-    costs = race.standings.costs
+    costs = race.ranking.costs
     sizes = [runner.parameters["batch_size"] for runner in race.runners]
-    return sizes[race.standings.leader(race.runs)], sizes[min(costs, key=costs.__getitem__)]
+    return sizes[race.ranking.leader(race.runs)], sizes[min(costs, key=costs.__getitem__)]
 
 
 def test_the_default_leads_until_a_lead_in_epochs_is_more_than_a_promise():
@@ -245,7 +250,7 @@ def test_the_default_is_kept_alive():
 def test_every_survivor_has_its_own_cap():
     """A cap is looked for in the first epoch of each, and kept."""
     bench = Linear({16: 20, 64: 20, 256: 20}, {16: 10.0, 64: 9.0, 256: 8.0})
-    asked = trainings(Race(batches(cap=CapSearch())), bench)
+    asked = trainings(Race(batches(cap=CapRequest())), bench)
     for name in {s.candidate for s in asked if not s.until.anywhere}:
         own = [s for s in asked if s.candidate == name and not s.until.anywhere]
         assert own[0].cap is not None
@@ -267,7 +272,7 @@ def test_a_segment_too_short_for_a_cap_is_not_the_last_word():
             cap = CapFound(cap_w=None, reason="none", too_short=too_short)
             return replace(progress, cap=cap)
 
-        race = Race(batches(cap=CapSearch()))
+        race = Race(batches(cap=CapRequest()))
         return looked, trainings(race, run), race.best()
 
     looked, asked, best = caps(too_short=True)
@@ -369,31 +374,31 @@ def losses(*values: float) -> list[RateLoss]:
 
 def test_the_rate_is_where_the_loss_falls_fastest():
     """Before it grows again."""
-    found = picked(losses(2.30, 2.29, 2.27, 2.0, 1.4, 1.2, 9.0, float("inf")))
+    found = pick_rate(losses(2.30, 2.29, 2.27, 2.0, 1.4, 1.2, 9.0, float("inf")))
     assert found.rate == pytest.approx(0.1)
     assert found.edge == 0
 
 
 def test_a_rate_at_the_edge_widens_the_range():
     """One more decade on that side, as far as the parameter goes."""
-    found = picked(losses(2.3, 2.29, 2.28, 2.2, 2.0, 1.5))
+    found = pick_rate(losses(2.3, 2.29, 2.28, 2.2, 2.0, 1.5))
     assert found.edge == 1
     sweep = first_sweep({"optimizer": "sgd"}, "lr", Choice(values=(0.1,)))
-    wider = widened(sweep, 1, Choice(values=(0.1,)))
+    wider = widen_sweep(sweep, 1, Choice(values=(0.1,)))
     assert wider is not None
     assert wider.high == pytest.approx(10 * sweep.high)
-    assert widened(sweep, 1, Choice(values=(0.001, 1.0))) is None
+    assert widen_sweep(sweep, 1, Choice(values=(0.001, 1.0))) is None
 
 
 def test_a_rate_is_one_the_parameter_may_have():
     """The nearest on a logarithmic scale."""
-    assert usable(0.02, Choice(values=(0.001, 0.01, 0.1))) == 0.01
+    assert nearest_rate(0.02, Choice(values=(0.001, 0.01, 0.1))) == 0.01
 
 
 def test_nothing_is_picked_where_no_rate_learns():
     """Then the default's rate is kept."""
-    assert picked(losses(1.0, 1.0, 1.01, 1.02)) is None
-    assert picked([]) is None
+    assert pick_rate(losses(1.0, 1.0, 1.01, 1.02)) is None
+    assert pick_rate([]) is None
 
 
 def test_sweeps_find_the_rate_of_each_candidate():

@@ -10,7 +10,7 @@ from wattloop.tune.problem import Problem, Quality
 from wattloop.tune.progress import Progress, RateLoss, Status
 from wattloop.tune.segment import RateSweep
 from wattloop.tune.space import Choice, Real, Space
-from wattloop.tune.strategies.race.learning_rates import Picked, RateAnchor
+from wattloop.tune.strategies.race.learning_rates import PickedRate, RateAnchor
 from wattloop.tune.strategies.race.race import Race
 from wattloop.tune.strategies.race.runner import Runner
 from wattloop.tune.strategies.race.segments import Segments
@@ -61,7 +61,7 @@ def test_rates_of_others_are_measured_against_the_defaults(default_swept, other_
     """Promise: the default keeps the rate it was given; a sweep says how another differs."""
     default, other = pair()
     anchor = RateAnchor(default, 0.1)
-    found = [None if rate is None else Picked(rate, 0) for rate in (default_swept, other_swept)]
+    found = [None if rate is None else PickedRate(rate, 0) for rate in (default_swept, other_swept)]
     assert anchor.compared(default, LOSSES, found[0]) is None
     assert anchor.compares(other)
     rate = anchor.compared(other, LOSSES, found[1])
@@ -72,8 +72,8 @@ def test_a_short_sweep_is_not_compared():
     """Promise: five rates over three decades do not tell two candidates from each other."""
     default, other = pair()
     anchor = RateAnchor(default, 0.1)
-    anchor.compared(default, LOSSES, Picked(0.02, 0))
-    assert anchor.compared(other, LOSSES[:5], Picked(0.04, 0)) is None
+    anchor.compared(default, LOSSES, PickedRate(0.02, 0))
+    assert anchor.compared(other, LOSSES[:5], PickedRate(0.04, 0)) is None
 
 
 def test_rates_of_another_kind_are_not_measured_against_the_defaults():

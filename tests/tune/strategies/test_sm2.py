@@ -11,7 +11,7 @@ from wattloop.tune.progress import EpochPoint, Progress, RateLoss, Status
 from wattloop.tune.segment import Segment
 from wattloop.tune.space import Choice, Real, Space
 from wattloop.tune.strategies import strategy_named
-from wattloop.tune.strategies.sm2.halving import kept_half
+from wattloop.tune.strategies.sm2.halving import better_half
 from wattloop.tune.strategies.sm2.sm2 import Sm2
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -234,8 +234,8 @@ def test_the_default_is_among_those_it_begins_with() -> None:
 def test_half_is_kept() -> None:
     """Promise: the better half stays, of an odd number one more; ties go to the cheaper."""
     scores = {"a": 0.5, "b": 0.5, "c": 0.9}
-    assert kept_half(scores, {"a": 2.0, "b": 1.0, "c": 3.0}) == ["b", "c"]
-    assert kept_half({"a": 1.0}, {"a": 1.0}) == ["a"]
+    assert better_half(scores, {"a": 2.0, "b": 1.0, "c": 3.0}) == ["b", "c"]
+    assert better_half({"a": 1.0}, {"a": 1.0}) == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from wattloop.tune.executors.torch.executor import TorchExecutor  # noqa: E402 -
 from wattloop.tune.executors.torch.training import Training  # noqa: E402 - after the skip
 from wattloop.tune.problem import EarlyStopping, Quality  # noqa: E402 - after the skip
 from wattloop.tune.progress import Status  # noqa: E402 - after the skip
-from wattloop.tune.segment import CapSearch, RateSweep, Segment, Until  # noqa: E402 - after the skip
+from wattloop.tune.segment import CapRequest, RateSweep, Segment, Until  # noqa: E402 - after the skip
 from wattloop.tune.segment_meter import Joules  # noqa: E402 - after the skip
 
 WATTS = 50.0
@@ -323,7 +323,7 @@ def test_a_metric_that_is_never_given_is_said() -> None:
 def test_levers_are_refused() -> None:
     """Promise: what this bench cannot set is not silently left out."""
     assert bench().run(segment(1, levers={"cap": 200})).status is Status.NOT_SUPPORTED
-    without = bench().run(segment(1, cap=CapSearch()))
+    without = bench().run(segment(1, cap=CapRequest()))
     assert without.status is Status.PAUSED
     assert without.cap.cap_w is None and "LeverBoard" in without.cap.reason
 
@@ -345,7 +345,7 @@ def test_a_killed_search_goes_on_from_disk(tmp_path) -> None:
     lost.recall({"a": TrainedSoFar(epochs=2.0)})
     with pytest.raises(ConfigError, match="no checkpoint of 'a' after 2 epochs"):
         lost.run(segment(4))
-    again.let_go("a")
+    again.release("a")
     assert not list(tmp_path.glob("a-*.pt"))
 
 

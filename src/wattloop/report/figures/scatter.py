@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from wattloop.analyze.table import RunTable, unit_of
+from wattloop.analyze.table import RunTable, column_unit
 
 MOST_POINTS = 2_000
 """More points than this only cover each other."""
@@ -41,7 +41,7 @@ def tooltips(columns: Sequence[str]) -> list[Any]:
 def titled(column: str) -> str:
     """Format `energy_wh` as `energy (Wh)`."""
     stem, _, unit = column.rpartition("_")
-    if stem and unit_of(column) is not None:
+    if stem and column_unit(column) is not None:
         return f"{stem.replace('_', ' ')} ({UNIT_NAMES.get(unit.lower(), unit)})"
     return column.replace("_", " ")
 

@@ -9,7 +9,7 @@ from wattloop.analyze.findings import Findings
 from wattloop.analyze.matrix import Matrix
 from wattloop.analyze.pareto import Front
 from wattloop.analyze.quotient import VARIANTS, Quotients
-from wattloop.analyze.roles import usual_target
+from wattloop.analyze.roles import default_target
 from wattloop.analyze.table import RunTable
 from wattloop.core.units import J_PER_WH
 from wattloop.report.figures.chart_data import rows_data
@@ -121,7 +121,7 @@ def parallel_figure(table: RunTable) -> Any:
     axes = list(places)[:MOST_AXES]
     if len(axes) < 2 or len(table) < 2:
         return None
-    target = usual_target(table)
+    target = default_target(table)
     colours = table.numbers(target)
     numbers, sampled = drawn_rows(table, most=MOST_PARALLEL_LINES)
     rows = [

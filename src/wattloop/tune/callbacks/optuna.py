@@ -9,7 +9,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_energy
 from wattloop.measure.api import Measurement, measure
 from wattloop.tune.spec_sections import joules
-from wattloop.tune.strategies.optuna import library
+from wattloop.tune.strategies.optuna import import_optuna
 
 # study.optimize(measured(objective), n_trials=20, callbacks=[EnergyCallback("2 kWh")])
 # Each trial then has the user attributes `energy_j`, `time_s`, `power_w`, `uncertainty_j`,
@@ -109,7 +109,7 @@ def _keep(trial: Any, measurement: Measurement) -> None:
 
 # Epochs and steps of different batch sizes are not comparable; the joules used are.
 
-BasePruner: Any = library("EnergyBudgetPruner").pruners.BasePruner
+BasePruner: Any = import_optuna("EnergyBudgetPruner").pruners.BasePruner
 
 
 class EnergyBudgetPruner(BasePruner):  # type: ignore[misc]  # known only where Optuna is installed

@@ -21,7 +21,7 @@ class TrialExecutor(Protocol):
     def run(self, segment: Segment) -> Progress:
         """Train the candidate from where it was paused until the segment ends."""
 
-    def let_go(self, candidate: str) -> None:
+    def release(self, candidate: str) -> None:
         """Release a candidate that the search will not continue; an unknown name is ignored."""
 
     def close(self) -> None:
@@ -35,7 +35,7 @@ class TrainedSoFar:
     Attributes:
         time_s, energy_j: they took, in the scope of the search; energy None when not known.
         quality, best: the metric at the end, and the best of all epochs.
-        died_s, died_j: cost of a segment whose process was killed.
+        killed_s, killed_j: cost of a segment whose process was killed.
     """
 
     epochs: float = 0.0
@@ -43,8 +43,8 @@ class TrainedSoFar:
     energy_j: float | None = 0.0
     quality: float | None = None
     best: float | None = None
-    died_s: float = 0.0
-    died_j: float = 0.0
+    killed_s: float = 0.0
+    killed_j: float = 0.0
 
     def after(self, segment: Segment, progress: Progress) -> "TrainedSoFar":
         """Return the progress after `segment`; an exploration only adds its cost."""

@@ -7,7 +7,7 @@ from wattloop.core.errors import WattloopError
 from wattloop.core.settings import Settings
 from wattloop.tune.levers import LeverBoard
 from wattloop.tune.progress import CapFound
-from wattloop.tune.segment import CapSearch
+from wattloop.tune.segment import CapRequest
 
 if TYPE_CHECKING:
     from wattloop.cap.finder import CapChoice
@@ -56,7 +56,7 @@ class CapWatch:
 
     def __init__(
         self,
-        search: CapSearch,
+        search: CapRequest,
         board: LeverBoard,
         session: "Session",
         settings: Settings,
@@ -113,8 +113,8 @@ class CapWatch:
         )
 
 
-def watch_for(
-    search: CapSearch | None,
+def start_cap_search(
+    search: CapRequest | None,
     board: LeverBoard,
     session: "Session",
     settings: Settings,

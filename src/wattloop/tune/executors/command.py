@@ -14,11 +14,16 @@ from wattloop.measure.command import child_environment
 from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.executors.cap_search import CapSteps, NoCap
 from wattloop.tune.executors.checkpoint import CandidateFiles
-from wattloop.tune.executors.ipc import PauseChannel
 from wattloop.tune.executors.metric_stream import MetricReport, MetricStream
-from wattloop.tune.executors.reporting import ReportingExecutor, classified_text
-from wattloop.tune.executors.segment_progress import SegmentEnd, SegmentProgress, behind
+from wattloop.tune.executors.pause_channel import PauseChannel
 from wattloop.tune.executors.training_curve import TrainingCurve
+from wattloop.tune.executors.training_executor import (
+    ReportingExecutor,
+    SegmentEnd,
+    SegmentProgress,
+    classify_output,
+    epochs_behind,
+)
 from wattloop.tune.levers import GPUS, gpu_variables
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Status
@@ -162,10 +167,10 @@ class CommandTraining:
             )
         begun = self._program is not None
         pace = SegmentProgress(
-            segment, meter, self.course, None if begun else behind(self.course, past)
+            segment, meter, self.course, None if begun else epochs_behind(self.course, past)
         )
         self._steps = steps
-        program = self._go_on(meter)
+        program = self._resume(meter)
         over_s = None if most_s is None else meter.now_s() + most_s
         while True:
             ended = program.has_ended()
@@ -175,7 +180,7 @@ class CommandTraining:
                     self._waiting = report.waits
                     return self._paused(program, status, pace.over())
                 if report.waits:
-                    self._channel.go_on()
+                    self._channel.resume()
             if ended:
                 self.course.finish(meter.now_s())
                 silent = self.course.silent(meter.begin_s, meter.now_s())
@@ -198,11 +203,11 @@ class CommandTraining:
             program.stop(DROP_GRACE_S)
         self._channel.close()
 
-    def _go_on(self, meter: SegmentMeter) -> ProcessGroup:
+    def _resume(self, meter: SegmentMeter) -> ProcessGroup:
         waiting, self._waiting = self._waiting, False
         if self._program is not None:
             if waiting:
-                self._channel.go_on()
+                self._channel.resume()
             else:
                 self._program.send(signal.SIGCONT)
             return self._program
@@ -290,14 +295,14 @@ class CommandTraining:
         if self.course.diverged:
             return SegmentEnd(status=Status.DIVERGED, message=self.course.diverged, from_s=from_s)
         if code > SIGNALS:
-            status = classified_text(report)
+            status = classify_output(report)
             if status is Status.FAILED:
                 status = Status.KILLED
             message = f"ended by signal {code - SIGNALS}{tail}"
             return SegmentEnd(status=status, message=message, from_s=from_s)
         if code:
             message = f"exit code {code}{tail}"
-            return SegmentEnd(status=classified_text(report), message=message, from_s=from_s)
+            return SegmentEnd(status=classify_output(report), message=message, from_s=from_s)
         if self.course.wanted.metric and not self.course.seen:
             return SegmentEnd(status=Status.NO_METRIC, message=self._never(report), from_s=from_s)
         return SegmentEnd(

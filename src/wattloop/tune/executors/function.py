@@ -15,15 +15,20 @@ from wattloop.core.settings import Settings
 from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.executors.cap_search import CapSteps, NoCap
 from wattloop.tune.executors.checkpoint import CandidateFiles
-from wattloop.tune.executors.reporting import ReportingExecutor, classified
-from wattloop.tune.executors.segment_progress import SegmentEnd, SegmentProgress, behind
 from wattloop.tune.executors.training_curve import TrainingCurve
+from wattloop.tune.executors.training_executor import (
+    ReportingExecutor,
+    SegmentEnd,
+    SegmentProgress,
+    classify_error,
+    epochs_behind,
+)
 from wattloop.tune.levers import GPUS
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import Segment, Value
 from wattloop.tune.segment_meter import SegmentMeter
-from wattloop.tune.trial import Trial, TrialStopped, numbers_of, trial_here
+from wattloop.tune.trial import Trial, TrialStopped, thread_trial, to_numbers
 
 
 def seed_everything(seed: int) -> None:
@@ -171,7 +176,7 @@ class FunctionTraining:
         begun = self._thread.is_alive()
         self._meter, self._ended, self._steps = meter, None, steps
         self._pace = SegmentProgress(
-            segment, meter, self.course, None if begun else behind(self.course, past)
+            segment, meter, self.course, None if begun else epochs_behind(self.course, past)
         )
         self._trial.begins(segment, self._pace)
         if not begun:
@@ -248,7 +253,7 @@ class FunctionTraining:
         self._turn.acquire()
         if self._was_dropped():
             return
-        trial_here.set(self._trial)
+        thread_trial.set(self._trial)
         seed_everything(self._seed)
         status, message = Status.ENDED, ""
         try:
@@ -263,7 +268,7 @@ class FunctionTraining:
             if end.code not in (None, 0):
                 status, message = Status.FAILED, f"it ended itself: {end.code}"
         except BaseException as error:  # noqa: BLE001 - a training that fails is a result
-            status, message = classified(error)
+            status, message = classify_error(error)
         if self._ended is None:
             if status is Status.ENDED:
                 status, message = self._own_end()
@@ -271,7 +276,7 @@ class FunctionTraining:
 
     def _last_report(self, returned: Mapping[str, Any]) -> None:
         assert self._meter is not None
-        self.course.conclude(numbers_of(returned), self._meter.now_s())
+        self.course.conclude(to_numbers(returned), self._meter.now_s())
 
     def _own_end(self) -> tuple[Status, str]:
         if self._meter is not None:

@@ -18,7 +18,7 @@ from wattloop.trials.signals import stops_raise
 from wattloop.tune.executors.base import Resumable, TrainedSoFar, TrialExecutor
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
-from wattloop.tune.segment_meter import scoped
+from wattloop.tune.segment_meter import scope_energy
 
 END_S = 20.0
 """Longest time that a worker may take to end its trainings and restore levers."""
@@ -44,7 +44,7 @@ class DeviceWorker:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=work,
+            target=serve_requests,
             args=(theirs, self._make, self._settings, self.group),
             name=f"wattloop-gpu-{'-'.join(self.group)}",
             daemon=False,
@@ -82,7 +82,7 @@ def group_settings(settings: Settings, group: Sequence[str]) -> Settings:
     return settings._replace(devices=tuple(f"gpu:{number}" for number in group))
 
 
-def work(
+def serve_requests(
     pipe: Connection,
     make: Callable[[Settings], TrialExecutor],
     settings: Settings,
@@ -98,7 +98,7 @@ def work(
         os.environ.pop(variable, None)
     # Ctrl-C reaches every process of the terminal; the search ends its own workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    bench: TrialExecutor | None = None
+    executor: TrialExecutor | None = None
     with stops_raise(), ExitStack() as stack:
         while True:
             try:
@@ -108,10 +108,10 @@ def work(
             if word == "end":
                 return
             try:
-                if bench is None:
-                    bench = make(group_settings(settings, group))
-                    stack.callback(bench.close)
-                answer: tuple[str, Any] = ("ok", _done(bench, word, details))
+                if executor is None:
+                    executor = make(group_settings(settings, group))
+                    stack.callback(executor.close)
+                answer: tuple[str, Any] = ("ok", _done(executor, word, details))
             except WattloopError as error:
                 answer = ("refused", str(error))
             except Exception as error:  # noqa: BLE001 - the search raises it where it is asked for
@@ -120,14 +120,14 @@ def work(
                 pipe.send(answer)
 
 
-def _done(bench: TrialExecutor, word: str, details: list[Any]) -> Any:
-    if word == "let_go":
-        bench.let_go(details[0])
+def _done(executor: TrialExecutor, word: str, details: list[Any]) -> Any:
+    if word == "release":
+        executor.release(details[0])
         return None
     segment, past = details
-    if past is not None and isinstance(bench, Resumable):
-        bench.recall({segment.candidate: past})
-    return bench.run(segment)
+    if past is not None and isinstance(executor, Resumable):
+        executor.recall({segment.candidate: past})
+    return executor.run(segment)
 
 
 # Power is read per device, so the energy of a segment is that of its own devices. The energy of
@@ -196,7 +196,7 @@ class ParallelExecutor:
                 self._changed.notify_all()
         return self._charged(progress, worker, begin_s, end_s)
 
-    def let_go(self, candidate: str) -> None:
+    def release(self, candidate: str) -> None:
         with self._changed:
             worker = self._homes.pop(candidate, None)
             while worker is not None and worker.busy:
@@ -206,7 +206,7 @@ class ParallelExecutor:
             worker.busy = True
         try:
             with suppress(EOFError):
-                worker.asked("let_go", candidate)
+                worker.asked("release", candidate)
         finally:
             with self._changed:
                 worker.busy = False
@@ -300,7 +300,7 @@ class ParallelExecutor:
         window = self._session.between(begin_s, end_s)
         mine = {f"gpu:{number}" for number in worker.group}
         own = window._replace(domains=tuple(d for d in window.domains if d.name in mine))
-        joules = scoped(own, self.scope, self._settings)
+        joules = scope_energy(own, self.scope, self._settings)
         with self._changed:
             lost = {name for name, w in self._homes.items() if w is worker}
             self._homes = {name: w for name, w in self._homes.items() if w is not worker}

@@ -18,7 +18,7 @@ from wattloop.measure.session import Session
 from wattloop.tune.executors.base import Resumable, TrainedSoFar, TrialExecutor
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
-from wattloop.tune.segment_meter import scoped
+from wattloop.tune.segment_meter import scope_energy
 from wattloop.version import __version__
 
 # Actors on the workers. A `RayBundle` reserves devices for the whole search and reads their energy
@@ -84,7 +84,7 @@ class RayBundle:
     def lap(self) -> Lap:
         since_s, self._since_s = self._since_s, self._session.clock.now_s()
         result = self._session.between(since_s, self._since_s)
-        joules = scoped(result, self._scope, self._settings)
+        joules = scope_energy(result, self._scope, self._settings)
         return Lap(result.duration_s, joules.energy_j, joules.uncertainty_j, joules.provenance)
 
 
@@ -107,7 +107,7 @@ class WorkerTraining:
         self._settings = settings._replace(
             devices=facts.devices, store=str(self._scratch / "runs.db")
         )
-        self._bench: TrialExecutor | None = None
+        self._executor: TrialExecutor | None = None
 
     def ready(self) -> int:
         return os.getpid()
@@ -115,20 +115,20 @@ class WorkerTraining:
     def run(self, segment: Segment) -> Progress:
         # Before each call Ray hides all GPUs from a process for which it counts none.
         os.environ.update(self._facts.visible)
-        if self._bench is None:
-            self._bench = self._make(self._settings)
-            if self._pasts and isinstance(self._bench, Resumable):
-                self._bench.recall(self._pasts)
+        if self._executor is None:
+            self._executor = self._make(self._settings)
+            if self._pasts and isinstance(self._executor, Resumable):
+                self._executor.recall(self._pasts)
         try:
-            return replace(self._bench.run(segment), run_id=None)
+            return replace(self._executor.run(segment), run_id=None)
         finally:
-            if isinstance(self._bench, _Rests):  # other candidates train on the same devices
-                self._bench.rest()
+            if isinstance(self._executor, _Rests):  # other candidates train on the same devices
+                self._executor.rest()
 
     def end(self) -> None:
-        if self._bench is not None:
-            self._bench.close()
-            self._bench = None
+        if self._executor is not None:
+            self._executor.close()
+            self._executor = None
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
@@ -214,7 +214,7 @@ class Slot:
         self.ray.kill(self.place)
 
 
-def connected(address: str | None) -> Any:
+def connect_ray(address: str | None) -> Any:
     """Return Ray, connected to a cluster, with usage reports disabled."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     alone = address is None and "RAY_ADDRESS" not in os.environ
@@ -242,14 +242,16 @@ def connected(address: str | None) -> Any:
     return ray
 
 
-def room(ray: Any, bundle: Bundle) -> int:
+def count_free_slots(ray: Any, bundle: Bundle) -> int:
     """Return how many bundles fit into the free resources, at least one."""
     free = ray.available_resources()
     counts = [int(free.get(name, 0.0) / amount) for name, amount in bundle.amounts().items()]
     return max(1, min(counts, default=1))
 
 
-def reserved(ray: Any, bundle: Bundle, count: int, settings: Settings, scope: str) -> list[Slot]:
+def reserve_slots(
+    ray: Any, bundle: Bundle, count: int, settings: Settings, scope: str
+) -> list[Slot]:
     """Reserve so many bundles."""
     actor = ray.remote(_RayPlace).options(
         num_cpus=bundle.cpus,
@@ -389,7 +391,7 @@ class RayExecutor:
         scope: str = "gpu",
         address: str | None = None,
     ) -> None:
-        self._ray = connected(address)
+        self._ray = connect_ray(address)
         self._settings = settings or Settings()
         self._scope = scope
         self._bundle = Bundle(cpus, gpus, resources or {})
@@ -399,7 +401,7 @@ class RayExecutor:
         self._pasts: dict[str, TrainedSoFar] = {}
         self._idle = _Idle()
         self._closed = False
-        count = slots or room(self._ray, self._bundle)
+        count = slots or count_free_slots(self._ray, self._bundle)
         self._slots = self._more(count)
 
     @property
@@ -419,7 +421,7 @@ class RayExecutor:
                 slot.busy.release()
                 self._changed.notify_all()
 
-    def let_go(self, candidate: str) -> None:
+    def release(self, candidate: str) -> None:
         with self._changed:
             slot = self._homes.pop(candidate, None)
             training = None if slot is None else slot.trainings.pop(candidate, None)
@@ -436,7 +438,7 @@ class RayExecutor:
             slot.abandon()
 
     def _more(self, count: int) -> list[Slot]:
-        return reserved(self._ray, self._bundle, count, self._settings, self._scope)
+        return reserve_slots(self._ray, self._bundle, count, self._settings, self._scope)
 
     def _taken(self, candidate: str) -> Slot:
         """Return the candidate's slot, or a free one, locked for this thread."""

@@ -12,7 +12,7 @@ from wattloop.cap.online import OnlineRules
 from wattloop.core.errors import ConfigError
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, Status
 from wattloop.tune.replay.tables import RecordedTraining, RecordedWorkload
-from wattloop.tune.segment import CAP_LEVER, CapSearch, Segment, Until
+from wattloop.tune.segment import CAP_LEVER, CapRequest, Segment, Until
 
 # Searches for a cap in a replayed training depend only on the curve and on the noise of the
 # readings. One takes a tenth of a second to compute, so each curve has a few draws that all
@@ -47,14 +47,16 @@ class CapScripts:
         least = math.ceil(RULES.least_s / READING_S)
         return max(least, math.ceil((self.noise / ERROR) ** 2))
 
-    def draw(self, curve: MeasuredCurve, search: CapSearch, draw: np.random.Generator) -> CapScript:
+    def draw(
+        self, curve: MeasuredCurve, search: CapRequest, draw: np.random.Generator
+    ) -> CapScript:
         number = int(draw.integers(POOL)) if self.noise else 0
         key = (curve, search, number)
         if key not in self._made:
             self._made[key] = self._search(curve, search, number)
         return self._made[key]
 
-    def _search(self, curve: MeasuredCurve, search: CapSearch, number: int) -> CapScript:
+    def _search(self, curve: MeasuredCurve, search: CapRequest, number: int) -> CapScript:
         caps = _allowed(curve.caps_w, search.caps_w)
         if len(caps) < 2:
             cap_w = caps[0] if caps else None
@@ -170,7 +172,7 @@ class ReplayExecutor:
             self._candidates[segment.candidate] = before
         return self._progress(known, part, found)
 
-    def let_go(self, candidate: str) -> None:
+    def release(self, candidate: str) -> None:
         self._candidates.pop(candidate, None)
 
     def close(self) -> None:

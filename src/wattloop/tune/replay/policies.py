@@ -13,7 +13,7 @@ from wattloop.tune.problem import Limits, Problem
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.replay.executor import BATCH, ReplayExecutor
 from wattloop.tune.replay.tables import RecordedWorkload
-from wattloop.tune.segment import CAP_LEVER, CapSearch, Segment, Until, Value
+from wattloop.tune.segment import CAP_LEVER, CapRequest, Segment, Until, Value
 from wattloop.tune.space import Choice, Parameter, Space
 from wattloop.tune.strategies import strategy_named
 from wattloop.tune.strategies.base import WAIT, Strategy
@@ -26,7 +26,7 @@ CLOSE = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedRun:
     """Result of one run of the job, up to the target.
 
     Attributes:
@@ -52,7 +52,7 @@ class Served:
 class ReplayPolicy(Protocol):
     """Policy that serves the same job repeatedly."""
 
-    def serve(self, bench: ReplayExecutor) -> Served:
+    def serve(self, executor: ReplayExecutor) -> ServedRun:
         """Run the job once, on a new executor, until the target is reached."""
 
 
@@ -63,20 +63,20 @@ class SearchPolicy:
         self.workload, self._make = workload, make
         self._chosen: tuple[int, float] | None = None
 
-    def serve(self, bench: ReplayExecutor) -> Served:
+    def serve(self, executor: ReplayExecutor) -> ServedRun:
         if self._chosen is not None:
-            return _trained(bench, self._chosen)
+            return _trained(executor, self._chosen)
         strategy = self._make()
-        close_j = _searched(strategy, bench)
+        close_j = _searched(strategy, executor)
         best = strategy.best()
-        if best is not None and best.candidate in bench.reached:
-            self._chosen = bench.trained[best.candidate]
-            spent_j = bench.spent_j[best.candidate]
-            return Served(bench.total_j, spent_j, *self._chosen, close_j=close_j)
+        if best is not None and best.candidate in executor.reached:
+            self._chosen = executor.trained[best.candidate]
+            spent_j = executor.spent_j[best.candidate]
+            return ServedRun(executor.total_j, spent_j, *self._chosen, close_j=close_j)
         # The job must still be done: with the choice, or the default where there is none.
         default = (self.workload.default, self.workload.curves[self.workload.default].caps_w[-1])
-        self._chosen = default if best is None else bench.trained[best.candidate]
-        done = _trained(bench, self._chosen)
+        self._chosen = default if best is None else executor.trained[best.candidate]
+        done = _trained(executor, self._chosen)
         return replace(done, failures=done.failures + (best is None))
 
 
@@ -87,19 +87,19 @@ class RacePolicy:
         self._make = make
         self._memory = WarmStart()
 
-    def serve(self, bench: ReplayExecutor) -> Served:
+    def serve(self, executor: ReplayExecutor) -> ServedRun:
         again = bool(self._memory)
         race = self._make(self._memory)
-        close_j = _searched(race, bench)
+        close_j = _searched(race, executor)
         race.remember(self._memory)
         best = race.best()
         failed = sum(bool(runner.fault) and not runner.slow for runner in race.runners)
         if best is None:
-            return Served(bench.total_j, failures=max(failed, 1))
-        return Served(
-            bench.total_j,
-            bench.spent_j[best.candidate],
-            *bench.trained[best.candidate],
+            return ServedRun(executor.total_j, failures=max(failed, 1))
+        return ServedRun(
+            executor.total_j,
+            executor.spent_j[best.candidate],
+            *executor.trained[best.candidate],
             failures=failed if again else 0,
             close_j=close_j,
         )
@@ -112,58 +112,61 @@ class DefaultCapPolicy:
         self.workload = workload
         self._cap_w: float | None = None
 
-    def serve(self, bench: ReplayExecutor) -> Served:
+    def serve(self, executor: ReplayExecutor) -> ServedRun:
         if self._cap_w is not None:
-            return _trained(bench, (self.workload.default, self._cap_w))
+            return _trained(executor, (self.workload.default, self._cap_w))
         for attempt in range(TRIES):
             name = f"first {attempt}"
-            progress = _train(bench, self.workload.default, None, name)
-            self._cap_w = bench.trained[name][1]
+            progress = _train(executor, self.workload.default, None, name)
+            self._cap_w = executor.trained[name][1]
             if progress.cap is None:  # it ended before a cap was found
                 self._cap_w = None
-            if name in bench.reached:
-                return Served(
-                    bench.total_j, bench.spent_j[name], *bench.trained[name], failures=attempt
+            if name in executor.reached:
+                return ServedRun(
+                    executor.total_j,
+                    executor.spent_j[name],
+                    *executor.trained[name],
+                    failures=attempt,
                 )
-        return Served(bench.total_j, failures=TRIES)
+        return ServedRun(executor.total_j, failures=TRIES)
 
 
-def _searched(strategy: Strategy, bench: ReplayExecutor) -> float | None:
+def _searched(strategy: Strategy, executor: ReplayExecutor) -> float | None:
     """Run all segments of a strategy; return the energy spent when its choice first was close."""
-    workload, close_j = bench.workload, None
+    workload, close_j = executor.workload, None
     while (segment := strategy.ask()) is not None:
         assert segment is not WAIT  # one segment at a time
-        strategy.tell(segment, bench.run(segment))
+        strategy.tell(segment, executor.run(segment))
         alive = strategy.alive()
         if alive is not None and segment.candidate not in alive:
-            bench.let_go(segment.candidate)
-        if close_j is None and segment.candidate in bench.reached:
+            executor.release(segment.candidate)
+        if close_j is None and segment.candidate in executor.reached:
             best = strategy.best()
-            if best is not None and best.candidate in bench.reached:
-                taken_j = workload.energy_j(*bench.trained[best.candidate])
+            if best is not None and best.candidate in executor.reached:
+                taken_j = workload.energy_j(*executor.trained[best.candidate])
                 if taken_j <= CLOSE * workload.oracle_energy_j:
-                    close_j = bench.total_j
+                    close_j = executor.total_j
     return close_j
 
 
-def _trained(bench: ReplayExecutor, chosen: tuple[int, float]) -> Served:
+def _trained(executor: ReplayExecutor, chosen: tuple[int, float]) -> ServedRun:
     for attempt in range(TRIES):
         name = f"run {attempt}"
-        _train(bench, *chosen, name)
-        if name in bench.reached:
-            return Served(bench.total_j, bench.spent_j[name], *chosen, failures=attempt)
-    return Served(bench.total_j, failures=TRIES)
+        _train(executor, *chosen, name)
+        if name in executor.reached:
+            return ServedRun(executor.total_j, executor.spent_j[name], *chosen, failures=attempt)
+    return ServedRun(executor.total_j, failures=TRIES)
 
 
-def _train(bench: ReplayExecutor, batch_size: int, cap_w: float | None, name: str) -> Progress:
+def _train(executor: ReplayExecutor, batch_size: int, cap_w: float | None, name: str) -> Progress:
     """Run one whole training; a cap of None is searched on the way."""
-    return bench.run(
+    return executor.run(
         Segment(
             key=name,
             candidate=name,
             parameters={BATCH: batch_size},
             levers={} if cap_w is None else {CAP_LEVER: cap_w},
-            cap=CapSearch() if cap_w is None else None,
+            cap=CapRequest() if cap_w is None else None,
         )
     )
 
@@ -176,7 +179,7 @@ def _train(bench: ReplayExecutor, batch_size: int, cap_w: float | None, name: st
 BETA = 2.0
 PROFILE_S = 5.0
 ROUNDS = 2
-TRIES_zeus = 40
+ZEUS_TRIES = 40
 
 
 class ZeusPolicy:
@@ -192,15 +195,17 @@ class ZeusPolicy:
         self._arms: list[int] = []
         self._exploration: Iterator[int] | None = self._explore()
 
-    def serve(self, bench: ReplayExecutor) -> Served:
-        for attempt in range(TRIES_zeus):
+    def serve(self, executor: ReplayExecutor) -> ServedRun:
+        for attempt in range(ZEUS_TRIES):
             size = self._next()
             label = f"run {attempt}"
-            self._worked, told_j = self._train(bench, size, label)
+            self._worked, told_j = self._train(executor, size, label)
             if self._worked:
                 self._costs.setdefault(size, []).append(told_j)
-                return Served(bench.total_j, bench.spent_j[label], *bench.trained[label])
-        return Served(bench.total_j, failures=1)
+                return ServedRun(
+                    executor.total_j, executor.spent_j[label], *executor.trained[label]
+                )
+        return ServedRun(executor.total_j, failures=1)
 
     # -- batch sizes -----------------------------------------------------------------------
 
@@ -243,32 +248,34 @@ class ZeusPolicy:
 
     # -- one training ----------------------------------------------------------------------
 
-    def _train(self, bench: ReplayExecutor, size: int, label: str) -> tuple[bool, float]:
+    def _train(self, executor: ReplayExecutor, size: int, label: str) -> tuple[bool, float]:
         """Train once; return whether it reached the target, and its energy by the meter."""
         least_j = min((min(costs) for costs in self._costs.values()), default=math.inf)
         told_j = 0.0
         while True:
             until = Until()
             if size not in self._caps:
-                done, told_j = self._profile(bench, size, label)
+                done, told_j = self._profile(executor, size, label)
                 if done is not None:
                     return done, told_j
             if math.isfinite(least_j):
                 until = Until(energy_j=max(BETA * least_j - told_j, 0.0))
-            progress = self._segment(bench, size, label, self._caps[size], until)
+            progress = self._segment(executor, size, label, self._caps[size], until)
             told_j += progress.energy_j or 0.0
             if progress.status is not Status.PAUSED:
                 return progress.status is Status.REACHED, told_j
             if told_j >= BETA * least_j:
                 return False, told_j
 
-    def _profile(self, bench: ReplayExecutor, size: int, label: str) -> tuple[bool | None, float]:
+    def _profile(
+        self, executor: ReplayExecutor, size: int, label: str
+    ) -> tuple[bool | None, float]:
         """Profile every limit for some seconds; the training may end meanwhile."""
         told_j, per_epoch = 0.0, {}
         before = 0.0
         for cap_w in reversed(self.workload.curves[size].caps_w):
             until = Until(time_s=PROFILE_S, anywhere=True)
-            progress = self._segment(bench, size, label, cap_w, until)
+            progress = self._segment(executor, size, label, cap_w, until)
             told_j += progress.energy_j or 0.0
             if progress.status is not Status.PAUSED:
                 return progress.status is Status.REACHED, told_j
@@ -278,9 +285,9 @@ class ZeusPolicy:
         return None, told_j
 
     def _segment(
-        self, bench: ReplayExecutor, size: int, label: str, cap_w: float, until: Until
+        self, executor: ReplayExecutor, size: int, label: str, cap_w: float, until: Until
     ) -> Progress:
-        return bench.run(
+        return executor.run(
             Segment(
                 key=label,
                 candidate=label,
@@ -296,7 +303,7 @@ RANDOM = 20
 Make = Callable[[RecordedWorkload, int], ReplayPolicy]
 
 
-def policy(name: str, workload: RecordedWorkload, seed: int) -> ReplayPolicy:
+def make_policy(name: str, workload: RecordedWorkload, seed: int) -> ReplayPolicy:
     """Return the policy called `name`, for one workload."""
     check_policy(name)
     return POLICIES[name](workload, seed)
@@ -322,7 +329,7 @@ def replay_problem(workload: RecordedWorkload, seed: int, *, caps: bool = True) 
         quality=workload.wanted,
         default=default,
         limits=Limits(epochs=workload.max_epochs),
-        cap=CapSearch() if caps else None,
+        cap=CapRequest() if caps else None,
         seed=seed,
     )
 

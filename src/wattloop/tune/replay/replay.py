@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from wattloop.tune.replay.executor import CapScripts, ReplayExecutor
-from wattloop.tune.replay.policies import CLOSE, ReplayPolicy, Served, policy
+from wattloop.tune.replay.policies import CLOSE, ReplayPolicy, ServedRun, make_policy
 from wattloop.tune.replay.tables import RecordedWorkload
 
 FIGURES = {
@@ -72,9 +72,9 @@ def replay(
     `scripts`: searches for caps, shared by strategies, with the noise of the meter.
     """
     scripts = scripts or CapScripts()
-    served: list[list[Served]] = []
+    served: list[list[ServedRun]] = []
     for seed in range(seeds):
-        one = policy(name, workload, seed) if make is None else make(workload, seed)
+        one = make_policy(name, workload, seed) if make is None else make(workload, seed)
         served.append(
             [
                 one.serve(ReplayExecutor(workload, scripts, [seed, run]))
@@ -93,7 +93,7 @@ def medians(entries: Sequence[ReplayEntry]) -> dict[str, float | None]:
     return found
 
 
-def _entry(workload: RecordedWorkload, served: Sequence[Sequence[Served]]) -> ReplayEntry:
+def _entry(workload: RecordedWorkload, served: Sequence[Sequence[ServedRun]]) -> ReplayEntry:
     whole_j, oracle_j = workload.default_energy_j, workload.oracle_energy_j
     first = [runs[0] for runs in served]
     final = [
@@ -121,11 +121,11 @@ def _entry(workload: RecordedWorkload, served: Sequence[Sequence[Served]]) -> Re
     )
 
 
-def _failures(run: Served) -> int:
+def _failures(run: ServedRun) -> int:
     return max(run.failures, 0 if run.reached else 1)
 
 
-def _cumulated(served: Sequence[Sequence[Served]], runs: int, oracle_j: float) -> float | None:
+def _cumulated(served: Sequence[Sequence[ServedRun]], runs: int, oracle_j: float) -> float | None:
     if any(len(each) < runs for each in served):
         return None
     spent_j = [math.fsum(run.energy_j for run in each[:runs]) for each in served]

@@ -141,7 +141,7 @@ YES = {
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class SkippedWorkload:
     """Problem that cannot be replayed on a GPU, with the reason."""
 
     gpu: str
@@ -169,12 +169,12 @@ _Levels = dict[tuple[str, str], list[tuple[float, float]]]
 
 def read_workloads(
     power: Sequence[str | Path], train: str | Path, problems: str | Path
-) -> tuple[list[RecordedWorkload], list[LeftOut]]:
+) -> tuple[list[RecordedWorkload], list[SkippedWorkload]]:
     """Read every problem on every GPU, and those left out."""
     wanted = list(dict.fromkeys(_read_problems(problems)))  # duplicates count once
     recorded = _read_train(train)
     found: list[RecordedWorkload] = []
-    left: list[LeftOut] = []
+    left: list[SkippedWorkload] = []
     for table in power:
         gpu = _gpu_name(table)
         curves: dict[tuple[str, str, str], dict[int, MeasuredCurve]] = defaultdict(dict)
@@ -185,7 +185,7 @@ def read_workloads(
         for problem in wanted:
             joined = _join(gpu, problem, curves[problem.key], recorded[problem.key])
             if isinstance(joined, str):
-                left.append(LeftOut(gpu, *problem.key, joined))
+                left.append(SkippedWorkload(gpu, *problem.key, joined))
             else:
                 found.append(joined)
     if not found:

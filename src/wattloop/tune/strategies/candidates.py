@@ -9,7 +9,7 @@ from wattloop.accounting.metrics import Point
 from wattloop.control.lever import Setting
 from wattloop.core.errors import StrategyError
 from wattloop.core.units import format_duration, format_energy, format_number
-from wattloop.tune.objective import NEED_QUALITY, Trained, rescaled
+from wattloop.tune.objective import NEED_QUALITY, TrainingCost, rescale
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import CAP_LEVER, Segment, Until, Value
@@ -168,7 +168,7 @@ class CandidateTable:
 
     def scores(self, candidate: Candidate) -> tuple[float, ...]:
         """Return the scores by each objective; the first comparable candidate is the reference."""
-        return self.problem.objective.scores(trained(candidate), self._reference)
+        return self.problem.objective.scores(training_cost(candidate), self._reference)
 
     def best(self, among: Iterable[Candidate] | None = None) -> Chosen | None:
         """Return the best of those that reach the target; ties go to the first."""
@@ -193,7 +193,7 @@ class CandidateTable:
         """
         them = [c for c in (among or self.candidates.values()) if self.enough(c)]
         objective = self.problem.objective
-        compared = objective.compared([trained(c) for c in them], self._reference)
+        compared = objective.compared([training_cost(c) for c in them], self._reference)
         finite = [
             (c, scores)
             for c, scores in zip(them, compared, strict=True)
@@ -201,7 +201,7 @@ class CandidateTable:
         ]
         if not objective.several:
             return sorted(finite, key=lambda pair: pair[1])
-        axes = [rescaled(column) for column in zip(*(s for _, s in finite), strict=True)]
+        axes = [rescale(column) for column in zip(*(s for _, s in finite), strict=True)]
         far = [math.hypot(*place) for place in zip(*axes, strict=True)]
         order = sorted(range(len(finite)), key=far.__getitem__)
         return [finite[index] for index in order]
@@ -224,8 +224,8 @@ class CandidateTable:
         )
 
 
-def trained(candidate: Candidate) -> Trained:
-    return Trained(
+def training_cost(candidate: Candidate) -> TrainingCost:
+    return TrainingCost(
         time_s=candidate.time_s,
         energy_j=candidate.energy_j,
         quality=candidate.quality,

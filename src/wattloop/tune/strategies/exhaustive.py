@@ -77,7 +77,7 @@ def _is_cut(segment: Segment, progress: Progress) -> bool:
     return progress.status is Status.PAUSED and (epochs is None or progress.epochs < epochs - CLOSE)
 
 
-def drawn(
+def draw_unseen(
     problem: Problem, ledger: CandidateTable, rng: np.random.Generator
 ) -> Configuration | None:
     """Draw a configuration that was not started before; None when none seems to be left."""
@@ -130,4 +130,4 @@ class Random(OneByOne):
         self._rng = np.random.default_rng(problem.seed)
 
     def propose(self) -> Configuration | None:
-        return drawn(self.problem, self.ledger, self._rng)
+        return draw_unseen(self.problem, self.ledger, self._rng)

@@ -16,7 +16,7 @@ from wattloop.tune.strategies.exhaustive import OneByOne, check_ends
 REMEDY = "pip install 'wattloop[tune]'"
 
 
-def library(what: str) -> Any:
+def import_optuna(what: str) -> Any:
     """Import Optuna."""
     try:
         import optuna
@@ -27,7 +27,7 @@ def library(what: str) -> Any:
 
 def new_study(directions: Sequence[str], **more: Any) -> Any:
     """Create a study; in memory unless `more` has a storage. Optuna's messages are disabled."""
-    optuna = library("optuna")
+    optuna = import_optuna("optuna")
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
@@ -40,7 +40,7 @@ def distributions(space: Space) -> dict[str, Any]:
     return {name: _distribution(space.parameters[name]) for name in space.varied}
 
 
-def suggested(space: Space, known: Mapping[str, Any], trial: Any) -> Configuration:
+def suggest_configuration(space: Space, known: Mapping[str, Any], trial: Any) -> Configuration:
     """Return the configuration that a trial suggests, conditions and links included."""
     found: dict[str, Value] = {}
     for name in space.order:
@@ -58,7 +58,7 @@ def suggested(space: Space, known: Mapping[str, Any], trial: Any) -> Configurati
     return space.complete(found)
 
 
-def frozen(
+def finished_trial(
     configuration: Mapping[str, Value],
     known: Mapping[str, Any],
     values: Sequence[float],
@@ -67,7 +67,7 @@ def frozen(
     **more: Any,
 ) -> Any:
     """Return a finished trial; `short_by` above 0 means that it misses its target."""
-    optuna = library("optuna")
+    optuna = import_optuna("optuna")
     own = {name: value for name, value in configuration.items() if name in known}
     attributes = {"constraints": (float(short_by),)}
     return optuna.trial.create_trial(
@@ -80,7 +80,7 @@ def frozen(
 
 
 def _suggest(trial: Any, name: str, distribution: Any) -> Any:
-    optuna = library("optuna")
+    optuna = import_optuna("optuna")
     if isinstance(distribution, optuna.distributions.CategoricalDistribution):
         return trial.suggest_categorical(name, distribution.choices)
     ends = {"low": distribution.low, "high": distribution.high, "log": distribution.log}
@@ -90,7 +90,7 @@ def _suggest(trial: Any, name: str, distribution: Any) -> Any:
 
 
 def _distribution(parameter: Parameter) -> Any:
-    kinds = library("optuna").distributions
+    kinds = import_optuna("optuna").distributions
     if isinstance(parameter, Choice):
         return kinds.CategoricalDistribution(parameter.values)
     if isinstance(parameter, Integer):
@@ -108,13 +108,13 @@ def _distribution(parameter: Parameter) -> Any:
 # result is told, so the first `population_size` results are the first generation, and so on.
 
 
-def by_order(parents: dict[int, list[Any]], **options: Any) -> Any:
+def ordered_nsga2(parents: dict[int, list[Any]], **options: Any) -> Any:
     """Return an NSGA-II sampler whose generations follow the order of results."""
     return _class(parents)(**options)
 
 
 def _class(parents: dict[int, list[Any]]) -> Any:
-    sampler: Any = library("nsga2").samplers.NSGAIISampler
+    sampler: Any = import_optuna("nsga2").samplers.NSGAIISampler
 
     class ByOrder(sampler):  # type: ignore[misc]  # known only where Optuna is installed
         """NSGA-II sampler with generations by the order of results."""
@@ -140,7 +140,7 @@ def _class(parents: dict[int, list[Any]]) -> Any:
 
 
 def _complete() -> Any:
-    return library("nsga2").trial.TrialState.COMPLETE
+    return import_optuna("nsga2").trial.TrialState.COMPLETE
 
 
 # A proposal depends only on the results told so far, in order, and on the number of configurations
@@ -164,7 +164,7 @@ class _Sampled(OneByOne):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        library(self.name)
+        import_optuna(self.name)
         check_ends(problem, self.name)
         if "sm2" in problem.objective.names:
             raise ConfigError(
@@ -190,9 +190,9 @@ class _Sampled(OneByOne):
         for attempt in range(TRIES):
             self._study.sampler = self.sampler(_seed(self.problem.seed, begun, attempt))
             trial = self._study.ask()
-            found = suggested(self.problem.space, self._distributions, trial)
+            found = suggest_configuration(self.problem.space, self._distributions, trial)
             # A proposal is not a result: samplers ignore failed trials.
-            self._study.tell(trial, state=library(self.name).trial.TrialState.FAIL)
+            self._study.tell(trial, state=import_optuna(self.name).trial.TrialState.FAIL)
             if not self.ledger.seen(found):
                 return found
         return self._random(begun)
@@ -233,7 +233,7 @@ class _Sampled(OneByOne):
         if not all(math.isfinite(score) for score in scores):
             return None
         own = {n: v for n, v in candidate.levers.items() if n in self.problem.space.parameters}
-        return frozen(
+        return finished_trial(
             {**candidate.parameters, **own},
             self._distributions,
             scores,
@@ -243,10 +243,10 @@ class _Sampled(OneByOne):
     def _random(self, begun: int) -> Configuration | None:
         import numpy as np
 
-        from wattloop.tune.strategies.exhaustive import drawn
+        from wattloop.tune.strategies.exhaustive import draw_unseen
 
         rng = np.random.default_rng(_seed(self.problem.seed, begun, TRIES))
-        return drawn(self.problem, self.ledger, rng)
+        return draw_unseen(self.problem, self.ledger, rng)
 
 
 class Tpe(_Sampled):
@@ -263,7 +263,7 @@ class Tpe(_Sampled):
         self._startup, self._multivariate = _count("startup", startup, 0), multivariate
 
     def sampler(self, seed: int) -> Any:
-        return library(self.name).samplers.TPESampler(
+        return import_optuna(self.name).samplers.TPESampler(
             seed=seed,
             n_startup_trials=self._startup,
             multivariate=self._multivariate,
@@ -290,7 +290,7 @@ class Gp(_Sampled):
             raise ConfigError(NO_TORCH) from None
 
     def sampler(self, seed: int) -> Any:
-        return library(self.name).samplers.GPSampler(
+        return import_optuna(self.name).samplers.GPSampler(
             seed=seed,
             n_startup_trials=self._startup,
             warn_independent_sampling=False,
@@ -314,12 +314,12 @@ class Nsga2(_Sampled):
 
     def sampler(self, seed: int) -> Any:
         options = {"population_size": self._population, "seed": seed}
-        return by_order(self._parents, **options, **constraints())
+        return ordered_nsga2(self._parents, **options, **constraints())
 
 
 def constraints() -> dict[str, Any]:
     """Return options that make a sampler use constraints; since Optuna 5 it does so by itself."""
-    optuna = library("optuna")
+    optuna = import_optuna("optuna")
     if hasattr(optuna.trial.Trial, "set_constraint"):
         return {}
     return {"constraints_func": lambda trial: trial.system_attrs.get("constraints", (0.0,))}

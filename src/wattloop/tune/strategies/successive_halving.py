@@ -16,7 +16,7 @@ from wattloop.tune.space import Configuration
 from wattloop.tune.spec_sections import joules
 from wattloop.tune.strategies.base import WAIT, Asked, Chosen, Strategy
 from wattloop.tune.strategies.candidates import Candidate, CandidateTable
-from wattloop.tune.strategies.exhaustive import check_ends, drawn
+from wattloop.tune.strategies.exhaustive import check_ends, draw_unseen
 
 MOST_RUNGS = 12
 
@@ -59,7 +59,7 @@ RESERVE = 1
 
 @dataclass(slots=True)
 class _Rung:
-    come: list[Place] = field(default_factory=list)
+    arrived: list[Place] = field(default_factory=list)
     """All that have come here, best first."""
     waiting: list[Place] = field(default_factory=list)
     """Those that may climb on, best first."""
@@ -96,14 +96,14 @@ class RungLadder:
         """Return the rung of a candidate; -1 before the first."""
         return self._at.get(name, -1)
 
-    def come(self, name: str, rung: int, loss: float, energy_j: float, *, waits: bool) -> None:
+    def arrive(self, name: str, rung: int, loss: float, energy_j: float, *, waits: bool) -> None:
         """Record that a candidate has reached a rung, or a higher one if it has used more."""
         place = (loss, energy_j, name)
-        insort(self.rungs[rung].come, place)
+        insort(self.rungs[rung].arrived, place)
         while (above := self.bound_j(rung + 1)) is not None and energy_j >= above:
             self.rungs[rung].climbed += 1
             rung += 1
-            insort(self.rungs[rung].come, place)
+            insort(self.rungs[rung].arrived, place)
         self._at[name] = rung
         if waits:
             waiting = self.rungs[rung].waiting
@@ -115,7 +115,9 @@ class RungLadder:
         for rung in reversed(self.rungs[: self.top]):
             if not rung.waiting:
                 continue
-            if bisect_left(rung.come, rung.waiting[0]) < math.floor(len(rung.come) / self.eta):
+            if bisect_left(rung.arrived, rung.waiting[0]) < math.floor(
+                len(rung.arrived) / self.eta
+            ):
                 return _climb(rung)
         return None
 
@@ -133,7 +135,7 @@ class RungLadder:
         """Return how many may wait on a rung: worse ones can never climb."""
         if self.most is None:
             return self.paused
-        expected = float(max(self.most, len(self.rungs[0].come)))
+        expected = float(max(self.most, len(self.rungs[0].arrived)))
         for _ in range(rung + 1):
             expected = math.floor(expected / self.eta)
         left = max(int(expected) - self.rungs[rung].climbed, 0)
@@ -203,11 +205,11 @@ class Asha(Strategy):
             self._ladders = self.ladders(self._first_j)
         if self._unfinished:
             candidate = self._unfinished.pop(0)
-            return self._go_on(self._ladder_of[candidate.name], candidate)
+            return self._climb_on(self._ladder_of[candidate.name], candidate)
         for ladder in self._ladders:
             while (name := ladder.climber()) is not None:
                 if not self._over(self.ledger.candidates[name]):
-                    return self._go_on(ladder, self.ledger.candidates[name])
+                    return self._climb_on(ladder, self.ledger.candidates[name])
             found = self._new(ladder)
             if found is not None:
                 return found
@@ -231,7 +233,7 @@ class Asha(Strategy):
         waits = not self._over(candidate)
         if rung < ladder.top:
             loss = self._loss(candidate)
-            ladder.come(candidate.name, rung, loss, candidate.energy_j, waits=waits)
+            ladder.arrive(candidate.name, rung, loss, candidate.energy_j, waits=waits)
         elif waits:  # the first one, where the only rung is the last
             self._unfinished.append(candidate)
 
@@ -297,13 +299,13 @@ class Asha(Strategy):
             return None
         found: Configuration | None = self.ledger.default or None
         if found is None or self.ledger.seen(found):
-            found = drawn(self.problem, self.ledger, self._rng)
+            found = draw_unseen(self.problem, self.ledger, self._rng)
         if found is None:
             self._none_left = True
             return None
         return self.ledger.begin(found)
 
-    def _go_on(self, ladder: RungLadder, candidate: Candidate) -> Segment:
+    def _climb_on(self, ladder: RungLadder, candidate: Candidate) -> Segment:
         rung = ladder.rung_of(candidate.name) + 1
         bound_j = ladder.bound_j(rung)
         used_j = candidate.energy_j or 0.0
@@ -329,7 +331,7 @@ class Asha(Strategy):
             while (name := ladder.best_waiting()) is not None:
                 candidate = self.ledger.candidates[name]
                 if not self._over(candidate):
-                    return self._go_on(ladder, candidate)
+                    return self._climb_on(ladder, candidate)
         return None
 
     def _loss(self, candidate: Candidate) -> float:

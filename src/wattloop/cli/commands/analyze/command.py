@@ -186,11 +186,11 @@ def matrix_command(
     """Show which levels each run had, from worst to best run (GreenScreen, figure 7)."""
     from wattloop.analyze.matrix import configuration_matrix
     from wattloop.analyze.quotient import quotients
-    from wattloop.analyze.roles import usual_target
+    from wattloop.analyze.roles import default_target
 
     check_targets(request)
     table = read_source(request)
-    metric = target or usual_target(table)
+    metric = target or default_target(table)
     if metric == "quotient" and metric not in table.columns:
         per_wh = quotients(table).per_ws * J_PER_WH
         values = [float(value) if isfinite(value) else None for value in per_wh]

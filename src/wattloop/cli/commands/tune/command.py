@@ -31,12 +31,12 @@ def list_command(
     """Show searches, newest first."""
     from wattloop.cli.commands.tune import view
     from wattloop.report.stored_results import looked_at
-    from wattloop.tune.results import summary_of
+    from wattloop.tune.results import summarize_search
     from wattloop.tune.search_store import OVER
 
     def row(place: "Store", search: "Experiment") -> tuple["Experiment", "SearchSummary"]:
         if search.status in OVER:
-            return search, summary_of(place, search)
+            return search, summarize_search(place, search)
         return search, looked_at(place, search)[1]  # one that was killed wrote no best down
 
     searches = Listing(

@@ -44,7 +44,7 @@ def draw(store: "Store", experiment: "Experiment", folder: str) -> None:
     """Write figures 1 and 2 of document 003; for other strategies print where figures are."""
     from wattloop.report.figures.render import save
     from wattloop.report.search import is_by_sm2, sm2_charts
-    from wattloop.tune.results import summary_of
+    from wattloop.tune.results import summarize_search
 
     search_id = experiment.experiment_id
     if not is_by_sm2(experiment):
@@ -53,7 +53,7 @@ def draw(store: "Store", experiment: "Experiment", folder: str) -> None:
             f"'wattloop report {search_id}' and 'wattloop analyze'"
         )
         return
-    summary = summary_of(store, experiment)
+    summary = summarize_search(store, experiment)
     charts = sm2_charts(store, experiment, summary)
     if not charts:
         say("wattloop: nothing to draw: no epoch of this search has ended")

@@ -12,23 +12,25 @@ Tree = Any
 """A tensor, or a tuple, list or dict of trees."""
 
 
-def leaves(tree: Tree) -> Iterator[Any]:
+def tensors(tree: Tree) -> Iterator[Any]:
     if isinstance(tree, Mapping):
         for part in tree.values():
-            yield from leaves(part)
+            yield from tensors(part)
     elif isinstance(tree, tuple | list):
         for part in tree:
-            yield from leaves(part)
+            yield from tensors(part)
     else:
         yield tree
 
 
-def mapped(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+def map_tensors(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """Apply `function` to each tensor of a tree (and its counterparts in `others`)."""
     if isinstance(tree, Mapping):
-        return {k: mapped(function, part, *(o[k] for o in others)) for k, part in tree.items()}
+        return {k: map_tensors(function, part, *(o[k] for o in others)) for k, part in tree.items()}
     if isinstance(tree, tuple | list):
-        parts = [mapped(function, part, *(o[i] for o in others)) for i, part in enumerate(tree)]
+        parts = [
+            map_tensors(function, part, *(o[i] for o in others)) for i, part in enumerate(tree)
+        ]
         if hasattr(tree, "_fields"):
             return type(tree)(*parts)
         return type(tree)(parts)
@@ -38,7 +40,7 @@ def mapped(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 def sample_count(tree: Tree) -> int:
     """Return the number of samples."""
     counts = []
-    for leaf in leaves(tree):
+    for leaf in tensors(tree):
         if not hasattr(leaf, "shape") or not hasattr(leaf, "index_select"):
             raise ConfigError(f"batches are made of tensors, not of {type(leaf).__name__}")
         if not leaf.shape:
@@ -54,7 +56,7 @@ def sample_count(tree: Tree) -> int:
 
 
 def nbytes(tree: Tree) -> int:
-    return sum(int(leaf.numel()) * int(leaf.element_size()) for leaf in leaves(tree))
+    return sum(int(leaf.numel()) * int(leaf.element_size()) for leaf in tensors(tree))
 
 
 # Data that does not fit on the device passes through it in chunks, first in, first out. A ring of
@@ -89,8 +91,8 @@ class ChunkQueue:
         self.chunk_samples = min(units * unit, self._samples)
         self._device = device
         self._cuda = device.type == "cuda"
-        self._host = mapped(self._pinned, data)
-        self._places = [mapped(self._place, data) for _ in range(PLACES)]
+        self._host = map_tensors(self._pinned, data)
+        self._places = [map_tensors(self._place, data) for _ in range(PLACES)]
         self._stream: Any = None
 
     @property
@@ -121,14 +123,14 @@ class ChunkQueue:
             place, count, ready = filled.popleft()
             if ready is not None:
                 torch.cuda.current_stream(self._device).wait_event(ready)
-            yield mapped(lambda leaf, count=count: leaf[:count], place), count
+            yield map_tensors(lambda leaf, count=count: leaf[:count], place), count
             free.append((place, self._released()))
 
     def _fill(self, place: Tree, begin: int, released: Any) -> tuple[Tree, int, Any]:
         import torch
 
         count = min(self.chunk_samples, self._samples - begin)
-        pairs = zip(leaves(place), leaves(self._host), strict=True)
+        pairs = zip(tensors(place), tensors(self._host), strict=True)
         if not self._cuda:
             for to, source in pairs:
                 to[:count].copy_(source[begin : begin + count])
@@ -224,7 +226,7 @@ class FlexibleBatches:
         if budget_bytes is not None and nbytes(data) > budget_bytes:
             self._queue = ChunkQueue(data, unit, self.device, budget_bytes)
         else:
-            self._data = mapped(lambda leaf: leaf.to(self.device), data)
+            self._data = map_tensors(lambda leaf: leaf.to(self.device), data)
 
     @property
     def resident(self) -> bool:
@@ -237,7 +239,7 @@ class FlexibleBatches:
             return self._queue.device_bytes
         storages = {
             leaf.untyped_storage().data_ptr(): leaf.untyped_storage().nbytes()
-            for leaf in leaves(self._data)
+            for leaf in tensors(self._data)
         }
         return sum(storages.values())
 
@@ -305,7 +307,7 @@ class FlexibleBatches:
                 end = min(begin + missing, count)
                 part = _picked(chunk, order, begin, end)
                 # Without shuffling a part is a view of a buffer that is soon filled again.
-                left.append(part if order is not None else mapped(torch.clone, part))
+                left.append(part if order is not None else map_tensors(torch.clone, part))
                 missing -= end - begin
                 begin = end
                 if not missing:
@@ -353,9 +355,9 @@ def order_seed(seed: int, number: int) -> int:
 
 def _picked(data: Tree, order: Any, begin: int, end: int) -> Tree:
     if order is None:
-        return mapped(lambda leaf: leaf[begin:end], data)
+        return map_tensors(lambda leaf: leaf[begin:end], data)
     chosen = order[begin:end]
-    return mapped(lambda leaf: leaf.index_select(0, chosen), data)
+    return map_tensors(lambda leaf: leaf.index_select(0, chosen), data)
 
 
 def _joined(parts: list[Tree]) -> Tree:
@@ -363,4 +365,4 @@ def _joined(parts: list[Tree]) -> Tree:
 
     if len(parts) == 1:
         return parts[0]
-    return mapped(lambda *tensors: torch.cat(tensors), parts[0], *parts[1:])
+    return map_tensors(lambda *tensors: torch.cat(tensors), parts[0], *parts[1:])

@@ -39,7 +39,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class CandidateSnapshot:
     """Copy of everything that training changes."""
 
     tensors: tuple[Any, ...]
@@ -114,9 +114,9 @@ class TorchCandidate:
             else:
                 group["lr"] = rate
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> CandidateSnapshot:
         """Copy the state that training changes; call it within `in_charge`."""
-        return Snapshot(
+        return CandidateSnapshot(
             tensors=tuple(tensor.detach().clone() for tensor in self._tensors()),
             optimizer=copy.deepcopy(self.optimizer.state_dict()),
             randomness=_random_states(self.device),
@@ -124,7 +124,7 @@ class TorchCandidate:
             counts=copy.copy(self.counts),
         )
 
-    def put_back(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: CandidateSnapshot) -> None:
         """Restore a snapshot bit by bit; call it within `in_charge`. The snapshot stays valid."""
         import torch
 

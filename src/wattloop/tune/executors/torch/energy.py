@@ -7,7 +7,7 @@ from wattloop.core.config_file import load_settings
 from wattloop.core.settings import Settings
 from wattloop.measure.api import active_session
 from wattloop.measure.session import Session
-from wattloop.tune.segment_meter import Joules, scope_of, scoped
+from wattloop.tune.segment_meter import Joules, scope_energy, widest_scope
 
 LONGEST_SETTLE_S = 0.5
 LOOK_S = 0.005
@@ -59,7 +59,7 @@ class SessionEnergy:
         given = session or active_session()
         self._ours = given is None
         self.session = given or Session.open(self.settings, name=name, keep=keep)
-        self.scope = scope or scope_of(self.session, gpus=gpus)
+        self.scope = scope or widest_scope(self.session, gpus=gpus)
 
     @property
     def run_id(self) -> str | None:
@@ -69,7 +69,7 @@ class SessionEnergy:
         return self.session.clock.now_s()
 
     def between(self, begin_s: float, end_s: float) -> Joules:
-        return scoped(self.session.between(begin_s, end_s), self.scope, self.settings)
+        return scope_energy(self.session.between(begin_s, end_s), self.scope, self.settings)
 
     def settle(self, end_s: float) -> None:
         give_up_s = self.now_s() + LONGEST_SETTLE_S

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wattloop.tune.executors.torch.batches import leaves
+from wattloop.tune.executors.torch.batches import tensors
 from wattloop.tune.executors.torch.candidate import TorchCandidate
 from wattloop.tune.executors.torch.energy import EnergySource, relative_error
 from wattloop.tune.executors.torch.training import Training
@@ -117,7 +117,7 @@ class TrainedEpoch:
         return self.end_s - self.begin_s
 
 
-def trained_epoch(
+def train_epoch(
     training: Training,
     candidate: TorchCandidate,
     batch_size: int,
@@ -142,7 +142,7 @@ def trained_epoch(
     order = counts.epochs if number is None else number
     steps = counts.steps if number is None else 0
     for batch in training.data.epoch(batch_size, seed=candidate.seed, number=order, first=steps):
-        samples += int(next(leaves(batch)).shape[0])
+        samples += int(next(tensors(batch)).shape[0])
         steps += 1
         if told is not None:
             told(1.0)
@@ -156,7 +156,7 @@ def trained_epoch(
     )
 
 
-def joined(parts: Sequence[TrainedEpoch]) -> TrainedEpoch:
+def join_epochs(parts: Sequence[TrainedEpoch]) -> TrainedEpoch:
     return TrainedEpoch(
         parts[0].begin_s,
         parts[-1].end_s,
@@ -166,7 +166,7 @@ def joined(parts: Sequence[TrainedEpoch]) -> TrainedEpoch:
     )
 
 
-def evaluated(
+def evaluate_model(
     training: Training,
     candidate: TorchCandidate,
     energy: EnergySource,
@@ -199,7 +199,7 @@ FIRST_ORDER = 500_000_000
 """Data orders that neither epochs nor explorations use."""
 
 
-def sharpened(
+def sharpen_energy(
     training: Training,
     candidate: TorchCandidate,
     batch_size: int,
@@ -225,7 +225,7 @@ def sharpened(
         while energy.now_s() < until_s and (not parts or parts[-1].finite):
             number = FIRST_ORDER + 1_000 * len(added) + len(parts)
             parts.append(
-                trained_epoch(
+                train_epoch(
                     training,
                     candidate,
                     batch_size,
@@ -235,7 +235,7 @@ def sharpened(
                 )
             )
         # One window over all of them: each edge has its own error.
-        added.append(joined(parts))
+        added.append(join_epochs(parts))
         if not parts[-1].finite:
             break
         now = _error(energy, (*stretches, *added))
@@ -245,7 +245,7 @@ def sharpened(
     return added
 
 
-def summed(parts: Sequence[Joules]) -> Joules:
+def sum_joules(parts: Sequence[Joules]) -> Joules:
     """Return the energy of intervals that do not overlap; None when one was not read.
 
     Errors are added linearly: part of each is the sensor's own and the same in all.
@@ -266,4 +266,4 @@ def _late(energy: EnergySource, until_s: float, steps: int) -> bool:
 
 def _error(energy: EnergySource, stretches: Sequence[TrainedEpoch]) -> float | None:
     energy.settle(stretches[-1].end_s)
-    return relative_error(summed([energy.between(s.begin_s, s.end_s) for s in stretches]))
+    return relative_error(sum_joules([energy.between(s.begin_s, s.end_s) for s in stretches]))

@@ -10,15 +10,15 @@ from typing import Any
 from wattloop.cap.online import OnlineRules
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.tune.executors.base import TrainedSoFar
-from wattloop.tune.executors.cap_search import CapSteps, NoCap, watch_for
+from wattloop.tune.executors.cap_search import CapSteps, NoCap, start_cap_search
 from wattloop.tune.executors.torch.candidate import Checkpoints, Counts, TorchCandidate
 from wattloop.tune.executors.torch.energy import EnergySource, SessionEnergy
 from wattloop.tune.executors.torch.epochs import (
     TrainedEpoch,
-    evaluated,
-    sharpened,
-    summed,
-    trained_epoch,
+    evaluate_model,
+    sharpen_energy,
+    sum_joules,
+    train_epoch,
 )
 from wattloop.tune.executors.torch.rate_sweep import sweep_rates
 from wattloop.tune.executors.torch.training import Training
@@ -93,14 +93,14 @@ class SegmentAccount:
         found: dict[str, float] = {}
         if self.evaluations:
             found["eval_time_s"] = sum(s.time_s for s in self.evaluations)
-            evals = summed([energy.between(s.begin_s, s.end_s) for s in self.evaluations])
+            evals = sum_joules([energy.between(s.begin_s, s.end_s) for s in self.evaluations])
             if evals.energy_j is not None:
                 found["eval_energy_j"] = evals.energy_j
         samples = sum(s.samples for s in self.stretches)
         if samples:
             share = data_samples / samples
             found["epoch_time_s"] = share * sum(s.time_s for s in self.stretches)
-            trained = summed([energy.between(s.begin_s, s.end_s) for s in self.stretches])
+            trained = sum_joules([energy.between(s.begin_s, s.end_s) for s in self.stretches])
             if trained.energy_j is not None:
                 found["epoch_energy_j"] = share * trained.energy_j
                 found["epoch_uncertainty_j"] = share * trained.uncertainty_j
@@ -259,7 +259,7 @@ class TorchExecutor:
         self._save(segment, progress)
         return progress
 
-    def let_go(self, candidate: str) -> None:
+    def release(self, candidate: str) -> None:
         self._drop(candidate)
         if self._files is not None:
             self._files.forget(candidate)
@@ -300,7 +300,7 @@ class TorchExecutor:
         if self._board is None:
             if not segment.levers:
                 return None
-            said = f"levers ({', '.join(segment.levers)}) need a LeverBoard: give the bench one"
+            said = f"levers ({', '.join(segment.levers)}) need a LeverBoard: give the executor one"
             return Progress(status=Status.NOT_SUPPORTED, message=said)
         try:
             self._board.set(segment.levers)
@@ -313,8 +313,10 @@ class TorchExecutor:
         if segment.cap is None:
             return NoCap()
         if self._board is None or session is None:
-            return NoCap("this bench was given no LeverBoard, so no cap can be set")
-        return watch_for(segment.cap, self._board, session, session.settings, self._cap_rules)
+            return NoCap("this executor was given no LeverBoard, so no cap can be set")
+        return start_cap_search(
+            segment.cap, self._board, session, session.settings, self._cap_rules
+        )
 
     def _train(
         self, candidate: TorchCandidate, segment: Segment, account: SegmentAccount, steps: CapSteps
@@ -331,13 +333,13 @@ class TorchExecutor:
             account.epochs, account.best = self._so_far(candidate, batch_size)
             return
         # A diverged training is restored, too: it may resume at another rate.
-        candidate.put_back(before)
+        candidate.restore(before)
         if account.status.good and any(stretch.samples for stretch in account.stretches):
-            account.stretches += sharpened(
+            account.stretches += sharpen_energy(
                 self._training, candidate, batch_size, self._energy, account.stretches,
                 error=self._error, longest_s=self._longest_s,
             )  # fmt: skip
-            candidate.put_back(before)
+            candidate.restore(before)
         account.epochs, account.best = self._so_far(candidate, batch_size)
 
     def _so_far(self, candidate: TorchCandidate, batch_size: int) -> tuple[float, float | None]:
@@ -366,7 +368,7 @@ class TorchExecutor:
         account.quality = counts.quality
         status = bounds.before()
         while status is None:
-            stretch = trained_epoch(
+            stretch = train_epoch(
                 self._training,
                 candidate,
                 batch_size,
@@ -409,7 +411,7 @@ class TorchExecutor:
 
     def _evaluate(self, candidate: TorchCandidate, account: SegmentAccount) -> float | None:
         """Return the quality metric; None when it is not finite."""
-        metrics = evaluated(self._training, candidate, self._energy, account.evaluations)
+        metrics = evaluate_model(self._training, candidate, self._energy, account.evaluations)
         account.metrics |= metrics
         name = self._quality.metric
         if name not in metrics:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from wattloop.tune.executors.torch.batches import leaves
+from wattloop.tune.executors.torch.batches import tensors
 from wattloop.tune.executors.torch.candidate import TorchCandidate
 from wattloop.tune.executors.torch.epochs import Stepper
 from wattloop.tune.executors.torch.training import Training
@@ -97,7 +97,7 @@ class _Sweeper:
                 sound = self._candidate.snapshot()
             else:
                 rates = [rate for rate in rates if rate < broken]
-                self._candidate.put_back(sound)
+                self._candidate.restore(sound)
         return self._swept(seen)
 
     def blockwise(self) -> Swept:
@@ -141,7 +141,7 @@ class _Sweeper:
 
     def _step(self, rate: float, batch: Any) -> Any:
         self._candidate.set_rate(rate)
-        self._samples += int(next(leaves(batch)).shape[0])
+        self._samples += int(next(tensors(batch)).shape[0])
         return self._stepper.step(batch)
 
     def _note(

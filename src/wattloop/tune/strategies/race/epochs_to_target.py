@@ -124,7 +124,7 @@ class EpochsToTarget:
         self._hub = max(curves, key=lambda curve: course.share_of(curve[1]), default=None)
         self._told = [(runner, self._tells(index, runner)) for index, runner in curves]
 
-    def belief(self, further: tuple[int, Runner, float, float] | None = None) -> Surrogate:
+    def estimate(self, further: tuple[int, Runner, float, float] | None = None) -> Surrogate:
         """Return mean and covariance; `further` is one more (index, runner, epochs, share)."""
         if self._hub is None:
             return fit_surrogate(self._near, ())

@@ -26,7 +26,7 @@ FINE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class PickedRate:
     """Chosen rate; `edge` is -1 or 1 where it is at the low or high end of the sweep."""
 
     rate: float
@@ -53,7 +53,7 @@ def first_sweep(
     return RateSweep(low=low, high=high, count=COUNT, steps_each=STEPS, data_share=MOST_DATA)
 
 
-def picked(losses: Sequence[RateLoss]) -> Picked | None:
+def pick_rate(losses: Sequence[RateLoss]) -> PickedRate | None:
     """Return the rate at which the loss falls fastest, before it grows; None when unknown."""
     ordered = sorted(losses, key=lambda one: one.rate)
     stable: list[RateLoss] = []
@@ -63,7 +63,7 @@ def picked(losses: Sequence[RateLoss]) -> Picked | None:
             break
         stable.append(one)
     if len(stable) < 3:
-        return Picked(stable[-1].rate, -1) if stable else None
+        return PickedRate(stable[-1].rate, -1) if stable else None
     falls = [a.loss - b.loss for a, b in itertools.pairwise(stable)]
     padded = [0.0, *falls, 0.0]
     smooth = [(a + 2 * b + c) / 4 for a, b, c in zip(padded[:-2], falls, padded[2:], strict=True)]
@@ -71,12 +71,12 @@ def picked(losses: Sequence[RateLoss]) -> Picked | None:
     if smooth[best] <= 0:
         return None
     if best <= 1:
-        return Picked(stable[best + 1].rate, -1)
+        return PickedRate(stable[best + 1].rate, -1)
     whole = len(stable) == len(ordered)
-    return Picked(stable[best + 1].rate, 1 if whole and best >= len(smooth) - 2 else 0)
+    return PickedRate(stable[best + 1].rate, 1 if whole and best >= len(smooth) - 2 else 0)
 
 
-def widened(sweep: RateSweep, edge: int, parameter: Parameter) -> RateSweep | None:
+def widen_sweep(sweep: RateSweep, edge: int, parameter: Parameter) -> RateSweep | None:
     """Extend the sweep by a decade on that side; None where the parameter ends there."""
     least, most = _bounds(parameter)
     if edge < 0:
@@ -88,7 +88,7 @@ def widened(sweep: RateSweep, edge: int, parameter: Parameter) -> RateSweep | No
     return replace(sweep, low=low, high=high)
 
 
-def usable(rate: float, parameter: Parameter) -> float:
+def nearest_rate(rate: float, parameter: Parameter) -> float:
     if isinstance(parameter, Choice):
         listed = [float(v) for v in parameter.values if isinstance(v, int | float) and v > 0]
         return min(listed, key=lambda v: abs(math.log(v / rate)), default=rate)
@@ -149,7 +149,7 @@ class RateAnchor:
         return same and (swept is None or 1 / FAR <= self.rate / swept <= FAR)
 
     def compared(
-        self, runner: Runner, losses: Sequence[RateLoss], found: Picked | None
+        self, runner: Runner, losses: Sequence[RateLoss], found: PickedRate | None
     ) -> float | None:
         """Return the rate of a candidate after its sweep; None for the default's own."""
         runner.swept = found.rate if found is not None and len(losses) >= LEAST_RATES else None

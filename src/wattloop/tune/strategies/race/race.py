@@ -134,7 +134,7 @@ class Race(Strategy):
         self._index = {runner.name: i for i, runner in enumerate(self.runners)}
         self._again = bool(memory)
         past = [] if memory is None else self._remembered(memory)
-        self.standings = Ranking(problem, self.configurations, self.runners, past)
+        self.ranking = Ranking(problem, self.configurations, self.runners, past)
         self._busy: dict[str, str] = {}
         self._picked: int | None = None
         self._segments = Segments(problem, self.runners)
@@ -157,11 +157,11 @@ class Race(Strategy):
             self._segments.swept(runner, segment.rates, progress)
         else:
             self._take(runner, segment, progress)
-        self.standings.refresh()
+        self.ranking.refresh()
         self._give_up_hopeless()
 
     def best(self) -> Chosen | None:
-        costs = self.standings.costs
+        costs = self.ranking.costs
         good = [i for i, r in enumerate(self.runners) if r.reached is not None and not r.fault]
         if not good:
             return None
@@ -206,30 +206,30 @@ class Race(Strategy):
         return most is not None and runner.epochs >= most - 1e-9
 
     def _give_up_hopeless(self) -> None:
-        standings = self.standings
-        if not standings.costs:
+        ranking = self.ranking
+        if not ranking.costs:
             return
-        leader = standings.leader(self.runs)
+        leader = ranking.leader(self.runs)
         for index, runner in enumerate(self.runners[1:], start=1):
             if index == leader or runner.fault or not runner.points or runner.reached:
                 continue
-            if runner.name not in self._busy and standings.behind(index, leader) > HOPELESS:
+            if runner.name not in self._busy and ranking.behind(index, leader) > HOPELESS:
                 runner.fault, runner.slow = "costs more", True
 
     def _next(self) -> Asked:
-        if self._again and self.standings.costs:
+        if self._again and self.ranking.costs:
             return self._train_again()
         default = self.runners[0]
         if not default.fault and (not default.points or self._start_unknown()):
             if self._busy:
                 return WAIT
             return self._segments.next(default, math.floor(default.epochs) + 1.0)
-        if not self.standings.costs:
+        if not self.ranking.costs:
             waiting = [r for r in self.runners if not r.fault and r.name not in self._busy]
             if waiting and not self._busy:
                 return self._segments.next(waiting[0], 1.0)
             return WAIT if self._busy else None
-        leader = self.standings.leader(self.runs)
+        leader = self.ranking.leader(self.runs)
         runner = self.runners[leader]
         if runner.reached is not None:
             return WAIT if self._busy else None
@@ -251,30 +251,30 @@ class Race(Strategy):
 
     def _challenger(self, leader: int) -> int | None:
         """Return the candidate whose next rung is most worth its cost; None when none is."""
-        standings = self.standings
+        ranking = self.ranking
         room_j = self._room_j(leader)
         best: tuple[float, int] | None = None
         for index, runner in enumerate(self.runners):
             if index == leader or runner.fault or runner.name in self._busy:
                 continue
-            if standings.tells_nothing_yet(index, leader) or self._too_short_for(index, leader):
+            if ranking.tells_nothing_yet(index, leader) or self._too_short_for(index, leader):
                 continue
             epochs = self._rung_epochs(index)
-            if standings.energy_j(index, epochs - runner.epochs) > room_j:
+            if ranking.energy_j(index, epochs - runner.epochs) > room_j:
                 continue
-            saving, cost = standings.worth(index, leader, epochs)
-            ratio = self.runs * standings.costs[leader] * saving / cost
+            saving, cost = ranking.worth(index, leader, epochs)
+            ratio = self.runs * ranking.costs[leader] * saving / cost
             if ratio > WORTH and (best is None or ratio > best[0]):
                 best = (ratio, index)
         return None if best is None else best[1]
 
     def _too_short_for(self, index: int, leader: int) -> bool:
         """Return whether the job is so short that only a cheaper one can win by much."""
-        epochs = math.exp(self.standings.need.value(leader))
-        return epochs <= SHORT and self.standings.dearer(index, leader)
+        epochs = math.exp(self.ranking.need.value(leader))
+        return epochs <= SHORT and self.ranking.dearer(index, leader)
 
     def _room_j(self, leader: int) -> float:
-        whole_j = self.standings.whole_j(leader if self.runners[0].fault else 0)
+        whole_j = self.ranking.whole_j(leader if self.runners[0].fault else 0)
         spent_j = sum(r.spent_j for i, r in enumerate(self.runners) if i != leader)
         return self.budget * whole_j - spent_j
 
@@ -286,16 +286,16 @@ class Race(Strategy):
         """Train the most promising candidate of a known job, as long as it stays so."""
         if self._busy:
             return WAIT
-        known = self._picked is not None and self.standings.knows_rate(self._picked)
+        known = self._picked is not None and self.ranking.knows_rate(self._picked)
         if self._picked is None or not known:
-            self._picked = self._promising(self.standings.leader(self.runs))
+            self._picked = self._promising(self.ranking.leader(self.runs))
         elif self.runners[self._picked].points:
             # The next run may choose any; now only the first to reach the target matters.
-            self._picked = self.standings.leader(0.0)
+            self._picked = self.ranking.leader(0.0)
         runner = self.runners[self._picked]
         if runner.reached is not None:
             return None
-        expected = math.exp(self.standings.need.value(self._picked))
+        expected = math.exp(self.ranking.need.value(self._picked))
         return self._segments.next(
             runner, math.ceil(max(CHUNK * runner.epochs, LONGER * expected, 1.0))
         )
@@ -305,7 +305,7 @@ class Race(Strategy):
         best = (0.0, leader)
         for index, runner in enumerate(self.runners):
             if index != leader and not runner.fault:
-                saving, loss = self.standings.full_run(index, leader)
+                saving, loss = self.ranking.full_run(index, leader)
                 best = max(best, (self.runs * saving / WORTH - loss, index))
         return best[1]
 

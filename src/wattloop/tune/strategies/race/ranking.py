@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from wattloop.accounting.metrics import Point
-from wattloop.tune.objective import Trained
+from wattloop.tune.objective import TrainingCost
 from wattloop.tune.problem import Problem
 from wattloop.tune.segment import Value
 from wattloop.tune.strategies.race.epochs_to_target import EpochsToTarget
-from wattloop.tune.strategies.race.runner import Epoch, Runner, Start
+from wattloop.tune.strategies.race.runner import EpochCost, Runner, StartCost
 from wattloop.tune.strategies.race.segments import wants_cap
 from wattloop.tune.strategies.race.surrogate import (
     Observation,
@@ -52,7 +52,7 @@ class Ranking:
         self._course = self._needs.course
         space = problem.space
         self._near_rates = covariance(space, space.varied, configurations, SPREAD_RATE)
-        one = Epoch(1.0, 1.0, 0.0)
+        one = EpochCost(1.0, 1.0, 0.0)
         self.degree = math.log2(self._score(one, 2.0) / self._score(one, 1.0))
         """The score grows with this power of the epochs: 2 for EDP."""
         self.refresh()
@@ -62,12 +62,12 @@ class Ranking:
         seen = self._usual_start([runner for _, runner in every])
         for runner in self.runners:
             runner.start = seen
-        self.start = seen or Start()
+        self.start = seen or StartCost()
         """Cost to start a training, whatever its configuration."""
         self._needs.take([(index, runner) for index, runner in every if runner.points])
-        self.need = self._needs.belief()
+        self.need = self._needs.estimate()
         """Estimate of the logarithm of epochs to the target."""
-        self.rates, self._known = self._rates_belief()
+        self.rates, self._known = self._estimate_rates()
         self.costs = {
             index: math.exp(self.rates.value(index) + self.degree * self.need.value(index))
             for index, runner in enumerate(self.runners)
@@ -107,7 +107,7 @@ class Ranking:
         else:
             later = epochs / (max(ahead.epochs, 1e-3) * math.exp(mean))
             share = self._course.share_after(limit, later)
-        after = self._needs.belief((index, runner, epochs, min(share, limit)))
+        after = self._needs.estimate((index, runner, epochs, min(share, limit)))
         _, left = after.against(index, leader)
         learned = max(variance - left, 0.0) * self.degree**2 + spread
         saving = expected_saving(self.degree * mean + more, math.sqrt(learned))
@@ -116,7 +116,7 @@ class Ranking:
             rate -= self.rates.deviation(index)
         cost = (epochs - runner.epochs) * math.exp(rate)
         if self.start.energy_j > 0 and not runner.segments:
-            cost += self._score(Epoch(self.start.energy_j, self.start.time_s, 0.0))
+            cost += self._score(EpochCost(self.start.energy_j, self.start.time_s, 0.0))
         return saving, cost
 
     def energy_j(self, index: int, epochs: float) -> float:
@@ -153,7 +153,7 @@ class Ranking:
         mean, variance = self.need.against(index, leader)
         more, spread = self.rates.against(index, leader)
         epochs = math.exp(self.need.value(index))
-        after = self._needs.belief((index, self.runners[index], epochs, 1.0))
+        after = self._needs.estimate((index, self.runners[index], epochs, 1.0))
         _, left = after.against(index, leader)
         learned = max(variance - left, 0.0) * self.degree**2 + spread
         ahead = self.degree * mean + more
@@ -172,14 +172,14 @@ class Ranking:
             return epoch.energy_j * epochs * math.exp(self.rates.against(index, 0)[0])
         return epoch.energy_j * epochs
 
-    def _usual_start(self, runners: Sequence[Runner]) -> Start | None:
+    def _usual_start(self, runners: Sequence[Runner]) -> StartCost | None:
         seen = sorted(
             (start for runner in runners if (start := runner.started) is not None),
             key=lambda start: start.energy_j,
         )
         return seen[len(seen) // 2] if seen else None
 
-    def _rates_belief(self) -> tuple[Surrogate, list[bool]]:
+    def _estimate_rates(self) -> tuple[Surrogate, list[bool]]:
         """Return the estimate of the logarithm of an epoch's score, and the measured candidates."""
         latest: dict[int, Runner] = {}
         for index, runner in self.past:  # those that reached the target come first
@@ -200,16 +200,16 @@ class Ranking:
                 rate, error = rate * usual, CAP_ERROR
             seen.append(Observation(index, None, math.log(rate), error**2 + 1e-6))
         known = {one.one for one in seen}
-        belief = fit_surrogate(self._near_rates, seen, seen[0].value if seen else 0.0)
-        return belief, [index in known for index in range(len(self.runners))]
+        estimate = fit_surrogate(self._near_rates, seen, seen[0].value if seen else 0.0)
+        return estimate, [index in known for index in range(len(self.runners))]
 
-    def _score(self, epoch: Epoch, epochs: float = 1.0) -> float:
+    def _score(self, epoch: EpochCost, epochs: float = 1.0) -> float:
         objective = self.problem.objective
         if objective.names[0] not in SCORED:
             return epoch.energy_j * epochs
         default = self.runners[0].epoch
         reference = None if default is None else Point(default.time_s, default.energy_j)
-        trained = Trained(time_s=epoch.time_s * epochs, energy_j=epoch.energy_j * epochs)
+        trained = TrainingCost(time_s=epoch.time_s * epochs, energy_j=epoch.energy_j * epochs)
         return objective.score(trained, reference or Point(1.0, 1.0))
 
     def _learned(self, index: int) -> bool:

@@ -23,7 +23,7 @@ LEAST_LEFT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class EpochCost:
     """Cost of one epoch, and the relative standard error of the energy."""
 
     energy_j: float
@@ -32,7 +32,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartCost:
     """Cost to start a training."""
 
     energy_j: float = 0.0
@@ -55,15 +55,15 @@ class TrainedSpan:
         self.error_j = math.hypot(self.error_j, other.error_j)
 
     @property
-    def epoch(self) -> Epoch | None:
+    def epoch(self) -> EpochCost | None:
         """Return the average epoch; None when it was too short."""
         if self.epochs < LEAST_SHARE or self.energy_j <= 0:
             return None
-        return Epoch(
+        return EpochCost(
             self.energy_j / self.epochs, self.time_s / self.epochs, self.error_j / self.energy_j
         )
 
-    def after(self, start: Start) -> "TrainedSpan":
+    def after(self, start: StartCost) -> "TrainedSpan":
         """Return the training alone, if it included this start."""
         return TrainedSpan(
             self.epochs,
@@ -73,7 +73,7 @@ class TrainedSpan:
         )
 
 
-def trained(progress: Progress, epochs: float) -> TrainedSpan:
+def trained_span(progress: Progress, epochs: float) -> TrainedSpan:
     return TrainedSpan(epochs, spent_j(progress), progress.time_s, progress.uncertainty_j)
 
 
@@ -82,13 +82,13 @@ def spent_j(progress: Progress) -> float:
     return progress.time_s if progress.energy_j is None else progress.energy_j
 
 
-def opened(
+def split_opening(
     progress: Progress, epochs: float, before: TrainedSpan
 ) -> tuple[TrainedSpan, TrainedSpan]:
     """Split the first segment of a training: to the end of the first epoch, and the rest; all is in
     the former where the curve does not tell.
     """
-    whole = trained(progress, epochs)
+    whole = trained_span(progress, epochs)
     if not progress.curve or progress.curve[0].epoch >= epochs:
         return whole, TrainedSpan()
     first = progress.curve[0]
@@ -108,13 +108,13 @@ def opened(
     return one, rest
 
 
-def started(opening: TrainedSpan, usual: Epoch) -> Start:
+def start_cost(opening: TrainedSpan, usual: EpochCost) -> StartCost:
     """Return the start that a first segment includes, given the usual cost of an epoch."""
     more_j = opening.energy_j - opening.epochs * usual.energy_j
     noise = DEARER + 3 * math.hypot(usual.error, opening.error_j / max(opening.energy_j, 1e-12))
     if more_j <= noise * opening.epochs * usual.energy_j:
-        return Start()
-    return Start(more_j, max(opening.time_s - opening.epochs * usual.time_s, 0.0))
+        return StartCost()
+    return StartCost(more_j, max(opening.time_s - opening.epochs * usual.time_s, 0.0))
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class Runner:
     searching: TrainedSpan = field(default_factory=TrainedSpan)
     opening: TrainedSpan = field(default_factory=TrainedSpan)
     opening_in: str = ""
-    start: Start | None = None
+    start: StartCost | None = None
     cap: CapFound | None = None
     cap_tries: int = 0
     cap_short_s: float = 0.0
@@ -175,14 +175,14 @@ class Runner:
         return next((epochs, best) for epochs, best in self.points if best is not None)
 
     @property
-    def epoch(self) -> Epoch | None:
+    def epoch(self) -> EpochCost | None:
         """Return the cost of an epoch from now on; None before anything was measured."""
         if self.cap is None:
             return self._trained("uncapped")
         if (known := self._trained("capped")) is not None:
             return known
         if (before := self._trained("uncapped")) is not None:
-            return Epoch(
+            return EpochCost(
                 before.energy_j * self.cap.energy_ratio,
                 before.time_s * self.cap.time_ratio,
                 math.hypot(before.error, self.cap.uncertainty),
@@ -190,28 +190,28 @@ class Runner:
         return self._trained("searching")
 
     @property
-    def started(self) -> Start | None:
+    def started(self) -> StartCost | None:
         if not self.opening_in:
             return None
-        usual: Epoch | None = getattr(self, self.opening_in).epoch
+        usual: EpochCost | None = getattr(self, self.opening_in).epoch
         if usual is None and self.cap is not None and (capped := self.capped.epoch) is not None:
             usual = capped
             if self.opening_in == "uncapped":
-                usual = Epoch(
+                usual = EpochCost(
                     capped.energy_j / self.cap.energy_ratio,
                     capped.time_s / self.cap.time_ratio,
                     math.hypot(capped.error, self.cap.uncertainty),
                 )
-        return None if usual is None else started(self.opening, usual)
+        return None if usual is None else start_cost(self.opening, usual)
 
-    def _trained(self, name: str) -> Epoch | None:
+    def _trained(self, name: str) -> EpochCost | None:
         """Return an epoch under one cap, without the start of the training."""
         rest: TrainedSpan = getattr(self, name)
         if self.opening_in != name:
             return rest.epoch
         if rest.epoch is None:
-            return self.opening.after(self.start or Start()).epoch
-        if started(self.opening, rest.epoch).energy_j > 0:
+            return self.opening.after(self.start or StartCost()).epoch
+        if start_cost(self.opening, rest.epoch).energy_j > 0:
             return rest.epoch
         whole = TrainedSpan()
         whole.add(self.opening)
@@ -239,11 +239,11 @@ class Runner:
             if self.cap is not None and self.cap.cap_w is not None:
                 self.levers[CAP_LEVER] = self.cap.cap_w
         if self.opening.epoch is None:
-            first, rest = opened(progress, self.epochs - before, self.opening)
+            first, rest = split_opening(progress, self.epochs - before, self.opening)
             self.opening.add(first)
             self.opening_in = under
         else:
-            rest = trained(progress, self.epochs - before)
+            rest = trained_span(progress, self.epochs - before)
         getattr(self, under).add(rest)
 
     def epochs_to(self, level: float, quality: Quality) -> float | None:

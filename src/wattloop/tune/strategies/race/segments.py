@@ -10,9 +10,9 @@ from wattloop.tune.strategies.race.learning_rates import (
     MOST_SWEEPS,
     RateAnchor,
     first_sweep,
-    picked,
-    usable,
-    widened,
+    nearest_rate,
+    pick_rate,
+    widen_sweep,
 )
 from wattloop.tune.strategies.race.runner import Runner, spent_j
 
@@ -90,15 +90,15 @@ class Segments:
             return
         assert self.problem.rate is not None
         parameter = self.problem.space.parameters[self.problem.rate]
-        found = picked(progress.rates)
+        found = pick_rate(progress.rates)
         anchor = self._anchor
         if anchor is not None and anchor.compares(runner):
             rate = anchor.compared(runner, progress.rates, found)
-            runner.learning_rate = None if rate is None else usable(rate, parameter)
+            runner.learning_rate = None if rate is None else nearest_rate(rate, parameter)
         elif found is not None:
-            runner.learning_rate = usable(found.rate, parameter)
+            runner.learning_rate = nearest_rate(found.rate, parameter)
             if found.edge and runner.sweeps < MOST_SWEEPS:
-                runner.sweep = widened(sweep, found.edge, parameter)
+                runner.sweep = widen_sweep(sweep, found.edge, parameter)
 
     def _sweep(self, runner: Runner) -> RateSweep | None:
         rate = self.problem.rate

@@ -8,7 +8,7 @@ from typing import Any
 from wattloop.tune.progress import CapFound
 from wattloop.tune.segment import Value
 from wattloop.tune.space import configuration_key
-from wattloop.tune.strategies.race.runner import Runner, Start, TrainedSpan
+from wattloop.tune.strategies.race.runner import Runner, StartCost, TrainedSpan
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ def _runner(data: Mapping[str, Any]) -> Runner:
     known = {name: data[name] for name in Runner.__slots__ if name in data}
     for name in ("uncapped", "capped", "searching", "opening"):
         known[name] = TrainedSpan(**known.get(name, {}))
-    known["start"] = Start(**known["start"]) if known.get("start") else None
+    known["start"] = StartCost(**known["start"]) if known.get("start") else None
     known["points"] = [(epochs, best) for epochs, best in known["points"]]
     if known.get("cap"):
         probes = tuple(tuple(probe) for probe in known["cap"]["probes"])

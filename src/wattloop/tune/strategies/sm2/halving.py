@@ -12,7 +12,7 @@ from wattloop.tune.strategies.sm2.learning_rates import RatePick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class EpochRecord:
     """One epoch of one configuration, as figure 2 shows it.
 
     Attributes:
@@ -64,7 +64,7 @@ class CandidateHistory:
     retries: int = 0
     swept: tuple[RateLoss, ...] = ()
     pick: RatePick | None = None
-    moments: list[Moment] = field(default_factory=list)
+    moments: list[EpochRecord] = field(default_factory=list)
 
     def spend(self, progress: Progress) -> None:
         known = self.spent_j is not None and progress.energy_j is not None
@@ -97,7 +97,7 @@ class CandidateHistory:
 
     def _add(self, *, exploring: bool, quality: float | None, energy_j: float | None) -> None:
         self.moments.append(
-            Moment(
+            EpochRecord(
                 candidate=self.name,
                 place=self.place,
                 exploring=exploring,
@@ -125,12 +125,12 @@ def halving_scores(
     return {course.name: score for course, score in zip(courses, scores, strict=True)}
 
 
-def cost(course: CandidateHistory) -> float:
+def epoch_cost(course: CandidateHistory) -> float:
     known = course.explored_energy_j
     return course.explored_time_s if known is None else known
 
 
-def kept_half(scores: Mapping[str, float], costs: Mapping[str, float]) -> list[str]:
+def better_half(scores: Mapping[str, float], costs: Mapping[str, float]) -> list[str]:
     """Return the better half, rounded up; ties to the cheaper, then to the earlier."""
     order = {name: number for number, name in enumerate(scores)}
     ranked = sorted(scores, key=lambda n: (-scores[n], costs[n], order[n]))

@@ -1,33 +1,213 @@
 """`sm2`: Spend More to Save More (document 003), as reconstructed in ADR 0024.
-
-Rounds of exploratory and of thorough training alternate. An exploratory epoch sweeps learning rates
-on a part of the data, in a model that is restored afterwards. It gives the cost of an epoch, the
-quality, and the largest stable rate. These three make the objective (`tune.objective.sm2_scores`),
-by which the worse half is dropped. The others are trained for five epochs at their rates. The last
+Rounds of exploratory and of thorough training alternate. An exploratory epoch sweeps learning
+rates
+on a part of the data, in a model that is restored afterwards. It gives the cost of an epoch,
+the
+quality, and the largest stable rate. These three make the objective
+(`tune.objective.sm2_scores`),
+by which the worse half is dropped. The others are trained for five epochs at their rates. The
+last
 one is trained ten epochs at a time, with explorations in between, until it stops improving.
 """
 
 import math
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from wattloop.core.errors import StrategyError
-from wattloop.tune.problem import Problem
+import numpy as np
+
+from wattloop.core.errors import ConfigError, StrategyError
+from wattloop.tune.objective import ALPHA, BETA
+from wattloop.tune.problem import EarlyStopping, Problem
 from wattloop.tune.progress import Progress, Status
-from wattloop.tune.segment import RateSweep, Segment, Until
+from wattloop.tune.segment import RateSweep, Segment, Until, Value
+from wattloop.tune.space import Configuration, Real, Space, configuration_key
 from wattloop.tune.strategies.base import WAIT, Asked, Chosen, Strategy
-from wattloop.tune.strategies.sm2.configurations import first_configurations
-from wattloop.tune.strategies.sm2.constants import Sm2Constants
 from wattloop.tune.strategies.sm2.halving import (
     CandidateHistory,
-    Moment,
-    cost,
+    EpochRecord,
+    better_half,
+    epoch_cost,
     halving_scores,
-    kept_half,
 )
 from wattloop.tune.strategies.sm2.learning_rates import WIDTH, stable_rate
 
+LOW, HIGH = 1e-3, 1.0
+
+
+"""Rates of document 003."""
+
+
+DRAWS = 50
+
+
+def first_configurations(problem: Problem, most: int) -> list[Configuration]:
+    """Return at most so many configurations, spread evenly over the grid, with the default.
+
+    The learning rate is not varied here: sweeps decide it.
+    """
+    if most < 1:
+        raise ConfigError(f"sm2: {most} configurations; give at least 1")
+    space = problem.space
+    rate = _first_rate(problem)
+    others = {name: p for name, p in space.parameters.items() if name != problem.rate}
+    if not others:
+        return [{} if rate is None else {str(problem.rate): rate}]
+    inner = Space(others)
+    found = {configuration_key(c): c for c in _spread(inner, most, problem.seed)}
+    if problem.default:
+        default = {n: v for n, v in space.complete(problem.default).items() if n != problem.rate}
+        key = configuration_key(default)
+        if key not in found:
+            while len(found) >= most:  # it replaces its neighbour, the last one
+                found.popitem()
+            found[key] = default
+    configurations = list(found.values())
+    if rate is not None:
+        configurations = [{**c, str(problem.rate): rate} for c in configurations]
+    return configurations
+
+
+def rate_range(problem: Problem) -> tuple[float, float]:
+    """Return the space's own range of the rate, else that of the document."""
+    parameter = problem.space.parameters.get(problem.rate or "")
+    if isinstance(parameter, Real):
+        return parameter.low, parameter.high
+    listed = parameter.listed() if parameter is not None else None
+    numbers = [float(v) for v in listed or () if isinstance(v, int | float) and v > 0]
+    if len(numbers) > 1:
+        return min(numbers), max(numbers)
+    return LOW, HIGH
+
+
+def _spread(space: Space, most: int, seed: int) -> list[Configuration]:
+    size = space.size
+    if size is None:
+        draw = np.random.default_rng([seed, 0x532])
+        found: dict[str, Configuration] = {}
+        for _ in range(DRAWS * most):
+            if len(found) >= most:
+                break
+            drawn = space.sample(draw)
+            found.setdefault(configuration_key(drawn), drawn)
+        return list(found.values())
+    if size <= most:
+        return list(space.grid())
+    places = {round(i * (size - 1) / max(most - 1, 1)) for i in range(most)}
+    return [c for i, c in enumerate(space.grid()) if i in places]
+
+
+def _first_rate(problem: Problem) -> Value:
+    """Return the rate in the configuration until a sweep has decided."""
+    if problem.rate is None:
+        return None
+    given = problem.default.get(problem.rate) if problem.default else None
+    if given is not None:
+        return given
+    low, high = rate_range(problem)
+    return math.sqrt(low * high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sm2Constants:
+    """Constants of a search; `Sm2` describes each field."""
+
+    configurations: int
+    rates: int
+    low: float
+    high: float
+    data_share: float
+    epochs: int
+    last_epochs: int
+    alpha: float
+    beta: float
+    window: int
+    stopping: EarlyStopping
+    most_epochs: float
+
+    @classmethod
+    def of(  # noqa: PLR0913 - the document's constants, each of which may be changed
+        cls,
+        problem: Problem,
+        *,
+        configurations: int,
+        rates: int,
+        low: float | None,
+        high: float | None,
+        data_share: float,
+        epochs: int,
+        last_epochs: int,
+        alpha: float | None,
+        beta: float | None,
+        window: int,
+        patience: int,
+        least_gain: float,
+        most_epochs: int | None,
+    ) -> "Sm2Constants":
+        """Build the constants; missing ones come from the problem."""
+        options, limits = problem.objective.options, problem.limits
+        range_low, range_high = rate_range(problem)
+        most = limits.epochs if most_epochs is None else most_epochs
+        return cls(
+            configurations=min(configurations, limits.candidates or configurations),
+            rates=rates if problem.rate is not None else 0,
+            low=range_low if low is None else low,
+            high=range_high if high is None else high,
+            data_share=data_share,
+            epochs=epochs,
+            last_epochs=last_epochs,
+            alpha=float(options.get("alpha", ALPHA)) if alpha is None else alpha,
+            beta=float(options.get("beta", BETA)) if beta is None else beta,
+            window=window,
+            stopping=EarlyStopping(
+                patience=patience, least_gain=least_gain, maximize=problem.quality.maximize
+            ),
+            most_epochs=math.inf if most is None else most,
+        )
+
+    def __post_init__(self) -> None:
+        for name, weight in (("alpha", self.alpha), ("beta", self.beta)):
+            if not 0 <= weight <= 1:
+                raise ConfigError(f"sm2: {name} is {weight:g}; use 0 to 1")
+        if not 0 < self.data_share <= 1:
+            raise ConfigError(
+                f"sm2: data_share is {self.data_share:g}; use some of the data, at most all (1)"
+            )
+        if min(self.epochs, self.last_epochs) < 1:
+            raise ConfigError("sm2: epochs and last_epochs must be at least one")
+        if not 0 < self.low < self.high:
+            raise ConfigError(f"sm2: rates from {self.low:g} to {self.high:g} are no range")
+        if self.rates and self.rates < 3:
+            raise ConfigError(
+                f"sm2: {self.rates} rates have no curvature; use 3 or more, or 0 for none"
+            )
+
+    @property
+    def sweep(self) -> RateSweep:
+        """Return the sweep of an exploratory epoch: one batch per rate, round and round."""
+        return RateSweep(
+            low=self.low,
+            high=self.high,
+            count=self.rates,
+            data_share=self.data_share,
+            cyclic=True,
+        )
+
+
+# `sm2`: Spend More to Save More (document 003), as reconstructed in ADR 0024.
+#
+# Rounds of exploratory and of thorough training alternate. An exploratory epoch sweeps learning
+# rates
+# on a part of the data, in a model that is restored afterwards. It gives the cost of an epoch, the
+# quality, and the largest stable rate. These three make the objective
+# (`tune.objective.sm2_scores`),
+# by which the worse half is dropped. The others are trained for five epochs at their rates. The
+# last
+# one is trained ten epochs at a time, with explorations in between, until it stops improving.
+
 RETRIES = 3
+
+
 """Times that the last configuration may diverge and restart at half the rate."""
 
 
@@ -38,7 +218,7 @@ class Sm2(Strategy):
 
     Args:
         problem: the space without its learning rate is what is halved; `rate` is swept. Without
-            one, or on a bench that cannot sweep, only the configurations are compared.
+            one, or on an executor that cannot sweep, only the configurations are compared.
         configurations: to begin with.
         rates: tried in an exploratory epoch; 0 for none.
         low: the smallest rate; that of the space, else of the document, unless given.
@@ -150,7 +330,7 @@ class Sm2(Strategy):
         return frozenset(course.name for course in self._alive())
 
     @property
-    def moments(self) -> list[Moment]:
+    def moments(self) -> list[EpochRecord]:
         """Return every epoch of every configuration, for figure 2."""
         return [moment for course in self.courses.values() for moment in course.moments]
 
@@ -268,7 +448,7 @@ class Sm2(Strategy):
             beta=self.plan.beta,
             maximize=self.problem.quality.maximize,
         )
-        kept = kept_half(scores, {course.name: cost(course) for course in alive})
+        kept = better_half(scores, {course.name: epoch_cost(course) for course in alive})
         self.halvings += 1
         for course in alive:
             score = scores[course.name]

@@ -1,7 +1,9 @@
 """Pause protocol between a search and a program that uses `current_trial()`.
 
-The program writes its reports to a file and signals on a pipe. At the end of an epoch it waits for
-a reply, so it pauses where that is safe: a program stopped at any line may hold a lock that others
+The program writes its reports to a file and signals on a pipe. At the end of an epoch it waits
+for
+a reply, so it pauses where that is safe: a program stopped at any line may hold a lock that
+others
 need. When the search dies the pipe closes, and the program ends.
 """
 
@@ -33,7 +35,7 @@ class PauseChannel:
             with suppress(BlockingIOError):
                 os.read(self._bell, 4_096)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.withdraw()
         self._say(GO)
 
@@ -69,15 +71,15 @@ class TrialChannel:
         self._bell = os.open(bell, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._word = os.open(word, os.O_RDONLY | os.O_CLOEXEC)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         with suppress(OSError):
             os.write(self._bell, b"!")
 
-    def may_go_on(self) -> bool:
+    def may_continue(self) -> bool:
         """Wait for the reply; False when the program must end, or the search has ended."""
         return os.read(self._word, 1) == GO
 
-    def is_to_pause(self) -> bool:
+    def pause_requested(self) -> bool:
         return self._pause.exists()
 
 
