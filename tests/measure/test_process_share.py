@@ -26,7 +26,8 @@ from wattloop.store.job_queries import job_totals
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import list_runs
 
-BURN = "import time\nwhile time.process_time() < 2.0: pass\n"
+WAIT = "open('busy.go').read()\n"
+BURN = "import time\nend_s = time.process_time() + 2.0\nwhile time.process_time() < end_s: pass\n"
 
 
 def test_the_part_follows_the_work_of_each_interval() -> None:
@@ -91,10 +92,14 @@ def test_two_runs_state_their_parts(machine: Machine, monkeypatch: pytest.Monkey
     """
     monkeypatch.delenv("WATTLOOP_PROCFS_ROOT")
     words = [sys.executable, "-m", "wattloop", "run", "-q", "--share", "process", "--json"]
+    for name in ("busy", "idle"):
+        os.mkfifo(f"{name}.go")  # neither may be over before the other has begun
     both = [
-        subprocess.Popen([*words, "busy.json", "--", sys.executable, "-c", BURN]),
-        subprocess.Popen([*words, "idle.json", "--", "sleep", "3"]),
+        subprocess.Popen([*words, "busy.json", "--", sys.executable, "-c", WAIT + BURN]),
+        subprocess.Popen([*words, "idle.json", "--", "sh", "-c", "read line < idle.go; sleep 3"]),
     ]
+    for name in ("busy", "idle"):
+        Path(f"{name}.go").write_text("\n")
     assert [process.wait(timeout=120) for process in both] == [0, 0]
     busy, idle = (json.loads(Path(f"{name}.json").read_text()) for name in ("busy", "idle"))
     for found in (busy, idle):

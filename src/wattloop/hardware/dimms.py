@@ -2,7 +2,6 @@
 
 import re
 import struct
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -214,6 +213,8 @@ def run_dmidecode(program: str = "dmidecode", timeout_s: float = 10.0) -> tuple[
     Raises:
         CommandError: it is not there, fails, or lists none.
     """
+    import subprocess  # rarely needed, and slow to load
+
     try:
         done = subprocess.run(
             [program, "--type", "17"],

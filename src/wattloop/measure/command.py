@@ -5,9 +5,8 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.process import find_program, launch
@@ -174,8 +173,7 @@ ENDING_S = 1.0
 LOOK_AGAIN_S = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class ProgramResult(NamedTuple):
     """Result of a program's execution.
 
     Attributes:
@@ -217,7 +215,7 @@ class Supervisor:
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, self._old_mask)
 
-    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> Outcome:
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> ProgramResult:
         """Start `command` and return after it has ended.
 
         Raises:
@@ -225,7 +223,7 @@ class Supervisor:
         """
         early = self._stopped_before_start()
         if early is not None:
-            return Outcome(128 + early, early, started=False)
+            return ProgramResult(128 + early, early, started=False)
         become_subreaper()
         orphans = Orphans()
         self._pid = launch(command, environment, self._old_mask)
@@ -235,7 +233,7 @@ class Supervisor:
         while self._follow and orphans.living() and not self._stop_requested:
             self._next_signal(orphans)
         self._orphans = orphans
-        return Outcome(*ended)
+        return ProgramResult(*ended)
 
     def left_running(self) -> int:
         """Return processes that outlived the program, after a grace period for those that are
@@ -318,14 +316,13 @@ def is_ignored(number: int) -> bool:
     return signal.getsignal(number) is signal.SIG_IGN
 
 
-@dataclass(frozen=True, slots=True)
-class CommandRun:
+class CommandRun(NamedTuple):
     """Exit status of a program and its measurement; `run` is None when nothing could be measured.
 
     `journaled` is True if a journal waits to be imported into the store.
     """
 
-    outcome: Outcome
+    outcome: ProgramResult
     run: "RunResult | None"
     warnings: tuple[str, ...] = ()
     journaled: bool = False
@@ -352,17 +349,17 @@ def run_command(
         try:
             outcome = supervisor.run(command, child_environment(session))
         except BaseException:
-            _closed(session, Outcome(126, started=False), warnings)
+            _closed(session, ProgramResult(126, started=False), warnings)
             raise
         run = _closed(session, outcome, warnings)
-        outcome = replace(outcome, left_running=supervisor.left_running())
+        outcome = outcome._replace(left_running=supervisor.left_running())
     if session is not None:
         warnings += [note for note in session.notes if note not in warnings]
     journaled = session is not None and session.journal_path is not None
     return CommandRun(outcome, run, tuple(warnings), journaled)
 
 
-def status_of(outcome: Outcome) -> RunStatus:
+def status_of(outcome: ProgramResult) -> RunStatus:
     """Return the status of the run."""
     if outcome.signal is not None:
         return RunStatus.KILLED
@@ -389,7 +386,9 @@ def _opened(
         return None
 
 
-def _closed(session: "Session | None", outcome: Outcome, warnings: list[str]) -> "RunResult | None":
+def _closed(
+    session: "Session | None", outcome: ProgramResult, warnings: list[str]
+) -> "RunResult | None":
     if session is None:
         return None
     try:

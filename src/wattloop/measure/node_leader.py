@@ -273,7 +273,7 @@ def _layout(feed: dict[str, Any]) -> _Layout:
 FOLLOWER_INTERVAL_S = 1.0
 
 
-LAST_MOMENTS = 0.05
+LAST_MOMENTS = 0.01
 """A rank that ends after the leader leaves this part of its time uncounted."""
 
 

@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from wattloop.core.errors import WattloopError
 from wattloop.core.results import Missing, RunStatus, WindowResult
@@ -12,8 +12,7 @@ from wattloop.measure.shared_node import SharedTime
 from wattloop.meters.visible_gpus import LeftOut
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
+class RunResult(NamedTuple):
     """Energy of a run, its accounting, and whether this run counts the devices.
 
     A process that shares its node with others of the same job does not count what another one
@@ -27,7 +26,7 @@ class RunResult:
     signal: int | None
     started_wall_s: float
     result: WindowResult
-    accounting: Mapping[str, Any] = field(default_factory=dict)
+    accounting: Mapping[str, Any] = MappingProxyType({})
     summary: str = ""
     counted: bool = True
     counted_by: str | None = None
@@ -60,7 +59,7 @@ class RunResult:
 
     def with_result(self, result: WindowResult) -> "RunResult":
         """Return a copy with another result; the accounting stays."""
-        return replace(self, result=result)
+        return self._replace(result=result)
 
     @property
     def energy_j(self) -> float | None:

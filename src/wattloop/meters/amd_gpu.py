@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
@@ -97,7 +96,7 @@ POWER_FILES = ("power1_average", "power1_input")
 """Microwatts. RDNA3 and integrated graphics have only the second."""
 
 
-class Gauge(NamedTuple):
+class CardGauge(NamedTuple):
     """A number in a file, and its unit after division by `per_unit`."""
 
     name: str
@@ -113,14 +112,14 @@ class Gauge(NamedTuple):
 
 def detect_hwmon(cards: Sequence[AmdCard]) -> tuple["AmdHwmon | None", tuple[Missing, ...]]:
     """Find the cards that have a power file, and the reasons why others have none."""
-    readable: list[tuple[AmdCard, Gauge]] = []
+    readable: list[tuple[AmdCard, CardGauge]] = []
     refused: list[Missing] = []
     for card in cards:
         paths = [p for n in POWER_FILES for p in sorted(card.device.glob(f"hwmon/hwmon*/{n}"))]
         if not paths:
             refused.append(Missing(card.name, f"no power file under {card.device}/hwmon"))
             continue
-        gauge = Gauge(card.name, "W", NumberFile(paths[0]), 1e6)
+        gauge = CardGauge(card.name, "W", NumberFile(paths[0]), 1e6)
         reason = gauge.file.refusal()
         if reason:
             refused.append(Missing(card.name, reason, f"run 'sudo chmod a+r {paths[0]}'"))
@@ -136,7 +135,7 @@ class AmdHwmon(Meter):
     shared: ClassVar[bool] = True
 
     def __init__(
-        self, cards: Sequence[tuple[AmdCard, Gauge]], refused: Sequence[Missing] = ()
+        self, cards: Sequence[tuple[AmdCard, CardGauge]], refused: Sequence[Missing] = ()
     ) -> None:
         self._gauges = [gauge for _, gauge in cards]
         self._domains = tuple(_domain(card, gauge) for card, gauge in cards)
@@ -175,19 +174,19 @@ class AmdHwmon(Meter):
         for gauge in (*self._gauges, *self._signal_gauges):
             gauge.file.close()
 
-    def _read_all(self, gauges: Sequence[Gauge]) -> Sequence[Reading]:
+    def _read_all(self, gauges: Sequence[CardGauge]) -> Sequence[Reading]:
         if self._closed:
             return [Gap(f"{gauge.name}: the meter is closed") for gauge in gauges]
         return [gauge.read() for gauge in gauges]
 
 
-def _signals(card: AmdCard, hwmon: Path) -> Sequence[Gauge]:
-    def in_card(name: str, unit: str, file: str, per_unit: float) -> Gauge:
-        return Gauge(f"{card.name}/{name}", unit, NumberFile(card.device / file), per_unit)
+def _signals(card: AmdCard, hwmon: Path) -> Sequence[CardGauge]:
+    def in_card(name: str, unit: str, file: str, per_unit: float) -> CardGauge:
+        return CardGauge(f"{card.name}/{name}", unit, NumberFile(card.device / file), per_unit)
 
-    def in_hwmon(name: str, unit: str, file: str, per_unit: float) -> Gauge:
+    def in_hwmon(name: str, unit: str, file: str, per_unit: float) -> CardGauge:
         file_read = NumberFile(hwmon / file, signed=name == "temperature")
-        return Gauge(f"{card.name}/{name}", unit, file_read, per_unit)
+        return CardGauge(f"{card.name}/{name}", unit, file_read, per_unit)
 
     return (
         in_card("utilisation", "fraction", "gpu_busy_percent", 100),
@@ -200,7 +199,7 @@ def _signals(card: AmdCard, hwmon: Path) -> Sequence[Gauge]:
     )
 
 
-def _domain(card: AmdCard, gauge: Gauge) -> Domain:
+def _domain(card: AmdCard, gauge: CardGauge) -> Domain:
     path = gauge.file.path
     limit_w = _watts(path.with_name("power1_cap"))
     default_w = _watts(path.with_name("power1_cap_default"))
@@ -243,8 +242,7 @@ NO_PERMISSION = 10
 NOT_FOUND = 31
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class AmdGpu(NamedTuple):
     """A card and its amdsmi handle."""
 
     card: AmdCard
@@ -255,7 +253,7 @@ class Gpu:
     limit_note: str
 
 
-Call = Callable[[Any, Gpu, Any], float]
+Call = Callable[[Any, AmdGpu, Any], float]
 """`call(amdsmi, gpu, handle)`"""
 
 
@@ -264,7 +262,7 @@ def handles_by_address(smi: Any) -> dict[str, Any]:
     return {smi.amdsmi_get_gpu_device_bdf(h).lower(): h for h in smi.amdsmi_get_processor_handles()}
 
 
-def inspect(smi: Any, card: AmdCard, handle: Any) -> Gpu:
+def inspect(smi: Any, card: AmdCard, handle: Any) -> AmdGpu:
     """Read the constant facts of a card."""
     try:
         model = str(smi.amdsmi_get_gpu_asic_info(handle)["market_name"])
@@ -280,14 +278,14 @@ def inspect(smi: Any, card: AmdCard, handle: Any) -> Gpu:
     except (smi.AmdSmiException, KeyError, TypeError, ValueError):
         limit_w = default_w = 0.0
     note = limit_note(limit_w or None, default_w or None)
-    return Gpu(card, handle, model, resolution_j, limit_w or None, note)
+    return AmdGpu(card, handle, model, resolution_j, limit_w or None, note)
 
 
 def _cap_w(cap: float) -> float:
     return float(cap) / 1e6 if float(cap) > MICROWATTS_ABOVE else float(cap)
 
 
-def attempt(smi: Any, call: Call, gpu: Gpu, handle: Any = None) -> Reading:
+def attempt(smi: Any, call: Call, gpu: AmdGpu, handle: Any = None) -> Reading:
     """Return the call's value, or a gap with the reason."""
     name = gpu.card.name
     try:
@@ -304,14 +302,14 @@ def reason(error: Exception) -> str:
     return " ".join(str(getattr(error, "err_info", error)).split())
 
 
-def energy_j(smi: Any, gpu: Gpu, handle: Any) -> float:
+def energy_j(smi: Any, gpu: AmdGpu, handle: Any) -> float:
     # E = accumulator x resolution, the resolution in microjoules (15.3 uJ on MI200 and MI300).
     count = smi.amdsmi_get_energy_count(handle)
     accumulator = count.get("energy_accumulator", count.get("power"))  # `power` before ROCm 6.1
     return float(accumulator) * float(count["counter_resolution"]) * 1e-6
 
 
-def power_w(smi: Any, gpu: Gpu, handle: Any) -> float:
+def power_w(smi: Any, gpu: AmdGpu, handle: Any) -> float:
     """Return watts of the socket; ValueError where the card reports none."""
     info = smi.amdsmi_get_power_info(handle)
     for key in ("current_socket_power", "average_socket_power", "socket_power"):
@@ -322,7 +320,7 @@ def power_w(smi: Any, gpu: Gpu, handle: Any) -> float:
     raise ValueError("no power value")
 
 
-def _limit_w(smi: Any, gpu: Gpu, handle: Any) -> float:
+def _limit_w(smi: Any, gpu: AmdGpu, handle: Any) -> float:
     return _cap_w(smi.amdsmi_get_power_cap_info(handle)["power_cap"])
 
 
@@ -376,8 +374,8 @@ def detect_smi(cards: Sequence[AmdCard]) -> Sequence[Meter]:
         handles = handles_by_address(smi)
     except smi.AmdSmiException as error:
         raise MeterUnavailable("amdsmi", reason(error), INSTALL_AMDSMI) from None
-    by_power: list[Gpu] = []
-    by_counter: list[Gpu] = []
+    by_power: list[AmdGpu] = []
+    by_counter: list[AmdGpu] = []
     refused: list[Missing] = []
     for card in cards:
         handle = handles.get(card.pci_address)
@@ -419,7 +417,11 @@ class _AmdSmiMeter(Meter):
     """Cards, signals and end of life; subclasses know what to read."""
 
     def __init__(
-        self, smi: Any, gpus: Sequence[Gpu], signal_gpus: Sequence[Gpu], refused: Sequence[Missing]
+        self,
+        smi: Any,
+        gpus: Sequence[AmdGpu],
+        signal_gpus: Sequence[AmdGpu],
+        refused: Sequence[Missing],
     ) -> None:
         self._smi = smi
         self._gpus = tuple(gpus)
@@ -470,14 +472,14 @@ class _AmdSmiMeter(Meter):
         self._handles.clear()
 
     @abstractmethod
-    def _domain(self, gpu: Gpu) -> Domain:
+    def _domain(self, gpu: AmdGpu) -> Domain:
         """Describe the sensor."""
 
     @abstractmethod
-    def _call(self, smi: Any, gpu: Gpu, handle: Any) -> float:
+    def _call(self, smi: Any, gpu: AmdGpu, handle: Any) -> float:
         """The value of one card."""
 
-    def _guarded(self, call: Call, gpu: Gpu) -> Reading:
+    def _guarded(self, call: Call, gpu: AmdGpu) -> Reading:
         if self._closed:
             return Gap(f"{gpu.card.name}: the meter is closed")
         if not self._handles:
@@ -495,10 +497,10 @@ class AmdSmiPower(_AmdSmiMeter):
     name: ClassVar[str] = "amdsmi-power"
     shared: ClassVar[bool] = True
 
-    def _call(self, smi: Any, gpu: Gpu, handle: Any) -> float:
+    def _call(self, smi: Any, gpu: AmdGpu, handle: Any) -> float:
         return power_w(smi, gpu, handle)
 
-    def _domain(self, gpu: Gpu) -> Domain:
+    def _domain(self, gpu: AmdGpu) -> Domain:
         return Domain(
             name=gpu.card.name,
             kind=DomainKind.GAUGE,
@@ -521,10 +523,10 @@ class AmdSmiEnergy(_AmdSmiMeter):
     name: ClassVar[str] = "amdsmi-energy"
     shared: ClassVar[bool] = True
 
-    def _call(self, smi: Any, gpu: Gpu, handle: Any) -> float:
+    def _call(self, smi: Any, gpu: AmdGpu, handle: Any) -> float:
         return energy_j(smi, gpu, handle)
 
-    def _domain(self, gpu: Gpu) -> Domain:
+    def _domain(self, gpu: AmdGpu) -> Domain:
         return Domain(
             name=gpu.card.name,
             kind=DomainKind.COUNTER,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
@@ -28,8 +27,7 @@ GA100 = (8, 0)
 AMPERE = 8
 
 
-@dataclass(frozen=True, slots=True)
-class CardSignal:
+class CardSignal(NamedTuple):
     """A signal and how it is read: `read(nvml, handle)`."""
 
     name: str
@@ -37,8 +35,7 @@ class CardSignal:
     read: Callable[[Any, Any], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class NvidiaCard(NamedTuple):
     """A card that can be measured.
 
     Attributes:
@@ -47,7 +44,7 @@ class Card:
         limit_w: power limit in force; `limit_note` says how it relates to the default.
     """
 
-    index: int
+    number: int
     handle: Any
     model: str
     has_power: bool
@@ -63,10 +60,10 @@ class Card:
 
     @property
     def name(self) -> str:
-        return f"gpu:{self.index}"
+        return f"gpu:{self.number}"
 
 
-def inspect(nvml: Any, index: int, counters: dict[str, bool]) -> Card | Missing:
+def inspect(nvml: Any, index: int, counters: dict[str, bool]) -> NvidiaCard | Missing:
     """Return the facts of card `index`, or the reason why it cannot be measured.
 
     `counters` remembers which models have the energy counter: asking takes 4 ms, and cards of one
@@ -107,15 +104,15 @@ def _card(
     has_power: bool,
     has_counter: bool,
     instant: bool,
-) -> Card:
+) -> NvidiaCard:
     capability = _optional(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle) or (0, 0)
     # NVML's manual: the plain reading is a mean of one second on Ampere and later, GA100 excepted.
     averages = not instant and capability >= (AMPERE, 0) and capability != GA100
     limit_mw = _optional(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
     default_mw = _optional(nvml, nvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)
     range_mw = _optional(nvml, nvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
-    return Card(
-        index=index,
+    return NvidiaCard(
+        number=index,
         handle=handle,
         model=model,
         has_power=has_power,
@@ -267,12 +264,12 @@ def detect(context: Context) -> Sequence[Meter]:
     """Find a meter for power and one for the counters, as far as the cards have them."""
     nvml = nvml_library.open_nvml(context.host)
 
-    cards: list[Card] = []
+    cards: list[NvidiaCard] = []
     refused: list[Missing] = []
     counters: dict[str, bool] = {}
     for index in range(nvml.nvmlDeviceGetCount()):
         found = inspect(nvml, index, counters)
-        if isinstance(found, Card):
+        if isinstance(found, NvidiaCard):
             cards.append(found)
         else:
             refused.append(found)
@@ -308,14 +305,14 @@ class _NvmlMeter(Meter):
     def __init__(
         self,
         nvml: Any,
-        cards: Sequence[Card],
-        signal_cards: Sequence[Card],
+        cards: Sequence[NvidiaCard],
+        signal_cards: Sequence[NvidiaCard],
         refused: Sequence[Missing],
     ) -> None:
         self._nvml = nvml
         self._cards = tuple(cards)
         self._signal_cards = tuple(signal_cards)
-        self._handles: dict[int, Any] = {c.index: c.handle for c in (*cards, *signal_cards)}
+        self._handles: dict[int, Any] = {c.number: c.handle for c in (*cards, *signal_cards)}
         self._refused = tuple(refused)
         self._open = True
         self._closed = False
@@ -360,18 +357,20 @@ class _NvmlMeter(Meter):
         self._handles.clear()
 
     @abstractmethod
-    def _domain(self, card: Card) -> Domain:
+    def _domain(self, card: NvidiaCard) -> Domain:
         """Describe the sensor."""
 
     @abstractmethod
-    def _read_card(self, card: Card, handle: Any) -> Reading:
+    def _read_card(self, card: NvidiaCard, handle: Any) -> Reading:
         """The value of one card."""
 
-    def _guarded(self, card: Card, read: Callable[[Any, Any], Reading], first: Any) -> Reading:
+    def _guarded(
+        self, card: NvidiaCard, read: Callable[[Any, Any], Reading], first: Any
+    ) -> Reading:
         if self._closed:
             return Gap(f"{card.name}: the meter is closed")
         try:
-            return read(first, self._handles.get(card.index) or self._reopened(card.index))
+            return read(first, self._handles.get(card.number) or self._reopened(card.number))
         except self._nvml.NVMLError as error:
             return nvml_library.gap(card.name, nvml_library.error_code(error))
 
@@ -389,7 +388,7 @@ class NvmlPower(_NvmlMeter):
     name: ClassVar[str] = "nvml-power"
     shared: ClassVar[bool] = True
 
-    def _read_card(self, card: Card, handle: Any) -> Reading:
+    def _read_card(self, card: NvidiaCard, handle: Any) -> Reading:
         if not card.instant:
             return int(self._nvml.nvmlDeviceGetPowerUsage(handle)) / 1_000
         field = self._nvml.nvmlDeviceGetFieldValues(handle, [nvml_library.POWER_INSTANT_FIELD])[0]
@@ -397,7 +396,7 @@ class NvmlPower(_NvmlMeter):
             return nvml_library.gap(card.name, field.nvmlReturn)
         return int(field.value.uiVal) / 1_000
 
-    def _domain(self, card: Card) -> Domain:
+    def _domain(self, card: NvidiaCard) -> Domain:
         return Domain(
             name=card.name,
             kind=DomainKind.GAUGE,
@@ -423,10 +422,10 @@ class NvmlEnergy(_NvmlMeter):
     name: ClassVar[str] = "nvml-energy"
     shared: ClassVar[bool] = True
 
-    def _read_card(self, card: Card, handle: Any) -> Reading:
+    def _read_card(self, card: NvidiaCard, handle: Any) -> Reading:
         return int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1_000
 
-    def _domain(self, card: Card) -> Domain:
+    def _domain(self, card: NvidiaCard) -> Domain:
         return Domain(
             name=card.name,
             kind=DomainKind.COUNTER,
@@ -444,7 +443,7 @@ class NvmlEnergy(_NvmlMeter):
         )
 
 
-def _implausible_w(card: Card) -> float | None:
+def _implausible_w(card: NvidiaCard) -> float | None:
     return None if card.max_limit_w is None else IMPLAUSIBLE * card.max_limit_w
 
 
