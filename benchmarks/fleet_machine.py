@@ -19,7 +19,7 @@ from support.free_ports import PortBlock
 from support.postgres_lab import PostgresLab
 from support.slurm_lab import SlurmLab
 from wattloop.core.clock import RealClock
-from wattloop.core.threads import BackgroundThread
+from wattloop.core.process import BackgroundThread
 from wattloop.fleet.agent.hooks import install_hooks
 from wattloop.fleet.tokens import Role, add_token
 from wattloop.virtual.gpu import VirtualGpu

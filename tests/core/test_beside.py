@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from wattloop.core.threads import BackgroundThread
+from wattloop.core.process import BackgroundThread
 
 
 class Counting(BackgroundThread):

@@ -99,7 +99,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
 def base(store: Filled) -> Iterator[str]:
     """A server on any free port."""
     app = create_app(ServeOptions(store=str(store.path)))
-    _hear_of_nodes(app.state.house.book)
+    _hear_of_nodes(app.state.wattloop.nodes)
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
         settings = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)

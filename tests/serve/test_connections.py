@@ -17,7 +17,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 import uvicorn
 from fastapi.testclient import TestClient
 
-from wattloop.serve import connections, request_body
+from wattloop.serve import connections, requests
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 
@@ -105,7 +105,7 @@ def test_a_body_that_does_not_come_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """408, and the connection ends."""
-    monkeypatch.setattr(request_body, "BODY_S", 0.3)
+    monkeypatch.setattr(requests, "BODY_S", 0.3)
     request = b"POST /api/v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n{"
     with listening(tmp_path) as port:
         connection = _connect(port, request)
@@ -116,7 +116,7 @@ def test_a_body_that_does_not_come_is_refused(
 def test_predictions_beyond_the_queue_are_refused_and_pages_go_on(tmp_path: Path) -> None:
     """Of 60 at once, 17 wait for the one process; the others are told when to try again."""
     app = create_app(ServeOptions(store=str(tmp_path / "runs.db")))
-    predictor, release = app.state.house.predictor, threading.Event()
+    predictor, release = app.state.wattloop.predictor, threading.Event()
 
     def held(task: str, **question: Any) -> Any:
         assert release.wait(PATIENCE_S)

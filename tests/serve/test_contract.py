@@ -25,7 +25,7 @@ from tests.serve.test_ingest import RUN as SENT
 from tests.serve.test_ingest import header, samples, the_end
 from wattloop.core.plausible import HIGHEST_NODE_W
 from wattloop.fleet.delivery.batch import Piece, pack_batch
-from wattloop.serve.api.node_forms import DELIVERY, JOURNAL
+from wattloop.serve.api.nodes import DELIVERY, JOURNAL
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.ingest.uploads import RUN_ID

@@ -122,10 +122,10 @@ def test_a_piece_has_a_largest_size(client: TestClient) -> None:
 def test_a_machine_that_is_never_heard_of_again_leaves_a_run_that_died(client: TestClient) -> None:
     """With the energy of what it had sent."""
     post(client, 0, header() + samples(0, 101))
-    house = client.app.state.house  # type: ignore[attr-defined] # of FastAPI
-    assert house.ingest.abandoned() == []
-    part = next(iter(house.ingest.parts()))
-    assert house.ingest.abandoned(part.stat().st_mtime + STALE_S + 1)
+    state = client.app.state.wattloop  # type: ignore[attr-defined] # of FastAPI
+    assert state.ingest.abandoned() == []
+    part = next(iter(state.ingest.parts()))
+    assert state.ingest.abandoned(part.stat().st_mtime + STALE_S + 1)
     run = client.get(f"/api/v1/runs/{RUN}").json()
     assert run["status"] == "died"
     assert run["energy_j"] == pytest.approx(1_000.0, rel=0.02)

@@ -208,7 +208,7 @@ def test_silent_runs_are_closed_whatever_arrived_before_them(tmp_path: Path, odd
         json_frame(HEADER, {**header_of("20260101-001", host="far"), "format": odd})
     )
     with TestClient(_app(tmp_path), raise_server_exceptions=False) as client:
-        client.app.state.house.ingest.abandoned(time.time() + 2 * STALE_S)  # type: ignore[attr-defined] # a FastAPI
+        client.app.state.wattloop.ingest.abandoned(time.time() + 2 * STALE_S)  # type: ignore[attr-defined] # a FastAPI
         assert not _failing(client, ALL)
         assert client.get("/api/v1/runs/20260101-bbb").json()["status"] == "died"
         if odd in ("x", [1], {"a": 1}):

@@ -156,7 +156,7 @@ def test_a_flood_of_refusals_is_counted_not_written(
     lines = [record.getMessage() for record in caplog.records]
     assert sum("refused" in line for line in lines) == 1
     assert not any("\n" in line for line in lines)
-    assert fleet.client.app.state.house.refusals.count == 50  # type: ignore[attr-defined] # FastAPI
+    assert fleet.client.app.state.wattloop.refusals.count == 50  # type: ignore[attr-defined] # FastAPI
 
 
 @pytest.mark.parametrize(
@@ -349,8 +349,8 @@ def test_a_writer_touches_no_run_of_a_node(fleet: Fleet) -> None:
     assert fleet.post(f"{path}?offset=900&final=true", "writer", b"").status_code == 403
     assert fleet.post(f"{path}?offset=900", "writer", b"x" * 50).status_code == 403
     assert fleet.get(path, "writer").status_code == 403
-    house = fleet.client.app.state.house  # type: ignore[attr-defined] # of FastAPI
-    assert house.ingest.abandoned(time.time() + 3_600) == [RUN]
+    state = fleet.client.app.state.wattloop  # type: ignore[attr-defined] # of FastAPI
+    assert state.ingest.abandoned(time.time() + 3_600) == [RUN]
     forged = fleet.journal(host="laptop", energy_j=1.0)
     assert fleet.post(path, "writer", forged).status_code == 403
     other = "20260101-000002-cccccc"
@@ -365,8 +365,8 @@ def test_a_writer_goes_on_with_a_run_of_its_own_machine(fleet: Fleet) -> None:
     path = f"/api/v1/ingest/{RUN}"
     assert fleet.post(path, "writer", data[:900]).json()["offset"] == 900
     assert fleet.post(f"{path}?offset=900", "writer", data[900:950]).json()["offset"] == 950
-    house = fleet.client.app.state.house  # type: ignore[attr-defined] # of FastAPI
-    assert house.ingest.abandoned(time.time() + 3_600) == [RUN]
+    state = fleet.client.app.state.wattloop  # type: ignore[attr-defined] # of FastAPI
+    assert state.ingest.abandoned(time.time() + 3_600) == [RUN]
     assert fleet.post(path, "writer", data).json()["ended"]
     assert fleet.get(f"/api/v1/runs/{RUN}").json()["status"] == "finished"
 
@@ -375,8 +375,8 @@ def test_a_machine_that_comes_back_after_hours_gives_all_of_its_run(fleet: Fleet
     """Kept as died while it was silent; replaced by the whole when it comes."""
     data = fleet.journal()
     fleet.deliver(Piece(RUN, 0, data[:900]))
-    house = fleet.client.app.state.house  # type: ignore[attr-defined] # of FastAPI
-    assert house.ingest.abandoned(time.time() + 3_600) == [RUN]
+    state = fleet.client.app.state.wattloop  # type: ignore[attr-defined] # of FastAPI
+    assert state.ingest.abandoned(time.time() + 3_600) == [RUN]
     assert fleet.get(f"/api/v1/runs/{RUN}").json()["status"] == "died"
     assert fleet.deliver(Piece(RUN, 0)).json()["pieces"][0] | {"tail": None} == {
         **{"run_id": RUN, "offset": 0, "ended": False, "refused": "", "complete": False},

@@ -202,7 +202,7 @@ def test_runs_that_were_chosen_stay_chosen(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However old; and of a run without samples it is said that it has no curve."""
-    page = import_module("wattloop.serve.pages.compare")
+    page = import_module("wattloop.serve.pages.runs")
     monkeypatch.setattr(page, "OFFERED", 1)
     text = client.get("/compare?run=2026-001&run=2026-002").text
     for run in ("2026-001", "2026-002"):

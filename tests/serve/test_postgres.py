@@ -45,4 +45,4 @@ def test_every_page_opens_over_postgresql(tmp_path: Path, monkeypatch: pytest.Mo
             question = {"jobs": [job], "placements": [{"gpu": "h100"}], "wait_s": 0}
             assert client.post("/api/v1/predict", json=question).status_code == 200
             assert "wattloop_energy_joules" in client.get("/metrics").text
-        app.state.house.store.close()
+        app.state.wattloop.store.close()

@@ -143,7 +143,7 @@ def test_submit_answers_in_json_and_in_lines(place: Any) -> None:
     """The same figures; lines for programs without a reader of JSON."""
     job = {"comment": "wattloop:model=resnet-50,precision=tf32,batch=64,samples=1e6", "gpus": 2}
     with TestClient(create_app(ServeOptions(store=str(place), cluster="thesis"))) as client:
-        client.app.state.house.oracle.warm_up()  # type: ignore[attr-defined] # Starlette's own
+        client.app.state.wattloop.oracle.warm_up()  # type: ignore[attr-defined] # Starlette's own
         found = client.post("/api/v1/predict/submit", json=job).json()
         plain = client.post("/api/v1/predict/submit", json=job, headers={"Accept": "text/plain"})
         broken = client.post("/api/v1/predict/submit", json={"gpus": -1})

@@ -44,16 +44,16 @@ def samples(store: Store) -> int:
 def test_killed_between_commit_and_removal_the_run_is_there_once(store: Store, data: bytes) -> None:
     """The part is still there after a restart: found to be stored, and removed."""
     ingest = Ingest(store, finalize_orphaned_run)
-    assert ingest.take(RUN, 0, data, NODE).complete
+    assert ingest.append(RUN, 0, data, NODE).complete
     path = ingest.parts()[0]
     note = path.with_suffix(".from")
     kept = path.read_bytes(), note.read_bytes()
-    assert ingest.settle(RUN).ended
+    assert ingest.import_run(RUN).ended
     path.write_bytes(kept[0])
     note.write_bytes(kept[1])
     again = Ingest(store, finalize_orphaned_run)
     assert again.complete(search=True) == [RUN]
-    assert again.settle(RUN).ended
+    assert again.import_run(RUN).ended
     assert again.parts() == []
     assert (len(list_runs(store)), samples(store)) == (1, 11)
     with store.reading() as connection:
@@ -66,23 +66,23 @@ def test_killed_while_it_wrote_a_piece_it_goes_on_from_there(
     store: Store, data: bytes, cut: int
 ) -> None:
     """Whatever of a piece is on disk is the beginning of it; the rest follows."""
-    Ingest(store, finalize_orphaned_run).take(RUN, 0, data[:900], NODE)
+    Ingest(store, finalize_orphaned_run).append(RUN, 0, data[:900], NODE)
     part = Ingest(store, finalize_orphaned_run).parts()[0]
     part.write_bytes(data[: max(900, cut)])
     ingest = Ingest(store, finalize_orphaned_run)
     offset = ingest.received(RUN, NODE).offset
     assert offset == max(900, cut)
-    assert ingest.take(RUN, 800, data[800:], NODE).complete
-    assert ingest.settle(RUN).ended
+    assert ingest.append(RUN, 800, data[800:], NODE).complete
+    assert ingest.import_run(RUN).ended
     assert samples(store) == 11
 
 
 def test_final_is_remembered_through_a_restart(store: Store, data: bytes) -> None:
     """A run without an end that nobody goes on with is stored though the server was killed."""
-    Ingest(store, finalize_orphaned_run).take(RUN, 0, data[:900], NODE, final=True)
+    Ingest(store, finalize_orphaned_run).append(RUN, 0, data[:900], NODE, final=True)
     ingest = Ingest(store, finalize_orphaned_run)
     assert ingest.complete(search=True) == [RUN]
-    assert ingest.settle(RUN).ended
+    assert ingest.import_run(RUN).ended
     assert find_run(store, RUN).status == "died"
 
 
@@ -91,7 +91,7 @@ def test_a_disk_that_refuses_leaves_the_part_as_it_was(
 ) -> None:
     """Half a piece is not left behind, for the next one would not fit."""
     ingest = Ingest(store, finalize_orphaned_run)
-    ingest.take(RUN, 0, data[:900], NODE)
+    ingest.append(RUN, 0, data[:900], NODE)
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -99,9 +99,9 @@ def test_a_disk_that_refuses_leaves_the_part_as_it_was(
     with monkeypatch.context() as patched:
         patched.setattr("wattloop.store.ingest.incoming.os.fsync", full)
         with pytest.raises(StoreUnwritable, match="No space"):
-            ingest.take(RUN, 900, data[900:], NODE)
+            ingest.append(RUN, 900, data[900:], NODE)
     assert ingest.received(RUN, NODE).offset == 900
-    assert ingest.take(RUN, 900, data[900:], NODE).complete
+    assert ingest.append(RUN, 900, data[900:], NODE).complete
 
 
 def test_a_store_that_is_away_is_not_asked_for_every_piece(
@@ -119,7 +119,7 @@ def test_a_store_that_is_away_is_not_asked_for_every_piece(
     for number in range(20):
         run_id = f"20260101-0000{number:02}-abcdef"
         piece = json_frame(HEADER, {"format": 1, **header_of(run_id)})
-        assert ingest.take(run_id, 0, piece, NODE).offset == len(piece)
+        assert ingest.append(run_id, 0, piece, NODE).offset == len(piece)
     assert asked == ["once"]
 
 
@@ -127,13 +127,13 @@ def test_a_server_that_starts_without_its_store_knows_what_waits_when_that_is_ba
     store: Store, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No node needs to ask for a run that is here: looked for at the start, stored at once."""
-    assert Ingest(store, finalize_orphaned_run).take(RUN, 0, data, NODE).complete
+    assert Ingest(store, finalize_orphaned_run).append(RUN, 0, data, NODE).complete
     again = Ingest(store, finalize_orphaned_run)
     with monkeypatch.context() as patched:
         patched.setattr(again, "_is_away", lambda: True)
         assert again.complete(search=True) == []
     assert again.complete() == [RUN]
-    assert again.settle(RUN).ended
+    assert again.import_run(RUN).ended
 
 
 def test_a_writer_waits_for_a_store_that_is_away(
@@ -141,7 +141,7 @@ def test_a_writer_waits_for_a_store_that_is_away(
 ) -> None:
     """It could be a node's run that is kept there: begun by a writer, it would not be taken up."""
     ingest = Ingest(store, finalize_orphaned_run)
-    ingest.take(RUN, 0, data[:900], NODE)
+    ingest.append(RUN, 0, data[:900], NODE)
     assert ingest.abandoned(time.time() + 3_600) == [RUN]
 
     def away(*_: object) -> None:
@@ -150,5 +150,5 @@ def test_a_writer_waits_for_a_store_that_is_away(
     with monkeypatch.context() as patched:
         patched.setattr("wattloop.store.ingest.uploads.has_run", away)
         with pytest.raises(StoreUnwritable, match="whose run"):
-            ingest.take(RUN, 0, data, Source())
-        assert ingest.take(RUN, 0, data, NODE).complete
+            ingest.append(RUN, 0, data, Source())
+        assert ingest.append(RUN, 0, data, NODE).complete

@@ -4,9 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from wattloop.core.labels import HIGH, LOW, Label, below_peers, label_of
 from wattloop.core.records import Provenance, Scope
-from wattloop.core.results import DomainEnergy, WindowResult
+from wattloop.core.results import (
+    HIGH,
+    LOW,
+    DomainEnergy,
+    Label,
+    WindowResult,
+    below_peers,
+    label_of,
+)
 
 __all__ = [
     "HIGH",

@@ -19,7 +19,6 @@ from wattloop.core.files import atomic_write, is_trusted
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
-
 _log = logging.getLogger("wattloop.cache")
 
 

@@ -12,8 +12,6 @@ from wattloop.core.paths import config_folder, home_folder, user_path
 from wattloop.core.settings import Settings, settings_from
 
 FILE_NAME = "wattloop.yaml"
-
-
 FIELDS: dict[str, str] = {
     "interval": "interval_s",
     "devices": "devices",
@@ -41,15 +39,10 @@ FIELDS: dict[str, str] = {
     "retain": "retain",
 }
 """Key in the file -> setting."""
-
 SECTIONS = frozenset(key.partition(".")[0] for key in FIELDS if "." in key)
-
-
 REMEDY = (
     "name it with --config or WATTLOOP_CONFIG if you trust it, or copy it to a file of your own"
 )
-
-
 PATHS = frozenset({"store", "carbon_file", "replay_file"})
 
 

@@ -1,4 +1,4 @@
-"""Programs: start them, end a whole process group, and defer stop signals meanwhile."""
+"""Programs in process groups, background threads, and stop signals that wait."""
 
 import errno
 import os
@@ -7,11 +7,12 @@ import shutil
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 from wattloop.core.errors import CommandError
 
@@ -20,7 +21,6 @@ GRACE_S = 5.0
 POLL_S = 0.002
 """Where the kernel cannot report the end of a process."""
 TAIL_B = 4_096
-
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 RESTORED = [getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name)]
 """Python ignores these signals for itself; a program expects their default actions."""
@@ -250,7 +250,6 @@ def _pidfd(pid: int) -> int | None:
 
 
 # Stop signals (SIGINT, SIGTERM, SIGHUP) that wait until a section of our own code has ended.
-
 Handler = Callable[[int, FrameType | None], object]
 
 
@@ -306,3 +305,29 @@ def stops_deferred() -> Iterator[Deferral]:
         yield deferral
     finally:
         deferral.end()
+
+
+class BackgroundThread(ABC):
+    """A context manager: `_work` runs during the block and ends soon after `_stop` is set.
+
+    Args:
+        name: of the thread.
+        patience_s: how long its end is waited for; None for as long as it takes.
+    """
+
+    def __init__(self, name: str, patience_s: float | None = None) -> None:
+        self._patience_s = patience_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(self._patience_s)
+
+    @abstractmethod
+    def _work(self) -> None:
+        """Do the work of the thread."""

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 # `kwh`, `KW` and `mhz` have one meaning.
 
 NUMBER = r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-
-
 WRITTEN = re.compile(rf"\s*({NUMBER})\s*([^\d\s.,:;-][^\s]*|)\s*")
 
 
@@ -107,10 +105,7 @@ def number_and_unit(text: str) -> tuple[float, str] | None:
 
 Values = list[float | str]
 """Settings of one lever before the machine's limits are known: `170.0`, `70%`, `performance`."""
-
 MOST_VALUES = 1_000
-
-
 RANGE_KEYS = ("from", "to", "step")
 
 

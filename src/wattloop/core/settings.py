@@ -15,7 +15,6 @@ MIN_INTERVAL_S = 0.001
 MAX_INTERVAL_S = 3_600.0
 SAMPLERS = ("auto", "thread", "process")
 SHARES = ("none", "process")
-
 STORE = frozenset(("store",))
 """Settings of a command that only reads the store."""
 GRID = frozenset(
@@ -232,7 +231,6 @@ def _checked(name: str, value: Any, source: str) -> Any:
 
 _NOWHERE = (":memory:", "sqlite://", "sqlite:///:memory:")
 """SQLite's names for memory; a live journal cannot be there, so it made a folder of that name."""
-
 _NUMBERS: dict[str, tuple[float, float, str]] = {
     "interval_s": (
         MIN_INTERVAL_S,

@@ -103,7 +103,6 @@ def _note_lines(name: str, node: Any, place: Place, lines: dict[Place, int]) -> 
 
 Fault = tuple[tuple[str | int, ...], str]
 """Place in the file, and the fault."""
-
 WORDS = {
     "missing": "it is missing",
     "dict_type": "write 'key: value' lines",

@@ -6,22 +6,22 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from wattloop.core.errors import StoreUnwritable
+from wattloop.fleet.nodes import known_nodes
 from wattloop.fleet.tokens import TokenFile
 from wattloop.serve.api import ROUTERS as API
 from wattloop.serve.api.nodes import delivery
-from wattloop.serve.delivery_route import DeliveryMiddleware
 from wattloop.serve.errors import API_ROOT, add_fault_handlers, faults
-from wattloop.serve.import_queue import ImportQueue
 from wattloop.serve.maintenance import MaintenanceThread
 from wattloop.serve.openapi import describe
 from wattloop.serve.options import ServeOptions
 from wattloop.serve.pages import ROUTERS as PAGES
+from wattloop.serve.requests import DeliveryMiddleware
 from wattloop.serve.security import Guard
 from wattloop.serve.state import AppState
+from wattloop.serve.worker import ImportQueue
 from wattloop.store import migrations
 from wattloop.store.database import Store, open_store
 from wattloop.store.job_queries import fill_jobs, fill_run_facts
-from wattloop.store.nodes import known_nodes
 from wattloop.version import __version__
 
 ANY_CALL = (401, 403, 421, 422, 503)
@@ -42,8 +42,8 @@ def create_app(options: ServeOptions) -> FastAPI:
         fill_jobs(store)
     else:
         _check_readable(store)
-    house = AppState(options, store)
-    house.book.recall(known_nodes(store))
+    state = AppState(options, store)
+    state.nodes.recall(known_nodes(store))
     app = FastAPI(
         title="Wattloop",
         version=__version__,
@@ -52,9 +52,9 @@ def create_app(options: ServeOptions) -> FastAPI:
         redoc_url=None,
         lifespan=_living,
     )
-    app.state.house = house
+    app.state.wattloop = state
     app.add_middleware(DeliveryMiddleware, answer=delivery)
-    app.add_middleware(Guard, options=options, tokens=tokens, refusals=house.refusals)
+    app.add_middleware(Guard, options=options, tokens=tokens, refusals=state.refusals)
     for router in API:
         app.include_router(router, prefix=API_ROOT, responses=faults(*ANY_CALL))
     for router in PAGES:
@@ -67,15 +67,15 @@ def create_app(options: ServeOptions) -> FastAPI:
 @asynccontextmanager
 async def _living(app: FastAPI) -> AsyncIterator[None]:
     """Start and stop the background tasks of the server."""
-    house: AppState = app.state.house
-    house.folding = ImportQueue(house.ingest)  # one that was closed takes nothing any more
-    steward = None if house.store.read_only else MaintenanceThread(house)
-    if steward is not None:
-        steward.start()
+    state: AppState = app.state.wattloop
+    state.imports = ImportQueue(state.ingest)  # one that was closed takes nothing any more
+    maintenance = None if state.store.read_only else MaintenanceThread(state)
+    if maintenance is not None:
+        maintenance.start()
     yield
-    if steward is not None:
-        steward.stop()
-    house.close()
+    if maintenance is not None:
+        maintenance.stop()
+    state.close()
 
 
 def _check_readable(store: Store) -> None:

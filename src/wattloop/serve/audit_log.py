@@ -12,14 +12,8 @@ from wattloop.fleet.nodes import NodeTable
 from wattloop.fleet.tokens import Caller
 
 EVERY_S = 10.0
-
-
 MOST_KINDS = 1_000
-
-
 LONGEST = 200
-
-
 _log = logging.getLogger("wattloop.refusals")
 
 

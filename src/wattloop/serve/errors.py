@@ -28,17 +28,9 @@ from wattloop.serve.state import AppState
 from wattloop.store.ingest.uploads import Unexpected
 
 API_ROOT = "/api/v1"
-
-
 RETRY_S = "5"
-
-
 """Retry-After of answers that the busy store could not give."""
-
-
 NOT_BY_THIS_METHOD = 405
-
-
 NOT_NOW = 503
 
 
@@ -158,7 +150,7 @@ def _answer(
     text = message.encode("utf-8", "replace").decode()
     if request.url.path.startswith(API_ROOT):
         return JSONResponse({"detail": text}, status, headers=headers)
-    house: AppState = request.app.state.house
-    page = house.page("fault.html", request, status=status, message=text, number=status)
+    state: AppState = request.app.state.wattloop
+    page = state.page("fault.html", request, status=status, message=text, number=status)
     page.headers.update(headers or {})
     return page

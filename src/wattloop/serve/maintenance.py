@@ -1,17 +1,20 @@
-"""Maintenance tasks of the server: imports, node records, retention."""
+"""Background tasks of the server: imports, node records, retention, loading of libraries."""
 
 import asyncio
+import gc
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from wattloop.core.errors import RunSenseless, StoreError
+from wattloop.core.errors import RunSenseless, StoreError, WattloopError
+from wattloop.fleet.nodes import keep_nodes
 from wattloop.measure.recovery import finalize_orphaned_run
+from wattloop.schedule.estimates.oracle_service import OracleService
 from wattloop.serve.state import AppState
 from wattloop.store.journal_import import import_orphaned
-from wattloop.store.nodes import keep_nodes
 from wattloop.store.retention import apply_retention
 
 _log = logging.getLogger("wattloop.serve")
@@ -27,23 +30,23 @@ class _Duty:
 class MaintenanceThread:
     """Thread of periodic tasks; a failed task runs again at its next turn."""
 
-    def __init__(self, house: AppState) -> None:
-        self._house = house
+    def __init__(self, state: AppState) -> None:
+        self._state = state
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        ingest, store = house.ingest, house.store
+        ingest, store = state.ingest, state.store
         self._duties = [
-            _Duty(lambda: self._settle(search=True), 60.0),
-            _Duty(lambda: self._settle(search=False), 2.0),
+            _Duty(lambda: self._import_complete(search=True), 60.0),
+            _Duty(lambda: self._import_complete(search=False), 2.0),
             _Duty(lambda: import_orphaned(store, finalize_orphaned_run), 5.0),
             _Duty(ingest.abandoned, 30.0),
             _Duty(self._keep_nodes, 10.0),
         ]
-        if house.options.retain is not None:
+        if state.options.retain is not None:
             self._duties.append(_Duty(self._retain, 3_600.0))
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="wattloop-steward", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="wattloop-maintenance", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -51,7 +54,7 @@ class MaintenanceThread:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(10.0)
-        self._house.folding.close()
+        self._state.imports.close()
         try:
             self._keep_nodes()
         except StoreError as error:
@@ -72,37 +75,35 @@ class MaintenanceThread:
             _log.exception("a duty failed; it is tried again")
         duty.due_s = time.monotonic() + duty.every_s
 
-    def _settle(self, *, search: bool) -> None:
-        for run_id in self._house.ingest.complete(search=search):
-            self._house.folding.settle(run_id)
+    def _import_complete(self, *, search: bool) -> None:
+        for run_id in self._state.ingest.complete(search=search):
+            self._state.imports.submit(run_id)
 
     def _keep_nodes(self) -> None:
-        fresh = self._house.book.fresh()
+        fresh = self._state.nodes.fresh()
         try:
-            keep_nodes(self._house.store, fresh)
+            keep_nodes(self._state.store, fresh)
         except StoreError:
-            self._house.book.unkept(fresh)
+            self._state.nodes.unkept(fresh)
             raise
 
     def _retain(self) -> None:
-        policy = self._house.options.retain
+        policy = self._state.options.retain
         assert policy is not None
-        dropped = apply_retention(self._house.store, policy, stop=self._stop)
+        dropped = apply_retention(self._state.store, policy, stop=self._stop)
         if dropped.samples or dropped.levels or dropped.runs:
             _log.warning("old runs, as --retain says: %s", dropped)
 
 
 PATIENCE_S = 1.0
-
-
 """So long a sender waits for its run to be in the store; later it asks again."""
 
 
-async def settled(house: AppState, run_ids: Sequence[str]) -> dict[str, bool | str]:
+async def wait_imported(state: AppState, run_ids: Sequence[str]) -> dict[str, bool | str]:
     """Return for each run whether it is stored, or why it never will be; missing: not yet."""
     if not run_ids:
         return {}
-    work = {asyncio.wrap_future(house.folding.settle(run_id)): run_id for run_id in run_ids}
+    work = {asyncio.wrap_future(state.imports.submit(run_id)): run_id for run_id in run_ids}
     done, later = await asyncio.wait(work, timeout=PATIENCE_S)
     for future in later:
         future.add_done_callback(lambda f: f.cancelled() or f.exception())  # said by the ingest
@@ -118,3 +119,40 @@ async def settled(house: AppState, run_ids: Sequence[str]) -> dict[str, bool | s
         else:
             raise error
     return found
+
+
+def warm_up(oracle: OracleService | None = None) -> threading.Thread:
+    """Load them in the background, so that the first search page need not wait for scikit-learn.
+
+    Args:
+        oracle: loaded first: users who submit a job wait for it.
+    """
+
+    def load() -> None:
+        if oracle is not None:
+            with suppress(WattloopError):  # the next query reports the error
+                oracle.warm_up()
+        _load()
+        # libraries stay: Python's collector need not look at them every few answers
+        gc.collect()
+        gc.freeze()
+
+    thread = threading.Thread(target=load, name="wattloop-warm-up", daemon=True)
+    thread.start()
+    return thread
+
+
+def _load() -> None:
+    with suppress(ImportError):  # pages that need what is not installed say so themselves
+        import altair
+        import sklearn.cluster
+        import sklearn.decomposition
+        import sklearn.metrics
+        import statsmodels.api
+
+        from wattloop.serve.pages.assets import vega_text
+
+        vega_text()
+        # the first chart loads the schema; the others do not
+        altair.Chart(altair.Data(values=[{"x": 1}])).mark_point().encode(x="x:Q").to_dict()
+        del sklearn, statsmodels

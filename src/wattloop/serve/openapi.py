@@ -1,12 +1,18 @@
-"""The OpenAPI document: FastAPI's, with required roles and without impossible answers."""
+"""The OpenAPI document (FastAPI's, with required roles and without impossible answers) and the
+*API* page that shows it.
+"""
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse
 
 from wattloop.serve.options import ServeOptions
 from wattloop.serve.security import BEARER, COOKIE, QUERY
+from wattloop.serve.state import State
+
+router = APIRouter()
 
 ABOUT = """\
 What the pages show, as JSON. Units are in the names: `_j` joules, `_w` watts, `_s` seconds, `_g`
@@ -16,8 +22,6 @@ A fault is `{"detail": "what, and what to do"}`: 422 where a request is not what
 describes, 404 where it names something that is not there, 409 where it cannot be done with what is
 there, 503 with `Retry-After` where the store cannot be asked now.
 """
-
-
 TAGS = {
     "jobs": "Runs, and jobs of batch systems with the runs of all their nodes.",
     "runs": "One measured execution: figures, curves, advice, files.",
@@ -26,8 +30,6 @@ TAGS = {
     "nodes": "Machines of a fleet, and what they draw now.",
     "ingest": "Journals of runs of other machines.",
 }
-
-
 SCHEMES = {
     BEARER.scheme_name: {
         "type": "http",
@@ -88,3 +90,25 @@ def _there(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     rest = {name: value for name, value in schema.items() if name != "anyOf"}
     return {**rest, **kinds[0]} if len(kinds) == 1 else {**rest, "anyOf": kinds}
+
+
+@router.get("/api")
+def api_page(request: Request, state: State) -> HTMLResponse:
+    """Show calls by subject from the OpenAPI document."""
+    document: dict[str, Any] = request.app.openapi()
+    calls: dict[str, list[dict[str, Any]]] = {}
+    for path, methods in document["paths"].items():
+        for method, call in methods.items():
+            calls.setdefault((call.get("tags") or ["other"])[0], []).append(
+                {
+                    "method": method.upper(),
+                    "path": path,
+                    "about": call.get("description") or call.get("summary") or "",
+                    "parameters": [
+                        (one["name"], one.get("description", ""))
+                        for one in call.get("parameters", ())
+                        if one["in"] == "query"
+                    ],
+                }
+            )
+    return state.page("api.html", request, calls=calls)

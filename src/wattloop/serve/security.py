@@ -35,7 +35,6 @@ HEADERS = {
 NO_TOKEN = 401
 NOT_KEPT = {"Cache-Control": "no-store"}
 NODES_MAY = ("/api/v1/ingest/", "/api/v1/nodes/")
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -170,9 +169,9 @@ class Guard:
 
 def refuse(request: Request, status: int, why: str) -> HTTPException:
     """Log a refused request and return the exception to raise."""
-    house = request.app.state.house
+    state = request.app.state.wattloop
     what = f"{request.method} {request.url.path}"
-    house.refusals.note(request.state.caller, _address(request), what, why)
+    state.refusals.note(request.state.caller, _address(request), what, why)
     return HTTPException(status, why, _headers_of(status))
 
 
@@ -183,8 +182,6 @@ async def _asking(request: Request) -> Caller:
 
 Asking = Annotated[Caller, Depends(_asking)]
 """Who asks."""
-
-
 BEARER = HTTPBearer(scheme_name="bearer", auto_error=False)
 """For the document: who may is decided by `Guard`, whose answer the request carries."""
 Described = Depends(BEARER)
@@ -192,7 +189,7 @@ Described = Depends(BEARER)
 
 async def check_writer(request: Request) -> None:
     """Require a token in a header, which no page of another site can send."""
-    options: ServeOptions = request.app.state.house.options
+    options: ServeOptions = request.app.state.wattloop.options
     if not options.has_tokens:
         raise refuse(request, 403, "writing is off: start the server with --token or --tokens")
     caller: Caller = request.state.caller

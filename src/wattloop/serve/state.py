@@ -28,10 +28,9 @@ from wattloop.schedule.estimates.oracle_service import OracleService
 from wattloop.schedule.estimates.workload_estimates import traced_workload
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.serve.audit_log import Refusals
-from wattloop.serve.import_queue import ImportQueue
 from wattloop.serve.options import ServeOptions
 from wattloop.serve.page_cache import PageCache
-from wattloop.serve.worker import Worker, WorkQueue, too_busy
+from wattloop.serve.worker import ImportQueue, Worker, WorkQueue, too_busy
 from wattloop.store.database import Store
 from wattloop.store.ingest.uploads import Ingest
 from wattloop.store.journal_import import import_orphaned
@@ -47,17 +46,9 @@ NAVIGATION = (
     ("/simulate", "Simulate"),
     ("/study", "Study"),
 )
-
-
 """Where -> what it is called, in the order of the verbs."""
-
-
 TIDY_EVERY_S = 5.0
-
-
 PATIENCE_S = 0.1
-
-
 """So long a page waits for an analysis before it says that it comes."""
 
 
@@ -78,8 +69,8 @@ class AppState:
         self.cache = ComputedCache(refuse=too_busy)
         # its threads wait for the simulator: analyses of others have their own
         self.simulated = ComputedCache(refuse=too_busy)
-        self.kept = StaleWhileRevalidateCache()
-        self.kept_pages = PageCache()
+        self.answers = StaleWhileRevalidateCache()
+        self.pages = PageCache()
         self.ingest = Ingest(store, finalize_orphaned_run)
         self.predictor, self.simulator = Worker(), Worker()
         # a process works on one prediction at a time; others wait for it
@@ -92,9 +83,9 @@ class AppState:
             History(store),
             self._traced,
         )
-        self.folding = ImportQueue(self.ingest)
-        self.book = NodeTable()
-        self.refusals = Refusals(self.book)
+        self.imports = ImportQueue(self.ingest)
+        self.nodes = NodeTable()
+        self.refusals = Refusals(self.nodes)
         self._tidied_s = -math.inf
         self.templates = Environment(
             loader=PackageLoader("wattloop.serve", "templates"),
@@ -156,12 +147,12 @@ def static_text(name: str) -> str:
     return resources.files("wattloop.serve").joinpath("static", name).read_text("utf-8")
 
 
-async def _house(request: Request) -> AppState:  # not a function for a thread: it only looks
-    found: AppState = request.app.state.house
+async def _state(request: Request) -> AppState:  # not a function for a thread: it only looks
+    found: AppState = request.app.state.wattloop
     return found
 
 
-State = Annotated[AppState, Depends(_house)]
+State = Annotated[AppState, Depends(_state)]
 
 
 def _or_dash(shown: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Worker process for expensive or untrusted work, and queues of bounded length in front of it.
+"""Worker process for expensive or untrusted work, and queues of work and of imports.
 
 A simulation of a stored scenario and a prediction read text that others wrote, and take seconds of
 processor time. `Worker` runs them in a child process with limits of time and memory: a task that
@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 from starlette.exceptions import HTTPException
 
 from wattloop.core.errors import ConfigError
+from wattloop.store.ingest.uploads import Ingest, Received
 
 T = TypeVar("T")
-
 LIMIT_S = 120.0
 """Wall time of one task: the largest that a page offers take some 10 s on an idle machine."""
 MEMORY_B = 4 * 2**30
@@ -172,3 +172,44 @@ def _ending(process: "subprocess.Popen[bytes]") -> str:
     if code is None:
         return "it closed its output"
     return f"signal {-code}" if code < 0 else f"exit status {code}"
+
+
+LONGEST_REST_S = 0.1
+
+
+class ImportQueue:
+    """Queue of complete runs; a waiting run is not queued again."""
+
+    def __init__(self, ingest: Ingest) -> None:
+        self._ingest = ingest
+        # one: packing a run is work for a processor, which pages and pieces need more
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="wattloop-import")
+        self._guard = threading.Lock()
+        self._waiting: dict[str, Future[Received]] = {}
+        self._closing = threading.Event()
+        self._rest_until_s = 0.0
+
+    def submit(self, run_id: str) -> "Future[Received]":
+        """Queue a run for import."""
+        with self._guard:
+            known = self._waiting.get(run_id)
+            if known is None:
+                known = self._waiting[run_id] = self._worker.submit(self._import, run_id)
+            return known
+
+    def close(self) -> None:
+        """Stop after the current import; the other runs stay on disk."""
+        self._closing.set()
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+    def _import(self, run_id: str) -> Received:
+        # after a run the processor is for pages and pieces for as long again
+        self._closing.wait(max(0.0, self._rest_until_s - time.monotonic()))
+        begun_s = time.monotonic()
+        try:
+            return self._ingest.import_run(run_id)
+        finally:
+            now_s = time.monotonic()
+            self._rest_until_s = now_s + min(now_s - begun_s, LONGEST_REST_S)
+            with self._guard:
+                self._waiting.pop(run_id, None)

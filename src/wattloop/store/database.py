@@ -118,7 +118,6 @@ def _from_postgresql(error: DBAPIError, where: str) -> StoreError:
 
 TIMEOUT_S = 10.0
 """Time to wait for another process that has locked the store."""
-
 _SCHEMA_LOCK = 0x57617474  # an arbitrary number for PostgreSQL's advisory locks
 
 

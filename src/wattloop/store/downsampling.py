@@ -124,8 +124,6 @@ def coarser(curve: Curve, level_s: float) -> Curve:
 
 
 _HEAD = struct.Struct("<fIddd")  # level, points, first bin, lowest value, step of the 16-bit scale
-
-
 _GAP = 65_535
 
 

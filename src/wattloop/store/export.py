@@ -16,8 +16,6 @@ from wattloop.store.schema import metadata, runs
 from wattloop.store.tables import TABLES, table_of
 
 FORMATS = ("csv", "json", "parquet", "prometheus")
-
-
 _ENDINGS = {".json": "json", ".parquet": "parquet", ".prom": "prometheus"}
 
 

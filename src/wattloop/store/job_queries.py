@@ -114,8 +114,6 @@ def _attempts(members: Sequence[RunRecord]) -> list[list[RunRecord]]:
 
 
 COLUMNS = (*jobs.c, jobs.c.first_run_id.label("run_id"))
-
-
 SORTS: Mapping[str, Column[Any]] = {
     "started": jobs.c.started_wall_s,
     "name": jobs.c.name,

@@ -54,13 +54,10 @@ def refresh_job_in(connection: Connection, job_key: str) -> None:
 
 APART_S = 30 * 86_400.0
 """A requeued job runs again within this time; a later job with its number is another one."""
-
 _KEY_COLUMNS = (
     *(runs.c.run_id, runs.c.kind, runs.c.host, runs.c.user_name, runs.c.status),
     *(runs.c.started_wall_s, runs.c.duration_s),
 )
-
-
 Row = Mapping[str, Any]
 
 

@@ -23,11 +23,7 @@ from wattloop.core.paths import data_folder
 # sees half a record.
 
 HEADER, SAMPLES, EVENT, END = b"H", b"S", b"E", b"X"
-
-
 FRAME = struct.Struct("<IIc")
-
-
 _BLOCK = struct.Struct("<HHI")
 
 
@@ -91,7 +87,6 @@ def pack_frame(kind: bytes, payload: bytes) -> bytes:
 
 FORMAT = 1
 """Version of the frames' content. A reader refuses journals with a higher one."""
-
 HEADER_LIMIT_B = 16 * 1024 * 1024
 """Upper limit of a header's length; a damaged one may state more."""
 
@@ -204,7 +199,6 @@ def journal_is_live(path: Path, stale_after_s: float = 60.0) -> bool:
 LOCK_WAIT_S = 1.0
 BACKLOG_LIMIT_B = 16 * 1024 * 1024
 """Limit of the buffer while the disk refuses writes."""
-
 RESERVE_B = 256 * 1024
 """Reserved disk space for the end of a run: ten times the result of a large node."""
 

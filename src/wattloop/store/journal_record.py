@@ -155,7 +155,6 @@ SENSELESS = (
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
 """Errors of a journal whose content cannot be understood."""
-
 Arriving = Callable[[RunRecord], None]
 """Checks a record before it is inserted, and may change it."""
 

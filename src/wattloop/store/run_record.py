@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from wattloop.core.labels import below_peers, label_of
 from wattloop.core.records import Provenance, Scope
-from wattloop.core.results import RunStatus, WindowResult
+from wattloop.core.results import RunStatus, WindowResult, below_peers, label_of
 from wattloop.core.text import plain, plain_data, plain_json
 
 ALL = 0.99
@@ -231,13 +230,9 @@ def _device(record: RunRecord) -> str:
 AGENT_KIND = "slurm"
 """Kind of the runs that a node agent writes. Where a job has any, they are its energy; energy
 measured by the user's own program is shown in addition and not added."""
-
 UNALLOCATED_KIND = "unallocated"
 """Kind of the runs with a node's energy outside of jobs."""
-
 LONGEST_KEY = 200
-
-
 _WORST_LAST = [*RunStatus]
 
 

@@ -14,7 +14,6 @@ from wattloop.store.schema import sample_chunks, sample_levels
 
 Span = tuple[float | None, float | None]
 """Begin and end on the run's monotonic clock; None means open."""
-
 WHOLE: Span = (None, None)
 
 

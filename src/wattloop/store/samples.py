@@ -35,17 +35,9 @@ from wattloop.store.journal import SampleBlock
 # Sizes are measured by `benchmarks/store_size.py`; `docs/store.md` lists the alternatives tried.
 
 _HEAD = struct.Struct("<BBBII")  # codec, order of differences, decimals, values, gaps
-
-
 _PLAIN, _PLANES, _DIVIDE, _MULTIPLY = range(4)
-
-
 _SCALES = (0, 1, 2, 3, 4, 6, 9)
-
-
 _LIMIT = 2**53  # larger integers are not exact in a double
-
-
 _LEVEL = 6
 
 
@@ -271,7 +263,6 @@ def find_series(feeds: Sequence[Mapping[str, Any]], name: str) -> Series:
 
 PART_LENGTH = 32_768
 """Samples per chunk: long enough to compress well, short enough to open a part of a run."""
-
 TIMES = -1
 """Series of the times that all series of a stream share."""
 

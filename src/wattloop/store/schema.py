@@ -23,7 +23,6 @@ from sqlalchemy import (
 )
 
 metadata = MetaData()
-
 meta = Table("meta", metadata, Column("key", String, primary_key=True), Column("value", Text))
 
 
@@ -64,7 +63,6 @@ runs = Table(
 )
 """`job_key` is the run's job in `jobs`; None in a store that no server has opened since it was
 migrated. `quarantine` is the reason why its figures are not trusted."""
-
 run_tags = Table(
     "run_tags",
     metadata,
@@ -72,7 +70,6 @@ run_tags = Table(
     Column("key", String, primary_key=True),
     Column("value", Text, nullable=False),
 )
-
 run_facts = Table(
     "run_facts",
     metadata,
@@ -94,7 +91,6 @@ run_facts = Table(
     Index("run_facts_by_project", "project"),
 )
 """Columns of a run that lists and totals need, without reading its body."""
-
 jobs = Table(
     "jobs",
     metadata,
@@ -131,7 +127,6 @@ jobs = Table(
 )
 """One row per job, computed from its runs whenever one is inserted or deleted, so that a list of a
 hundred thousand jobs needs no computation."""
-
 nodes = Table(
     "nodes",
     metadata,
@@ -140,7 +135,6 @@ nodes = Table(
     Column("body", Text, nullable=False),
 )
 """Last known state of each node, some seconds late."""
-
 windows = Table(
     "windows",
     metadata,
@@ -154,7 +148,6 @@ windows = Table(
     Column("energy_j", Double),
     Column("body", Text, nullable=False),
 )
-
 steps = Table(
     "steps",
     metadata,
@@ -166,7 +159,6 @@ steps = Table(
     Column("end_s", Double, nullable=False),
     Column("body", Text, nullable=False),
 )
-
 events = Table(
     "events",
     metadata,
@@ -176,7 +168,6 @@ events = Table(
     Column("time_s", Double),
     Column("body", Text, nullable=False),
 )
-
 sample_chunks = Table(
     "sample_chunks",
     metadata,
@@ -189,7 +180,6 @@ sample_chunks = Table(
     Column("count", Integer, nullable=False),
     Column("payload", LargeBinary, nullable=False),
 )
-
 sample_levels = Table(
     "sample_levels",
     metadata,
@@ -203,7 +193,6 @@ sample_levels = Table(
     Column("count", Integer, nullable=False),
     Column("payload", LargeBinary, nullable=False),
 )
-
 experiments = Table(
     "experiments",
     metadata,
@@ -216,7 +205,6 @@ experiments = Table(
     Column("body", Text, nullable=False),
     Index("experiments_by_fingerprint", "fingerprint"),
 )
-
 trials = Table(
     "trials",
     metadata,

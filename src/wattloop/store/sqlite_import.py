@@ -20,7 +20,6 @@ from wattloop.store.run_record import job_key_of, job_row, record_rows
 SCHEMA = Path(__file__).with_name("schema.sql")
 TIMEOUT_S = 0.5
 """Time to wait for another writer; `journal_import` waits longer, and says who holds the store."""
-
 Rows = dict[str, list[dict[str, Any]]]
 
 

@@ -26,8 +26,8 @@ STARTED_WALL_S = 1_760_000_000.0
 class Served:
     """A server and what a node's sender is told of it."""
 
-    def __init__(self, folder: Path, port: int, house: AppState, secret: str) -> None:
-        self.house = house
+    def __init__(self, folder: Path, port: int, state: AppState, secret: str) -> None:
+        self.state = state
         self.outbox = folder / "outbox"
         self.outbox.mkdir(exist_ok=True)
         self.tokens = folder / "tokens.json"
@@ -58,7 +58,7 @@ def served(folder: Path, store: str = "") -> Iterator[Served]:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]}, daemon=True)
         thread.start()
-        yield Served(folder, place.getsockname()[1], app.state.house, secret)
+        yield Served(folder, place.getsockname()[1], app.state.wattloop, secret)
         server.should_exit = True
         thread.join(20)
 

@@ -63,12 +63,12 @@ def test_a_run_that_lost_its_samples_keeps_its_energy(tmp_path: Path, is_ended: 
         else:
             begin(site.outbox, RUNS[0], samples=1_001).close()
         data = (site.outbox / f"{RUNS[0]}.journal").read_bytes()
-        site.house.ingest.take(RUNS[0], 0, data[:1_500], Source(NODE))
+        site.state.ingest.append(RUNS[0], 0, data[:1_500], Source(NODE))
         aged(site.outbox)
         assert make_room(Outbox(site.outbox), len(data) - 1) == DroppedJournals(thinned=1)
         deliver(site.options(), once=True)
-        record = find_run(site.house.store, RUNS[0])
+        record = find_run(site.state.store, RUNS[0])
         assert record.energy_j == pytest.approx(1e5)
         series = find_series(record.feeds, "gpu:0")
-        assert len(read_samples(site.house.store, RUNS[0], series)[0]) == 0
+        assert len(read_samples(site.state.store, RUNS[0], series)[0]) == 0
     assert not list(site.outbox.glob("2026*"))

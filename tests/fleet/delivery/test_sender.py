@@ -30,7 +30,7 @@ def site(tmp_path: Path) -> Iterator[Served]:
 
 def samples_of(site: Served, run_id: str) -> int:
     """How many the store has."""
-    store = site.house.store
+    store = site.state.store
     record = find_run(store, run_id)
     return len(read_samples(store, run_id, find_series(record.feeds, "gpu:0"))[0])
 
@@ -48,7 +48,7 @@ def test_finished_journals_are_deleted_when_they_are_in_the_store(site: Served) 
     assert (done.stored, done.left) == (2, 0)
     assert not list(site.outbox.glob("*.journal"))
     assert (samples_of(site, RUN), samples_of(site, OTHER)) == (11, 5)
-    assert find_run(site.house.store, RUN).energy_j == 1_000.0
+    assert find_run(site.state.store, RUN).energy_j == 1_000.0
 
 
 def test_a_journal_that_grows_is_followed_to_its_end(site: Served) -> None:
@@ -56,11 +56,11 @@ def test_a_journal_that_grows_is_followed_to_its_end(site: Served) -> None:
     writer = begin(site.outbox, RUN, samples=3)
     sender = Sender(site.options())
     rounds(sender)
-    assert [p.stem for p in site.house.ingest.parts()] == [RUN]
+    assert [p.stem for p in site.state.ingest.parts()] == [RUN]
     for number in range(3, 8):
         sample(writer, number)
         sender.round()
-    assert list_runs(site.house.store) == []
+    assert list_runs(site.state.store) == []
     writer.end(end_of())
     writer.close()
     rounds(sender)
@@ -95,7 +95,7 @@ def test_half_a_frame_is_not_sent_because_its_writer_may_cut_it_off(site: Served
         file.write(b"\x50\x00\x00\x00half of a frame")
     sender = Sender(site.options())
     rounds(sender)
-    assert site.house.ingest.parts()[0].stat().st_size == size
+    assert site.state.ingest.parts()[0].stat().st_size == size
     again = JournalWriter.reopened(path)
     assert again is not None
     sample(again, 4)
@@ -121,8 +121,8 @@ def test_a_node_that_lost_power_and_bytes_sends_its_journal_anew(site: Served) -
     again.end(end_of())
     again.close()
     deliver(site.options(), once=True)
-    record = find_run(site.house.store, RUN)
-    _, values = read_samples(site.house.store, RUN, find_series(record.feeds, "gpu:0"))
+    record = find_run(site.state.store, RUN)
+    _, values = read_samples(site.state.store, RUN, find_series(record.feeds, "gpu:0"))
     assert list(values) == [100.0] * 6 + [99.0] * 3
 
 
@@ -135,7 +135,7 @@ def test_a_writer_that_never_comes_back_leaves_a_run_that_died(site: Served) -> 
     old_s = time.time() - 700
     os.utime(site.outbox / f"{RUN}.journal", (old_s, old_s))
     rounds(sender, 6)
-    record = find_run(site.house.store, RUN)
+    record = find_run(site.state.store, RUN)
     assert (record.status, record.energy_j) == ("died", pytest.approx(1_000.0))
     assert not list(site.outbox.glob("*.*"))
 
@@ -166,7 +166,7 @@ def test_a_store_that_is_away_does_not_stop_delivery(
     site: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs wait on the server's disk; their journals stay on the node until they are stored."""
-    ingest = site.house.ingest
+    ingest = site.state.ingest
     with monkeypatch.context() as patched:
 
         def away(*_: object) -> None:
@@ -180,7 +180,7 @@ def test_a_store_that_is_away_does_not_stop_delivery(
         assert ingest.parts()[0].stat().st_size == (site.outbox / f"{RUN}.journal").stat().st_size
     ingest._away_until_s = 0.0
     assert ingest.complete() == [RUN]
-    assert ingest.settle(RUN).ended
+    assert ingest.import_run(RUN).ended
     assert (site.outbox / f"{RUN}.journal").exists()
     deliver(site.options(), once=True)
     assert not list(site.outbox.glob("*.journal"))

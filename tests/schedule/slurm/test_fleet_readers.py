@@ -52,10 +52,10 @@ def test_power_and_energy_come_from_the_fleets_server(tmp_path: Path) -> None:
         assert found is not None
         assert (found.energy_j, found.gpu_j, found.nodes) == (1000.0, 1000.0, 1)
         assert found.provenance == "measured"
-        stored = energy_from_store(place.house.store, "lab", "77")
+        stored = energy_from_store(place.state.store, "lab", "77")
         assert stored is not None
         assert (stored.energy_j, stored.gpu_j) == (1000.0, 1000.0)
-        assert energy_from_store(place.house.store, "lab", "78") is None
+        assert energy_from_store(place.state.store, "lab", "78") is None
         assert energy_from_fleet(place.url, token, "lab", "78") is None
     assert energy_from_fleet(place.url, token, "lab", "77") is None  # it is away
 

@@ -84,8 +84,8 @@ def serve(  # noqa: PLR0913 - one parameter per option
         raise ConfigError(
             f"the dashboard needs {error.name}, which is not installed: {REMEDY}"
         ) from None
+    from wattloop.serve.maintenance import warm_up
     from wattloop.serve.options import ServeOptions
-    from wattloop.serve.preload import warm_up
     from wattloop.store.retention import retention_of
 
     check_target(json_file, "--json")
@@ -105,9 +105,9 @@ def serve(  # noqa: PLR0913 - one parameter per option
     with listening(host, port) as (place, at):
         if json_file is not None:
             # the server listens: readers of this file may connect
-            write_json(_whereabouts(dashboard.state.house.store.where, host, at), json_file)
+            write_json(_whereabouts(dashboard.state.wattloop.store.where, host, at), json_file)
         say(f"wattloop: dashboard at http://{at}/ (Ctrl-C ends it)")
-        warm_up(dashboard.state.house.oracle)
+        warm_up(dashboard.state.wattloop.oracle)
         # the thread that packs runs hands over sooner: each answer waits for it several times
         sys.setswitchinterval(0.0005)
         uvicorn.Server(server_config(dashboard)).run(sockets=[place])

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import MeterUnavailable
+from wattloop.core.process import BackgroundThread
 from wattloop.core.records import DomainKind, Gap
-from wattloop.core.threads import BackgroundThread
 from wattloop.hardware.host import Host
 from wattloop.meters import nvml_library
 from wattloop.meters.base import Meter

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from wattloop.core.errors import RunNotFound, SlurmAway, SlurmError, StoreError
-from wattloop.core.threads import BackgroundThread
+from wattloop.core.process import BackgroundThread
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.event_log import DriverLog
 from wattloop.schedule.slurm.squeue import SlurmJob, format_notes

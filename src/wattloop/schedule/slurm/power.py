@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.threads import BackgroundThread
+from wattloop.core.process import BackgroundThread
 from wattloop.schedule.slurm.event_log import DriverLog
 from wattloop.schedule.slurm.nodes import KnownNodes
 from wattloop.schedule.slurm.view import SlurmView

@@ -1,19 +1,29 @@
-"""API of sweeps, searches, campaigns and studies: lists and results."""
+"""API of sweeps, searches, campaigns and studies: lists, results, clusters, power over time."""
 
 from collections.abc import Hashable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from fastapi import APIRouter
-from pydantic import BaseModel
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import func, select
 
+from wattloop.analyze.clusters import Clusters, clusters
+from wattloop.analyze.roles import with_energy
+from wattloop.analyze.table import RunTable, nearest
 from wattloop.report.stored_results import looked_at, stored_search, stored_sweep
+from wattloop.report.tables import search_table
 from wattloop.schedule.campaigns.store import known_outcomes
 from wattloop.schedule.campaigns.summary import per_cell
-from wattloop.serve.errors import faults
-from wattloop.serve.state import State
+from wattloop.serve.errors import Impossible, NotThere, faults, needs_what_is_there
+from wattloop.serve.state import AppState, State
 from wattloop.store.database import Store
-from wattloop.store.experiments import Experiment, find_experiment, list_experiments
+from wattloop.store.experiments import (
+    Experiment,
+    TrialRecord,
+    each_trial,
+    find_experiment,
+    list_experiments,
+)
 from wattloop.store.schema import trials
 from wattloop.study.record import STEPS, next_step
 from wattloop.trials.runner import with_status_now
@@ -21,8 +31,6 @@ from wattloop.trials.runner import with_status_now
 router = APIRouter(tags=["experiments"])
 
 Kind = Literal["sweep", "search", "campaign", "study"]
-
-
 UNENDED = ("running", "begun")
 
 
@@ -46,56 +54,56 @@ class ExperimentsAnswer(BaseModel):
 
 
 @router.get("/sweeps")
-def sweeps(house: State) -> ExperimentsAnswer:
+def sweeps(state: State) -> ExperimentsAnswer:
     """List all sweeps."""
-    return experiments_answer(house.store, "sweep")
+    return experiments_answer(state.store, "sweep")
 
 
 @router.get("/sweeps/{sweep_id}", responses=faults(404))
-def sweep(house: State, sweep_id: str) -> dict[str, Any]:
+def sweep(state: State, sweep_id: str) -> dict[str, Any]:
     """Return the result of a sweep: every point with its gains."""
-    result = stored_sweep(house.store, sweep_id)
+    result = stored_sweep(state.store, sweep_id)
     return {**result.experiment.to_dict(), **result.summary()}
 
 
 @router.get("/searches")
-def searches(house: State) -> ExperimentsAnswer:
+def searches(state: State) -> ExperimentsAnswer:
     """List all searches."""
-    return experiments_answer(house.store, "search")
+    return experiments_answer(state.store, "search")
 
 
 @router.get("/searches/{search_id}", responses=faults(404))
-def search(house: State, search_id: str) -> dict[str, Any]:
+def search(state: State, search_id: str) -> dict[str, Any]:
     """Return the result of a search: its summary and every configuration."""
-    experiment = stored_search(house.store, search_id)
-    candidates, summary = looked_at(house.store, experiment)
+    experiment = stored_search(state.store, search_id)
+    candidates, summary = looked_at(state.store, experiment)
     return {**summary.to_dict(), "trials": [candidate.to_dict() for candidate in candidates]}
 
 
 @router.get("/campaigns")
-def campaigns(house: State) -> ExperimentsAnswer:
+def campaigns(state: State) -> ExperimentsAnswer:
     """List all campaigns of `simulate`."""
-    return experiments_answer(house.store, "campaign")
+    return experiments_answer(state.store, "campaign")
 
 
 @router.get("/campaigns/{campaign_id}", responses=faults(404))
-def campaign(house: State, campaign_id: str) -> dict[str, Any]:
+def campaign(state: State, campaign_id: str) -> dict[str, Any]:
     """Return the specification of a campaign, and the metrics of every policy and seed."""
-    experiment = with_status_now(house.store, find_experiment(house.store, campaign_id, "campaign"))
-    outcomes = known_outcomes(house.store, experiment)
+    experiment = with_status_now(state.store, find_experiment(state.store, campaign_id, "campaign"))
+    outcomes = known_outcomes(state.store, experiment)
     return {**experiment.to_dict(), "results": per_cell(outcomes)}
 
 
 @router.get("/studies")
-def studies(house: State) -> ExperimentsAnswer:
+def studies(state: State) -> ExperimentsAnswer:
     """List all studies."""
-    return experiments_answer(house.store, "study")
+    return experiments_answer(state.store, "study")
 
 
 @router.get("/studies/{study_id}", responses=faults(404))
-def study(house: State, study_id: str) -> dict[str, Any]:
+def study(state: State, study_id: str) -> dict[str, Any]:
     """Return the six steps of a study with their results, and the next step."""
-    experiment = find_experiment(house.store, study_id, "study")
+    experiment = find_experiment(state.store, study_id, "study")
     return {**experiment.to_dict(), "next": next_step(experiment.facts.get("steps") or {})}
 
 
@@ -145,3 +153,198 @@ def _counts(store: Store) -> dict[str, tuple[int, int]]:
     query = select(trials.c.experiment_id, func.count(), ended).group_by(trials.c.experiment_id)
     with store.reading() as connection:
         return {str(row[0]): (int(row[1]), int(row[2])) for row in connection.execute(query)}
+
+
+class ClusterQuery(BaseModel):
+    """Strategy, features and number of clusters."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    strategy: Literal["results", "all", "hybrid"] = "hybrid"
+    k: Annotated[int, Field(ge=2, le=20)] | Literal[""] = Field(
+        "", description="Clusters; by silhouette unless given."
+    )
+    parameter: list[str] = Field([], max_length=40, description="All unless given.")
+    result: list[str] = Field([], max_length=40, description="All unless given.")
+
+
+class ClustersAnswer(BaseModel):
+    """Clusters, numbered by mean energy if known."""
+
+    search_id: str
+    strategy: str
+    clusters: int
+    silhouette: float
+    used: list[str]
+    little_influence: list[str]
+    means: list[dict[str, Any]]
+    labels: dict[str, int]
+
+
+@router.get("/searches/{search_id}/clusters", responses=faults(404, 409))
+def search_clusters(
+    state: State, search_id: str, query: Annotated[ClusterQuery, Query()]
+) -> ClustersAnswer:
+    """Return the means of every cluster, and the cluster of every run."""
+    experiment = stored_search(state.store, search_id)
+    found = clusters_of(state, experiment, query)
+    return ClustersAnswer(
+        search_id=experiment.experiment_id,
+        strategy=found.strategy,
+        clusters=int(found.facts["clusters"]),
+        silhouette=found.silhouette,
+        used=list(found.used),
+        little_influence=list(found.little),
+        means=[dict(row) for row in found.rows],
+        labels={
+            name: int(label)
+            for name, label in zip(found.table.names, found.labels.tolist(), strict=True)
+        },
+    )
+
+
+def table_of_search(state: AppState, experiment: Experiment) -> RunTable:
+    """Return the configurations of a search; cached until another trial ends."""
+    key = ("table", *state_of(state.store, experiment))
+    return state.cache.get(key, lambda: with_energy(search_table(state.store, experiment)))
+
+
+def clusters_of(state: AppState, experiment: Experiment, query: ClusterQuery) -> Clusters:
+    """Compute the clusters for page and API.
+
+    Raises:
+        NotThere: no such column.
+        Impossible: nothing to group.
+    """
+    asked = (query.strategy, query.k, tuple(query.parameter), tuple(query.result))
+    known = table_of_search(state, experiment)
+    for name in (*query.parameter, *query.result):
+        if name not in known.columns:
+            raise NotThere(
+                f"{name!r}: no column of {known.name}; {nearest(name, list(known.columns))}"
+            )
+    with needs_what_is_there():
+        return state.cache.get(
+            ("clusters", *state_of(state.store, experiment), *asked),
+            lambda: clusters(
+                known,
+                query.strategy,
+                k=None if query.k == "" else query.k,
+                parameters=query.parameter or None,
+                results=query.result or None,
+            ),
+        )
+
+
+Cells = dict[tuple[str, int], TrialRecord]
+
+
+class CellQuery(BaseModel):
+    """Policy and seed; the first ones unless given."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    policy: str = Field("", max_length=200)
+    seed: int | None = Field(None, ge=0)
+
+
+class OverTimeAnswer(BaseModel):
+    """Power of the whole cluster in equal intervals, simulated."""
+
+    policy: str
+    seed: int
+    same_as_stored: bool
+    times_s: list[float]
+    mean_w: list[float]
+    budget_w: list[float | None]
+
+
+class OverTime(NamedTuple):
+    """One simulation, repeated by the simulator's process.
+
+    Attributes:
+        times_s, mean_w, budget_w: power of the cluster in equal spans; the budget where there is.
+        same: whether it is, event by event, what the campaign had.
+        html: its charts, as parts of a page.
+    """
+
+    policy: str
+    seed: int
+    times_s: list[float]
+    mean_w: list[float]
+    budget_w: list[float | None]
+    same: bool
+    html: str
+
+
+@router.get("/campaigns/{campaign_id}/over-time", responses=faults(404, 409))
+async def campaign_over_time(
+    state: State, campaign_id: str, query: Annotated[CellQuery, Query()]
+) -> OverTimeAnswer:
+    """Return power over time of one policy on one seed."""
+
+    def made() -> OverTime:
+        experiment = find_experiment(state.store, campaign_id, "campaign")
+        return over_time_of(state, experiment, cells_of(state, experiment), query)
+
+    shown = await state.simulations.run(made)
+    return OverTimeAnswer(
+        policy=shown.policy,
+        seed=shown.seed,
+        same_as_stored=shown.same,
+        times_s=shown.times_s,
+        mean_w=shown.mean_w,
+        budget_w=shown.budget_w,
+    )
+
+
+def cells_of(state: AppState, experiment: Experiment) -> Cells:
+    """Return (policy, seed) -> trial of finished trials."""
+
+    def make() -> Cells:
+        return {
+            (str(trial.settings["policy"]), int(trial.settings["seed"])): trial
+            for trial in each_trial(state.store, experiment.experiment_id)
+            if trial.outcome and trial.outcome.get("error") is None
+        }
+
+    return state.cache.get(("cells", *state_of(state.store, experiment)), make)
+
+
+def over_time_of(
+    state: AppState, experiment: Experiment, cells: Cells, query: CellQuery
+) -> OverTime:
+    """Return one simulation over time for page and API.
+
+    Raises:
+        NotThere: no such simulation in the campaign.
+        Impossible: it cannot be made again here.
+    """
+    fitting = [
+        cell
+        for cell in cells
+        if query.policy in ("", cell[0]) and (query.seed is None or query.seed == cell[1])
+    ]
+    if not fitting:
+        raise NotThere("this campaign has no simulation of that policy and seed")
+    policy, seed = fitting[0]
+    trial = cells[policy, seed]
+    given = trial.settings.get("given") or policy
+    if not isinstance(given, str):
+        raise Impossible(f"{policy}: given with parameters as a mapping; not drawn on a page")
+    with needs_what_is_there():
+        return state.simulated.get(
+            ("over time", experiment.experiment_id, policy, seed),
+            lambda: OverTime(
+                policy=policy,
+                seed=seed,
+                **state.simulator.call(
+                    "over_time",
+                    spec=experiment.spec,
+                    outcome=dict(trial.outcome or {}),
+                    given=given,
+                    policy=policy,
+                    seed=seed,
+                ),
+            ),
+        )

@@ -9,17 +9,16 @@ from starlette.concurrency import run_in_threadpool
 
 from wattloop.core.errors import ConfigError, RunSenseless
 from wattloop.fleet.tokens import Caller, Role
-from wattloop.serve.api.node_forms import JOURNAL_BODY
+from wattloop.serve.api.nodes import JOURNAL_BODY
 from wattloop.serve.errors import faults
-from wattloop.serve.maintenance import settled
-from wattloop.serve.request_body import body_of
+from wattloop.serve.maintenance import wait_imported
+from wattloop.serve.requests import body_of
 from wattloop.serve.security import Asking, Writer, refuse
 from wattloop.serve.state import AppState, State
 from wattloop.store.ingest.received_run import Source
 from wattloop.store.ingest.uploads import LARGEST_PIECE_B, RUN_ID, NotYours, Received, Unexpected
 
 router = APIRouter(prefix="/ingest", tags=["ingest"], dependencies=[Writer])
-
 RunId = Annotated[str, Path(pattern=f"^{RUN_ID.pattern}$")]
 Clock = Annotated[
     float | None,
@@ -47,10 +46,10 @@ class ExpectedAnswer(BaseModel):
 
 
 @router.get("/{run_id}")
-def received(request: Request, house: State, caller: Asking, run_id: RunId) -> ReceivedAnswer:
+def received(request: Request, state: State, caller: Asking, run_id: RunId) -> ReceivedAnswer:
     """Return how many bytes of a run's journal the server has."""
     try:
-        return _answer(house.ingest.received(run_id, source_of(house, caller, None)))
+        return _answer(state.ingest.received(run_id, source_of(state, caller, None)))
     except NotYours as error:
         raise refuse(request, 403, str(error)) from None
 
@@ -65,7 +64,7 @@ def received(request: Request, house: State, caller: Asking, run_id: RunId) -> R
 )
 async def take(
     request: Request,
-    house: State,
+    state: State,
     caller: Asking,
     run_id: RunId,
     offset: Annotated[int, Query(ge=0)] = 0,
@@ -74,10 +73,10 @@ async def take(
 ) -> ReceivedAnswer:
     """Append the next bytes of a run's journal durably; a repeated piece is ignored."""
     piece = await body_of(request, LARGEST_PIECE_B)
-    source = source_of(house, caller, clock)
+    source = source_of(state, caller, clock)
     try:
         found = await run_in_threadpool(
-            house.ingest.take, run_id, offset, piece, source, final=final
+            state.ingest.append, run_id, offset, piece, source, final=final
         )
     except NotYours as error:
         raise refuse(request, 403, str(error)) from None
@@ -86,21 +85,21 @@ async def take(
     except (ConfigError, RunSenseless) as error:
         raise refuse(request, 422, str(error)) from None
     if found.complete:
-        said = (await settled(house, [run_id])).get(run_id)
+        said = (await wait_imported(state, [run_id])).get(run_id)
         if isinstance(said, str):
             raise ConfigError(said)
         found = Received(found.offset, ended=bool(said))
     return _answer(found)
 
 
-def source_of(house: AppState, caller: Caller, wall_s: float | None) -> Source:
+def source_of(state: AppState, caller: Caller, wall_s: float | None) -> Source:
     """Return the sender of a piece, with the offset of its clock from ours."""
     if caller.role is Role.NODE:
-        return Source(caller.node, house.book.heard(caller.node, wall_s), is_trusted=True)
+        return Source(caller.node, state.nodes.heard(caller.node, wall_s), is_trusted=True)
     offset_s = None if wall_s is None else wall_s - time.time()
     if caller.role is Role.ADMIN:
         return Source(clock_offset_s=offset_s, is_trusted=True)
-    return Source(clock_offset_s=offset_s, not_for=house.book.names())
+    return Source(clock_offset_s=offset_s, not_for=state.nodes.names())
 
 
 def _answer(found: Received) -> ReceivedAnswer:

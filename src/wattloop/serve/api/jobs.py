@@ -22,8 +22,6 @@ DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 DATE_TIME = re.compile(
     r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}):(\d{2})(\.\d+)?(Z|[+-]\d{2}:\d{2})", re.ASCII
 )
-
-
 LEAP = "60"
 
 
@@ -78,8 +76,6 @@ Moment = Annotated[
         }
     ),
 ]
-
-
 """A day, a moment with its offset, or nothing."""
 
 
@@ -127,17 +123,11 @@ def slopes_of(rows: Iterable[Mapping[str, Any]]) -> SlopesAnswer:
 
 
 router = APIRouter(tags=["jobs"])
-
-
 Sort = Literal[
     "started", "name", "duration", "energy", "carbon", "cluster", "partition", "project", "label",
     "status", "nodes",
 ]  # fmt: skip
-
-
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
 SLOPE_RUNS = 2_000
 
 
@@ -263,22 +253,22 @@ class JobsAnswer(BaseModel):
 
 
 @router.get("/jobs")
-def jobs(house: State, query: Annotated[JobQuery, Query()]) -> JobsAnswer:
+def jobs(state: State, query: Annotated[JobQuery, Query()]) -> JobsAnswer:
     """Return one page of jobs, with the totals of all that match."""
-    house.tidy()
-    return jobs_answer(house, query)
+    state.tidy()
+    return jobs_answer(state, query)
 
 
 @router.get("/jobs/slopes")
-def job_slopes(house: State, query: Annotated[JobFilters, Query()]) -> SlopesAnswer:
+def job_slopes(state: State, query: Annotated[JobFilters, Query()]) -> SlopesAnswer:
     """Return energy against duration per device type, with its slope."""
-    return slopes_answer(house.store, query)
+    return slopes_answer(state.store, query)
 
 
 @router.get("/jobs/{job_key:path}", responses=faults(404))
-def job(house: State, job_key: str) -> JobAnswer:
+def job(state: State, job_key: str) -> JobAnswer:
     """Return one job with the runs of all its nodes."""
-    return job_answer(house.store, job_key)
+    return job_answer(state.store, job_key)
 
 
 def job_answer(store: Store, job_key: str) -> JobAnswer:
@@ -287,14 +277,14 @@ def job_answer(store: Store, job_key: str) -> JobAnswer:
     return JobAnswer(job=_job(row), runs=[JobRun(**_listed(one)) for one in found])
 
 
-def jobs_answer(house: AppState, query: JobQuery) -> JobsAnswer:
+def jobs_answer(state: AppState, query: JobQuery) -> JobsAnswer:
     """Return a page of jobs for page and API."""
     wanted = _filter(query)
     order = (query.sort, query.order, query.page, query.size)
-    rows = house.kept.get(
+    rows = state.answers.get(
         ("jobs", wanted, *order),
         lambda: job_page(
-            house.store,
+            state.store,
             wanted,
             sort=query.sort,
             descending=query.order == "down",
@@ -302,7 +292,7 @@ def jobs_answer(house: AppState, query: JobQuery) -> JobsAnswer:
             limit=query.size,
         ),
     )
-    found = house.kept.get(("totals", wanted), lambda: job_totals(house.store, wanted))
+    found = state.answers.get(("totals", wanted), lambda: job_totals(state.store, wanted))
     totals = {name: getattr(found, name) for name in Totals.model_fields}
     return JobsAnswer(
         jobs=[_job(row) for row in rows],

@@ -15,17 +15,13 @@ from wattloop.serve.errors import faults
 from wattloop.serve.state import AppState, State
 from wattloop.serve.worker import too_busy
 from wattloop.store.journal import END, SAMPLES, JournalTail, SampleBlock
-from wattloop.store.live_runs import live_journal, still_live
-from wattloop.store.runs import RunRecord
+from wattloop.store.runs import RunRecord, live_journal, still_live
 from wattloop.store.samples import power_series
 
 router = APIRouter(prefix="/runs", tags=["runs"])
-
 POLL_S = 0.5
 MOST_STREAMS = 200
 """Each holds a connection for as long as its reader looks at it."""
-
-
 EVENTS = "text/event-stream"
 
 
@@ -34,14 +30,14 @@ EVENTS = "text/event-stream"
     response_class=StreamingResponse,
     responses={200: {"content": {EVENTS: {"schema": {"type": "string"}}}}, **faults(404)},
 )
-async def live(request: Request, house: State, run_id: str) -> StreamingResponse:
+async def live(request: Request, state: State, run_id: str) -> StreamingResponse:
     """Stream events `samples` as they are written, and `end` when the run has ended.
 
     Their data are rows `{"time_s": since the start, "power_w": ..., "domain": ...}`.
     """
-    if house.streams >= MOST_STREAMS:
+    if state.streams >= MOST_STREAMS:
         raise too_busy()
-    found = await asyncio.to_thread(live_journal, house.store, run_id)
+    found = await asyncio.to_thread(live_journal, state.store, run_id)
     if found is None:
         raise RunNotFound(f"run {run_id!r} is not going on")
     record, path = found
@@ -50,17 +46,17 @@ async def live(request: Request, house: State, run_id: str) -> StreamingResponse
     except OSError:  # ended this moment
         raise RunNotFound(f"run {run_id!r} is not going on") from None
     return StreamingResponse(
-        _events(request, house, record, tail, path),
+        _events(request, state, record, tail, path),
         media_type=EVENTS,
         headers={"Cache-Control": "no-store"},
     )
 
 
 async def _events(
-    request: Request, house: AppState, record: RunRecord, tail: JournalTail, path: Path
+    request: Request, state: AppState, record: RunRecord, tail: JournalTail, path: Path
 ) -> AsyncIterator[str]:
     counters: dict[tuple[int, int], tuple[float, float]] = {}
-    house.streams += 1
+    state.streams += 1
     try:
         while not await request.is_disconnected():
             frames = await asyncio.to_thread(lambda: list(tail.poll()))
@@ -74,7 +70,7 @@ async def _events(
                 return
             await asyncio.sleep(POLL_S)
     finally:
-        house.streams -= 1
+        state.streams -= 1
         tail.close()
 
 

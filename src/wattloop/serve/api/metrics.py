@@ -11,19 +11,18 @@ from sqlalchemy import func, select
 
 from wattloop.serve.state import State
 from wattloop.store.database import Store
-from wattloop.store.live_runs import live_runs
+from wattloop.store.runs import live_runs
 from wattloop.store.schema import run_facts, runs
 from wattloop.version import __version__
 
 router = APIRouter()
-
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-def metrics(house: State) -> PlainTextResponse:
+def metrics(state: State) -> PlainTextResponse:
     """Return runs, joules and grams by cluster, project and host, and the number of live runs."""
-    return PlainTextResponse("".join(f"{line}\n" for line in _lines(house.store)), media_type=TYPE)
+    return PlainTextResponse("".join(f"{line}\n" for line in _lines(state.store)), media_type=TYPE)
 
 
 def _lines(store: Store) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""API of the fleet's nodes: status, power and delivery."""
+"""API of nodes: deliveries, state, power now."""
 
 import json
 import time
@@ -6,39 +6,114 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from wattloop.core.errors import ConfigError, RunSenseless
+from wattloop.core.plausible import HIGHEST_NODE_W
 from wattloop.fleet.delivery.batch import (
     LARGEST_BATCH_B,
+    MOST_PIECES,
     Piece,
     PieceResult,
     parse_clock,
     unpack_batch,
 )
 from wattloop.fleet.delivery.client import NODE_NAME
-from wattloop.fleet.delivery.status import NodeStatus
-from wattloop.fleet.nodes import STALE_S, NodeNow, NodeTable
+from wattloop.fleet.delivery.status import MOST_DOMAINS, MOST_FAULTS, MOST_JOBS, NodeStatus
+from wattloop.fleet.nodes import STALE_S, NodeNow, NodeTable, forget_node
 from wattloop.fleet.tokens import Role
-from wattloop.serve.api.node_forms import (
-    DELIVERY_BODY,
-    DeliveredAnswer,
-    HeardAnswer,
-    StatusForm,
-)
 from wattloop.serve.api.oracle import body_schema
 from wattloop.serve.errors import API_ROOT, NotThere, faults
-from wattloop.serve.maintenance import settled
-from wattloop.serve.request_body import body_of
+from wattloop.serve.maintenance import wait_imported
+from wattloop.serve.requests import body_of
 from wattloop.serve.security import Asking, Described, Writer, check_writer, refuse
 from wattloop.serve.state import AppState, State
 from wattloop.store.ingest.received_run import Source
-from wattloop.store.ingest.uploads import NotYours, Received, Unexpected
-from wattloop.store.nodes import forget_node
+from wattloop.store.ingest.uploads import LARGEST_PIECE_B, NotYours, Received, Unexpected
 
+JOURNAL = "application/vnd.wattloop.journal"
+DELIVERY = "application/vnd.wattloop.delivery"
+Watts = Annotated[float, Field(ge=0, le=HIGHEST_NODE_W)]
+ByDomain = Annotated[dict[str, Watts], Field(max_length=MOST_DOMAINS)]
+
+
+class StatusForm(BaseModel):
+    """Status of a node; unknown fields are left out. Long texts are cut."""
+
+    model_config = ConfigDict(extra="allow")
+
+    wall_s: Annotated[float, Field(ge=0, lt=1e11)] | None = Field(
+        None, description="The node's time of day while it sends."
+    )
+    power_w: ByDomain | None = Field(
+        None, description="Watts by domain, of domains that do not overlap."
+    )
+    limit_w: ByDomain | None = Field(None, description="Power limit in force by domain.")
+    provenance: str | None = Field(None, description="`measured`, `modelled`, `simulated`, ...")
+    jobs: Annotated[list[str], Field(max_length=MOST_JOBS)] | None = Field(
+        None, description="Identifiers of the jobs that run on it."
+    )
+    faults: Annotated[list[str], Field(max_length=MOST_FAULTS)] | None = Field(
+        None, description="What its operator should know, a line each."
+    )
+    read_wall_s: float | None = Field(
+        None, description="When the power was read, on the node's own clock."
+    )
+    version: str | None = Field(None, description="Of the agent.")
+
+
+class HeardAnswer(BaseModel):
+    """The server's wall-clock time, and the offset of the node's clock."""
+
+    wall_s: float
+    clock_offset_s: float | None
+
+
+class PieceAnswer(BaseModel):
+    """Result of one piece.
+
+    `offset` is where the next one begins, `ended` says that the run is in the store, `complete`
+    that all of it is here and waits, `refused` why it never will be; `tail` is a checksum of the
+    bytes before `offset`, where a piece without bytes asked for it.
+    """
+
+    run_id: str
+    offset: int
+    ended: bool
+    refused: str
+    complete: bool
+    tail: int | None
+
+
+class DeliveredAnswer(HeardAnswer):
+    """One result per piece, in their order."""
+
+    pieces: list[PieceAnswer]
+
+
+def _bytes(kind: str, about: str, *, required: bool) -> dict[str, Any]:
+    # bytes have no schema in OpenAPI 3.1
+    content: dict[str, Any] = {kind: {}}
+    return {"required": required, "description": about, "content": content}
+
+
+JOURNAL_BODY = _bytes(
+    JOURNAL,
+    f"Bytes of the run's journal from `offset` on, at most {LARGEST_PIECE_B}. The first piece "
+    "begins with the journal's header, which names this run; with `final` there may be none. "
+    "`Content-Type` is not looked at.",
+    required=False,
+)
+DELIVERY_BODY = _bytes(
+    DELIVERY,
+    'A line of JSON, `{"wall_s": ..., "status": ..., "pieces": [[run_id, offset, length, final, '
+    "restart], ...]}` with a status as in `/status` or null, then the bytes of all pieces one "
+    f"after the other; at most {MOST_PIECES} pieces of {LARGEST_BATCH_B} bytes together. "
+    "`Content-Type` is not looked at.",
+    required=True,
+)
 router = APIRouter(tags=["nodes"])
-
 HEAD_B = 512 * 1024
 Node = Annotated[str, Path(pattern=f"^{NODE_NAME.pattern}$")]
 
@@ -98,32 +173,32 @@ class PowerAnswer(BaseModel):
 
 
 @router.get("/nodes")
-def nodes(house: State) -> NodesAnswer:
+def nodes(state: State) -> NodesAnswer:
     """Return the last status of every node."""
     return NodesAnswer(
         wall_s=time.time(),
-        nodes=node_answers(house.book),
-        refused_journals=[RefusedJournalAnswer(**one._asdict()) for one in house.ingest.refused()],
+        nodes=node_answers(state.nodes),
+        refused_journals=[RefusedJournalAnswer(**one._asdict()) for one in state.ingest.refused()],
     )
 
 
 @router.get("/fleet/power")
 def fleet_power(
-    house: State, max_age_s: Annotated[float, Query(gt=0, le=3_600)] = STALE_S
+    state: State, max_age_s: Annotated[float, Query(gt=0, le=3_600)] = STALE_S
 ) -> PowerAnswer:
     """Return the power of all nodes now, and the nodes that are missing."""
-    return power_answer(house.book, max_age_s)
+    return power_answer(state.nodes, max_age_s)
 
 
 @router.delete("/nodes/{node}", dependencies=[Writer], responses=faults(404))
-def forget(request: Request, house: State, caller: Asking, node: Node) -> NodesAnswer:
+def forget(request: Request, state: State, caller: Asking, node: Node) -> NodesAnswer:
     """Remove a node that no longer exists (server's own token only); its runs stay."""
     if caller.role is not Role.ADMIN:
         raise refuse(request, 403, "only the server's own token removes nodes")
-    was_heard = house.book.forget(node)
-    if not forget_node(house.store, node) and not was_heard:
+    was_heard = state.nodes.forget(node)
+    if not forget_node(state.store, node) and not was_heard:
         raise NotThere(f"no node {node!r}; GET {API_ROOT}/nodes names all")
-    return nodes(house)
+    return nodes(state)
 
 
 @router.post(
@@ -133,7 +208,7 @@ def forget(request: Request, house: State, caller: Asking, node: Node) -> NodesA
     responses=faults(413),
     openapi_extra={"requestBody": body_schema(StatusForm)},
 )
-async def status(request: Request, house: State, caller: Asking, node: Node) -> Any:
+async def status(request: Request, state: State, caller: Asking, node: Node) -> Any:
     """Receive the status of a node: power and jobs."""
     if not caller.may_speak_for(node):
         raise refuse(request, 403, f"may not speak for {node}")
@@ -143,7 +218,7 @@ async def status(request: Request, house: State, caller: Asking, node: Node) -> 
     except (ValueError, RecursionError):
         raise ConfigError("a status is an object in JSON") from None
     found = NodeStatus.parse(said)
-    offset_s = house.book.heard(node, parse_clock(said.get("wall_s")), found)
+    offset_s = state.nodes.heard(node, parse_clock(said.get("wall_s")), found)
     return JSONResponse({"wall_s": time.time(), "clock_offset_s": offset_s})
 
 
@@ -158,17 +233,17 @@ async def delivery(request: Request, node: Node) -> Any:
     """Receive the status of a node and pieces of its journals in one request."""
     # comes in by `door` as well: what others declare as dependencies is called here
     await check_writer(request)
-    house: AppState = request.app.state.house
+    state: AppState = request.app.state.wattloop
     if not request.state.caller.may_speak_for(node):
         raise refuse(request, 403, f"may not speak for {node}")
     wall_s, said, pieces = unpack_batch(await body_of(request, LARGEST_BATCH_B + HEAD_B))
     found = None if said is None else NodeStatus.parse(said)
-    offset_s = house.book.heard(node, wall_s, found)
+    offset_s = state.nodes.heard(node, wall_s, found)
     source = Source(node, offset_s, is_trusted=True)
     answers: list[PieceResult] = []
     if pieces:
-        taken = await run_in_threadpool(lambda: [_taken(house, p, source) for p in pieces])
-        ended = await settled(house, [t.run_id for t in taken if t.complete])
+        taken = await run_in_threadpool(lambda: [_taken(state, p, source) for p in pieces])
+        ended = await wait_imported(state, [t.run_id for t in taken if t.complete])
         answers = [_answered(t, ended) for t in taken]
     for answer in answers:
         if answer.refused:
@@ -182,10 +257,10 @@ async def delivery(request: Request, node: Node) -> Any:
     )
 
 
-def _taken(house: AppState, piece: Piece, source: Source) -> PieceResult:
+def _taken(state: AppState, piece: Piece, source: Source) -> PieceResult:
     """Take one piece; an invalid piece does not stop the others."""
     try:
-        found = _take(house, piece, source)
+        found = _take(state, piece, source)
     except Unexpected as error:
         return PieceResult(piece.run_id, error.offset)
     except (NotYours, ConfigError, RunSenseless) as error:
@@ -194,10 +269,10 @@ def _taken(house: AppState, piece: Piece, source: Source) -> PieceResult:
     return PieceResult(piece.run_id, found.offset, found.ended, "", found.complete, tail)
 
 
-def _take(house: AppState, piece: Piece, source: Source) -> Received:
+def _take(state: AppState, piece: Piece, source: Source) -> Received:
     if piece.asks:
-        return house.ingest.received(piece.run_id, source)
-    return house.ingest.take(
+        return state.ingest.received(piece.run_id, source)
+    return state.ingest.append(
         piece.run_id,
         piece.offset,
         piece.data,

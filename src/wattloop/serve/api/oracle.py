@@ -16,12 +16,10 @@ from wattloop.schedule.estimates.oracle_service import MOST_PAIRS, AskedJob
 from wattloop.schedule.estimates.placement_estimates import PlacementQuery
 from wattloop.schedule.estimates.submit_advice import submit_advice
 from wattloop.serve.errors import faults, needs_what_is_there
-from wattloop.serve.request_body import body_of
+from wattloop.serve.requests import body_of
 from wattloop.serve.state import State
 
 MOST_ITEMS = 1_000
-
-
 MOST_CHOICES = 16
 
 
@@ -31,24 +29,14 @@ def _whole(value: Any) -> Any:
 
 
 Batch = Annotated[int, Field(ge=1, le=65_536), BeforeValidator(_whole)]
-
-
 Sequence = Annotated[int, Field(ge=1, le=1_048_576), BeforeValidator(_whole)]
-
-
 Asked = Annotated[int, Field(ge=0, le=4_096), BeforeValidator(_whole)]
-
-
 Gpus = Annotated[int, Field(ge=1, le=4_096), BeforeValidator(_whole)]
-
-
 Number = Annotated[int, Field(ge=0, le=1_000), BeforeValidator(_whole)]
 
 
 # looked for among runs: a NUL as the store keeps it
 Text = Annotated[str, Field(max_length=4_096), AfterValidator(plain)]
-
-
 Name = Annotated[str, Field(max_length=100), AfterValidator(plain)]
 
 
@@ -222,17 +210,9 @@ def body_schema(form: type[BaseModel]) -> dict[str, Any]:
 
 
 router = APIRouter(tags=["predict"])
-
-
 LARGEST_B = 4 * 2**20
-
-
 SUBMIT_WAIT_S = 0.1
-
-
 """So long a submission may wait for a model that was never asked for; it has no more to give."""
-
-
 Q = TypeVar("Q", bound=BaseModel)
 
 
@@ -242,14 +222,14 @@ Q = TypeVar("Q", bound=BaseModel)
     responses=faults(409, 413),
     openapi_extra={"requestBody": body_schema(BatchQuestion)},
 )
-async def predict_batch(request: Request, house: State) -> Response:
+async def predict_batch(request: Request, state: State) -> Response:
     """Return time, power and energy of every pair with intervals, and each job's best placement."""
     body = await body_of(request, LARGEST_B)
 
     def answered() -> bytes:
         question = _read(body, BatchQuestion)
         with needs_what_is_there():
-            answer = house.oracle.answer(
+            answer = state.oracle.answer(
                 [job.asked() for job in question.jobs],
                 [place.where() for place in question.placements],
                 question.pairs,
@@ -259,8 +239,8 @@ async def predict_batch(request: Request, house: State) -> Response:
         # written here: checking a thousand rows once more would take longer than computing them
         return to_json(answer.to_dict(), inf_nan_mode="null")
 
-    found = await house.batches.run(answered)
-    settle = BackgroundTask(house.oracle.settle)
+    found = await state.batches.run(answered)
+    settle = BackgroundTask(state.oracle.settle)
     return Response(found, media_type="application/json", background=settle)
 
 
@@ -273,7 +253,7 @@ async def predict_batch(request: Request, house: State) -> Response:
     },
     openapi_extra={"requestBody": body_schema(JobQuestion)},
 )
-async def predict_submit(request: Request, house: State) -> Response:
+async def predict_submit(request: Request, state: State) -> Response:
     """Return the estimate for the user of a submitted job; `Accept: text/plain` for text."""
     body = await body_of(request, LARGEST_B)
     plain = request.headers.get("accept", "").startswith("text/plain")
@@ -281,12 +261,12 @@ async def predict_submit(request: Request, house: State) -> Response:
     def answered() -> Response:
         job = _read(body, JobQuestion).asked().submitted
         with needs_what_is_there():
-            advice = submit_advice(house.oracle, job, wait_s=SUBMIT_WAIT_S)
+            advice = submit_advice(state.oracle, job, wait_s=SUBMIT_WAIT_S)
         if plain:
             return Response(advice.to_text(), media_type="text/plain")
         return Response(to_json(advice.to_dict()), media_type="application/json")
 
-    return await house.submissions.run(answered)
+    return await state.submissions.run(answered)
 
 
 def _read(body: bytes, form: type[Q]) -> Q:

@@ -14,7 +14,6 @@ from wattloop.serve.errors import NotThere, faults, needs_what_is_there
 from wattloop.serve.state import AppState, State
 
 router = APIRouter(tags=["predict"])
-
 MODEL = "A name of `wattloop predict models`."
 
 
@@ -48,13 +47,13 @@ class PredictQuery(PredictForm):
 
 
 @router.get("/predict", responses=faults(404, 409))
-async def predict(house: State, query: Annotated[PredictQuery, Query()]) -> dict[str, Any]:
+async def predict(state: State, query: Annotated[PredictQuery, Query()]) -> dict[str, Any]:
     """Return time, power, energy and memory of one training step, with intervals and terms."""
-    found: dict[str, Any] = (await forecast_of(house, query))["answer"]
+    found: dict[str, Any] = (await forecast_of(state, query))["answer"]
     return found
 
 
-async def forecast_of(house: AppState, query: PredictForm) -> dict[str, Any]:
+async def forecast_of(state: AppState, query: PredictForm) -> dict[str, Any]:
     """Predict in the predictor's process: `answer` for programs, `html` for the page.
 
     Raises:
@@ -78,8 +77,8 @@ async def forecast_of(house: AppState, query: PredictForm) -> dict[str, Any]:
         "host_speed": _or_none(query.host_speed),
     }
     with needs_what_is_there():
-        found: dict[str, Any] = await house.predictions.run(
-            lambda: house.predictor.call("forecast", **question)
+        found: dict[str, Any] = await state.predictions.run(
+            lambda: state.predictor.call("forecast", **question)
         )
     return found
 

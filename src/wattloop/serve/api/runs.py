@@ -1,23 +1,29 @@
-"""API of runs: results, curves and advice."""
+"""API of runs: results, curves, advice, comparison and downloads."""
 
 import math
-from typing import Annotated, Any
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
+from fastapi.responses import FileResponse
 from pydantic import BaseModel
+from starlette.background import BackgroundTask
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
-from wattloop.serve.errors import faults
+from wattloop.core.errors import ConfigError
+from wattloop.serve.errors import faults, needs_what_is_there
 from wattloop.serve.state import AppState, State
+from wattloop.store.comparison import Comparison, compare
 from wattloop.store.database import Store
 from wattloop.store.details import read_windows
-from wattloop.store.live_runs import live_journal
-from wattloop.store.runs import RunRecord, find_run, has_run
+from wattloop.store.export import export
+from wattloop.store.runs import RunRecord, find_run, has_run, live_journal
 from wattloop.store.sample_queries import read_curve
 from wattloop.store.samples import Series, power_series, series_of
 
-router = APIRouter(prefix="/runs", tags=["runs"])
+router = APIRouter(tags=["runs"])
 
 
 class CurveAnswer(BaseModel):
@@ -58,15 +64,15 @@ class AdviceAnswer(BaseModel):
     advice: list[dict[str, Any]]
 
 
-@router.get("/{run_id}", responses=faults(404))
-def run(house: State, run_id: str) -> dict[str, Any]:
+@router.get("/runs/{run_id}", responses=faults(404))
+def run(state: State, run_id: str) -> dict[str, Any]:
     """Return everything about a run except its samples."""
-    return find_any_run(house.store, run_id).to_dict()
+    return find_any_run(state.store, run_id).to_dict()
 
 
-@router.get("/{run_id}/curves", responses=faults(404))
+@router.get("/runs/{run_id}/curves", responses=faults(404))
 def curves(
-    house: State,
+    state: State,
     run_id: str,
     points: Annotated[int, Query(ge=10, le=20_000)] = 1_000,
     begin_s: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
@@ -74,32 +80,32 @@ def curves(
     signals: Annotated[bool, Query(description="Utilisation, clocks, ... instead.")] = False,
 ) -> CurvesAnswer:
     """Return power of every domain over time, with windows; of `begin_s` to `end_s` if given."""
-    record = find_any_run(house.store, run_id)
+    record = find_any_run(state.store, run_id)
     span_s = (begin_s, end_s)
     if signals:
         return CurvesAnswer(
             run_id=record.run_id,
-            curves=_curves(house.store, record, _signals(record), points, span_s),
+            curves=_curves(state.store, record, _signals(record), points, span_s),
             windows=[],
         )
-    return curves_answer(house.store, record, points, span_s)
+    return curves_answer(state.store, record, points, span_s)
 
 
-@router.get("/{run_id}/advice", responses=faults(404))
-def advice(house: State, run_id: str) -> AdviceAnswer:
+@router.get("/runs/{run_id}/advice", responses=faults(404))
+def advice(state: State, run_id: str) -> AdviceAnswer:
     """Return what the run wasted and how to save it; empty without advice."""
-    record = find_any_run(house.store, run_id)
+    record = find_any_run(state.store, run_id)
     return AdviceAnswer(
-        run_id=record.run_id, advice=[a.to_dict() for a in advice_of(house, record)]
+        run_id=record.run_id, advice=[a.to_dict() for a in advice_of(state, record)]
     )
 
 
-def advice_of(house: AppState, record: RunRecord) -> list[Advice]:
+def advice_of(state: AppState, record: RunRecord) -> list[Advice]:
     """Return advice for the page; cached for finished runs."""
     if record.result is None:
         return []
-    return house.cache.get(
-        ("advice", record.run_id), lambda: advice_on(house.store, record, house.settings)
+    return state.cache.get(
+        ("advice", record.run_id), lambda: advice_on(state.store, record, state.settings)
     )
 
 
@@ -166,3 +172,56 @@ def _curves(
 
 def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+MOST_RUNS = 12
+
+
+@router.get("/compare", responses=faults(404, 409))
+def compared(
+    state: State, run: Annotated[list[str], Query(min_length=2, max_length=MOST_RUNS)]
+) -> dict[str, Any]:
+    """Return each quantity of every run, its difference from the first, and its significance."""
+    return comparison_of(state.store, run).to_dict()
+
+
+def comparison_of(store: Store, names: list[str]) -> Comparison:
+    """Compare the named runs with the first."""
+    if not 2 <= len(names) <= MOST_RUNS:
+        raise ConfigError(f"name 2 to {MOST_RUNS} runs to compare")
+    records = [find_run(store, name) for name in names]
+    with needs_what_is_there():  # two names may mean one run
+        return compare(records)
+
+
+TYPES = {
+    "csv": "text/csv",
+    "json": "application/json",
+    "parquet": "application/vnd.apache.parquet",
+}
+
+
+@router.get(
+    "/runs/{run_id}/download",
+    response_class=FileResponse,
+    responses={200: {"content": {kind: {} for kind in TYPES.values()}}, **faults(404)},
+)
+def download(
+    state: State,
+    run_id: str,
+    what: Annotated[Literal["samples", "signals", "windows", "steps", "runs"], Query()] = "samples",
+    kind: Annotated[Literal["csv", "json", "parquet"], Query(alias="format")] = "csv",
+) -> FileResponse:
+    """Return samples, signals, windows, steps, or the run itself, as a file."""
+    record = find_run(state.store, run_id)
+    folder = tempfile.TemporaryDirectory(prefix="wattloop-download-")
+    name = f"{record.run_id}-{what}.{kind}"
+    path = Path(folder.name) / f"download.{kind}"  # not a name from the request
+    try:
+        export(state.store, [record], what=what, file_format=kind, target=str(path))
+    except BaseException:
+        folder.cleanup()
+        raise
+    return FileResponse(
+        path, media_type=TYPES[kind], filename=name, background=BackgroundTask(folder.cleanup)
+    )

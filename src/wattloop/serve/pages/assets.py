@@ -9,7 +9,6 @@ from wattloop.report.html import style_sheet
 from wattloop.serve.state import static_text
 
 router = APIRouter(prefix="/static")
-
 KEEP = {"Cache-Control": "public, max-age=3600"}
 
 

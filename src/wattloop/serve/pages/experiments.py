@@ -1,18 +1,35 @@
-"""*Sweeps*, *Searches*, *Simulate* and *Study* pages: lists, and each one's report."""
+"""*Sweeps*, *Searches*, *Simulate* and *Study* pages: lists, reports, clusters, power over time."""
 
 from collections.abc import Callable
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
+from wattloop.analyze.clusters import STRATEGIES
+from wattloop.core.errors import ConfigError
 from wattloop.report.campaign import report_of_campaign
-from wattloop.report.document import Document
+from wattloop.report.document import Block, Chart, Document, Note
+from wattloop.report.figures.clusters import cluster_figures
+from wattloop.report.findings import findings_blocks
 from wattloop.report.search import report_of_search
+from wattloop.report.stored_results import stored_search
 from wattloop.report.study import report_of_study
 from wattloop.report.sweep import report_of_sweep
-from wattloop.serve.api.experiments import Kind, experiments_answer, state_of
-from wattloop.serve.blocks import sections_html
+from wattloop.serve.api.experiments import (
+    CellQuery,
+    ClusterQuery,
+    Kind,
+    cells_of,
+    clusters_of,
+    experiments_answer,
+    over_time_of,
+    state_of,
+    table_of_search,
+)
+from wattloop.serve.blocks import blocks_html, sections_html
+from wattloop.serve.errors import status_of
 from wattloop.serve.page_cache import ReportPage
 from wattloop.serve.state import PATIENCE_S, AppState, State
 from wattloop.store.database import Store
@@ -24,63 +41,63 @@ Report = Callable[[Store, Experiment], Document]
 
 
 @router.get("/sweeps")
-def sweeps(request: Request, house: State) -> HTMLResponse:
-    return _listed(house, request, "sweep", "Sweeps", "wattloop sweep caps.yaml -- python train.py")
+def sweeps(request: Request, state: State) -> HTMLResponse:
+    return _listed(state, request, "sweep", "Sweeps", "wattloop sweep caps.yaml -- python train.py")
 
 
 @router.get("/sweeps/{sweep_id}")
-def sweep(request: Request, house: State, sweep_id: str) -> HTMLResponse:
+def sweep(request: Request, state: State, sweep_id: str) -> HTMLResponse:
     """Show metrics against the cap, best points, EDP against time."""
-    return _shown(house, request, sweep_id, "sweep", report_of_sweep)
+    return _shown(state, request, sweep_id, "sweep", report_of_sweep)
 
 
 @router.get("/searches")
-def searches(request: Request, house: State) -> HTMLResponse:
-    return _listed(house, request, "search", "Searches", "wattloop tune run search.yaml")
+def searches(request: Request, state: State) -> HTMLResponse:
+    return _listed(state, request, "search", "Searches", "wattloop tune run search.yaml")
 
 
 @router.get("/searches/{search_id}")
-def search(request: Request, house: State, search_id: str) -> HTMLResponse:
+def search(request: Request, state: State, search_id: str) -> HTMLResponse:
     """Show Pareto front, parallel coordinates, regression, matrix, clusters of runs."""
     more = ("clusters", "Clusters: choose strategy, features and number")
-    return _shown(house, request, search_id, "search", report_of_search, more)
+    return _shown(state, request, search_id, "search", report_of_search, more)
 
 
 @router.get("/simulate")
-def campaigns(request: Request, house: State) -> HTMLResponse:
+def campaigns(request: Request, state: State) -> HTMLResponse:
     example = "wattloop simulate thesis-pareto --policies pollux,zeus,helios --seeds 10"
-    return _listed(house, request, "campaign", "Simulate", example)
+    return _listed(state, request, "campaign", "Simulate", example)
 
 
 @router.get("/simulate/{campaign_id}")
-def campaign(request: Request, house: State, campaign_id: str) -> HTMLResponse:
+def campaign(request: Request, state: State, campaign_id: str) -> HTMLResponse:
     """Show policies side by side."""
     more = ("over-time", "Over time: power, and who had which GPU")
-    return _shown(house, request, campaign_id, "campaign", report_of_campaign, more)
+    return _shown(state, request, campaign_id, "campaign", report_of_campaign, more)
 
 
 @router.get("/study")
-def studies(request: Request, house: State) -> HTMLResponse:
-    return _listed(house, request, "study", "Study", "wattloop study init")
+def studies(request: Request, state: State) -> HTMLResponse:
+    return _listed(state, request, "study", "Study", "wattloop study init")
 
 
 @router.get("/study/{study_id}")
-def study(request: Request, house: State, study_id: str) -> HTMLResponse:
+def study(request: Request, state: State, study_id: str) -> HTMLResponse:
     """Show the six steps with their state."""
-    return _shown(house, request, study_id, "study", report_of_study)
+    return _shown(state, request, study_id, "study", report_of_study)
 
 
 def _listed(
-    house: AppState, request: Request, kind: Kind, title: str, example: str
+    state: AppState, request: Request, kind: Kind, title: str, example: str
 ) -> HTMLResponse:
-    answer = experiments_answer(house.store, kind)
-    return house.page(
+    answer = experiments_answer(state.store, kind)
+    return state.page(
         "experiments.html", request, title=title, kind=kind, answer=answer, example=example
     )
 
 
 def _shown(
-    house: AppState,
+    state: AppState,
     request: Request,
     name: str,
     kind: Kind,
@@ -88,24 +105,120 @@ def _shown(
     more: tuple[str, str] | None = None,
 ) -> HTMLResponse:
     """Render a report; cached for every state of the experiment, across servers."""
-    experiment = find_experiment(house.store, name, kind)
+    experiment = find_experiment(state.store, name, kind)
 
     def make() -> ReportPage:
-        found = report(house.store, experiment)
+        found = report(state.store, experiment)
         return ReportPage(found.title, found.subtitle, list(sections_html(found)))
 
-    made = house.cache.soon(
-        ("page", *state_of(house.store, experiment)),
-        lambda: house.kept_pages.get(house.store, experiment, make),
+    made = state.cache.soon(
+        ("page", *state_of(state.store, experiment)),
+        lambda: state.pages.get(state.store, experiment, make),
         PATIENCE_S,
     )
     if made is None:
-        return house.waiting(request)
-    return house.page(
+        return state.waiting(request)
+    return state.page(
         "document.html",
         request,
         document=made,
         sections=[(heading, Markup(content)) for heading, content in made.sections],
         more=more,
         shown_id=experiment.experiment_id,
+    )
+
+
+class ClusterForm(ClusterQuery):
+    """Clustering options and view."""
+
+    dimensions: Literal["2", "3"] = "2"
+
+
+ALTERNATIVES = {
+    "clusters-2d": "Runs in the plane of two main components, coloured by cluster",
+    "clusters-3d": "Runs in the space of three main components, coloured by cluster",
+    "clusters-columns": "Runs in any two columns, coloured by cluster",
+    "silhouettes": "How well runs are separated, by number of clusters",
+}
+
+
+@router.get("/searches/{search_id}/clusters")
+def clusters_page(
+    request: Request, state: State, search_id: str, query: Annotated[ClusterForm, Query()]
+) -> HTMLResponse:
+    """Show a form, the clusters, and their means."""
+    experiment = stored_search(state.store, search_id)
+    key = ("cluster page", *state_of(state.store, experiment), query.model_dump_json())
+    status, table = 200, None
+    try:
+        table = state.cache.soon(
+            (*key, "table"), lambda: table_of_search(state, experiment), PATIENCE_S
+        )
+        found = state.cache.soon(
+            key, lambda: blocks_html(_blocks(state, experiment, query)), PATIENCE_S
+        )
+        if table is None or found is None:
+            return state.waiting(request)
+    except ConfigError as error:
+        status = status_of(error)
+        found = blocks_html([Note(str(error), tone="warning", title="Not possible:")])
+    columns = (
+        ([], [])
+        if table is None
+        else (list(table.parameters), [n for n in table.results if table.is_numeric(n)])
+    )
+    return state.page(
+        "clusters.html",
+        request,
+        status=status,
+        experiment=experiment,
+        query=query,
+        strategies=STRATEGIES,
+        parameters=columns[0],
+        results=columns[1],
+        blocks=found,
+    )
+
+
+def _blocks(state: AppState, experiment: Experiment, query: ClusterForm) -> list[Block]:
+    found = clusters_of(state, experiment, query)
+    charts = cluster_figures(found, int(query.dimensions))
+    if {"clusters-2d", "clusters-3d"} <= charts.keys():
+        del charts["clusters-2d" if query.dimensions == "3" else "clusters-3d"]
+    drawn = [Chart(name, chart, ALTERNATIVES.get(name, name)) for name, chart in charts.items()]
+    means, *others = findings_blocks(found)
+    return [drawn[0], means, *drawn[1:], *others]
+
+
+@router.get("/simulate/{campaign_id}/over-time")
+def over_time_page(
+    request: Request, state: State, campaign_id: str, query: Annotated[CellQuery, Query()]
+) -> HTMLResponse:
+    """Show a form, and the chosen simulation."""
+    experiment = find_experiment(state.store, campaign_id, "campaign")
+    cells = cells_of(state, experiment)
+    status = 200
+    try:
+        shown = state.simulated.soon(
+            ("over time asked", experiment.experiment_id, len(cells), query.policy, query.seed),
+            lambda: over_time_of(state, experiment, cells, query),
+            PATIENCE_S,
+        )
+        if shown is None:
+            return state.waiting(request)
+        blocks = Markup(shown.html)
+        policy, seed = shown.policy, shown.seed
+    except ConfigError as error:
+        blocks = blocks_html([Note(str(error), tone="warning", title="Not possible:")])
+        status, policy, seed = status_of(error), query.policy, query.seed or 0
+    return state.page(
+        "over_time.html",
+        request,
+        status=status,
+        experiment=experiment,
+        policies=list(dict.fromkeys(cell[0] for cell in cells)),
+        seeds=sorted({cell[1] for cell in cells}),
+        policy=policy,
+        seed=seed,
+        blocks=blocks,
     )

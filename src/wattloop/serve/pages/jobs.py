@@ -13,9 +13,8 @@ from wattloop.serve.api.jobs import JobQuery, SlopesAnswer, job_answer, jobs_ans
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.state import AppState, State
 from wattloop.store.job_queries import known_values
-from wattloop.store.live_runs import live_runs
 from wattloop.store.run_record import UNALLOCATED_KIND
-from wattloop.store.runs import RunRecord
+from wattloop.store.runs import RunRecord, live_runs
 
 
 class Badge(NamedTuple):
@@ -37,8 +36,6 @@ LABELS = {
     "medium": Badge("medium", "info", "energy / (limit x time) is between 0.4 and 0.9"),
     "low": Badge("low", "warning", "energy / (limit x time) of the devices is below 0.4"),
 }
-
-
 INSIGHTS = {
     "high_efficiency": Badge("high energy efficiency", "good", "the hardware is well filled"),
     "low_efficiency": Badge("low energy efficiency", "warning", "the devices were mostly waiting"),
@@ -58,32 +55,26 @@ INSIGHTS = {
         "other runs used the same devices at the same time; each joule counts once",
     ),
 }
-
-
 router = APIRouter()
-
-
 CHOICES = ("cluster", "partition", "project", "label", "status", "host")
-
-
 LIVE_SHOWN = 10
 
 
 @router.get("/")
 @router.get("/jobs")
 @router.get("/jobs/")
-def jobs(request: Request, house: State, query: Annotated[JobQuery, Query()]) -> HTMLResponse:
+def jobs(request: Request, state: State, query: Annotated[JobQuery, Query()]) -> HTMLResponse:
     """Show totals, filters and a page of jobs."""
-    house.tidy()
-    answer = jobs_answer(house, query)
-    slopes, chart = _slopes(house, query)
-    live = house.kept.get("live", lambda: _live_jobs(house))
-    return house.page(
+    state.tidy()
+    answer = jobs_answer(state, query)
+    slopes, chart = _slopes(state, query)
+    live = state.answers.get("live", lambda: _live_jobs(state))
+    return state.page(
         "jobs.html",
         request,
         answer=answer,
         query=query,
-        choices=_choices(house),
+        choices=_choices(state),
         slopes=slopes,
         chart=chart,
         live=live[:LIVE_SHOWN],
@@ -95,10 +86,10 @@ def jobs(request: Request, house: State, query: Annotated[JobQuery, Query()]) ->
 
 
 @router.get("/jobs/{job_key:path}")
-def job(request: Request, house: State, job_key: str) -> HTMLResponse:
+def job(request: Request, state: State, job_key: str) -> HTMLResponse:
     """Show one job, node by node."""
-    answer = job_answer(house.store, job_key)
-    return house.page(
+    answer = job_answer(state.store, job_key)
+    return state.page(
         "job.html",
         request,
         answer=answer,
@@ -107,31 +98,31 @@ def job(request: Request, house: State, job_key: str) -> HTMLResponse:
     )
 
 
-def _live_jobs(house: AppState) -> list[RunRecord]:
+def _live_jobs(state: AppState) -> list[RunRecord]:
     """Return running jobs, without the nodes' unattributed runs, which always run."""
-    return [run for run in live_runs(house.store) if run.kind != UNALLOCATED_KIND]
+    return [run for run in live_runs(state.store) if run.kind != UNALLOCATED_KIND]
 
 
-def _choices(house: AppState) -> dict[str, list[str]]:
+def _choices(state: AppState) -> dict[str, list[str]]:
     """Return the values of filters; a new project may appear some seconds late."""
-    return house.kept.get(
-        "choices", lambda: {name: known_values(house.store, name) for name in CHOICES}
+    return state.answers.get(
+        "choices", lambda: {name: known_values(state.store, name) for name in CHOICES}
     )
 
 
-def _slopes(house: AppState, query: JobQuery) -> tuple[SlopesAnswer, Markup]:
+def _slopes(state: AppState, query: JobQuery) -> tuple[SlopesAnswer, Markup]:
     """Fit and draw energy over duration of matching jobs."""
     wanted = query.model_dump(exclude={"sort", "order", "page", "size"})
 
     def make() -> tuple[SlopesAnswer, Markup]:
-        found = slopes_answer(house.store, query)
+        found = slopes_answer(state.store, query)
         if not found.slopes:
             return found, Markup("")
         lines = [(line.device, line.slope_w, line.intercept_j) for line in found.slopes]
         drawn = Chart("slopes", slope_figure(found.points, lines), "Energy of jobs by duration")
         return found, blocks_html([drawn])
 
-    return house.kept.get(("slopes", *wanted.values()), make)
+    return state.answers.get(("slopes", *wanted.values()), make)
 
 
 def _with(request: Request, changes: dict[str, object]) -> str:

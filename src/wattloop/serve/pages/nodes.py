@@ -7,19 +7,18 @@ from wattloop.serve.api.nodes import node_answers, power_answer
 from wattloop.serve.state import State
 
 router = APIRouter()
-
 JOBS_SHOWN = 8
 
 
 @router.get("/nodes")
-def nodes(request: Request, house: State) -> HTMLResponse:
+def nodes(request: Request, state: State) -> HTMLResponse:
     """Show power, age, jobs, clock offset and refusals of each node."""
-    return house.page(
+    return state.page(
         "nodes.html",
         request,
-        power=power_answer(house.book),
-        nodes=node_answers(house.book),
-        refusals=house.refusals.count,
-        refused_journals=house.ingest.refused(),
+        power=power_answer(state.nodes),
+        nodes=node_answers(state.nodes),
+        refusals=state.refusals.count,
+        refused_journals=state.ingest.refused(),
         jobs_shown=JOBS_SHOWN,
     )

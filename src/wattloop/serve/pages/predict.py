@@ -19,17 +19,17 @@ router = APIRouter()
 
 @router.get("/predict")
 async def predict(
-    request: Request, house: State, query: Annotated[PredictForm, Query()]
+    request: Request, state: State, query: Annotated[PredictForm, Query()]
 ) -> HTMLResponse:
     """Show a form and its result."""
     blocks, status = Markup(""), 200
     if query.model:
         try:
-            blocks = Markup((await forecast_of(house, query))["html"])
+            blocks = Markup((await forecast_of(state, query))["html"])
         except ConfigError as error:
             blocks = blocks_html([Note(str(error), tone="warning", title="Not possible:")])
             status = status_of(error)
-    return house.page(
+    return state.page(
         "predict.html",
         request,
         status=status,

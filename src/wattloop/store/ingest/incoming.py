@@ -25,10 +25,7 @@ from wattloop.store.run_record import AGENT_KIND, UNALLOCATED_KIND, RunRecord
 
 ROOM_B = 512 * 1024 * 1024
 """Space that stays free on the disk: the database may be on it, too."""
-
 LOOK_EVERY_S = 5.0
-
-
 TAIL_B = 4096
 
 

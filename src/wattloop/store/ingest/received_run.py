@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattloop.core.json_shape import shape_fault
-from wattloop.core.labels import Label
 from wattloop.core.plausible import highest_power_w
-from wattloop.core.results import DomainEnergy, Missing, WindowResult
+from wattloop.core.results import DomainEnergy, Label, Missing, WindowResult
 from wattloop.core.text import plain
 from wattloop.store.journal_record import feeds_fault
 from wattloop.store.run_record import AGENT_KIND, UNALLOCATED_KIND, RunRecord
@@ -18,13 +17,8 @@ from wattloop.store.run_record import AGENT_KIND, UNALLOCATED_KIND, RunRecord
 
 MARGIN = 1.25
 """Tolerance over limit x time: GPUs exceed their limit briefly, sensors are off by some percent."""
-
 SLACK_S = 2.0
-
-
 FUTURE_S = 120.0
-
-
 EARLIEST_WALL_S = 946_684_800.0  # the year 2000: older GPUs are not measured
 
 
@@ -86,25 +80,13 @@ def _limit_w(domain: DomainEnergy) -> float:
 
 SMALLEST_OFFSET_S = 2.0
 """Smaller clock differences are not corrected: a request takes as long."""
-
 LONGEST = {"name": 200, "host": 200, "user": 100, "cwd": 1_000, "python": 100, "version": 100}
-
-
 LONGEST_ID = 200
-
-
 PLACES = ("store", "carbon_file", "carbon_url", "redfish_url", "visa_resource", "replay_file")
 """Settings that name a file or an address of the measuring machine."""
-
 MOST_TAGS, LONGEST_TAG = 64, 1_000
-
-
 MOST_PARTS, LONGEST_PART = 1_000, 4_000
-
-
 LARGEST_JSON_B = 256 * 1024
-
-
 MOST_FEEDS, MOST_SERIES = 64, 2_048
 
 

@@ -25,8 +25,7 @@ from wattloop.store.ingest.received_run import Source, received_run, without_pla
 from wattloop.store.journal import FORMAT, HEADER, frames_in, read_journal
 from wattloop.store.journal_import import keep_journal
 from wattloop.store.journal_record import Close, header_fault
-from wattloop.store.live_runs import INCOMING
-from wattloop.store.runs import RunRecord, find_run, has_run
+from wattloop.store.runs import INCOMING, RunRecord, find_run, has_run
 
 __all__ = [
     "LARGEST_PIECE_B",
@@ -39,11 +38,7 @@ __all__ = [
     "check_header",
     "check_name",
 ]
-
-
 LARGEST_PIECE_B = 8 * 1024 * 1024
-
-
 RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 
@@ -105,17 +100,11 @@ def check_header(run_id: str, piece: bytes, source: Source) -> str:
 # not. A complete run is imported into the store. Only then may its machine delete it.
 
 STALE_S = 15 * 60.0
-
-
 AWAY_S = 5.0
 """Time for which a database that did not answer is not asked again."""
-
 REFUSED, REASON = ".refused", ".reason"
 """Suffixes of a quarantined journal, and of the file with the reason."""
-
 MOST_REFUSED, LONGEST_REASON = 200, 1_000
-
-
 _log = logging.getLogger("wattloop.ingest")
 
 
@@ -158,7 +147,7 @@ class Ingest:
                 return Received(part.size_b, ended=False, complete=complete, tail=part.tail())
         return Received(0, ended=self._is_kept(run_id, source))
 
-    def take(
+    def append(
         self,
         run_id: str,
         offset: int,
@@ -168,7 +157,7 @@ class Ingest:
         final: bool = False,
         restart: bool = False,
     ) -> Received:
-        """Append a chunk; durable when this returns. After the last one, call `settle`.
+        """Append a chunk; durable when this returns. After the last one, call `import_run`.
 
         Args:
             run_id: whose.
@@ -222,7 +211,7 @@ class Ingest:
             complete = self._book.is_complete(run_id, part)
             return Received(part.size_b, ended=False, complete=complete)
 
-    def settle(self, run_id: str) -> Received:
+    def import_run(self, run_id: str) -> Received:
         """Import a complete run into the store; `ended` is True if it is there.
 
         Raises:
@@ -233,7 +222,7 @@ class Ingest:
                 return Received(0, ended=self._is_kept(run_id, None))
             if not self._book.is_complete(run_id, part) or self._is_away():
                 return Received(part.size_b, ended=False, complete=False)
-            return self._fold(part)
+            return self._import(part)
 
     def complete(self, *, search: bool = False) -> list[str]:
         """Return runs that are complete and not imported; none while the store is unreachable.
@@ -264,7 +253,7 @@ class Ingest:
                     continue
                 silent = not self._book.is_complete(path.stem, part)
                 with suppress(RunSenseless):
-                    if self._fold(part, provisional=silent).ended:
+                    if self._import(part, provisional=silent).ended:
                         found.append(path.stem)
         return found
 
@@ -301,7 +290,7 @@ class Ingest:
         check_record(record, source)
         return not record.provisional
 
-    def _fold(self, part: Part, *, provisional: bool = False) -> Received:
+    def _import(self, part: Part, *, provisional: bool = False) -> Received:
         """Import a run into this store; the part is removed after the commit."""
         run_id, size_b = part.path.stem, part.size_b
         origin = part.origin()

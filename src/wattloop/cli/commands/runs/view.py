@@ -22,8 +22,7 @@ from wattloop.core.units import (
 )
 from wattloop.store.comparison import Cell, Comparison, Quantity
 from wattloop.store.database import Store
-from wattloop.store.live_runs import live_runs
-from wattloop.store.runs import RunFilter, RunRecord
+from wattloop.store.runs import RunFilter, RunRecord, live_runs
 from wattloop.store.tables import iso_time
 
 

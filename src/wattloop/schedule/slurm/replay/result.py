@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from wattloop.core.clock import RealClock
+from wattloop.core.process import BackgroundThread
 from wattloop.core.records import Gap
-from wattloop.core.threads import BackgroundThread
 from wattloop.schedule.engine.result import SimulationResult
 from wattloop.schedule.slurm.replay.plan import ReplayPlan
 from wattloop.virtual.gpu import VirtualGpu

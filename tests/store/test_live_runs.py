@@ -4,7 +4,7 @@ from pathlib import Path
 
 from wattloop.store.database import open_store
 from wattloop.store.journal import JournalWriter
-from wattloop.store.live_runs import live_runs
+from wattloop.store.runs import live_runs
 from wattloop.testing.journals import header, write_journal
 
 

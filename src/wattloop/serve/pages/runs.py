@@ -1,4 +1,4 @@
-"""*Compare* page: two or more runs, and which differences are significant."""
+"""*Run* and *Compare* pages: one run, and the significant differences of several."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
@@ -16,15 +16,56 @@ from wattloop.core.units import (
 )
 from wattloop.report.document import Block, Chart, DocumentTable, Note
 from wattloop.report.figures.power import power_figure
-from wattloop.serve.api.compare import comparison_of
+from wattloop.report.run import grid_facts, labels, remarks, sensors, windows_table
+from wattloop.report.subject import notes_of
+from wattloop.serve.api.runs import advice_of, comparison_of, find_any_run
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.state import AppState, State
 from wattloop.store.comparison import Cell, Comparison
+from wattloop.store.details import read_windows
 from wattloop.store.job_queries import job_page
 from wattloop.store.runs import RunRecord, find_run
 from wattloop.store.samples import series_of
 
 router = APIRouter()
+
+NO_SENSOR = Note(
+    "No sensor was read, so no energy is known of this run.",
+    tone="warning",
+    command="wattloop devices",
+    source="says which sensors there are, and what keeps others from being read",
+)
+
+
+@router.get("/runs/{run_id}")
+def run(request: Request, state: State, run_id: str) -> HTMLResponse:
+    """Show one run, also a live one."""
+    record = find_any_run(state.store, run_id)
+    accounting = record.accounting or {}
+    windows = read_windows(state.store, record.run_id)
+    found = [
+        *([sensors(record)] if record.result is not None else []),
+        None if series_of(record.feeds) else NO_SENSOR,
+        labels(accounting),
+        *remarks(record),
+        grid_facts(accounting) if accounting else None,
+        windows_table(windows),
+    ]
+    return state.page(
+        "run.html",
+        request,
+        record=record,
+        is_live=record.status.value == "running",
+        has_samples=any(series.kind != "signal" for series in series_of(record.feeds)),
+        has_limits=any(
+            one.get("tdp_w") for feed in record.feeds for one in feed.get("domains") or ()
+        ),
+        has_windows=bool(windows),
+        has_signals=any(series.kind == "signal" for series in series_of(record.feeds)),
+        advice=blocks_html(notes_of(advice_of(state, record))),
+        blocks=blocks_html([block for block in found if block is not None]),
+    )
+
 
 OFFERED = 30
 LONGEST_HEAD = 32
@@ -41,28 +82,28 @@ SHOWN: dict[str, Callable[[float], str]] = {
 @router.get("/compare")
 def compare_page(
     request: Request,
-    house: State,
+    state: State,
     run: Annotated[list[str] | None, Query(max_length=12)] = None,
 ) -> HTMLResponse:
     """Show a form, and the comparison of the chosen runs."""
     names = list(dict.fromkeys(name for name in run or [] if name))
     shown = Markup("")
-    chosen = [find_run(house.store, name) for name in names]
+    chosen = [find_run(state.store, name) for name in names]
     if len(names) > 1:
-        found = comparison_of(house.store, names)
+        found = comparison_of(state.store, names)
         # runs that are over do not change
         key = ("compare", *(record.run_id for record in found.records))
-        shown = house.cache.get(key, lambda: blocks_html(_blocks(house, found)))
-    return house.page(
+        shown = state.cache.get(key, lambda: blocks_html(_blocks(state, found)))
+    return state.page(
         "compare.html",
         request,
         chosen=[record.run_id for record in chosen],
-        offered=_offered(house, chosen),
+        offered=_offered(state, chosen),
         blocks=shown,
     )
 
 
-def _offered(house: AppState, chosen: Sequence[RunRecord]) -> list[Mapping[str, Any]]:
+def _offered(state: AppState, chosen: Sequence[RunRecord]) -> list[Mapping[str, Any]]:
     """Return the chosen runs in their order, then the newest others."""
     first = [
         {
@@ -74,11 +115,11 @@ def _offered(house: AppState, chosen: Sequence[RunRecord]) -> list[Mapping[str, 
         for record in chosen
     ]
     known = {record.run_id for record in chosen}
-    newest = job_page(house.store, limit=OFFERED)
+    newest = job_page(state.store, limit=OFFERED)
     return [*first, *(row for row in newest if row["run_id"] not in known)]
 
 
-def _blocks(house: AppState, found: Comparison) -> list[Block]:
+def _blocks(state: AppState, found: Comparison) -> list[Block]:
     heads = [_head(record) for record in found.records]
     columns = ["quantity", heads[0]]
     for head in heads[1:]:
@@ -101,7 +142,7 @@ def _blocks(house: AppState, found: Comparison) -> list[Block]:
     runs = {f"{record.name} {record.run_id[-6:]}": record for record in found.records}
     silent = [name for name, record in runs.items() if not series_of(record.feeds)]
     for scope in SCOPES:
-        chart = power_figure(house.store, runs, scope, 0.0)
+        chart = power_figure(state.store, runs, scope, 0.0)
         if chart is not None:
             blocks.append(Chart(f"power-{scope}", chart, f"Power of {scope} of each run over time"))
     if silent:
