@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wattloop.core.clock import Clock
-from wattloop.core.threads import BackgroundThread
+from wattloop.core.process import BackgroundThread
 from wattloop.fleet.agent.config import AgentContext
 from wattloop.fleet.agent.job_facts import jobs_on_node
 from wattloop.hardware.host import Host
