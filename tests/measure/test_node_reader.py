@@ -120,8 +120,8 @@ def test_thread_takes_over_from_a_process_that_dies_or_hangs(
 ) -> None:
     """Nothing of a counter's energy is lost, and the run says what happened and when."""
     machine = slow_wrapping_machine
-    monkeypatch.setattr(sampler_process, "SILENT_S", 1.5)
     session = open_beside()
+    monkeypatch.setattr(sampler_process, "SILENT_S", 1.5)  # not earlier: it may start slowly
     pid = session.reader.sampling_pid
     kill(pid, number)
     wait_until(lambda: session.reader.sampling_pid == 0)

@@ -225,10 +225,11 @@ def _repeatedly(
         shown = _screen(view)
     else:
         shown = nullcontext(_print_line)
-    end_s = float("inf") if seconds is None else time.monotonic() + seconds
     last: Snapshot | None = None
     # ctrl-C is the usual way to end, and no error
     with suppress(KeyboardInterrupt), shown as show:
+        # From here: preparing the screen may take longer than a short watch.
+        end_s = float("inf") if seconds is None else time.monotonic() + seconds
         while (left_s := end_s - time.monotonic()) > 0:
             time.sleep(min(refresh, left_s))
             last = view.look()
