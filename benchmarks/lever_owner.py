@@ -62,7 +62,7 @@ def cycle(levers: Sequence[str], seed: int) -> int:
                 held.set({x.name: x.accepted(another(states[x.name], rng)) for x in chosen})
                 time.sleep(rng.uniform(0, 0.01))
                 if rng.random() < 0.2:
-                    held.put_back()
+                    held.restore()
 
 
 def warm_up() -> None:

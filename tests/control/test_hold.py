@@ -152,7 +152,7 @@ from wattloop.control.journal import read_journal
 from wattloop.core.errors import LeverError
 with hold([lever("{LIMIT}")], guardian=False) as held:
     held.set({{"{LIMIT}": 90.0}})
-    size = max(path.stat().st_size for path in held._grip._journal.path.parent.glob("*.journal"))
+    size = max(path.stat().st_size for path in held._journal.path.parent.glob("*.journal"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, size + 20))
     try:
         held.set({{"{LIMIT}": 80.0}})
@@ -405,10 +405,10 @@ def test_put_back_and_go_on(rig: Rig) -> None:
     """A sweep returns to the previous values between points without letting go of the device."""
     with lever_session([rig.lever(LIMIT), rig.lever("cpu/governor")]) as held:
         held.set({LIMIT: 90.0, "cpu/governor": "schedutil"})
-        held.put_back(LIMIT)
+        held.restore(LIMIT)
         assert rig.limit_w() == 150
         assert rig.cpufreq.all("scaling_governor") == ["schedutil", "schedutil"]
-        held.put_back()
+        held.restore()
         assert is_back(rig)
         held.set({LIMIT: 95.0})
         assert rig.limit_w() == 95

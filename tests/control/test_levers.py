@@ -97,14 +97,14 @@ def test_amd_clock_that_is_put_back_leaves_the_other_locked(rig: Rig) -> None:
     sm, memory = "gpu:0/sm_clock", "gpu:0/memory_clock"
     with lever_session([rig.lever(sm), rig.lever(memory)]) as held:
         held.set({sm: 1100.0, memory: 900.0})
-        held.put_back(sm)
+        held.restore(sm)
         assert rig.card.read("pp_dpm_sclk") == "0 1 2 3 4 5"
         assert rig.card.read("pp_dpm_mclk") == "2"
         assert rig.card.read(MODE) == "manual"
         held.set({sm: 800.0})
-        held.put_back(memory)
+        held.restore(memory)
         assert (rig.card.read("pp_dpm_sclk"), rig.card.read(MODE)) == ("1", "manual")
-        held.put_back(sm)
+        held.restore(sm)
         assert rig.card.read(MODE) == "auto", "nobody needs it any more"
         held.set({sm: 1100.0, memory: 900.0})
     assert rig.card.read("pp_dpm_mclk") == "0 1 2 3"
@@ -117,7 +117,7 @@ def test_amd_clocks_left_by_a_killed_owner_come_back_together(rig: Rig) -> None:
         """
 with hold([lever("gpu:0/sm_clock"), lever("gpu:0/memory_clock")]) as held:
     held.set({"gpu:0/sm_clock": 1100.0, "gpu:0/memory_clock": 900.0})
-    held.put_back("gpu:0/sm_clock")
+    held.restore("gpu:0/sm_clock")
     print("set", flush=True)
     time.sleep(60)
 """,

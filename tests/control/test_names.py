@@ -8,8 +8,7 @@ from tests.control.conftest import Rig
 from tests.support.amdgpu_tree import AmdgpuTree
 from tests.support.cpufreq_tree import CpufreqTree
 from tests.support.nvml_stub import StubNvml
-from wattloop.control.inventory import lever_named, levers_named
-from wattloop.control.registry import find_levers
+from wattloop.control.registry import find_levers, lever_named, levers_named
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.control import state_dir
+from wattloop.control import journal
 from wattloop.control.lock import DeviceLock, Owner, holder, lock_path
 from wattloop.core.errors import LeverError
 
@@ -19,8 +19,8 @@ def mode(path: Path) -> int:
 def default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The machine's place, somewhere else."""
     path = tmp_path / "control"
-    monkeypatch.setattr(state_dir, "DEFAULT_PLACE", path)
-    monkeypatch.delenv(state_dir.STATE_VARIABLE, raising=False)
+    monkeypatch.setattr(journal, "DEFAULT_PLACE", path)
+    monkeypatch.delenv(journal.STATE_VARIABLE, raising=False)
     return path
 
 
@@ -28,7 +28,7 @@ def test_machines_place_is_for_everybody(default: Path) -> None:
     """Whatever the umask: every user may lock there, with files that are only theirs."""
     before = os.umask(0o077)
     try:
-        assert state_dir.state_directory() == default
+        assert journal.state_directory() == default
         lock = DeviceLock.take("cpu", default, Owner.this_process())
     finally:
         os.umask(before)
@@ -42,7 +42,7 @@ def test_root_takes_the_place_over(default: Path) -> None:
     """A user who made it first cannot remove what root keeps there."""
     default.mkdir()
     os.chown(default, 12345, 12345)
-    state_dir.state_directory()
+    journal.state_directory()
     assert default.stat().st_uid == 0
 
 
@@ -51,7 +51,7 @@ def test_link_is_not_followed(default: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     default.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(LeverError, match="so nothing is set"):
-        state_dir.state_directory()
+        journal.state_directory()
 
 
 def test_place_that_cannot_be_made_is_said(
@@ -59,9 +59,9 @@ def test_place_that_cannot_be_made_is_said(
 ) -> None:
     """With the variable that names another one."""
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(state_dir.STATE_VARIABLE, str(tmp_path / "file" / "state"))
+    monkeypatch.setenv(journal.STATE_VARIABLE, str(tmp_path / "file" / "state"))
     with pytest.raises(LeverError, match="name a writable directory with WATTLOOP_STATE_DIR"):
-        state_dir.state_directory()
+        journal.state_directory()
 
 
 def test_owner_of_a_lock_can_be_read_by_others(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.nvml_stub import NoCompiler, StubNvml
 from tests.support.powercap_tree import Layout, PowercapTree
 from wattloop.control.lever import LeverState
-from wattloop.control.registry import find_levers, inventory
+from wattloop.control.registry import find_levers
 from wattloop.hardware.host import Host
 
 
@@ -43,7 +43,7 @@ def machine(root: Path) -> Host:
 
 
 def by_name(host: Host) -> dict[str, LeverState]:
-    return {lever.name: lever for lever in inventory(host).states()}
+    return {lever.name: lever for lever in find_levers(host).states()}
 
 
 def test_file_levers_show_value_and_range(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_read_only_lever_says_what_is_missing(
 def test_machine_without_levers_gets_reasons(tmp_path: Path) -> None:
     """Nothing there: one line per kind, each with a reason."""
     assert find_levers(Host(sysfs=tmp_path)) == []
-    levers = inventory(Host(sysfs=tmp_path)).states()
+    levers = find_levers(Host(sysfs=tmp_path)).states()
     assert levers
     assert all(not lever.available and lever.reason for lever in levers)
 
@@ -84,7 +84,7 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
     """No file of the tree is touched."""
     host = machine(tmp_path)
     before = {p: (p.read_text(), p.stat().st_mtime_ns) for p in tmp_path.rglob("*") if p.is_file()}
-    inventory(host).states()
+    find_levers(host).states()
     after = {p: (p.read_text(), p.stat().st_mtime_ns) for p in tmp_path.rglob("*") if p.is_file()}
     assert before == after
 
@@ -120,7 +120,7 @@ def test_rapl_levers_have_the_names_of_the_domains_they_limit(
     tree.add_package(0, control="intel-rapl-mmio", max_power_w=200, limit_w=120)
     limits_w = [
         (lever.name, lever.value)
-        for lever in inventory(Host(sysfs=tmp_path)).states()
+        for lever in find_levers(Host(sysfs=tmp_path)).states()
         if lever.value is not None
     ]
     assert sorted(limits_w) == [

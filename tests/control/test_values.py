@@ -4,8 +4,7 @@ import pytest
 
 from tests.control.conftest import Rig
 from tests.support.nvml_stub import StubNvml
-from wattloop.control.lever import Setting
-from wattloop.control.values import parse_setting
+from wattloop.control.lever import Setting, parse_setting
 from wattloop.core.errors import ConfigError
 
 

@@ -246,7 +246,7 @@ class CapTuner:
         if self._given_hold is None:
             self._hold = self._stack.enter_context(lever_session(plan.levers, report=self._report))
         else:
-            self._stack.callback(self._given_hold.put_back, *(x.name for x in plan.levers))
+            self._stack.callback(self._given_hold.restore, *(x.name for x in plan.levers))
         self.pilot = OnlineCapFinder(
             lambda: self._finder(plan),
             lambda cap_w: self._set(plan, cap_w),
@@ -269,7 +269,7 @@ class CapTuner:
     def _set(self, plan: CapPlan, cap_w: float | None) -> None:
         assert self._hold is not None
         if cap_w is None:
-            self._hold.put_back()
+            self._hold.restore()
         else:
             self._hold.set(plan.settings(cap_w))
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wattloop.control.inventory import levers_named
-from wattloop.control.lever import Lever
-from wattloop.control.values import parse_setting
+from wattloop.control.lever import Lever, parse_setting
+from wattloop.control.registry import levers_named
 from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import expanded
 

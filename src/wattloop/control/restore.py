@@ -1,7 +1,7 @@
 """Restore levers to their previous values: at the end of a session, after `kill -9` or a crash."""
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -16,12 +16,12 @@ from wattloop.control.journal import (
     journal_files,
     journals,
     read_journal,
+    state_directory,
     untrusted_reason,
 )
 from wattloop.control.lever import Lever, Setting, WriteOrderError, shown
 from wattloop.control.lock import DeviceLock, Owner
-from wattloop.control.registry import inventory
-from wattloop.control.state_dir import state_directory
+from wattloop.control.registry import find_levers
 from wattloop.core.errors import ConfigError, DeviceBusy, LeverError, WattloopError
 from wattloop.core.settings import settings_from
 from wattloop.hardware.host import Host
@@ -51,12 +51,7 @@ class RestoreStatus(StrEnum):
 
     @property
     def settled(self) -> bool:
-        return self in (
-            RestoreStatus.RESTORED,
-            RestoreStatus.ALREADY,
-            RestoreStatus.REBOOTED,
-            RestoreStatus.FORGOTTEN,
-        )
+        return self.value in ("restored", "already", "rebooted", "forgotten")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +215,8 @@ def restore(
     for path in [journal] if journal else journals(place):
         try:
             work = Leftover(path, place, dry_run=dry_run, force=force, forget=forget)
-            results += work.restore(devices, patience_s)
+            found = work.restore(devices, patience_s)
+            results += [replace(result, owner=work.owner) for result in found]
         except FileNotFoundError:
             continue  # another process removed it first
         except WattloopError as error:
@@ -234,11 +230,9 @@ class Leftover:
     def __init__(
         self, path: Path, place: Path, *, dry_run: bool, force: bool, forget: bool
     ) -> None:
-        self._path = path
-        self._place = place
-        self._dry_run = dry_run
-        self._force = force
-        self._forget = forget
+        self.owner = ""
+        self._path, self._place = path, place
+        self._dry_run, self._force, self._forget = dry_run, force, forget
 
     def restore(self, held: Collection[str] | None, patience_s: float) -> list[RestoreResult]:
         """Restore the journal. Locks come first, in the common order: devices, then the journal."""
@@ -250,22 +244,25 @@ class Leftover:
             if not all(reasons) or not reason:
                 raise
             # any user can leave any file there; that must not block a session
+            if held is not None:
+                return []
             message = f"{self._path} {reason}: {error}"
-            return (
-                []
-                if held is not None
-                else [RestoreResult("", "", RestoreStatus.FOREIGN, message=message)]
-            )
+            return [RestoreResult("", "", RestoreStatus.FOREIGN, message=message)]
         if recorded is None:
             return []
+        self.owner = str(recorded.owner)
         # alive without the lock: it could not restore everything, and has given up
         if recorded.owner.alive and is_held(self._path, DYING_S):
             devices = {entry.device for entry in recorded.entries.values()}
             if not recorded.doubt and devices.intersection(held or ()):
                 # the journal is locked and we hold its device lock: the owner's lock file was
                 # removed
-                raise DeviceBusy(f"{', '.join(sorted(devices))}: held by {recorded.owner}")
-            return _named(recorded, _in_use(recorded))
+                raise DeviceBusy(f"{', '.join(sorted(devices))}: held by {self.owner}")
+            return [
+                _result(e, part, RestoreStatus.IN_USE, message=f"held by {self.owner}")
+                for e in recorded.entries.values()
+                for part in e.previous
+            ]
         wanted = {e.device for e in recorded.pending() if held is None or e.device in held}
         if held is not None and not wanted:
             return []
@@ -276,29 +273,29 @@ class Leftover:
         try:
             journal = Journal.take_over(self._path, patience_s)
             if journal is None:
-                return _named(recorded, _taken(recorded)) if journal_files(self._path) else []
+                left = recorded.pending() if journal_files(self._path) else []
+                message = "another process holds the journal; try again when it has ended"
+                return _pending_results(left, RestoreStatus.FAILED, message)
             try:
                 recorded = journal.recorded()
                 if self._refused(recorded, held):
                     return self._foreign(recorded, wanted)
-                return _named(recorded, self._settle(journal, recorded, wanted, busy))
+                return self._restore_entries(journal, recorded, wanted, busy)
             finally:
                 journal.close()
         finally:
             for lock in locks:
                 lock.release()
 
-    def _settle(
+    def _restore_entries(
         self, journal: Journal, recorded: JournalContent, wanted: set[str], busy: Mapping[str, str]
     ) -> list[RestoreResult]:
         mine = [e for e in recorded.pending() if e.device in wanted and e.device not in busy]
         results = [
-            RestoreResult(
-                e.name, part, RestoreStatus.FAILED, e.previous[part], message=busy[e.device]
-            )
+            result
             for e in recorded.pending()
             if e.device in busy
-            for part in e.pending()
+            for result in _pending_results([e], RestoreStatus.FAILED, busy[e.device])
         ]
 
         def settled(result: RestoreResult) -> None:
@@ -306,11 +303,7 @@ class Leftover:
             journal.done(result.lever, result.part)
 
         if self._forget:
-            dropped = [
-                RestoreResult(e.name, part, RestoreStatus.FORGOTTEN, e.previous[part])
-                for e in mine
-                for part in e.pending()
-            ]
+            dropped = _pending_results(mine, RestoreStatus.FORGOTTEN)
             results += dropped
             for result in () if self._dry_run else dropped:
                 settled(result)
@@ -341,25 +334,15 @@ class Leftover:
 
     def _refused(self, recorded: JournalContent, held: Collection[str] | None) -> bool:
         """Return True for a journal of another user than root and this one, unless forced."""
-        asked_to_forget = self._forget and held is None
-        return bool(recorded.doubt) and not (self._force or asked_to_forget)
+        return bool(recorded.doubt) and not (self._force or (self._forget and held is None))
 
     def _foreign(self, recorded: JournalContent, wanted: Collection[str]) -> list[RestoreResult]:
         message = (
             f"{self._path} {recorded.doubt}; run 'wattloop restore' as the user who left it, or "
             "'wattloop restore --force' if you trust what it says they were before"
         )
-        return _named(
-            recorded,
-            [
-                RestoreResult(
-                    e.name, part, RestoreStatus.FOREIGN, e.previous[part], message=message
-                )
-                for e in recorded.pending()
-                if e.device in wanted
-                for part in e.pending()
-            ],
-        )
+        mine = [e for e in recorded.pending() if e.device in wanted]
+        return _pending_results(mine, RestoreStatus.FOREIGN, message)
 
     def _locks(
         self, devices: Collection[str], patience_s: float
@@ -381,31 +364,15 @@ def _paired(entries: list[JournalEntry]) -> list[tuple[JournalEntry, Lever | Non
     context = Context(Host.from_environment(), settings_from(os.environ, needs=()))
     found = {
         (lever.device, lever.name.rpartition("/")[2]): lever
-        for lever in inventory(context, kinds=kinds).levers
+        for lever in find_levers(context, kinds=kinds)
     }
     return [(e, found.get((e.device, e.name.rpartition("/")[2]))) for e in entries]
 
 
-def _in_use(recorded: JournalContent) -> list[RestoreResult]:
-    message = f"held by {recorded.owner}"
-    return [
-        RestoreResult(e.name, part, RestoreStatus.IN_USE, e.previous[part], message=message)
-        for e in recorded.entries.values()
-        for part in e.previous
-    ]
-
-
-def _taken(recorded: JournalContent) -> list[RestoreResult]:
-    message = "another process holds the journal; try again when it has ended"
-    return [
-        RestoreResult(e.name, part, RestoreStatus.FAILED, e.previous[part], message=message)
-        for e in recorded.pending()
-        for part in e.pending()
-    ]
-
-
-def _named(recorded: JournalContent, results: list[RestoreResult]) -> list[RestoreResult]:
-    return [replace(result, owner=str(recorded.owner)) for result in results]
+def _pending_results(
+    entries: Iterable[JournalEntry], fate: RestoreStatus, message: str = ""
+) -> list[RestoreResult]:
+    return [_result(e, part, fate, message=message) for e in entries for part in e.pending()]
 
 
 @contextmanager

@@ -5,17 +5,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from wattloop.control.journal import Journal, JournalEntry
+from wattloop.control.journal import Journal, JournalEntry, state_directory
 from wattloop.control.lever import Lever, Setting, WriteOrderError, shown
 from wattloop.control.lock import DeviceLock, Owner, may_set
 from wattloop.control.restore import RestoreResult, RestoreStatus, restore, restore_levers
-from wattloop.control.state_dir import state_directory
-from wattloop.control.watchdog import RestoreWatchdog, guardian_wanted
+from wattloop.control.watchdog import GUARDIAN_VARIABLE, RestoreWatchdog
 from wattloop.core.errors import ConfigError, LeverError
 
 # Exit hook: work to be done however the process ends, at exit and on fatal signals.
@@ -72,115 +71,301 @@ def _is_main_thread() -> bool:
 
 
 Report = Callable[[str], None]
+MOST_INTERRUPTIONS = 10
 _said: set[str] = set()
 """Notes about the machine that this process has already printed."""
 
 
-class SessionResources:
-    """Device locks and journal of a session.
+class LeverSession:
+    """Levers that this process has locked: the context manager of `lever_session`.
 
-    Acquired in two steps: the locks, so that no value changes while it is read; then the journal.
-    Levers with `kept_elsewhere` need neither.
-
-    Acquiring raises LeverError and DeviceBusy. `let_go` may be called at any time, also twice.
+    Entering locks the devices, so that no value changes while it is read, then writes the journal
+    and starts the watchdog. Levers with `kept_elsewhere` need none of these.
     """
 
-    def __init__(self, directory: Path | None, *, guardian: bool, report: Report) -> None:
+    def __init__(
+        self,
+        levers: Sequence[Lever],
+        *,
+        directory: Path | None,
+        dry_run: bool,
+        guardian: bool,
+        report: Report,
+    ) -> None:
+        self.levers = {lever.name: lever for lever in levers}
+        self.previous: dict[str, Setting] = {}
+        """Lever -> previous value."""
+        self.writes: list[str] = []
+        """Writes that were done, or would be in a dry run, for people."""
+        self.recovered: list[RestoreResult] = []
+        """Values that a dead owner had left on these devices."""
+        self.restored: list[RestoreResult] = []
+        """Status of each lever at the end."""
         self._directory = directory
+        self._dry_run = dry_run
         self._with_guardian = guardian
         self._report = report
+        self._entries: dict[str, JournalEntry] = {}
         self._locks: list[DeviceLock] = []
         self._journal: Journal | None = None
         self._journaled: set[str] = set()
-        self._guardian: RestoreWatchdog | None = None
-        self._ending: ExitHook | None = None
+        self._watchdog: RestoreWatchdog | None = None
+        self._exit_hook: ExitHook | None = None
+        self._pid = os.getpid()
+        self._open = False
+        # a signal may arrive inside `set`, in the same thread
+        self._busy = threading.RLock()
 
     @property
     def guardian_pid(self) -> int | None:
-        return None if self._guardian is None else self._guardian.pid
+        return None if self._watchdog is None else self._watchdog.pid
 
-    def take(self, levers: Sequence[Lever]) -> list[RestoreResult]:
-        """Lock the devices and restore what dead owners left on them; report it."""
-        levers = [lever for lever in levers if not lever.kept_elsewhere]
-        if not levers:
+    def __enter__(self) -> "LeverSession":
+        # before anything is acquired, or a failure would release another session's locks
+        if self._open:
+            raise LeverError("these levers are held already; a hold is entered once")
+        self._pid = os.getpid()
+        try:
+            if self._dry_run or not self.levers:
+                self._snapshot()
+                self._open = True
+            else:
+                check_permissions(self.levers)
+                own = [lever for lever in self.levers.values() if not lever.kept_elsewhere]
+                self._lock(own)
+                self._snapshot()
+                self._open = True
+                self._exit_hook = ExitHook(self._on_exit)
+                self._begin_journal(own)
+        except BaseException:
+            self._open = False
+            self._unlock()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        failed = self.release()
+        if not failed:
+            return
+        message = format_failure(failed)
+        if error is None:
+            raise LeverError(message)
+        error.add_note(message)
+        self._report(f"wattloop: {message}")
+
+    def set(self, settings: Mapping[str, Setting]) -> None:
+        """Set levers, each to a value the device accepts, and read it back.
+
+        Every value is checked before the first is written.
+
+        Raises:
+            ConfigError: a lever that is not in this session, or a value outside the device's
+                limits.
+            LeverError: a device refuses, is lost, or shows another value afterwards.
+        """
+        with self._locked(settings):
+            if not settings:
+                return
+            values = checked(self.levers, settings)
+            parts = {name: self.levers[name].parts_of(value) for name, value in values.items()}
+            if self._dry_run:
+                for name, value in values.items():
+                    self._note(self.levers[name].write_text(value))
+                    self._entries[name].add_ours(parts[name])
+                return
+            for name, own in parts.items():
+                # first in memory: a signal may request a restore between the two
+                self._entries[name].add_ours(own)
+                self._entries[name].done -= set(own)
+            self._about_to_set(parts)
+            write_all(self.levers, values, self._note)
+            for name, wanted in parts.items():
+                shows = rounded(self.levers[name], wanted)
+                if shows:
+                    self._entries[name].add_ours(shows)
+                    self._about_to_set({name: shows})
+                verify(self.levers[name], wanted, shows)
+
+    def restore(self, *names: str) -> None:
+        """Restore levers (all unless named) and continue. Raises LeverError if one fails."""
+        with self._locked(names):
+            results = self._restore([self._entries[n] for n in names or self._entries])
+            failed = [result for result in results if not result.fate.settled]
+            if failed and not self._dry_run:
+                raise LeverError(format_failure(failed))
+
+    def release(self) -> list[RestoreResult]:
+        """Restore everything, each device on its own, and unlock; return what failed."""
+        if os.getpid() != self._pid:
             return []
+        with self._busy:
+            if not self._open:
+                return []
+            interruption = self._restore_and_unlock()
+        for result in self.restored:
+            if result.fate is RestoreStatus.CHANGED:
+                self._report(f"wattloop: {result.message}")
+        if interruption is not None:
+            raise interruption
+        return [result for result in self.restored if result.fate is RestoreStatus.FAILED]
+
+    def _lock(self, levers: Sequence[Lever]) -> None:
+        """Lock the devices and restore what dead owners left on them; report it."""
+        if not levers:
+            return
         place = state_directory(self._directory)
         owner = Owner.this_process()
         devices = sorted({lever.device for lever in levers})
         for device in devices:  # in one order for all processes, which prevents deadlocks
             counts = may_set([lever for lever in levers if lever.device == device])
             self._locks.append(DeviceLock.take(device, place, owner, counts=counts))
-        leftovers = restore(place, devices=devices)
+        self.recovered = restore(place, devices=devices)
         units = {lever.name: lever.state().unit for lever in levers}
-        for result in leftovers:
-            self._tell(result, units.get(result.lever, ""))
-        failed = [result for result in leftovers if result.fate is RestoreStatus.FAILED]
+        for result in self.recovered:
+            if result.fate is RestoreStatus.RESTORED:
+                previous = shown(result.previous, units.get(result.lever, ""))
+                text = f"restored {result.lever} to {previous}, left by {result.owner}"
+                self._report(f"wattloop: {text}")
+            elif result.fate is RestoreStatus.CHANGED:
+                self._report(f"wattloop: {result.lever}: a value set by another process is kept")
+            elif result.fate is RestoreStatus.FOREIGN:
+                self._report(f"wattloop: {result.message}")
+        failed = [result for result in self.recovered if result.fate is RestoreStatus.FAILED]
         if failed:
-            raise LeverError(failure(failed))
-        if any(result.fate is RestoreStatus.CHANGED for result in leftovers):
+            raise LeverError(format_failure(failed))
+        if any(result.fate is RestoreStatus.CHANGED for result in self.recovered):
             # another process's later change is the value that we restore to
             restore(place, devices=devices, forget=True)
-        return leftovers
 
-    def begin(self, entries: Mapping[Lever, JournalEntry], at_the_end: Callable[[], None]) -> None:
-        """Write the journal, start the watchdog, and register `at_the_end` for the exit."""
-        self._ending = ExitHook(at_the_end)
-        entries = {lever: entry for lever, entry in entries.items() if not lever.kept_elsewhere}
-        if not entries:
+    def _begin_journal(self, levers: Sequence[Lever]) -> None:
+        """Write the journal and start the watchdog."""
+        if not levers:
             return
         place = state_directory(self._directory)
+        entries = {lever: self._entries[lever.name] for lever in levers}
         # only variables that find the devices: every user can read the journal, so no passwords
         environment: dict[str, str] = {}
-        for lever in entries:
+        for lever in levers:
             environment |= lever.where()
         self._journal = Journal.create(place, Owner.this_process(), entries, environment)
-        self._journaled = {lever.name for lever in entries}
+        self._journaled = {lever.name for lever in levers}
         if self._journal.note and self._journal.note not in _said:
             _said.add(self._journal.note)
             self._report(f"wattloop: {self._journal.note}")
         if self._with_guardian:
             try:
-                self._guardian = RestoreWatchdog(self._journal.path)
+                self._watchdog = RestoreWatchdog(self._journal.path)
             except OSError as error:
                 self._report(
                     f"wattloop: no guardian ({error}); after 'kill -9' run 'wattloop restore'"
                 )
 
-    def about_to_set(self, parts: Mapping[str, Mapping[str, Setting]]) -> None:
+    def _about_to_set(self, parts: Mapping[str, Mapping[str, Setting]]) -> None:
         """Journal the values; on the disk when this returns."""
         own = {lever: values for lever, values in parts.items() if lever in self._journaled}
         if own:
             assert self._journal is not None
             self._journal.about_to_set(own)
 
-    def settled(self, result: RestoreResult) -> None:
-        if self._journal is not None and result.lever in self._journaled:
-            self._journal.done(result.lever, result.part)
-
-    def let_go(self, *, keep_journal: bool = False) -> None:
+    def _unlock(self, *, keep_journal: bool = False) -> None:
         """Release everything; the journal stays while a value is still to be restored."""
-        if self._ending is not None:
-            self._ending.cancel()
+        if self._exit_hook is not None:
+            self._exit_hook.cancel()
         journal, self._journal = self._journal, None
         if journal is not None:
             journal.close() if keep_journal else journal.remove()
         while self._locks:
             self._locks.pop().release()
-        guardian, self._guardian = self._guardian, None
-        if guardian is not None:
-            guardian.dismiss()
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            watchdog.dismiss()
 
-    def _tell(self, result: RestoreResult, unit: str) -> None:
-        if result.fate is RestoreStatus.RESTORED:
-            previous = shown(result.previous, unit)
-            self._report(f"wattloop: restored {result.lever} to {previous}, left by {result.owner}")
-        elif result.fate is RestoreStatus.CHANGED:
-            self._report(f"wattloop: {result.lever}: a value set by another process is kept")
-        elif result.fate is RestoreStatus.FOREIGN:
-            self._report(f"wattloop: {result.message}")
+    def _restore_and_unlock(self) -> BaseException | None:
+        """Restore everything; a ctrl-C meanwhile is deferred until that is done."""
+        interruption = None
+        for _ in range(MOST_INTERRUPTIONS):
+            try:
+                self.restored += self._restore(list(self._entries.values()))
+                pending = any(entry.pending() for entry in self._entries.values())
+                self._unlock(keep_journal=pending)
+                # only now: a signal that arrives earlier restores the rest, then ends the process
+                self._open = False
+            except (KeyboardInterrupt, SystemExit) as error:
+                interruption = error
+            else:
+                break
+        return interruption
+
+    def _snapshot(self) -> None:
+        self._entries = snapshot_levers(self.levers)
+        self.previous = {name: lever.read() for name, lever in self.levers.items()}
+
+    def _on_exit(self) -> None:
+        failed = self.release()
+        if failed:
+            self._report(f"wattloop: {format_failure(failed)}")
+
+    @contextmanager
+    def _locked(self, names: Iterable[str]) -> Iterator[None]:
+        # before the lock: a thread that held it at the fork does not exist in the child
+        if os.getpid() != self._pid:
+            raise LeverError(f"the levers are held by process {self._pid}, not by its children")
+        with self._busy:
+            if not self._open:
+                raise LeverError(
+                    "the levers are not held any more; set them inside the 'with' block"
+                )
+            for name in names:
+                if name not in self.levers:
+                    held = ", ".join(self.levers) or "none"
+                    raise ConfigError(f"{name} is not among the levers held ({held})")
+            yield
+
+    def _restore(self, entries: Sequence[JournalEntry]) -> list[RestoreResult]:
+        def settled(result: RestoreResult) -> None:
+            self._entries[result.lever].done.add(result.part)
+            if self._journal is not None and result.lever in self._journaled:
+                self._journal.done(result.lever, result.part)
+
+        pairs = [(entry, self.levers[entry.name]) for entry in entries]
+        if self._dry_run:
+            for entry, lever in pairs:
+                for part in entry.pending():
+                    self._note(lever.write_part_text(part, entry.previous[part]))
+                    entry.done.add(part)
+            return []
+        for entry in entries:
+            for part in self._needed_by_others(entry, entries):
+                # the other lever restores these, from the same previous value
+                settled(
+                    RestoreResult(entry.name, part, RestoreStatus.ALREADY, entry.previous[part])
+                )
+        return restore_levers(pairs, on_settled=settled)
+
+    def _needed_by_others(self, entry: JournalEntry, leaving: Sequence[JournalEntry]) -> list[str]:
+        """Return the parts of this lever that another changed lever of the device depends on."""
+        staying = [
+            other
+            for other in self._entries.values()
+            if other.device == entry.device and other not in leaving
+        ]
+        shared = self.levers[entry.name].shared_parts
+        return [
+            part
+            for part in entry.pending()
+            if part in shared and any(part in other.pending() for other in staying)
+        ]
+
+    def _note(self, text: str) -> None:
+        self.writes += text.splitlines()
 
 
-def failure(failed: Sequence[RestoreResult]) -> str:
+def format_failure(failed: Sequence[RestoreResult]) -> str:
     """Describe the values that could not be restored, the reason, and the remedy."""
     reasons = "; ".join(dict.fromkeys(result.message for result in failed))
     return (
@@ -269,223 +454,6 @@ def verify(lever: Lever, wanted: Mapping[str, Setting], shows: Mapping[str, Sett
             )
 
 
-MOST_INTERRUPTIONS = 10
-
-
-class LeverSession:
-    """Levers that this process has locked: the context manager of `lever_session`."""
-
-    def __init__(
-        self,
-        levers: Sequence[Lever],
-        *,
-        directory: Path | None,
-        dry_run: bool,
-        guardian: bool,
-        report: Report,
-    ) -> None:
-        self.levers = {lever.name: lever for lever in levers}
-        self.previous: dict[str, Setting] = {}
-        """Lever -> previous value."""
-        self.writes: list[str] = []
-        """Writes that were done, or would be in a dry run, for people."""
-        self.recovered: list[RestoreResult] = []
-        """Values that a dead owner had left on these devices."""
-        self.restored: list[RestoreResult] = []
-        """Status of each lever at the end."""
-        self._dry_run = dry_run
-        self._report = report
-        self._grip = SessionResources(directory, guardian=guardian, report=report)
-        self._entries: dict[str, JournalEntry] = {}
-        self._pid = os.getpid()
-        self._open = False
-        # a signal may arrive inside `set`, in the same thread
-        self._busy = threading.RLock()
-
-    @property
-    def guardian_pid(self) -> int | None:
-        return self._grip.guardian_pid
-
-    def __enter__(self) -> "LeverSession":
-        # before anything is acquired, or a failure would release another session's locks
-        if self._open:
-            raise LeverError("these levers are held already; a hold is entered once")
-        self._pid = os.getpid()
-        try:
-            if self._dry_run or not self.levers:
-                self._look()
-                self._open = True
-            else:
-                check_permissions(self.levers)
-                self.recovered = self._grip.take(list(self.levers.values()))
-                self._look()
-                self._open = True
-                entries = {lever: self._entries[name] for name, lever in self.levers.items()}
-                self._grip.begin(entries, self._at_the_end)
-        except BaseException:
-            self._open = False
-            self._grip.let_go()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        failed = self.release()
-        if not failed:
-            return
-        message = failure(failed)
-        if error is None:
-            raise LeverError(message)
-        error.add_note(message)
-        self._report(f"wattloop: {message}")
-
-    def set(self, settings: Mapping[str, Setting]) -> None:
-        """Set levers, each to a value the device accepts, and read it back.
-
-        Every value is checked before the first is written.
-
-        Raises:
-            ConfigError: a lever that is not in this session, or a value outside the device's
-                limits.
-            LeverError: a device refuses, is lost, or shows another value afterwards.
-        """
-        self._check_process()
-        with self._busy:
-            self._check_open()
-            for name in settings:
-                self._known(name)
-            if not settings:
-                return
-            values = checked(self.levers, settings)
-            parts = {name: self.levers[name].parts_of(value) for name, value in values.items()}
-            if self._dry_run:
-                for name, value in values.items():
-                    self._note(self.levers[name].write_text(value))
-                    self._entries[name].add_ours(parts[name])
-                return
-            for name, own in parts.items():
-                # first in memory: a signal may request a restore between the two
-                self._entries[name].add_ours(own)
-                self._entries[name].done -= set(own)
-            self._grip.about_to_set(parts)
-            write_all(self.levers, values, self._note)
-            for name, wanted in parts.items():
-                shows = rounded(self.levers[name], wanted)
-                if shows:
-                    self._entries[name].add_ours(shows)
-                    self._grip.about_to_set({name: shows})
-                verify(self.levers[name], wanted, shows)
-
-    def put_back(self, *names: str) -> None:
-        """Restore levers (all unless named) and continue. Raises LeverError if one fails."""
-        self._check_process()
-        with self._busy:
-            self._check_open()
-            for name in names:
-                self._known(name)
-            results = self._put_back([self._entries[n] for n in names or self._entries])
-            failed = [result for result in results if not result.fate.settled]
-            if failed and not self._dry_run:
-                raise LeverError(failure(failed))
-
-    def release(self) -> list[RestoreResult]:
-        """Restore everything, each device on its own, and unlock; return what failed."""
-        if os.getpid() != self._pid:
-            return []
-        with self._busy:
-            if not self._open:
-                return []
-            interruption = self._released()
-        for result in self.restored:
-            if result.fate is RestoreStatus.CHANGED:
-                self._report(f"wattloop: {result.message}")
-        if interruption is not None:
-            raise interruption
-        return [result for result in self.restored if result.fate is RestoreStatus.FAILED]
-
-    def _released(self) -> BaseException | None:
-        """Restore everything; a ctrl-C meanwhile is deferred until that is done."""
-        interruption = None
-        for _ in range(MOST_INTERRUPTIONS):
-            try:
-                self.restored += self._put_back(list(self._entries.values()))
-                pending = any(entry.pending() for entry in self._entries.values())
-                self._grip.let_go(keep_journal=pending)
-                # only now: a signal that arrives earlier restores the rest, then ends the process
-                self._open = False
-            except (KeyboardInterrupt, SystemExit) as error:
-                interruption = error
-            else:
-                break
-        return interruption
-
-    def _look(self) -> None:
-        self._entries = snapshot_levers(self.levers)
-        self.previous = {name: lever.read() for name, lever in self.levers.items()}
-
-    def _at_the_end(self) -> None:
-        failed = self.release()
-        if failed:
-            self._report(f"wattloop: {failure(failed)}")
-
-    def _check_process(self) -> None:
-        # before the lock: a thread that held it at the fork does not exist in the child
-        if os.getpid() != self._pid:
-            raise LeverError(f"the levers are held by process {self._pid}, not by its children")
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise LeverError("the levers are not held any more; set them inside the 'with' block")
-
-    def _known(self, name: str) -> Lever:
-        lever = self.levers.get(name)
-        if lever is None:
-            held = ", ".join(self.levers) or "none"
-            raise ConfigError(f"{name} is not among the levers held ({held})")
-        return lever
-
-    def _put_back(self, entries: Sequence[JournalEntry]) -> list[RestoreResult]:
-        def settled(result: RestoreResult) -> None:
-            self._entries[result.lever].done.add(result.part)
-            self._grip.settled(result)
-
-        pairs = [(entry, self.levers[entry.name]) for entry in entries]
-        if self._dry_run:
-            for entry, lever in pairs:
-                for part in entry.pending():
-                    self._note(lever.write_part_text(part, entry.previous[part]))
-                    entry.done.add(part)
-            return []
-        for entry in entries:
-            for part in self._needed_by_others(entry, entries):
-                # the other session restores these, from the same previous value
-                settled(
-                    RestoreResult(entry.name, part, RestoreStatus.ALREADY, entry.previous[part])
-                )
-        return restore_levers(pairs, on_settled=settled)
-
-    def _needed_by_others(self, entry: JournalEntry, leaving: Sequence[JournalEntry]) -> list[str]:
-        """Return the parts of this lever that another changed lever of the device depends on."""
-        staying = [
-            other
-            for other in self._entries.values()
-            if other.device == entry.device and other not in leaving
-        ]
-        shared = self.levers[entry.name].shared_parts
-        return [
-            part
-            for part in entry.pending()
-            if part in shared and any(part in other.pending() for other in staying)
-        ]
-
-    def _note(self, text: str) -> None:
-        self.writes += text.splitlines()
-
-
 # Public entry points: exclusive, journaled, restored.
 #
 #     with lever_session([lever_named(levers, "gpu:0/power_limit")]) as session:
@@ -508,7 +476,7 @@ def lever_session(
         levers,
         directory=directory,
         dry_run=dry_run,
-        guardian=guardian and guardian_wanted(),
+        guardian=guardian and os.environ.get(GUARDIAN_VARIABLE, "1") != "0",
         report=report or _say,
     )
 

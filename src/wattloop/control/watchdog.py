@@ -1,9 +1,11 @@
-"""Watchdog of a lever session: a process that restores levers after `kill -9` of their owner.
+"""Watchdog: a process that restores levers after `kill -9` of their owner.
 
-`python -m wattloop.control.watchdog JOURNAL PIPE` waits until the other end of the pipe is closed,
-which only the owner holds. If the journal still exists unlocked, the owner died, and its values are
-restored. While waiting it uses no processor time. It has its own session (ctrl-C does not reach it)
-and none of the user's files open.
+`python -m wattloop.control.watchdog PIPE JOURNAL` watches one session, and `PIPE DIRECTORY PID
+STARTED` all journals of one process, which is enough for a daemon with a session per device.
+
+It waits until the other end of the pipe is closed, which only the owner holds. If a journal still
+exists unlocked, the owner died, and its values are restored. While waiting it uses no processor
+time. It has its own session (ctrl-C does not reach it) and none of the user's files open.
 """
 
 import os
@@ -15,21 +17,28 @@ from pathlib import Path
 
 GUARDIAN_VARIABLE = "WATTLOOP_GUARDIAN"
 TRY_FOR_S = 10.0
+TRY_ALL_FOR_S = 30.0
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals to ignore: it ends with its owner, and a stop of both must not end it first."""
 
 
 class RestoreWatchdog:
-    """The owner's side of the watchdog."""
+    """The owner's side of the watchdog of a journal, or of all journals of this process."""
 
-    def __init__(self, journal: Path) -> None:
+    def __init__(self, path: Path, *, all_journals: bool = False) -> None:
         import subprocess
 
-        from wattloop.control.lock import keep_private
+        from wattloop.control.lock import Owner, close_private, keep_private
 
         ours, theirs = os.pipe()
         self._pipe = keep_private(theirs)
-        words = ["-m", "wattloop.control.watchdog", str(journal), str(ours)]
+        self._try_for_s = TRY_ALL_FOR_S if all_journals else TRY_FOR_S
+        words = ["-m", "wattloop.control.watchdog", str(ours), str(path)]
+        if all_journals:
+            owner = Owner.this_process()
+            words += [str(owner.pid), str(owner.started)]
+        # the same import path, so that the same Wattloop and plug-ins are found
+        folders = [str(Path(folder or ".").absolute()) for folder in sys.path]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, *words],
@@ -37,10 +46,13 @@ class RestoreWatchdog:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path())},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
                 start_new_session=True,
                 pass_fds=[ours],
             )
+        except OSError:
+            close_private(self._pipe)
+            raise
         finally:
             os.close(ours)
 
@@ -48,42 +60,61 @@ class RestoreWatchdog:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
     def dismiss(self) -> None:
-        """End the watchdog: the journal is removed or needs no restoring."""
+        """Close the pipe: the watchdog restores what is left, if anything, and ends."""
         import subprocess
 
         from wattloop.control.lock import close_private
 
         close_private(self._pipe)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(TRY_FOR_S)
-
-
-def guardian_wanted() -> bool:
-    return os.environ.get(GUARDIAN_VARIABLE, "1") != "0"
+            self._process.wait(self._try_for_s)
 
 
 def main(words: list[str]) -> None:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    journal, pipe = Path(words[0]), int(words[1])
+    pipe, path, owner = int(words[0]), Path(words[1]), [int(word) for word in words[2:]]
     os.read(pipe, 1)  # nothing is ever written to it
     from wattloop.control.journal import is_held, journal_files
 
+    if owner:
+        _restore_all(path, owner)
+        return
     give_up_s = time.monotonic() + TRY_FOR_S
-    while journal_files(journal) and time.monotonic() < give_up_s:
-        if not is_held(journal):  # by its owner, or by another process that restores it
+    while journal_files(path) and time.monotonic() < give_up_s:
+        if not is_held(path):  # by its owner, or by another process that restores it
             from wattloop.control.restore import restore
 
-            restore(journal.parent, journal=journal)
+            restore(path.parent, journal=path)
             return
         time.sleep(0.01)
 
 
-def import_path() -> list[str]:
-    """Return this process's import path, so that the same Wattloop and plug-ins are found."""
-    return [str(Path(folder or ".").absolute()) for folder in sys.path]
+def _restore_all(directory: Path, owner: list[int]) -> None:
+    from wattloop.control.journal import is_held, journals, read_journal
+    from wattloop.control.restore import restore
+    from wattloop.core.errors import LeverError
+
+    give_up_s = time.monotonic() + TRY_ALL_FOR_S
+    while time.monotonic() < give_up_s:
+        left = []
+        for path in journals(directory):
+            with suppress(LeverError, FileNotFoundError):
+                found = read_journal(path).owner
+                if [found.pid, found.started] == owner:
+                    left.append(path)
+        if not left:
+            return
+        for path in left:
+            if not is_held(path):  # by another process that restores it
+                restore(directory, journal=path)
+        time.sleep(0.05)
 
 
 if __name__ == "__main__":

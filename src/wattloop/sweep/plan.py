@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattloop.control.inventory import levers_named
-from wattloop.control.lever import Lever, Setting
-from wattloop.control.values import parse_setting
+from wattloop.control.lever import Lever, Setting, parse_setting
+from wattloop.control.registry import levers_named
 from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import Values
 from wattloop.sweep.spec import SweepSpec, SweepWorkload

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattloop.cap.levers import CapPlan, cap_plan, job_gpus
-from wattloop.control.inventory import levers_named
-from wattloop.control.lever import Lever, Setting
-from wattloop.control.registry import find_levers
-from wattloop.control.values import parse_setting
+from wattloop.control.lever import Lever, Setting, parse_setting
+from wattloop.control.registry import find_levers, levers_named
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.core.settings import Settings
 from wattloop.tune.segment import CAP_LEVER, CapRequest
@@ -72,7 +70,7 @@ class LeverBoard:
         held = self._hold([*self._values, *values])
         others = [name for name in self._values if name not in values]
         if others:
-            held.put_back(*others)
+            held.restore(*others)
         held.set(values)
         self._values = values
 

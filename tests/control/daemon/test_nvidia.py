@@ -13,7 +13,7 @@ from tests.control.conftest import eventually
 from tests.control.daemon.conftest import NOBODY, DaemonRig, as_user, needs_root
 from tests.support.nvml_stub import NoCompiler, StubNvml
 from wattloop.control.daemon.protocol import SOCKET_VARIABLE
-from wattloop.control.registry import inventory, lever_named
+from wattloop.control.registry import find_levers, lever_named
 from wattloop.control.session import lever_session
 from wattloop.core.errors import LeverError
 from wattloop.core.settings import Settings
@@ -52,13 +52,13 @@ def test_a_user_who_may_set_nothing_sets_a_cap_through_the_daemon(
     monkeypatch.setenv(SOCKET_VARIABLE, str(rig.socket))
 
     def act() -> tuple[list[str], float, str, str]:
-        levers = inventory(Host(), Settings()).levers
+        levers = find_levers(Host(), Settings())
         notes = [lever.state().note for lever in levers if lever.state().available]
         lever = lever_named(levers, LIMIT)
         with lever_session([lever]) as held:
             held.set({LIMIT: 320.0})
             shows = cards.settings(0).limit_w
-        local = lever_named(inventory(Host(), Settings(), remote=False).levers, LIMIT)
+        local = lever_named(find_levers(Host(), Settings(), remote=False), LIMIT)
         try:
             lever_session([local]).__enter__()
         except LeverError as error:

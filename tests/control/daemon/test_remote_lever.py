@@ -11,7 +11,7 @@ from tests.support.cpufreq_tree import CpufreqTree
 from tests.support.powercap_tree import PowercapTree
 from wattloop.control.daemon.client import RemoteLever, daemon_levers
 from wattloop.control.daemon.protocol import SOCKET_VARIABLE
-from wattloop.control.inventory import LeverInventory
+from wattloop.control.lever import LeverInventory
 from wattloop.control.session import lever_session
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.hardware.host import Host

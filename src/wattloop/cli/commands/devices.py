@@ -13,7 +13,7 @@ from wattloop.cli.output import check_target, print_table, write_json
 from wattloop.cli.progress import counted
 from wattloop.cli.settings import settings_of
 from wattloop.control.lever import LeverState, shown
-from wattloop.control.registry import inventory as levers_here
+from wattloop.control.registry import find_levers as levers_here
 from wattloop.core.records import Domain, Provenance
 from wattloop.core.settings import SENSORS
 from wattloop.hardware.host import Host

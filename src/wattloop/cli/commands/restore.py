@@ -8,8 +8,8 @@ import typer
 from wattloop.cli.lever_report import fate_text, unsettled
 from wattloop.cli.options import JsonFile
 from wattloop.cli.output import check_target, write_json
+from wattloop.control.journal import state_directory
 from wattloop.control.restore import restore as restore_levers
-from wattloop.control.state_dir import state_directory
 from wattloop.core.errors import ConfigError
 
 app = typer.Typer(add_completion=False)

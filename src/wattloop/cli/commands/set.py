@@ -11,10 +11,9 @@ from wattloop.cli.lever_report import restore_leftovers
 from wattloop.cli.options import Config, JsonFile
 from wattloop.cli.output import check_target, say, write_json
 from wattloop.cli.settings import settings_of
-from wattloop.control.lever import Lever, Setting
+from wattloop.control.lever import Lever, Setting, parse_setting
 from wattloop.control.registry import find_levers, levers_named
 from wattloop.control.session import LeverSession, lever_session
-from wattloop.control.values import parse_setting
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.core.process import find_program
 from wattloop.core.settings import SENSORS

@@ -24,8 +24,7 @@ from wattloop.control.daemon.protocol import (
     socket_path,
     trusted_path,
 )
-from wattloop.control.inventory import LeverInventory
-from wattloop.control.lever import Lever, LeverState, Setting, shown
+from wattloop.control.lever import Lever, LeverInventory, LeverState, Setting, shown
 from wattloop.control.lock import close_private, keep_private
 from wattloop.core.errors import ConfigError, LeverError, WattloopError
 from wattloop.hardware.host import Host
@@ -327,24 +326,21 @@ class RemoteLever(Lever):
 
 
 def daemon_levers(found: LeverInventory, host: Host) -> LeverInventory:
-    """Return `found`, with the daemon's levers in place of those that this user may not set, or
-    that it manages.
+    """Return `found` with the daemon's levers for those that this user may not set, or it manages.
 
-    Without a socket this does nothing and imports nothing. `WATTLOOP_CONTROL_SOCKET=` (empty)
-    switches it off.
+    Without a socket this does nothing. `WATTLOOP_CONTROL_SOCKET=` (empty) switches it off.
     """
     path = _socket(host)
     if path is None:
         return found
-
     try:
         client = connect(path)
         offers = client.levers()
     except WattloopError as error:
         reason = LeverState(name="daemon", available=False, reason=str(error))
-        return LeverInventory(found.levers, [*found.absent, reason])
-    own = {(lever.device, _leaf(lever.name)): lever for lever in found.levers}
-    levers: dict[str, Lever] = {lever.name: lever for lever in found.levers}
+        return LeverInventory(found, [*found.absent, reason])
+    own = {(lever.device, _leaf(lever.name)): lever for lever in found}
+    levers: dict[str, Lever] = {lever.name: lever for lever in found}
     for offer in offers:
         local = own.get((offer["device"], _leaf(offer["name"])))
         remote = RemoteLever(client, offer, local.name if local else "")
@@ -359,7 +355,7 @@ def daemon_levers(found: LeverInventory, host: Host) -> LeverInventory:
         for line in found.absent
         if (line.name.partition("/")[0], _leaf(line.name)) not in there
     ]
-    return LeverInventory(list(levers.values()), absent)
+    return LeverInventory(levers.values(), absent)
 
 
 def _socket(host: Host) -> Path | None:

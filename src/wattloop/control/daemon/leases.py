@@ -203,7 +203,7 @@ class DeviceLease:
             if name in self.defaults:
                 self._write(self._hold, name, self.defaults[name])
             else:
-                self._hold.put_back(name)
+                self._hold.restore(name)
         except Exception as error:  # noqa: BLE001 - one lever must not stop the others
             self.stuck[name] = ours
             return ReleaseResult(name, ours, None, str(error) or type(error).__name__)

@@ -7,8 +7,7 @@ from wattloop.control.daemon.audit_log import AuditLog
 from wattloop.control.daemon.leases import ClientLease, DeviceLease, LeaseTable
 from wattloop.control.daemon.protocol import LOW_POWER, VERSION, PermissionDenied, error_of
 from wattloop.control.daemon.rules import Rules
-from wattloop.control.lever import Lever, Setting
-from wattloop.control.values import parse_setting
+from wattloop.control.lever import Lever, Setting, parse_setting
 from wattloop.core.errors import ConfigError, LeverError, WattloopError
 from wattloop.version import __version__
 

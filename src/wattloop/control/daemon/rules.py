@@ -8,10 +8,9 @@ from pathlib import Path
 
 from wattloop.control.daemon.job_gpus import gpus_of, read_job_gpus
 from wattloop.control.daemon.protocol import DEFAULT_SOCKET, Peer, PermissionDenied
-from wattloop.control.lever import Lever, LeverState, Setting, shown
+from wattloop.control.lever import Lever, LeverState, Setting, shown, whole_of
 from wattloop.control.lock import user_name
-from wattloop.control.registry import inventory
-from wattloop.control.values import whole_of
+from wattloop.control.registry import find_levers
 from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import Dimension, number_and_unit, quantity
 
@@ -313,7 +312,7 @@ def matches(pattern: str, lever: str) -> bool:
 
 def describe_rules(rules: Rules) -> list[str]:
     """Describe the rules that apply on this machine, and those that do not, one line each."""
-    levers = inventory(remote=False).levers
+    levers = find_levers(remote=False)
     lines = [f"{rules.path}: {len(rules.rules)} rule(s), {len(levers)} lever(s) on this machine"]
     for lever in levers:
         cap = rules.default_cap_for(lever.name)

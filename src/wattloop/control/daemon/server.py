@@ -23,12 +23,12 @@ from wattloop.control.daemon.request_rate import Rate
 from wattloop.control.daemon.rules import Rules
 from wattloop.control.daemon.rules_file import read_rules
 from wattloop.control.daemon.trusted_file import check_folder
-from wattloop.control.daemon.watchdog import Watcher
+from wattloop.control.journal import state_directory
 from wattloop.control.lever import Lever
 from wattloop.control.lock import close_private, keep_private, try_lock
-from wattloop.control.registry import inventory
+from wattloop.control.registry import find_levers
 from wattloop.control.restore import RestoreStatus, restore
-from wattloop.control.state_dir import state_directory
+from wattloop.control.watchdog import RestoreWatchdog
 from wattloop.core.errors import ConfigError, WattloopError
 
 LONGEST_PATH_B = 100
@@ -209,7 +209,7 @@ class Server:
         self._rates: dict[tuple[int, bool], Rate] = {}
         self._busy = threading.Lock()
         self._asked_to: set[int] = set()
-        self._watcher = Watcher(self._place)
+        self._watchdog = RestoreWatchdog(self._place, all_journals=True)
         self._restore_leftovers()
         self._leases = LeaseTable(found_levers(), self._log, self._place)
         self._desk = RequestHandler(rules, self._leases, self._log)
@@ -339,10 +339,10 @@ class Server:
         self._turned_away.clear()
         self._log.sum_up()
         self._rates = {key: rate for key, rate in self._rates.items() if not rate.full}
-        if not self._watcher.alive:
+        if not self._watchdog.alive:
             self._log.write("note", why="the watcher was killed; it is started again")
             with suppress(OSError):
-                self._watcher = Watcher(self._place)
+                self._watchdog = RestoreWatchdog(self._place, all_journals=True)
 
     def _reload(self) -> None:
         try:
@@ -385,7 +385,7 @@ class Server:
             connection.join(max(0.0, give_up_s - time.monotonic()))
         self._leases.close()
         self._log.write("ended", pid=os.getpid())
-        self._watcher.dismiss()
+        self._watchdog.dismiss()
         self._log.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -393,7 +393,7 @@ class Server:
 
 
 def found_levers() -> list[Lever]:
-    return inventory(remote=False).levers
+    return find_levers(remote=False)
 
 
 def _tell_systemd(state: str) -> None:
