@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 from wattloop.virtual.timeline import this_process
 
 

@@ -23,7 +23,7 @@ from wattloop.core.process import BackgroundThread
 from wattloop.fleet.agent.hooks import install_hooks
 from wattloop.fleet.tokens import Role, add_token
 from wattloop.virtual.gpu import VirtualGpu
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 HERE = Path(__file__).resolve().parent
 SRC = HERE.parent / "src"

@@ -17,7 +17,7 @@ from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.store.database import open_store
 from wattloop.store.runs import RunRecord, insert_run
 from wattloop.virtual.gpu import VirtualGpu
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 
 class FakeFleet:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.characterize.virtual_caps import settle
 from wattloop.cap.callback import CapTuner
-from wattloop.cap.levers import job_gpus
+from wattloop.cap.gpus import job_gpus
 from wattloop.cap.online import OnlineRules, OnlineState
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.control.restore import restore
@@ -16,7 +16,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.integrations.training_meter import TrainingMeter
 from wattloop.virtual.gpu import Fault
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 SETTINGS = Settings(virtual_gpus=2, meters=("virtual",), interval_s=0.02)
 QUICK = OnlineRules(

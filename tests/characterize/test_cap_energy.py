@@ -5,13 +5,13 @@ import time
 import pytest
 
 from tests.characterize.virtual_caps import settle
-from wattloop.cap.energy import check_metered, devices_energy, job_energy_j, metered
+from wattloop.cap.gpus import check_metered, devices_energy, job_energy_j, metered
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.measure.session import Session
-from wattloop.trials.outcome import TrialOutcome, TrialStatus
+from wattloop.trials.trial import TrialOutcome, TrialStatus
 from wattloop.virtual.gpu import Fault
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 SETTINGS = Settings(virtual_gpus=2, meters=("virtual",), interval_s=0.02)
 

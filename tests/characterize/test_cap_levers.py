@@ -3,12 +3,12 @@
 import pytest
 
 from tests.characterize.virtual_caps import settle
-from wattloop.cap.levers import cap_plan
+from wattloop.cap.gpus import cap_plan
 from wattloop.control.registry import find_levers
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.virtual.gpu import Fault
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from wattloop.sweep.result import repeated
 from wattloop.sweep.spec import Repeats
-from wattloop.trials.outcome import ScopeEnergy, TrialOutcome, TrialStatus
+from wattloop.trials.trial import ScopeEnergy, TrialOutcome, TrialStatus
 
 
 def ran(*times_s: float, power_w: float = 100.0) -> list[TrialOutcome]:

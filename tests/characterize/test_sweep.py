@@ -18,13 +18,12 @@ from wattloop.store.experiments import begin_trial, find_experiment, read_trials
 from wattloop.sweep.plan import SweepPlan, axis_of, make_plan
 from wattloop.sweep.runner import Sweep, SweepProgress, open_experiment
 from wattloop.sweep.spec import spec_from
-from wattloop.trials.outcome import TrialOutcome
-from wattloop.trials.trial import Trial
-from wattloop.virtual.machine import shared_machine
+from wattloop.trials.trial import Trial, TrialOutcome
+from wattloop.virtual.node import shared_machine
 
 WORK = """
 import sys
-from wattloop.virtual.machine import shared_machine
+from wattloop.virtual.node import shared_machine
 from wattloop.virtual.physics import Work
 shared_machine(1).gpus[0].run(Work(flops=989e12 * 0.3))
 """
@@ -130,7 +129,7 @@ def test_a_point_that_fails_is_given_up_and_the_others_go_on(
 ) -> None:
     """As JAX at the lowest clocks of the thesis: the table has the rest."""
     script = (
-        "import sys; from wattloop.virtual.machine import shared_machine; "
+        "import sys; from wattloop.virtual.node import shared_machine; "
         "sys.exit(shared_machine(1).gpus[0].now().limit_w < 350)"
     )
     plan = planned(settings, [sys.executable, "-c", script], "300,500", repeats=3)
@@ -195,7 +194,7 @@ def test_failures_are_tried_again_when_asked(
     """`--retry-failed` forgets them; what went well is kept."""
     mark = tmp_path / "works"
     script = (
-        "import os, sys; from wattloop.virtual.machine import shared_machine; "
+        "import os, sys; from wattloop.virtual.node import shared_machine; "
         "low = shared_machine(1).gpus[0].now().limit_w < 350; "
         f"sys.exit(low and not os.path.exists({str(mark)!r}))"
     )

@@ -5,7 +5,7 @@ import pytest
 from wattloop.sweep.result import repeated
 from wattloop.sweep.runner import progress_of
 from wattloop.sweep.spec import Repeats
-from wattloop.trials.outcome import TrialOutcome, TrialStatus
+from wattloop.trials.trial import TrialOutcome, TrialStatus
 
 RULE = Repeats.model_validate({"min": 3, "max": 3})
 

@@ -28,7 +28,7 @@ from wattloop.sweep.tables import (
     synthesis_rows,
     technique_rows,
 )
-from wattloop.trials.outcome import TrialOutcome
+from wattloop.trials.trial import TrialOutcome
 
 
 def group_of(gpus: int, **options: object) -> Group:

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from wattloop.check.counters import ChildCounters, OwnCounters
 from wattloop.check.figures import Kind
+from wattloop.check.measurement import ChildCounters, OwnCounters
 
 TASK_CLOCK = (1, 1)
 """PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK: nanoseconds."""

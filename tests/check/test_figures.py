@@ -10,8 +10,9 @@ from wattloop.check.figures import (
     format_figure,
     gathered,
     judged_kind,
+    limit,
+    share,
 )
-from wattloop.check.limits import limit, share
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult

@@ -21,7 +21,7 @@ from wattloop.store.database import open_store
 from wattloop.store.experiments import find_experiment
 from wattloop.trials.lock import lock_experiment
 from wattloop.virtual.gpu import Fault
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 TRAIN = [sys.executable, "-m", "wattloop.virtual.train", "--gpus", "2"]
 
@@ -215,7 +215,7 @@ def test_a_gpu_lost_in_mid_run_is_no_saving(tmp_path, capsys):
     (tmp_path / "job.py").write_text(
         "import time\n"
         "from wattloop.virtual.gpu import Fault\n"
-        "from wattloop.virtual.machine import shared_gpus\n"
+        "from wattloop.virtual.node import shared_gpus\n"
         "gpus = shared_gpus(2)\n"
         "for gpu in gpus: gpu.load(1.0, memory=0.3)\n"
         "time.sleep(0.5); gpus[1].inject(Fault.LOST); time.sleep(0.7)\n"
@@ -228,7 +228,7 @@ def test_a_gpu_lost_in_mid_run_is_no_saving(tmp_path, capsys):
     shared_gpus(2)[1].inject(Fault.NONE)
     (tmp_path / "job.py").write_text(
         "import time\n"
-        "from wattloop.virtual.machine import shared_gpus\n"
+        "from wattloop.virtual.node import shared_gpus\n"
         "for gpu in shared_gpus(2): gpu.load(1.0, memory=0.3)\n"
         "time.sleep(0.5)\n"
     )
@@ -288,7 +288,7 @@ PROGRESS = """
 import sys, time
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.core.settings import Settings
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 gpus = shared_gpus(2)
 lever = lever_named(find_levers(settings=Settings(virtual_gpus=2)), "gpu:0/power_limit")
 print("began")

@@ -17,7 +17,7 @@ from tests.cli.conftest import SRC, Machine
 from wattloop.cli.main import main
 
 WORK = """
-from wattloop.virtual.machine import shared_machine
+from wattloop.virtual.node import shared_machine
 from wattloop.virtual.physics import Work
 shared_machine(1).gpus[0].run(Work(flops=989e12 * 0.3))
 """

@@ -23,7 +23,7 @@ from wattloop.store.experiments import find_experiment, set_experiment_status
 from wattloop.store.runs import find_run
 
 GPU_WORK = """
-from wattloop.virtual.machine import shared_machine
+from wattloop.virtual.node import shared_machine
 from wattloop.virtual.physics import Work
 shared_machine(1).gpus[0].run(Work(flops=989e12 * 0.05))
 """

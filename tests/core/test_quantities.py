@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from wattloop.check.limits import limit
+from wattloop.check.figures import limit
 from wattloop.control.daemon.rules import amount
 from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import Dimension, quantity

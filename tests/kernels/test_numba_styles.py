@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from wattloop.kernels.worker_process import Case, KernelJob, worker_environment
+from wattloop.kernels.worker import Case, KernelJob, worker_environment
 
 pytest.importorskip("numba", reason="pip install 'wattloop[numba]'")
 if platform.machine() not in ("x86_64", "aarch64"):

@@ -7,9 +7,8 @@ import pytest
 
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
-from wattloop.trials.outcome import TrialOutcome, TrialStatus
 from wattloop.trials.runner import TrialRunner
-from wattloop.trials.trial import Trial
+from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
 
 SLOW_START = """
 import time, wattloop

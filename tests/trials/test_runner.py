@@ -16,9 +16,8 @@ from wattloop.core.settings import Settings
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import read_trials
 from wattloop.store.runs import find_run, list_runs
-from wattloop.trials.outcome import TrialOutcome, TrialStatus
 from wattloop.trials.runner import TrialRunner
-from wattloop.trials.trial import Trial
+from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
 from wattloop.virtual.gpu import VirtualGpu
 
 

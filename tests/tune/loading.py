@@ -3,7 +3,7 @@
 import os
 import time
 
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 
 def train(trial):

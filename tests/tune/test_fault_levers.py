@@ -12,7 +12,7 @@ import pytest
 
 from tests.characterize.virtual_caps import SRC, machine
 from wattloop.cli.main import main
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 SPEC = """\
 name: levers

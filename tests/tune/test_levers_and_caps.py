@@ -19,7 +19,7 @@ from wattloop.tune.problem import Problem, Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import CapRequest, Segment, Until
 from wattloop.tune.space import Choice, Space
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 SETTINGS = Settings(virtual_gpus=2, meters=("virtual",), interval_s=0.02)
 QUICK = OnlineRules(
@@ -179,7 +179,7 @@ def test_a_value_that_is_refused_is_no_training(settings, tmp_path):
 PROGRAM = """
 import json, sys, time
 from wattloop.tune import current_trial
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 trial = current_trial()
 gpus = shared_gpus(2)
 for epoch in trial.epochs(4):

@@ -20,7 +20,7 @@ from wattloop.tune.search_loop import Search
 from wattloop.tune.search_setup import parse_device_groups
 from wattloop.tune.search_store import SearchRecord, open_search
 from wattloop.tune.segment import Segment, Until
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 
 def made(problem, folder, settings):

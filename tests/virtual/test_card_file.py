@@ -6,7 +6,7 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.virtual.cards import CARDS, read_card, write_card
-from wattloop.virtual.machine import MODEL_VARIABLE, STATE_VARIABLE, shared_machine
+from wattloop.virtual.node import MODEL_VARIABLE, STATE_VARIABLE, shared_machine
 
 
 def test_a_card_like_another_with_its_own_figures(tmp_path: Path) -> None:

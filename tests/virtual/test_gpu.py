@@ -14,7 +14,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.virtual import work
 from wattloop.virtual.cards import card_named
 from wattloop.virtual.gpu import Fault, VirtualGpu
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 from wattloop.virtual.physics import Work
 from wattloop.virtual.timeline import FileTimeline
 

@@ -229,7 +229,7 @@ from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context
 from wattloop.virtual.lever import detect
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 levers = {x.name: x for x in detect(Context(Host.from_environment(), Settings(virtual_gpus=1)))}
 with hold([levers["gpu:0/power_limit"]], guardian=False) as held:

@@ -12,8 +12,7 @@ import pytest
 from wattloop.core.errors import ConfigError
 from wattloop.virtual.job import job_named
 from wattloop.virtual.job_run import TrainingRun
-from wattloop.virtual.machine import shared_gpus
-from wattloop.virtual.node import Setting, node_named, steady_outcome
+from wattloop.virtual.node import Setting, node_named, shared_gpus, steady_outcome
 
 NODE = node_named("node004")
 COMMAND = [sys.executable, "-m", "wattloop.virtual.train"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from wattloop.accounting.idle import IdleLine, fit_idle, fit_windows, idle_path, load_idle
 from wattloop.core.errors import MeterUnavailable, WattloopError
 from wattloop.core.results import WindowResult
-from wattloop.kernels.worker_process import KernelJob, KernelWorker, worker_environment
+from wattloop.kernels.worker import KernelJob, KernelWorker, worker_environment
 from wattloop.measure.session import Session
 
 WINDOWS_S = {"cpu": (0.5, 1.0, 1.5), "gpu": (1.0, 2.0, 3.0)}

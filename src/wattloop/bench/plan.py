@@ -12,7 +12,7 @@ from wattloop.kernels.device import Device, chosen_device
 from wattloop.kernels.kernel import Kernel, dtype_named
 from wattloop.kernels.loaded_kernel import available_b, refuse_if_too_large
 from wattloop.kernels.registry import BACKENDS, KERNELS, backend_named, kernel_named, size_of
-from wattloop.kernels.worker_process import Case, KernelJob
+from wattloop.kernels.worker import Case, KernelJob
 
 
 def usable_cpus() -> list[int]:

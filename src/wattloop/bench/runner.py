@@ -13,7 +13,7 @@ from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.kernels.kernel import DTYPES
 from wattloop.kernels.registry import KERNELS
-from wattloop.kernels.worker_process import Case, KernelJob, KernelWorker
+from wattloop.kernels.worker import Case, KernelJob, KernelWorker
 from wattloop.measure.session import Session
 
 SCOPES = (Scope.GPU, Scope.CPU, Scope.DRAM, Scope.NODE)

@@ -10,9 +10,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from wattloop.cap.energy import devices_energy, metered
 from wattloop.cap.finder import CapChoice, CapFinder
-from wattloop.cap.levers import CapPlan, cap_plan, job_gpus
+from wattloop.cap.gpus import CapPlan, cap_plan, devices_energy, job_gpus, metered
 from wattloop.cap.online import OnlineCapFinder, OnlineRules, OnlineState, ProgressStep
 from wattloop.cap.prior import physical_curves
 from wattloop.control.registry import find_levers

@@ -16,9 +16,8 @@ from wattloop.cap.online import OnlineRules, OnlineState
 from wattloop.cap.search import CapJob, CapResult
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.store.experiments import set_experiment_status
-from wattloop.trials.outcome import TrialStatus
-from wattloop.trials.process import run_group, status_of
-from wattloop.trials.signals import stops_raise
+from wattloop.trials.process import run_group, status_of, stops_raise
+from wattloop.trials.trial import TrialStatus
 
 LOOK_EVERY_S = 0.02
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wattloop.cap.energy import job_energy_j
 from wattloop.cap.finder import CapChoice, CapFinder
-from wattloop.cap.levers import CapPlan
+from wattloop.cap.gpus import CapPlan, job_energy_j
 from wattloop.core.clock import Clock
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
@@ -26,9 +25,8 @@ from wattloop.store.experiments import (
     same_experiments,
     set_experiment_status,
 )
-from wattloop.trials.outcome import TrialOutcome, TrialStatus
 from wattloop.trials.runner import TrialRunner
-from wattloop.trials.trial import Trial
+from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
 
 KIND = "cap"
 

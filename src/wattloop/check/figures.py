@@ -1,19 +1,25 @@
-"""Figures of one execution that can be judged: energy, instructions, CPU time, time.
+"""Figures of one execution that can be judged: energy, instructions, CPU time; and their limits."""
 
-Joules count only where a sensor read them: an estimate is utilisation x TDP, which is CPU time
-with an error of 50%, so CPU time itself is the better figure.
-"""
-
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from wattloop.core.errors import ConfigError
+from wattloop.core.quantities import Dimension, quantity
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.units import format_duration, format_energy
 
+# Figures of one execution that can be judged: energy, instructions, CPU time, time.
+#
+# Joules count only where a sensor read them: an estimate is utilisation x TDP, which is CPU time
+# with an error of 50%, so CPU time itself is the better figure.
+
 SENSED = frozenset({Provenance.MEASURED, Provenance.REPLAYED, Provenance.SIMULATED})
+
+
 """Where a reading follows what the program did; a model or an estimate follows its assumptions."""
 
 
@@ -35,6 +41,8 @@ class Kind(StrEnum):
 
 
 JUDGED_FIRST = (Kind.ENERGY, Kind.INSTRUCTIONS, Kind.CPU_TIME)
+
+
 """The first of these that can be had is what is judged; elapsed time only when asked for."""
 
 
@@ -54,6 +62,8 @@ class FigureReading(NamedTuple):
 
 
 Execution = Mapping[Kind, FigureReading]
+
+
 """Every figure that could be had of one execution."""
 
 
@@ -145,3 +155,48 @@ def _part(domain: DomainEnergy) -> str:
     """Joules of one GPU are not those of another: its name belongs to the figure."""
     named = domain.scope is Scope.GPU and domain.device
     return f"{domain.name} ({domain.device})" if named else domain.name
+
+
+KINDS = {
+    Dimension.ENERGY: Kind.ENERGY,
+    Dimension.TIME: Kind.CPU_TIME,
+    Dimension.COUNT: Kind.INSTRUCTIONS,
+}
+
+
+"""Seconds are CPU seconds: the time on the clock depends on the machine's other work."""
+
+
+class Limit(NamedTuple):
+    """An upper limit, in SI units."""
+
+    kind: Kind
+    value: float
+
+    def __str__(self) -> str:
+        return format_figure(self.kind, self.value)
+
+
+def limit(text: str) -> Limit:
+    """Parse `12 J`, `3 Wh`, `250 ms` (CPU time) or `2e9 instructions`. Raises ConfigError."""
+    try:
+        found = quantity(
+            str(text), *KINDS, what="a limit; write a number and J, kJ, Wh, ms, s or instructions"
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if not found.unit or found.value < 0:
+        raise ConfigError(f"{text!r} is not a limit; write a number and a unit, such as '12 J'")
+    return Limit(KINDS[found.dimension], found.value)
+
+
+def share(text: str | float, what: str) -> float:
+    """`5%` or `0.05` as a fraction. Raises ConfigError: not a share between 0 and 1000%."""
+    written = str(text).strip()
+    try:
+        value = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 10 or (value >= 1 and not written.endswith("%")):
+        raise ConfigError(f"{what} {text}: write a share such as 5% or 0.05")
+    return value

@@ -14,13 +14,15 @@ from wattloop.check.figures import (
     Execution,
     FigureSeries,
     Kind,
+    Limit,
     added,
     format_figure,
     gathered,
     judged_kind,
+    limit,
+    share,
 )
-from wattloop.check.limits import Limit, limit, share
-from wattloop.check.probe import Probe
+from wattloop.check.measurement import BlockMeter
 from wattloop.check.verdict import against_limit, compared, mean_and_noise
 from wattloop.core.errors import ConfigError, WattloopError
 from wattloop.core.settings import Settings
@@ -211,7 +213,7 @@ class Energy:
         self._wishes = wishes
         self._settings = settings
         self._sensors = not_side_by_side
-        self._probe: Probe | None = None
+        self._probe: BlockMeter | None = None
         self._executions: list[Execution] = []
         self._parts: list[Execution] = []
         self._whole = False
@@ -267,7 +269,7 @@ class Energy:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        with Probe(self._settings, sensors=self._sensors) as probe:
+        with BlockMeter(self._settings, sensors=self._sensors) as probe:
             if not self._sensors:
                 probe.reason = "tests run side by side, so joules cannot be told apart"
             self._probe = probe
@@ -332,7 +334,7 @@ class Energy:
         reading = self._so_far().get(kind)
         return None if reading is None else reading.value
 
-    def _running(self) -> Probe:
+    def _running(self) -> BlockMeter:
         if self._probe is None:
             raise RuntimeError("energy: measures only while the test itself runs, not in fixtures")
         return self._probe

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from wattloop.accounting.carbon import IntensitySearch, carbon_g
-from wattloop.check.command import printing_aside
+from wattloop.check.measurement import printing_aside
 from wattloop.core.errors import CommandError, ConfigError
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import Missing, WindowResult

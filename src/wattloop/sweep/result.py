@@ -10,7 +10,7 @@ from wattloop.accounting.metrics import gain_minus_loss_pct, objective
 from wattloop.analyze.intervals import Estimate, estimate, is_outlier, t_975
 from wattloop.store.experiments import Experiment, TrialRecord
 from wattloop.sweep.spec import Repeats
-from wattloop.trials.outcome import SCOPES, TrialOutcome
+from wattloop.trials.trial import SCOPES, TrialOutcome
 
 FAILURES_LIMIT = 2
 """A point that failed this often, and more often than it worked, is not tried again: some settings

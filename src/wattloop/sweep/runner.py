@@ -29,9 +29,8 @@ from wattloop.store.experiments import (
 from wattloop.sweep.plan import SweepPlan, SweepPoint, fingerprint
 from wattloop.sweep.result import Repeated, SweepResult, chosen_scope, repeated, result_of
 from wattloop.sweep.spec import CoolDown, Repeats
-from wattloop.trials.outcome import TrialOutcome, TrialStatus
 from wattloop.trials.runner import TrialRunner
-from wattloop.trials.trial import Trial
+from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
 
 LOOK_EVERY_S = 0.5
 

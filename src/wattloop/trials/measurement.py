@@ -15,16 +15,15 @@ from wattloop.store.database import Store
 from wattloop.store.details import read_windows
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import RunRecord, child_runs
-from wattloop.trials.outcome import (
+from wattloop.trials.process import TimeIsOver, run_group, status_of, time_limit
+from wattloop.trials.trial import (
+    Trial,
     TrialOutcome,
     TrialStatus,
     domain_energies,
     readings_of,
     scope_energies,
 )
-from wattloop.trials.process import run_group, status_of
-from wattloop.trials.signals import TimeIsOver, time_limit
-from wattloop.trials.trial import Trial
 
 # The part of a program that the program itself marks with `wattloop.measure("NAME")`.
 #

@@ -1,14 +1,17 @@
-"""A program in a process group of its own, which is ended as a whole when its time is over."""
+"""Programs of trials: process groups with a time limit, and stop signals that unwind."""
 
 import signal
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from wattloop.core.process import GRACE_S, ProcessGroup, last_lines
-from wattloop.trials.outcome import TrialStatus
+from wattloop.trials.trial import TrialStatus
 
 TAIL_LINES = 3
 
@@ -73,3 +76,48 @@ def status_of(
 def _tail(output: Path | None) -> str:
     last = [] if output is None else last_lines(output, TAIL_LINES)
     return f"; it said: {' | '.join(last)}" if last else ""
+
+
+class TimeIsOver(BaseException):
+    """A function took too long. No Exception: one that catches those must not swallow it."""
+
+
+@contextmanager
+def time_limit(timeout_s: float | None) -> Iterator[None]:
+    """Raise `TimeIsOver` in the block after this long; in the main thread only."""
+    if timeout_s is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def over(number: int, frame: FrameType | None) -> None:
+        raise TimeIsOver
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def stops_raise() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind us as ctrl-C does: programs ended, levers back, store closed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    stops = (signal.SIGTERM, signal.SIGHUP)
+    before = {n: signal.getsignal(n) for n in stops}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

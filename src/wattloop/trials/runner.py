@@ -25,9 +25,8 @@ from wattloop.store.experiments import (
 from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.lock import TRIAL_VARIABLE, end_leftovers, is_locked, lock_experiment
 from wattloop.trials.measurement import measured_call, measured_command
-from wattloop.trials.outcome import TrialOutcome, TrialStatus
-from wattloop.trials.signals import stops_raise
-from wattloop.trials.trial import Trial
+from wattloop.trials.process import stops_raise
+from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
 
 
 def with_status_now(store: Store, experiment: Experiment) -> Experiment:

@@ -26,7 +26,7 @@ from wattloop.store.experiments import (
 )
 from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.lock import end_leftovers, lock_experiment
-from wattloop.trials.signals import stops_raise
+from wattloop.trials.process import stops_raise
 from wattloop.tune.executors.checkpoint import CandidateFiles
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress

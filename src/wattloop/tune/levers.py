@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattloop.cap.levers import CapPlan, cap_plan, job_gpus
+from wattloop.cap.gpus import CapPlan, cap_plan, job_gpus
 from wattloop.control.lever import Lever, Setting, parse_setting
 from wattloop.control.registry import find_levers, levers_named
 from wattloop.core.errors import ConfigError, LeverError

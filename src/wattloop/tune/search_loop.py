@@ -13,7 +13,7 @@ from wattloop.core.units import format_duration, format_energy
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.lock import end_leftovers, lock_experiment
-from wattloop.trials.signals import stops_raise
+from wattloop.trials.process import stops_raise
 from wattloop.tune.executors.base import Resumable, TrainedSoFar, TrialExecutor
 from wattloop.tune.executors.training_curve import CLOSE
 from wattloop.tune.problem import Limits, Problem

@@ -10,8 +10,8 @@ from wattloop.control.lever import Lever, LeverState, Setting
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.meters.base import Context
 from wattloop.virtual.gpu import VirtualGpu, refusal_to_read, refusal_to_set
-from wattloop.virtual.machine import VirtualMachine, shared_machine
 from wattloop.virtual.meter import first_number
+from wattloop.virtual.node import VirtualMachine, shared_machine
 
 
 def detect(context: Context) -> Sequence[Lever]:

@@ -26,7 +26,7 @@ def detect(context: Context) -> Sequence[Meter]:
             "no virtual GPU was asked for",
             "set 'virtual_gpus: 1' in wattloop.yaml or WATTLOOP_VIRTUAL_GPUS=1 to try one",
         )
-    from wattloop.virtual.machine import shared_machine
+    from wattloop.virtual.node import shared_machine
 
     machine = shared_machine(count, context.clock, host=context.host)
     first = first_number(context)

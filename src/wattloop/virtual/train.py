@@ -18,8 +18,7 @@ from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
 from wattloop.virtual.job import JOBS, TrainingJob, job_named
 from wattloop.virtual.job_run import TrainingRun
-from wattloop.virtual.machine import VirtualMachine, shared_machine
-from wattloop.virtual.node import NODES
+from wattloop.virtual.node import NODES, VirtualMachine, shared_machine
 from wattloop.virtual.timeline import began_s, this_process
 
 

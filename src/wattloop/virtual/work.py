@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from wattloop.core.errors import ConfigError
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 from wattloop.virtual.timeline import this_process
 
 LONGEST_S = 1e6

@@ -20,7 +20,7 @@ from wattloop.control.daemon.audit_log import read_log
 from wattloop.control.daemon.client import Client, connect
 from wattloop.control.lock import user_name
 from wattloop.core.errors import WattloopError
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 SRC = Path(__file__).parents[3] / "src"
 NOBODY = 65534

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 from wattloop.virtual.timeline import this_process
 
 

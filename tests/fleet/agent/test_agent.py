@@ -21,7 +21,7 @@ from wattloop.store.journal import Journal
 from wattloop.store.journal_import import import_journal
 from wattloop.store.journal_record import header_fault
 from wattloop.store.runs import list_runs
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 
 def energy_j(journal: Journal, name: str) -> float:

@@ -20,7 +20,7 @@ from wattloop.store.database import open_store
 from wattloop.store.job_queries import find_job_members, stored_journal
 from wattloop.store.journal import read_journal
 from wattloop.store.runs import RunRecord, list_runs
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 pytestmark = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "never")
 

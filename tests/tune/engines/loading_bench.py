@@ -10,7 +10,7 @@ from wattloop.measure.session import Session
 from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 from wattloop.virtual.timeline import this_process
 
 EPOCH_S = 0.2

@@ -30,7 +30,7 @@ from wattloop.tune.search_setup import parse_ray_slots
 from wattloop.tune.segment import Segment, Until
 from wattloop.tune.space import Choice, Space
 from wattloop.tune.trial import Trial
-from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.node import shared_gpus
 
 # Ray reads its environment when it is imported, so it is only looked for here.
 ROOT = Path(__file__).parents[3]

@@ -19,7 +19,7 @@ from wattloop.tune.problem import Quality  # noqa: E402 - after the skip
 from wattloop.tune.progress import Status  # noqa: E402 - after the skip
 from wattloop.tune.segment import Segment, Until  # noqa: E402 - after the skip
 from wattloop.tune.space import Choice, Space  # noqa: E402 - after the skip
-from wattloop.virtual.machine import shared_gpus  # noqa: E402 - after the skip
+from wattloop.virtual.node import shared_gpus  # noqa: E402 - after the skip
 
 SPACE = Space(
     {

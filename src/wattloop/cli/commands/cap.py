@@ -21,10 +21,10 @@ from wattloop.core.units import format_duration, format_energy, format_number, f
 
 if TYPE_CHECKING:
     from wattloop.cap.finder import CapFinder
-    from wattloop.cap.levers import CapPlan
+    from wattloop.cap.gpus import CapPlan
     from wattloop.cap.search import CapJob, CapResult
     from wattloop.store.database import Store
-    from wattloop.trials.outcome import TrialOutcome
+    from wattloop.trials.trial import TrialOutcome
 
 
 def evaluate_table(
@@ -83,9 +83,8 @@ class FindRequest:
 
 def find(request: FindRequest) -> None:
     """Check the options, search, and print the result."""
-    from wattloop.cap.energy import check_metered
     from wattloop.cap.finder import CapFinder
-    from wattloop.cap.levers import cap_plan, job_gpus
+    from wattloop.cap.gpus import cap_plan, check_metered, job_gpus
     from wattloop.cap.search import CapJob, open_search
     from wattloop.control.registry import find_levers
     from wattloop.store.database import open_store

@@ -133,7 +133,7 @@ def _intensity(record: "RunRecord", settings: "Settings") -> "IntensitySearch":
 
 
 def _share(text: str | None) -> float | None:
-    from wattloop.check.limits import share
+    from wattloop.check.figures import share
 
     if text is None:
         return None

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattloop.check.baselines import Baseline
-from wattloop.check.command import Measured
 from wattloop.check.figures import Execution, Kind, format_figure, judged_kind
 from wattloop.check.markdown import HEADERS, comparison_markdown, judgement_row
+from wattloop.check.measurement import Measured
 from wattloop.check.verdict import Comparison, mean_and_noise
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
 from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json, write_text
@@ -132,9 +132,8 @@ def check(  # noqa: PLR0913 - one parameter per option
     prints goes to standard error.
     """
     from wattloop.check.baselines import Baseline, Baselines, Machine
-    from wattloop.check.command import measured_command
-    from wattloop.check.figures import gathered
-    from wattloop.check.limits import share
+    from wattloop.check.figures import gathered, share
+    from wattloop.check.measurement import measured_command
     from wattloop.check.verdict import compared
     from wattloop.cli.commands.run.execution import keep
     from wattloop.cli.settings import settings_of

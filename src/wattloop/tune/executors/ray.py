@@ -149,7 +149,7 @@ def _gpu_domains(visible: Mapping[str, str]) -> tuple[str, ...]:
     words = [w.strip() for w in next(iter(visible.values()), "").split(",") if w.strip()]
     if all(word.isdigit() for word in words):
         return tuple(f"gpu:{word}" for word in words)
-    from wattloop.cap.levers import job_gpus
+    from wattloop.cap.gpus import job_gpus
     from wattloop.control.registry import find_levers
 
     levers = [x for x in find_levers() if x.name.endswith("/power_limit")]

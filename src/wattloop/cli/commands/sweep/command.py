@@ -13,7 +13,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.store.experiments import read_trials
 from wattloop.store.formats.csv_file import csv_text
 from wattloop.sweep.result import SweepResult
-from wattloop.trials.outcome import SCOPES
+from wattloop.trials.trial import SCOPES
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store

@@ -17,8 +17,7 @@ from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration
 from wattloop.sweep.plan import SweepPlan, SweepPoint
 from wattloop.sweep.runner import SweepListener, SweepProgress
-from wattloop.trials.outcome import TrialOutcome
-from wattloop.trials.trial import Trial
+from wattloop.trials.trial import Trial, TrialOutcome
 
 if TYPE_CHECKING:
     from wattloop.core.yaml_spec import YamlWithLines

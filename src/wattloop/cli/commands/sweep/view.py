@@ -28,7 +28,7 @@ from wattloop.store.runs import RunRecord, find_run
 from wattloop.store.tables import iso_time
 from wattloop.sweep import tables
 from wattloop.sweep.result import EDP, Group, SweepResult, gpu_count
-from wattloop.trials.outcome import SCOPES
+from wattloop.trials.trial import SCOPES
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store

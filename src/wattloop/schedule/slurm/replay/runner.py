@@ -53,7 +53,7 @@ from wattloop.schedule.slurm.state import DriverState
 from wattloop.schedule.step_function import StepFunction
 from wattloop.virtual.cards import write_card
 from wattloop.virtual.gpu import VirtualGpu
-from wattloop.virtual.machine import MODEL_VARIABLE, STATE_VARIABLE, shared_machine
+from wattloop.virtual.node import MODEL_VARIABLE, STATE_VARIABLE, shared_machine
 
 
 def write_cards(cluster: Cluster, folder: Path) -> None:
