@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattloop.virtual.node import NodeModel, NodeOutcome, Setting, node_named, steady_outcome
+from wattloop.virtual.node import CardLimits, NodeModel, NodeOutcome, node_named, steady_outcome
 from wattloop.virtual.physics import Activity
 
 __all__ = [
@@ -120,7 +120,7 @@ def fitted_node(values: Mapping[str, float], base: NodeModel | None = None) -> N
 
 def outcomes(node: NodeModel, gpus: int) -> dict[int, NodeOutcome]:
     """Cap -> time and energy of the node's job."""
-    return {cap: steady_outcome(node, node.job, gpus, Setting(cap)) for cap in CAPS_W}
+    return {cap: steady_outcome(node, node.job, gpus, CardLimits(cap)) for cap in CAPS_W}
 
 
 def simulated(node: NodeModel, figures: Sequence[Figure]) -> list[float]:

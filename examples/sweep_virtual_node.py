@@ -8,7 +8,7 @@ once; `wattloop sweep examples/virtual_node.yaml` does the same as real processe
 """
 
 from wattloop.accounting.metrics import Point, gain_minus_loss_pct, objective
-from wattloop.virtual.node import Setting, node_named, steady_outcome
+from wattloop.virtual.node import CardLimits, node_named, steady_outcome
 
 NODE = node_named("node004")
 CAPS_W = range(100, 261, 10)
@@ -26,7 +26,7 @@ def swept(gpus: int) -> dict[int, Point]:
     """Cap -> time and node energy of the whole training."""
     points = {}
     for cap_w in CAPS_W:
-        outcome = steady_outcome(NODE, NODE.job, gpus, Setting(limit_w=cap_w))
+        outcome = steady_outcome(NODE, NODE.job, gpus, CardLimits(limit_w=cap_w))
         points[cap_w] = Point(outcome.time_s, outcome.node_energy_j)
     return points
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.characterize.virtual_caps import settle
-from wattloop.cap.gpus import check_metered, devices_energy, job_energy_j, metered
+from wattloop.cap.gpus import check_metered, devices_energy, energy_provenance, job_energy_j
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.measure.session import Session
@@ -30,7 +30,7 @@ def test_a_gpu_that_is_lost_half_way_has_no_energy():
     gpus = shared_gpus(2)
     session = Session.open(SETTINGS, name="cap", keep=False)
     try:
-        assert metered(session, ("gpu:0", "gpu:1")) == "simulated"
+        assert energy_provenance(session, ("gpu:0", "gpu:1")) == "simulated"
         begin_s = time.monotonic()
         for gpu in gpus:
             gpu.load(1.0, memory=0.3)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.characterize.virtual_caps import virtual_curve
 from wattloop.cap.evaluation import MeasuredCurve, Replayed, replays
-from wattloop.cap.finder import CapFinder, enough, most_allowed, why_on
+from wattloop.cap.finder import CapFinder, continue_reason, most_allowed, stop_reason
 from wattloop.cap.prior import physical_curves
 from wattloop.cap.surrogate import CapReading, fit_curves
 
@@ -100,8 +100,8 @@ def test_noise_is_said_in_per_cent(noise, said):
     finder = CapFinder(V100_CAPS, "edp")
     for cap_w, time_s, energy_j in ((250, 10, 2_300), (175, 11, 1_900), (150, 12, 1_800)):
         finder.tell(cap_w, time_s, energy_j, noise)
-    assert f" {said} off" in enough(finder.best(), None, noise)
-    assert f" {said} apart" in why_on(finder.best(), noise)
+    assert f" {said} off" in stop_reason(finder.best(), None, noise)
+    assert f" {said} apart" in continue_reason(finder.best(), noise)
 
 
 def test_noise_that_was_measured_counts_as_noise_that_was_stated():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wattloop.sweep.result import repeated
+from wattloop.sweep.result import repeated_trials
 from wattloop.sweep.spec import Repeats
 from wattloop.trials.trial import ScopeEnergy, TrialOutcome, TrialStatus
 
@@ -26,54 +26,54 @@ def rule(least: int, most: int, target: float | None = None) -> Repeats:
 
 def test_without_a_target_every_repeat_is_run() -> None:
     """As many as asked for, no more."""
-    assert repeated([], "gpu").missing(rule(3, 3)) == 3
-    assert repeated(ran(1.0, 1.1), "gpu").missing(rule(3, 3)) == 1
-    assert repeated(ran(1.0, 1.1, 1.2), "gpu").missing(rule(3, 3)) == 0
+    assert repeated_trials([], "gpu").missing(rule(3, 3)) == 3
+    assert repeated_trials(ran(1.0, 1.1), "gpu").missing(rule(3, 3)) == 1
+    assert repeated_trials(ran(1.0, 1.1, 1.2), "gpu").missing(rule(3, 3)) == 0
 
 
 def test_with_a_target_repeats_stop_when_the_interval_is_tight() -> None:
     """Time and energy both within the target; not before the least number of runs."""
     tight, wide = ran(1.0, 1.0001, 0.9999), ran(1.0, 1.1, 0.9)
-    assert repeated(tight, "gpu").missing(rule(3, 10, 1.0)) == 0
-    assert repeated(tight[:2], "gpu").missing(rule(3, 10, 1.0)) == 1
-    assert repeated(wide, "gpu").missing(rule(3, 10, 1.0)) == 7
+    assert repeated_trials(tight, "gpu").missing(rule(3, 10, 1.0)) == 0
+    assert repeated_trials(tight[:2], "gpu").missing(rule(3, 10, 1.0)) == 1
+    assert repeated_trials(wide, "gpu").missing(rule(3, 10, 1.0)) == 7
 
 
 def test_what_is_still_needed_is_foreseen() -> None:
     """From the spread so far: a target twice as wide needs fewer."""
     some = ran(1.0, 1.01, 0.99, 1.0)
-    assert 0 < repeated(some, "gpu").missing(rule(3, 30, 0.8)) < 10
-    assert repeated(some, "gpu").missing(rule(3, 30, 0.4)) > 10
+    assert 0 < repeated_trials(some, "gpu").missing(rule(3, 30, 0.8)) < 10
+    assert repeated_trials(some, "gpu").missing(rule(3, 30, 0.4)) > 10
 
 
 def test_an_outlier_is_left_out_and_replaced() -> None:
     """Marked, not deleted; but a point is not run for ever because of them."""
-    state = repeated(ran(1.0, 1.01, 0.99, 1.0, 3.0), "gpu")
+    state = repeated_trials(ran(1.0, 1.01, 0.99, 1.0, 3.0), "gpu")
     assert state.outlying == (False, False, False, False, True)
     assert len(state.outcomes) == 5
     assert state.time_s is not None
     assert state.time_s.mean == pytest.approx(1.0)
     assert state.missing(rule(5, 5)) == 1
-    assert repeated(ran(1.0, 1.01, 0.99, 1.0, 3.0, 4.0, 5.0), "gpu").missing(rule(5, 5)) == 0
+    assert repeated_trials(ran(1.0, 1.01, 0.99, 1.0, 3.0, 4.0, 5.0), "gpu").missing(rule(5, 5)) == 0
 
 
 def test_an_outlier_in_energy_alone_counts_too() -> None:
     """A neighbour's load shows in joules first."""
     odd = [*ran(1.0, 1.0, 1.0, 1.0), *ran(1.0, power_w=170.0)]
-    assert repeated(odd, "gpu").outlying == (False, False, False, False, True)
-    assert repeated(odd, None).outlying == (False,) * 5
+    assert repeated_trials(odd, "gpu").outlying == (False, False, False, False, True)
+    assert repeated_trials(odd, None).outlying == (False,) * 5
 
 
 def test_a_point_that_fails_twice_is_given_up() -> None:
     """Some settings hang on some machines; the others go on."""
     failed = TrialOutcome(status=TrialStatus.TIMEOUT)
-    assert repeated([failed], "gpu").missing(rule(3, 3)) == 3
-    assert repeated([failed, failed], "gpu").missing(rule(3, 3)) == 0
+    assert repeated_trials([failed], "gpu").missing(rule(3, 3)) == 3
+    assert repeated_trials([failed, failed], "gpu").missing(rule(3, 3)) == 0
 
 
 def test_a_point_that_works_as_often_as_it_fails_is_tried_on() -> None:
     """Twice failed is given up only where it fails more often than it works."""
     fault = TrialOutcome(status=TrialStatus.FAILED)
-    assert repeated([fault, fault], "gpu").missing(rule(4, 4)) == 0
-    assert repeated([*ran(1.0), fault, fault], "gpu").missing(rule(4, 4)) == 0
-    assert repeated([*ran(1.0, 1.1), fault, fault], "gpu").missing(rule(4, 4)) == 2
+    assert repeated_trials([fault, fault], "gpu").missing(rule(4, 4)) == 0
+    assert repeated_trials([*ran(1.0), fault, fault], "gpu").missing(rule(4, 4)) == 0
+    assert repeated_trials([*ran(1.0, 1.1), fault, fault], "gpu").missing(rule(4, 4)) == 2

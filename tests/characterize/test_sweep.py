@@ -15,9 +15,9 @@ from wattloop.core.settings import Settings, settings_from
 from wattloop.meters.base import Context
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import begin_trial, find_experiment, read_trials
-from wattloop.sweep.plan import SweepPlan, axis_of, make_plan
+from wattloop.sweep.plan import SweepPlan, make_axis, make_plan
 from wattloop.sweep.runner import Sweep, SweepProgress, open_experiment
-from wattloop.sweep.spec import spec_from
+from wattloop.sweep.spec import parse_sweep_spec
 from wattloop.trials.trial import Trial, TrialOutcome
 from wattloop.virtual.node import shared_machine
 
@@ -66,8 +66,8 @@ def planned(
     settings: Settings, command: Any = ("true",), caps: str = "", **fields: Any
 ) -> SweepPlan:
     levers = find_levers(Context(settings=settings), settings)
-    axes = [axis_of("gpu/power_limit", expanded(caps), levers)] if caps else []
-    return make_plan(spec_from({"command": list(command), "warmup": 0, **fields}), axes, 2)
+    axes = [make_axis("gpu/power_limit", expanded(caps), levers)] if caps else []
+    return make_plan(parse_sweep_spec({"command": list(command), "warmup": 0, **fields}), axes, 2)
 
 
 def swept(

@@ -7,18 +7,25 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import expanded
 from wattloop.core.settings import Settings
 from wattloop.meters.base import Context
-from wattloop.sweep.plan import SweepAxis, SweepPlan, axis_of, fingerprint, make_plan, technique_of
-from wattloop.sweep.spec import spec_from
+from wattloop.sweep.plan import (
+    SweepAxis,
+    SweepPlan,
+    fingerprint,
+    make_axis,
+    make_plan,
+    technique_name,
+)
+from wattloop.sweep.spec import parse_sweep_spec
 
 
 def axis(name: str, written: object) -> SweepAxis:
     settings = Settings(virtual_gpus=2)
     levers = find_levers(Context(settings=settings), settings)
-    return axis_of(name, expanded(written), levers, "caps.yaml:3")
+    return make_axis(name, expanded(written), levers, "caps.yaml:3")
 
 
 def plan(axes: list[SweepAxis], gpus_here: int | None = 2, **fields: object) -> SweepPlan:
-    return make_plan(spec_from({"command": "true", **fields}), axes, gpus_here)
+    return make_plan(parse_sweep_spec({"command": "true", **fields}), axes, gpus_here)
 
 
 def test_the_default_is_always_a_level(virtual: dict[str, str]) -> None:
@@ -59,7 +66,7 @@ def test_what_the_machine_cannot_do_is_said_with_its_line(
 def test_a_machine_without_levers_says_what_it_would_need() -> None:
     """And that a virtual GPU would do to try."""
     with pytest.raises(ConfigError, match=r"NVIDIA or AMD.*modprobe.*WATTLOOP_VIRTUAL_GPUS=1"):
-        axis_of("gpu/power_limit", [100.0], [])
+        make_axis("gpu/power_limit", [100.0], [])
 
 
 def test_a_grid_has_every_combination_and_each_varies_one(virtual: dict[str, str]) -> None:
@@ -111,7 +118,7 @@ def test_a_number_of_gpus_that_is_not_given_is_an_error(sign: str) -> None:
 def test_nothing_to_run_is_an_error() -> None:
     """With the way to write it."""
     with pytest.raises(ConfigError, match="no command to sweep"):
-        make_plan(spec_from({}), [], None)
+        make_plan(parse_sweep_spec({}), [], None)
     with pytest.raises(ConfigError, match="not both"):
         plan([], workloads={"a": "true"})
 
@@ -148,6 +155,6 @@ def test_workloads_are_kernels_and_libraries(virtual: dict[str, str]) -> None:
 def test_levers_are_called_as_in_the_literature() -> None:
     """Power cap, clock, governor; what has no other name keeps its own."""
     names = ("gpu/power_limit", "cpu:0/power_limit_long_term", "gpu/sm_clock", "cpu/max_frequency")
-    assert [technique_of(n) for n in names] == ["power cap", "power cap", "clock", "clock"]
-    assert technique_of("cpu/governor") == "governor"
-    assert technique_of("gpu/fan") == "fan"
+    assert [technique_name(n) for n in names] == ["power cap", "power cap", "clock", "clock"]
+    assert technique_name("cpu/governor") == "governor"
+    assert technique_name("gpu/fan") == "fan"

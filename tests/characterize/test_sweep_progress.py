@@ -2,8 +2,8 @@
 
 import pytest
 
-from wattloop.sweep.result import repeated
-from wattloop.sweep.runner import progress_of
+from wattloop.sweep.result import repeated_trials
+from wattloop.sweep.runner import estimate_progress
 from wattloop.sweep.spec import Repeats
 from wattloop.trials.trial import TrialOutcome, TrialStatus
 
@@ -13,12 +13,14 @@ RULE = Repeats.model_validate({"min": 3, "max": 3})
 def test_what_is_left_is_whole_programs_and_what_lies_between_them() -> None:
     """Two runs of 10 s of one point, three of another like it, 3 s beside each."""
     known = TrialOutcome(status=TrialStatus.OK, time_s=1.0, lasted_s=10.0)
-    found = progress_of([repeated([known], None), repeated([], None)], RULE, None, [2.0, 4.0])
+    found = estimate_progress(
+        [repeated_trials([known], None), repeated_trials([], None)], RULE, None, [2.0, 4.0]
+    )
     assert (found.done, found.left) == (1, 5)
     assert found.time_left_s == pytest.approx(5 * 10.0 + 5 * 3.0)
 
 
 def test_nothing_is_foreseen_before_the_first_run() -> None:
     """Missing is not zero."""
-    found = progress_of([repeated([], None)], RULE, None, [])
+    found = estimate_progress([repeated_trials([], None)], RULE, None, [])
     assert (found.left, found.time_left_s, found.energy_left_j) == (3, None, None)

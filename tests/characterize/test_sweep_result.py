@@ -12,12 +12,12 @@ from wattloop.sweep.result import (
     EDP,
     ENERGY,
     TIME,
-    Compared,
-    Group,
+    ComparedMetric,
     PointResult,
+    SweepGroup,
     chosen_scope,
-    gain_of,
-    repeated,
+    compute_gain,
+    repeated_trials,
     result_of,
 )
 from wattloop.sweep.tables import (
@@ -31,7 +31,7 @@ from wattloop.sweep.tables import (
 from wattloop.trials.trial import TrialOutcome
 
 
-def group_of(gpus: int, **options: object) -> Group:
+def group_of(gpus: int, **options: object) -> SweepGroup:
     result = result_of(*made_sweep(**options))  # type: ignore[arg-type]  # passed on as they are
     return next(group for group in result.groups if group.key[2] == gpus)
 
@@ -45,7 +45,7 @@ def test_gains_are_those_of_the_formula() -> None:
         ENERGY: 100 * (1 - low.energy_j / base.energy_j),
         TIME: 100 * (1 - low.time_s / base.time_s),
         EDP: 100 * (1 - low.energy_j * low.time_s / base.energy_j / base.time_s),
-        Compared("eds", 1.5): 100 * (1 - eds(low, base, 1.5)),
+        ComparedMetric("eds", 1.5): 100 * (1 - eds(low, base, 1.5)),
     }
     for compared, value in wanted.items():
         gain = group.gain(at["150 W"], compared)
@@ -161,7 +161,7 @@ def test_settings_of_several_levers_name_those_that_were_moved() -> None:
     """`1695 MHz` alone could be any clock; what stands at its default is not worth a word."""
     facts = {"levels": {"gpu/power_limit": "260 W", "gpu/sm_clock": "1695 MHz"}}
     defaults = {"gpu/power_limit": "260 W", "gpu/sm_clock": "not locked"}
-    point = PointResult(facts, repeated([], "node"), (), defaults)
+    point = PointResult(facts, repeated_trials([], "node"), (), defaults)
     assert point.label == "sm_clock 1695 MHz"
     both = replace(point, facts={"levels": {**facts["levels"], "gpu/power_limit": "170 W"}})
     assert both.label == "power_limit 170 W, sm_clock 1695 MHz"
@@ -188,7 +188,7 @@ def test_the_interval_of_a_gain_is_of_both_sides() -> None:
     """By hand: energies of 9 to 11 against 90 to 110, each 10 % / sqrt(3) t(2), in quadrature."""
     ours = [Cost(1.0, joules) for joules in (9.0, 10.0, 11.0)]
     theirs = [Cost(1.0, joules) for joules in (90.0, 100.0, 110.0)]
-    found = gain_of(ours, theirs, ENERGY)
+    found = compute_gain(ours, theirs, ENERGY)
     each = 4.303 * 0.1 / 3**0.5
     assert found.value_pct == pytest.approx(90.0)
     assert found.half_width_pct == pytest.approx(10.0 * each * 2**0.5)

@@ -8,7 +8,7 @@ import pytest
 from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import expanded, seconds
 from wattloop.core.yaml_spec import read_yaml
-from wattloop.sweep.spec import SweepSpec, spec_from
+from wattloop.sweep.spec import SweepSpec, parse_sweep_spec
 
 WHOLE = """\
 name: caps
@@ -33,7 +33,7 @@ def read(tmp_path: Path, text: str) -> SweepSpec:
     path = tmp_path / "caps.yaml"
     path.write_text(text)
     source = read_yaml(str(path))
-    return spec_from(source.data, source)
+    return parse_sweep_spec(source.data, source)
 
 
 def test_a_whole_file_is_understood(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_whole_file_is_understood(tmp_path: Path) -> None:
     assert spec.levers["gpu/power_limit"] == [float(w) for w in range(100, 270, 10)]
     assert (spec.repeats.least, spec.repeats.most, spec.repeats.target_pct) == (3, 10, 1.0)
     assert (spec.timeout_s, spec.cooldown.limit_s) == (600.0, 120.0)
-    assert spec_from(spec.to_dict()) == spec
+    assert parse_sweep_spec(spec.to_dict()) == spec
 
 
 @pytest.mark.parametrize(

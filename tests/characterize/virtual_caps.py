@@ -9,7 +9,7 @@ import pytest
 
 from wattloop.cap.evaluation import MeasuredCurve
 from wattloop.virtual.cards import CARDS
-from wattloop.virtual.physics import Work
+from wattloop.virtual.physics import GpuWork
 
 SRC = Path(__file__).parents[2] / "src"
 ENTRY_POINTS = """\
@@ -64,7 +64,7 @@ def wattloop(folder: Path, *words: str, **variables: str) -> subprocess.Complete
 def virtual_curve(card: str, intensity: float, caps_w: list[float]) -> MeasuredCurve:
     """What the virtual card's physics says of work with this many FLOP per byte."""
     model = CARDS[card]
-    work = Work(flops=intensity * model.bytes_per_s, bytes=model.bytes_per_s)
+    work = GpuWork(flops=intensity * model.bytes_per_s, bytes=model.bytes_per_s)
     points = [model.settle(model.activity(work), cap, model.max_clock_mhz) for cap in caps_w]
     times = tuple(model.shortest_s(work) * point.slowdown for point in points)
     powers = tuple(point.power_w for point in points)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from wattloop.check.baselines import Baseline, Baselines, Machine, NotComparable
-from wattloop.check.figures import FigureSeries, Kind
-from wattloop.check.verdict import compared
+from wattloop.check.figures import FigureKind, FigureSeries
+from wattloop.check.verdict import compare
 from wattloop.core.errors import ConfigError
 
 XEON = Machine("Xeon", 8, "x86_64", "aaa")
 EPYC = Machine("EPYC", 8, "x86_64", "bbb")
-JOULES = FigureSeries(Kind.ENERGY, (10.0, 10.1), 0.1, "measured", ("cpu:0/package",))
-SECONDS = FigureSeries(Kind.CPU_TIME, (1.0, 1.1))
+JOULES = FigureSeries(FigureKind.ENERGY, (10.0, 10.1), 0.1, "measured", ("cpu:0/package",))
+SECONDS = FigureSeries(FigureKind.CPU_TIME, (1.0, 1.1))
 
 
 def baseline(machine: Machine = XEON, **series: FigureSeries) -> Baseline:
@@ -85,7 +85,7 @@ def test_another_machine_is_not_compared_unless_asked_and_then_said() -> None:
         known.find("x", XEON)
     before = known.find("x", XEON, other_machine=True)
     now = {one.kind: one for one in (JOULES, SECONDS)}
-    found = compared("x", before, now, Kind.ENERGY, machine=XEON, tolerance=0.05)
+    found = compare("x", before, now, FigureKind.ENERGY, machine=XEON, tolerance=0.05)
     assert "another kind of machine" in found.notes[0]
 
 
@@ -93,29 +93,38 @@ def test_another_specimen_is_compared_and_said() -> None:
     """Promise: two machines of one kind are compared, with a word that they differ."""
     now = {one.kind: one for one in (JOULES, SECONDS)}
     other = XEON._replace(specimen="zzz")
-    found = compared("x", baseline(other), now, Kind.ENERGY, machine=XEON, tolerance=0.05)
+    found = compare("x", baseline(other), now, FigureKind.ENERGY, machine=XEON, tolerance=0.05)
     assert "of the same kind" in found.notes[0]
-    assert [one.kind for one in found.others] == [Kind.CPU_TIME]
+    assert [one.kind for one in found.others] == [FigureKind.CPU_TIME]
 
 
 def test_another_kind_of_figure_is_not_compared_unless_asked() -> None:
     """Promise: joules before and seconds now is an error that names both and the way out."""
-    now = {Kind.CPU_TIME: SECONDS}
+    now = {FigureKind.CPU_TIME: SECONDS}
     with pytest.raises(NotComparable, match="judges energy, and here it would be CPU time"):
-        compared("x", baseline(), now, Kind.CPU_TIME, machine=XEON, tolerance=0.05)
-    found = compared("x", baseline(), now, Kind.CPU_TIME, machine=XEON, tolerance=0.05, chosen=True)
-    assert found.judged.kind is Kind.CPU_TIME
+        compare("x", baseline(), now, FigureKind.CPU_TIME, machine=XEON, tolerance=0.05)
+    found = compare(
+        "x", baseline(), now, FigureKind.CPU_TIME, machine=XEON, tolerance=0.05, chosen=True
+    )
+    assert found.judged.kind is FigureKind.CPU_TIME
 
 
 def test_joules_of_other_sensors_are_not_compared() -> None:
     """Promise: a GPU more, or a simulated one, is another figure."""
     for other in (
-        FigureSeries(Kind.ENERGY, (10.0,), 0.1, "measured", ("cpu:0/package", "gpu:0 (H200)")),
-        FigureSeries(Kind.ENERGY, (10.0,), 0.1, "simulated", ("cpu:0/package",)),
+        FigureSeries(
+            FigureKind.ENERGY, (10.0,), 0.1, "measured", ("cpu:0/package", "gpu:0 (H200)")
+        ),
+        FigureSeries(FigureKind.ENERGY, (10.0,), 0.1, "simulated", ("cpu:0/package",)),
     ):
         with pytest.raises(NotComparable, match="here it would be"):
-            compared(
-                "x", baseline(), {Kind.ENERGY: other}, Kind.ENERGY, machine=XEON, tolerance=0.05
+            compare(
+                "x",
+                baseline(),
+                {FigureKind.ENERGY: other},
+                FigureKind.ENERGY,
+                machine=XEON,
+                tolerance=0.05,
             )
 
 

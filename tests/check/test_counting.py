@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from wattloop.check.figures import Kind
+from wattloop.check.figures import FigureKind
 from wattloop.check.measurement import ChildCounters, OwnCounters
 
 TASK_CLOCK = (1, 1)
@@ -23,10 +23,10 @@ def busy(rounds: int = 1_500_000) -> None:
         pass
 
 
-def counted(found: dict[Kind, object]) -> float:
-    if Kind.INSTRUCTIONS not in found:
+def counted(found: dict[FigureKind, object]) -> float:
+    if FigureKind.INSTRUCTIONS not in found:
         pytest.skip("this kernel does not let us count the time of a task")
-    return found[Kind.INSTRUCTIONS].value / 1e9  # type: ignore[attr-defined] # a Reading
+    return found[FigureKind.INSTRUCTIONS].value / 1e9  # type: ignore[attr-defined] # a Reading
 
 
 def test_children_and_their_children_are_counted_and_we_are_not() -> None:
@@ -38,7 +38,7 @@ def test_children_and_their_children_are_counted_and_we_are_not() -> None:
     busy()
     subprocess.run([sys.executable, "-c", inner], check=True)
     found = counters.end()
-    cpu_s = found[Kind.CPU_TIME].value
+    cpu_s = found[FigureKind.CPU_TIME].value
     assert cpu_s > 0.02
     assert counted(found) == pytest.approx(cpu_s, rel=0.15)
 
@@ -52,12 +52,12 @@ def test_threads_that_were_there_before_are_counted() -> None:
     go.set()
     thread.join()
     found = counters.end()
-    assert found[Kind.CPU_TIME].value > 0.005
-    assert counted(found) == pytest.approx(found[Kind.CPU_TIME].value, rel=0.3)
+    assert found[FigureKind.CPU_TIME].value > 0.005
+    assert counted(found) == pytest.approx(found[FigureKind.CPU_TIME].value, rel=0.3)
 
 
 def test_an_event_that_is_not_there_is_said() -> None:
     """Promise: without the counter there is CPU time, no instructions, and a reason."""
     counters = OwnCounters((987_654, 0))
-    assert set(counters.end()) == {Kind.CPU_TIME}
+    assert set(counters.end()) == {FigureKind.CPU_TIME}
     assert "cannot be counted" in counters.reason

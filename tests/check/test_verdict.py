@@ -5,34 +5,34 @@ import re
 
 import pytest
 
-from wattloop.check.figures import FigureSeries, Kind
-from wattloop.check.verdict import EnergyVerdict, against_limit, judged, mean_and_noise
+from wattloop.check.figures import FigureKind, FigureSeries
+from wattloop.check.verdict import EnergyVerdict, against_limit, judge, mean_and_noise
 
 
 def series(*values: float, uncertainty: float = 0.0) -> FigureSeries:
-    return FigureSeries(Kind.ENERGY, values, uncertainty)
+    return FigureSeries(FigureKind.ENERGY, values, uncertainty)
 
 
 def test_a_difference_within_the_tolerance_is_none() -> None:
     """Promise: 3% more, sure as it is, passes with a tolerance of 5%."""
-    found = judged(series(100, 100.1, 99.9), series(103, 103.1, 102.9), 0.05)
+    found = judge(series(100, 100.1, 99.9), series(103, 103.1, 102.9), 0.05)
     assert found.verdict is EnergyVerdict.SAME
     assert found.change == pytest.approx(0.03)
-    assert judged(series(100, 100.1, 99.9), series(103, 103.1, 102.9), 0.02).verdict is (
+    assert judge(series(100, 100.1, 99.9), series(103, 103.1, 102.9), 0.02).verdict is (
         EnergyVerdict.REGRESSION
     )
 
 
 def test_a_difference_within_the_noise_is_unclear() -> None:
     """Promise: 10% more of what scatters by 45% is neither the same nor a loss."""
-    found = judged(series(80, 100, 120), series(90, 110, 130), 0.05)
+    found = judge(series(80, 100, 120), series(90, 110, 130), 0.05)
     assert found.verdict is EnergyVerdict.UNCLEAR
     assert "cannot tell whether 5% more is used" in found.notes[0]
 
 
 def test_equal_means_in_wide_noise_are_not_the_same() -> None:
     """Promise: at ±57% of noise nothing is called the same, and the repeats it takes are named."""
-    found = judged(series(77, 100, 123), series(77, 100, 123), 0.05)
+    found = judge(series(77, 100, 123), series(77, 100, 123), 0.05)
     assert found.noise is not None
     assert 0.4 < found.noise < 0.7
     assert found.verdict is EnergyVerdict.UNCLEAR
@@ -43,42 +43,42 @@ def test_equal_means_in_wide_noise_are_not_the_same() -> None:
         return series(*(rng.gauss(100, 23) for _ in range(count)))
 
     rounds = 200
-    told = [judged(drawn(repeats), drawn(repeats), 0.05).noise or 1.0 for _ in range(rounds)]
+    told = [judge(drawn(repeats), drawn(repeats), 0.05).noise or 1.0 for _ in range(rounds)]
     assert sum(told) / rounds == pytest.approx(0.05, rel=0.1)
 
 
 def test_noise_that_no_repeats_help_is_said() -> None:
     """Promise: not a number of repeats that would take a year."""
-    found = judged(series(1.0, 199.0), series(1.0, 199.0), 0.05)
+    found = judge(series(1.0, 199.0), series(1.0, 199.0), 0.05)
     assert found.verdict is EnergyVerdict.UNCLEAR
     assert "a longer command or a quieter machine" in found.notes[0]
 
 
 def test_less_is_an_improvement() -> None:
     """Promise: what uses clearly less is called so."""
-    assert judged(series(100, 101, 99), series(80, 81, 79), 0.05).verdict is EnergyVerdict.IMPROVED
+    assert judge(series(100, 101, 99), series(80, 81, 79), 0.05).verdict is EnergyVerdict.IMPROVED
 
 
 def test_one_new_reading_is_held_against_the_scatter_of_the_baseline() -> None:
     """Promise: a single repeat is judged with the spread known from before."""
     before = series(95, 100, 105, 98, 102)
-    assert judged(before, series(107), 0.05).verdict is EnergyVerdict.UNCLEAR
-    assert judged(before, series(130), 0.05).verdict is EnergyVerdict.REGRESSION
+    assert judge(before, series(107), 0.05).verdict is EnergyVerdict.UNCLEAR
+    assert judge(before, series(130), 0.05).verdict is EnergyVerdict.REGRESSION
 
 
 def test_one_of_each_says_that_its_noise_is_not_known() -> None:
     """Promise: nobody is told a noise of 0 that nobody looked for; sensors count all the same."""
-    found = judged(series(100), series(110), 0.05)
+    found = judge(series(100), series(110), 0.05)
     assert found.noise is None
     assert "not known" in found.notes[0]
-    assert judged(series(100, uncertainty=8), series(110, uncertainty=8), 0.05).verdict is (
+    assert judge(series(100, uncertainty=8), series(110, uncertainty=8), 0.05).verdict is (
         EnergyVerdict.UNCLEAR
     )
 
 
 def test_an_outlier_does_not_decide() -> None:
     """Promise: one repeat during which something else ran is left out, and said."""
-    found = judged(series(100, 101, 99, 100, 101), series(100, 101, 99, 100, 300), 0.05)
+    found = judge(series(100, 101, 99, 100, 101), series(100, 101, 99, 100, 300), 0.05)
     assert found.verdict is EnergyVerdict.SAME
     assert found.now == pytest.approx(100)
     assert "1 outlying" in found.notes[0]
@@ -93,11 +93,11 @@ def test_false_alarms_and_misses_stay_rare() -> None:
 
     rounds = 600
     alarms = sum(
-        judged(drawn(100), drawn(100), 0.05).verdict is EnergyVerdict.REGRESSION
+        judge(drawn(100), drawn(100), 0.05).verdict is EnergyVerdict.REGRESSION
         for _ in range(rounds)
     )
     seen = sum(
-        judged(drawn(100), drawn(120), 0.05).verdict is EnergyVerdict.REGRESSION
+        judge(drawn(100), drawn(120), 0.05).verdict is EnergyVerdict.REGRESSION
         for _ in range(rounds)
     )
     assert alarms < 0.02 * rounds
@@ -106,7 +106,7 @@ def test_false_alarms_and_misses_stay_rare() -> None:
 
 def test_a_baseline_of_nothing_has_no_share() -> None:
     """Promise: zero before is no division by zero."""
-    found = judged(series(0, 0), series(1, 1), 0.05)
+    found = judge(series(0, 0), series(1, 1), 0.05)
     assert found.change is None
     assert found.verdict is EnergyVerdict.REGRESSION
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from wattloop.check.figures import limit
-from wattloop.control.daemon.rules import amount
+from wattloop.check.figures import parse_limit
+from wattloop.control.daemon.rules import parse_amount
 from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import Dimension, quantity
 from wattloop.schedule.quantities import bytes_per_second, seconds, watts
@@ -13,7 +13,7 @@ from wattloop.tune.spec_sections import joules
 
 
 def energy_limit(text: str) -> float:
-    return limit(text).value
+    return parse_limit(text).value
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def test_an_energy_is_the_same_in_tune_and_check(
     ("read", "text", "told"),
     [
         (joules, "5 mj", r"mJ \(0.001 J\) or MJ \(1,000,000 J\)"),
-        (limit, "5 mj", r"mJ \(0.001 J\) or MJ \(1,000,000 J\)"),
-        (limit, "5 mwh", r"mWh \(3.6 J\) or MWh \(3,600,000,000 J\)"),
+        (parse_limit, "5 mj", r"mJ \(0.001 J\) or MJ \(1,000,000 J\)"),
+        (parse_limit, "5 mwh", r"mWh \(3.6 J\) or MWh \(3,600,000,000 J\)"),
         (watts, "2 mw", r"mW \(0.001 W\) or MW \(1,000,000 W\)"),
-        (amount, "2 mw", r"mW \(0.001 W\) or MW"),
+        (parse_amount, "2 mw", r"mW \(0.001 W\) or MW"),
         (bytes_per_second, "25 gb/s", "GB/s .* or Gb/s"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.kernels.kernel import DTYPES
-from wattloop.kernels.registry import KERNELS, kernel_named, size_of
+from wattloop.kernels.registry import KERNELS, kernel_named, parse_size
 
 BY_HAND = [
     # gemm 10: 1000 products and 1000 sums; 200 values read, 100 written, 4 bytes each
@@ -46,11 +46,11 @@ def test_sizes_are_numbers_or_names() -> None:
     for kind in KERNELS.values():
         values = list(kind.sizes.values())
         assert values == sorted(values)
-        assert size_of(kind, "small") == values[0]
-    assert size_of(KERNELS["triad"], "1e6") == 1_000_000
+        assert parse_size(kind, "small") == values[0]
+    assert parse_size(KERNELS["triad"], "1e6") == 1_000_000
     for wrong in ("enormous", "1.5", "nan", "inf", ""):
         with pytest.raises(ConfigError, match=r"known are small \(512\)"):
-            size_of(KERNELS["gemm"], wrong)
+            parse_size(KERNELS["gemm"], wrong)
 
 
 def test_sizes_out_of_range_are_refused() -> None:

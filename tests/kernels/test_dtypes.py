@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.kernels.kernel import DTYPES, PERIOD, Operand, dtype_named, rounded
+from wattloop.kernels.kernel import DTYPES, PERIOD, Operand, dtype_named, round_to
 
 
 def test_bf16_is_rounded_as_torch_rounds() -> None:
@@ -13,7 +13,7 @@ def test_bf16_is_rounded_as_torch_rounds() -> None:
     ties = np.array([1.0, 1.00390625, 1.01171875, -1.00390625, 3.3e38, 1e-40, 0.1])
     values = np.concatenate((ties, np.random.default_rng(0).uniform(-1, 1, 10_000)))
     theirs = torch.from_numpy(values.astype(np.float32)).to(torch.bfloat16).double().numpy()
-    assert np.array_equal(rounded(values, DTYPES["bf16"]), theirs)
+    assert np.array_equal(round_to(values, DTYPES["bf16"]), theirs)
 
 
 def test_unknown_format_names_the_known() -> None:
@@ -30,6 +30,6 @@ def test_operands_repeat_a_pattern_that_can_be_recomputed(dtype: str) -> None:
     assert len(whole) == 90_000 > PERIOD
     where = np.array([0, 1, PERIOD - 1, PERIOD, 89_999])
     assert np.array_equal(operand.at(where), whole[where])
-    assert np.array_equal(rounded(whole, DTYPES[dtype]), whole)
+    assert np.array_equal(round_to(whole, DTYPES[dtype]), whole)
     assert np.abs(whole).max() <= 1
     assert np.unique(whole[:PERIOD]).size > 100

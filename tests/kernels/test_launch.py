@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from wattloop.kernels.worker import Case, KernelJob, KernelWorker, worker_environment
+from wattloop.kernels.worker import KernelCase, KernelJob, KernelWorker, worker_environment
 
-TRIAD = Case("triad", 2_000, "fp32")
+TRIAD = KernelCase("triad", 2_000, "fp32")
 
 
 def job(**changes: object) -> KernelJob:
@@ -35,14 +35,14 @@ def test_environment_decides_threads_vectors_and_devices() -> None:
     assert on_gpu["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     assert on_gpu["NUMBA_LOOP_VECTORIZE"] == "1"
     assert on_gpu["CUPY_TF32"] == "0"
-    tf32 = worker_environment(job(cases=(Case("gemm", 8, "tf32"),)), {})
+    tf32 = worker_environment(job(cases=(KernelCase("gemm", 8, "tf32"),)), {})
     assert tf32["CUPY_TF32"] == "1"
 
 
 def test_a_worker_tells_what_it_measured() -> None:
     """Ready, begin, measuring, measured, on the monotonic clock of this machine."""
     begin_s = time.monotonic()
-    with KernelWorker.of(job(cases=(TRIAD, Case("triad", 2**40, "fp32"), TRIAD))) as worker:
+    with KernelWorker.of(job(cases=(TRIAD, KernelCase("triad", 2**40, "fp32"), TRIAD))) as worker:
         told = list(worker.messages(60))
     kinds = [m["type"] for m in told]
     assert kinds == [

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from wattloop.kernels.worker import Case, KernelJob, worker_environment
+from wattloop.kernels.worker import KernelCase, KernelJob, worker_environment
 
 pytest.importorskip("numba", reason="pip install 'wattloop[numba]'")
 if platform.machine() not in ("x86_64", "aarch64"):
@@ -38,7 +38,7 @@ print(json.dumps(found))
 
 def packed(style: str) -> dict[str, list[str]]:
     """Packed floating-point instructions of every kernel, compiled as `bench` compiles them."""
-    job = KernelJob("numba", style, 1, "cpu", (Case("triad", 500, "fp32"),), 0.1, 0.0)
+    job = KernelJob("numba", style, 1, "cpu", (KernelCase("triad", 500, "fp32"),), 0.1, 0.0)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, style, json.dumps(SIZES)],
         env=worker_environment(job, os.environ), capture_output=True, text=True, check=False,

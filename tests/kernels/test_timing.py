@@ -6,7 +6,7 @@ import random
 import pytest
 
 from wattloop.core.clock import VirtualClock
-from wattloop.kernels.timing import MIN_BATCHES, burst_s, median_interval, timed
+from wattloop.kernels.timing import MIN_BATCHES, burst_s, median_interval, time_runs
 
 
 class Work:
@@ -31,7 +31,7 @@ def test_time_of_a_run_is_found(run_s: float) -> None:
     """Short and long runs alike; the first, which compiles, is not in it."""
     clock = VirtualClock()
     work = Work(clock, run_s, first_s=3.0)
-    timing = timed(work, 1.0, now_s=clock.now_s)
+    timing = time_runs(work, 1.0, now_s=clock.now_s)
     assert timing.time_s == pytest.approx(run_s)
     assert timing.duration_s >= 1.0 or timing.runs == MIN_BATCHES
     assert timing.duration_s == pytest.approx(timing.runs * run_s)
@@ -42,10 +42,10 @@ def test_waiting_is_paid_per_batch() -> None:
     """A GPU is kept busy: far fewer waits than runs; on request one each."""
     clock = VirtualClock()
     work = Work(clock, 1e-4)
-    timed(work, 0.5, now_s=clock.now_s)
+    time_runs(work, 0.5, now_s=clock.now_s)
     assert work.waits < work.runs / 50
     each = Work(clock, 1e-2)
-    timed(each, 0.5, now_s=clock.now_s, each_waits=True)
+    time_runs(each, 0.5, now_s=clock.now_s, each_waits=True)
     assert each.waits >= each.runs
 
 
@@ -54,7 +54,7 @@ def test_a_clock_that_stands_still_ends() -> None:
     clock = VirtualClock()
     ticks = iter(range(10**9))
     work = Work(clock, 0.0)
-    timing = timed(work, 0.05, now_s=lambda: next(ticks) * 1e-3, warmup_s=0.01)
+    timing = time_runs(work, 0.05, now_s=lambda: next(ticks) * 1e-3, warmup_s=0.01)
     assert timing.runs > 0
 
 
@@ -71,7 +71,7 @@ def test_interval_covers_the_median() -> None:
 def test_batches_are_long_enough_without_warm_up() -> None:
     """A slow first run (compiling, or another process in the way) does not make tiny batches."""
     clock = VirtualClock()
-    timing = timed(Work(clock, 1e-6, first_s=0.02), 1.0, now_s=clock.now_s, warmup_s=0.0)
+    timing = time_runs(Work(clock, 1e-6, first_s=0.02), 1.0, now_s=clock.now_s, warmup_s=0.0)
     assert timing.duration_s / len(timing.batch_s) > 0.02
 
 
@@ -106,4 +106,4 @@ def test_bursts_are_over_before_the_power_limit_takes_hold() -> None:
     clock = VirtualClock()
     work = Throttled(clock, 1e-3)
     assert burst_s(work, now_s=clock.now_s, sleep=clock.sleep) == pytest.approx(1e-3)
-    assert timed(work, 1.0, now_s=clock.now_s, each_waits=True).time_s == pytest.approx(2e-3)
+    assert time_runs(work, 1.0, now_s=clock.now_s, each_waits=True).time_s == pytest.approx(2e-3)

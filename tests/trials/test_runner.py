@@ -181,7 +181,7 @@ def test_stop_after_a_program_ended_does_not_lose_what_it_gave(
         os.kill(os.getpid(), signal.SIGTERM)
         return TrialStatus.OK, {}
 
-    monkeypatch.setattr(module, "status_of", stopped)
+    monkeypatch.setattr(module, "trial_status", stopped)
     with pytest.raises(SystemExit), TrialRunner(store, "e", settings) as runner:
         runner.run(Trial(key="k", command=["true"]))
     assert [t.status for t in read_trials(store, "e")] == ["ok"]

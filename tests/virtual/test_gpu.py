@@ -15,11 +15,11 @@ from wattloop.virtual import work
 from wattloop.virtual.cards import card_named
 from wattloop.virtual.gpu import Fault, VirtualGpu
 from wattloop.virtual.node import shared_gpus
-from wattloop.virtual.physics import Work
+from wattloop.virtual.physics import GpuWork
 from wattloop.virtual.timeline import FileTimeline
 
 CARD = card_named("h200")
-TEN_SECONDS = Work(flops=10 * CARD.flops_per_s)
+TEN_SECONDS = GpuWork(flops=10 * CARD.flops_per_s)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_cap_saves_energy_and_costs_time(gpu, clock):
 
 def test_no_work_takes_no_time(gpu):
     """Zero flops and bytes are done at once."""
-    assert gpu.run(Work()) == 0
+    assert gpu.run(GpuWork()) == 0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from wattloop.meters.base import Context
 from wattloop.testing.meter_contract import check_meter
 from wattloop.virtual.job import JOBS, job_named
 from wattloop.virtual.meter import VirtualNodeEnergy, VirtualNodePower, detect, node_energy_j
-from wattloop.virtual.node import GOLD, NODES, Setting, node_named, steady_outcome
+from wattloop.virtual.node import GOLD, NODES, CardLimits, node_named, steady_outcome
 from wattloop.virtual.physics import Activity
 
 NODE = node_named("node004")
@@ -28,7 +28,7 @@ def test_the_shipped_node_gives_the_times_it_was_fitted_to():
     """Koszczal et al., figure 7: seconds on 2 and 8 GPUs at 260 and 170 W, within 1%."""
     published = {(2, 260): 228, (2, 170): 256, (8, 260): 85.6, (8, 170): 93.6, (1, 170): 477}
     for (gpus, cap_w), time_s in published.items():
-        outcome = steady_outcome(NODE, NODE.job, gpus, Setting(cap_w))
+        outcome = steady_outcome(NODE, NODE.job, gpus, CardLimits(cap_w))
         assert outcome.time_s == pytest.approx(time_s, rel=0.01)
 
 
@@ -37,7 +37,7 @@ def test_more_gpus_gain_more_from_a_cap():
     gains = []
     for gpus in (1, 2, 4, 8):
         energies = [
-            steady_outcome(NODE, NODE.job, gpus, Setting(cap)).node_energy_j
+            steady_outcome(NODE, NODE.job, gpus, CardLimits(cap)).node_energy_j
             for cap in range(100, 261, 10)
         ]
         gains.append(1 - min(energies) / energies[-1])

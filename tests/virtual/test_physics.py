@@ -8,10 +8,10 @@ import pytest
 from wattloop.core.errors import ConfigError
 from wattloop.virtual.cards import CARDS, card_named
 from wattloop.virtual.gpu import normal
-from wattloop.virtual.physics import IDLE, Activity, Work
+from wattloop.virtual.physics import IDLE, Activity, GpuWork
 
-GEMM = {name: Work(c.flops_per_s, 0.3 * c.bytes_per_s) for name, c in CARDS.items()}
-COPY = {name: Work(0.05 * c.flops_per_s, c.bytes_per_s) for name, c in CARDS.items()}
+GEMM = {name: GpuWork(c.flops_per_s, 0.3 * c.bytes_per_s) for name, c in CARDS.items()}
+COPY = {name: GpuWork(0.05 * c.flops_per_s, c.bytes_per_s) for name, c in CARDS.items()}
 
 
 @pytest.mark.parametrize("name", CARDS)

@@ -12,7 +12,7 @@ import pytest
 from wattloop.core.errors import ConfigError
 from wattloop.virtual.job import job_named
 from wattloop.virtual.job_run import TrainingRun
-from wattloop.virtual.node import Setting, node_named, shared_gpus, steady_outcome
+from wattloop.virtual.node import CardLimits, node_named, shared_gpus, steady_outcome
 
 NODE = node_named("node004")
 COMMAND = [sys.executable, "-m", "wattloop.virtual.train"]
@@ -37,7 +37,7 @@ def test_a_run_takes_the_time_and_energy_of_the_model(gpus, clock, count, cap_w)
         gpu.set_power_cap(cap_w)
     trained(gpus, clock, count)
     result = trained(gpus, clock, count)
-    expected = steady_outcome(NODE, NODE.job, count, Setting(cap_w))
+    expected = steady_outcome(NODE, NODE.job, count, CardLimits(cap_w))
     assert result.time_s == pytest.approx(expected.time_s, rel=1e-6)
     assert result.node_energy_j == pytest.approx(expected.node_energy_j, rel=0.01)
     assert result.provenance == "simulated"
@@ -68,7 +68,7 @@ def test_a_cap_set_meanwhile_takes_effect(gpus, clock):
                 gpu.set_power_cap(110)
 
     free_s = steady_outcome(NODE, NODE.job, 8).time_s
-    capped_s = steady_outcome(NODE, NODE.job, 8, Setting(110)).time_s
+    capped_s = steady_outcome(NODE, NODE.job, 8, CardLimits(110)).time_s
     result = TrainingRun(gpus, 8, clock, node=NODE).run([NODE.job] * 10, cap)
     assert result.time_s == pytest.approx((free_s + capped_s) / 2, rel=0.02)
 
@@ -76,7 +76,7 @@ def test_a_cap_set_meanwhile_takes_effect(gpus, clock):
 def test_the_slowest_card_decides(gpus, clock):
     """One capped card of eight holds up the others."""
     gpus[3].set_power_cap(110)
-    capped_s = steady_outcome(NODE, NODE.job, 8, Setting(110)).time_s
+    capped_s = steady_outcome(NODE, NODE.job, 8, CardLimits(110)).time_s
     assert trained(gpus, clock, 8).time_s == pytest.approx(capped_s, rel=0.01)
 
 

@@ -20,7 +20,7 @@ FEW = 3
 """Readings that it takes to believe an idle power seen in the run."""
 
 
-class IdlePower(NamedTuple):
+class GpuIdlePower(NamedTuple):
     """Watts without work, and how they are known."""
 
     watts: float
@@ -44,7 +44,7 @@ class GpuFacts:
     energy_j: float
     power: SignalTrace
     signals: Mapping[str, SignalTrace]
-    idle: IdlePower
+    idle: GpuIdlePower
     duration_s: float
     load: SignalTrace = field(default=SignalTrace((), ()))
 
@@ -137,27 +137,27 @@ def _idle(
     limit_w: float,
     application: Mapping[str, Any] | None,
     duration_s: float,
-) -> IdlePower:
+) -> GpuIdlePower:
     """From the machine's idle line, the run itself, the table of GPUs, or an assumption."""
     if application and application.get("idle_j") and duration_s > 0:
-        return IdlePower(float(application["idle_j"]) / duration_s, "this machine's idle line")
+        return GpuIdlePower(float(application["idle_j"]) / duration_s, "this machine's idle line")
     if utilisation is not None:
         rests = utilisation.where(lambda share: share <= IDLE_UTILISATION)
         # Power falls with a delay, and work begins between two readings of the utilisation: most
         # of what was read in a short rest is not idle power, but some of it is.
         seen = sorted(v for rest in rests for v in power.within(rest).values)
         if len(seen) >= FEW:
-            return IdlePower(seen[len(seen) // 5], "this run while the GPU had no work")
+            return GpuIdlePower(seen[len(seen) // 5], "this run while the GPU had no work")
     if card is not None:
         from wattloop.predict.cap_curve import static_power
 
         known = static_power(card)
         # a cooler card, or one without a context, draws less than the table says
         lowest_w = power.quantile(0.02) or known.watts
-        return IdlePower(min(known.watts, lowest_w), known.source)
+        return GpuIdlePower(min(known.watts, lowest_w), known.source)
     lowest_w = power.quantile(0.02) or limit_w
     share_w = ASSUMED_IDLE * limit_w
-    return IdlePower(min(share_w, lowest_w), f"assumed: {ASSUMED_IDLE:.0%} of the limit")
+    return GpuIdlePower(min(share_w, lowest_w), f"assumed: {ASSUMED_IDLE:.0%} of the limit")
 
 
 def _from_power(power: SignalTrace, idle_w: float, limit_w: float) -> SignalTrace:

@@ -17,7 +17,7 @@ def run_again(
     return shlex.join(["wattloop", "run", *options, "--", *words])
 
 
-def number_of(command: Sequence[str], name: str) -> int | None:
+def argument_number(command: Sequence[str], name: str) -> int | None:
     """The whole number that an argument has: `--batch-size 32`, `--batch-size=32`."""
     for place, word in enumerate(command):
         key, separator, value = word.partition("=")

@@ -21,7 +21,7 @@ SETTLE_S = 0.25
 PATIENCE_S = 60.0
 
 
-class IdlePower(NamedTuple):
+class IdleLines(NamedTuple):
     """Idle lines by domain, and where they come from."""
 
     lines: Mapping[str, IdleLine]
@@ -56,10 +56,10 @@ class IdleByThreads(NamedTuple):
     provenance: str
 
 
-def idle_line(session: Session, how: str, device: str, on_window: Callable[[], None]) -> IdlePower:
+def idle_line(session: Session, how: str, device: str, on_window: Callable[[], None]) -> IdleLines:
     """Return the idle line: `stored`, `fit`, `auto` (stored, else fit) or `none`."""
     if how == "none":
-        return IdlePower({}, "idle energy is not subtracted")
+        return IdleLines({}, "idle energy is not subtracted")
     if how in ("auto", "stored"):
         try:
             path = idle_path(session.settings.store_location, session.host.machine_id)
@@ -70,7 +70,7 @@ def idle_line(session: Session, how: str, device: str, on_window: Callable[[], N
             record = None
         if record is not None:
             kernel = os.uname().release
-            return IdlePower(record.lines, record.note(session.clock.wall_s(), kernel))
+            return IdleLines(record.lines, record.note(session.clock.wall_s(), kernel))
         if how == "stored":
             raise MeterUnavailable("idle", "this machine has no idle line", "run 'wattloop idle'")
     fit = fit_idle(
@@ -80,7 +80,7 @@ def idle_line(session: Session, how: str, device: str, on_window: Callable[[], N
     )
     total_s = sum(WINDOWS_S[device])
     note = f"idle line fitted from {total_s:g} s before the kernels; 'wattloop idle' does it better"
-    return IdlePower(fit.lines, note, fit.warnings)
+    return IdleLines(fit.lines, note, fit.warnings)
 
 
 def idle_by_threads(

@@ -11,15 +11,15 @@ from wattloop.kernels.backend import Backend, Unsupported
 from wattloop.kernels.device import Device, chosen_device
 from wattloop.kernels.kernel import Kernel, dtype_named
 from wattloop.kernels.loaded_kernel import available_b, refuse_if_too_large
-from wattloop.kernels.registry import BACKENDS, KERNELS, backend_named, kernel_named, size_of
-from wattloop.kernels.worker import Case, KernelJob
+from wattloop.kernels.registry import BACKENDS, KERNELS, backend_named, kernel_named, parse_size
+from wattloop.kernels.worker import KernelCase, KernelJob
 
 
 def usable_cpus() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-def pinned(threads: int, host: Host, cpus: list[int]) -> tuple[int, ...]:
+def choose_cpus(threads: int, host: Host, cpus: list[int]) -> tuple[int, ...]:
     """So many of `cpus`, on as many cores as possible. Raises ConfigError: there are fewer."""
     if not 1 <= threads <= len(cpus):
         raise ConfigError(
@@ -85,26 +85,26 @@ class BenchRequest:
         """Parse words of a command line. Raises ConfigError, with the known words."""
         place = chosen_device(device, host or Host.from_environment())
         dtype_named(dtype)
-        named = tuple(words(backends))
+        named = tuple(split_words(backends))
         for backend in named:
             backend_named(backend)
-        for style in words(styles):
+        for style in split_words(styles):
             _check_style(style)
         choice = cls(
-            kernels=tuple(words(kernels)) or tuple(KERNELS),
+            kernels=tuple(split_words(kernels)) or tuple(KERNELS),
             backends=named,
-            styles=tuple(words(styles)),
+            styles=tuple(split_words(styles)),
             threads=tuple(_threads(threads)),
-            sizes=tuple(words(sizes)),
+            sizes=tuple(split_words(sizes)),
             dtype=dtype,
             device=place,
             seconds=_seconds(DEFAULT_SECONDS[place.kind] if seconds is None else seconds),
         )
-        problems_of(choice)
+        selected_kernels(choice)
         return choice
 
 
-def problems_of(choice: BenchRequest) -> dict[str, list[Kernel]]:
+def selected_kernels(choice: BenchRequest) -> dict[str, list[Kernel]]:
     kinds = {name: kernel_named(name) for name in choice.kernels}
     asked: dict[str, list[str]] = {name: [] for name in kinds}
     for word in choice.sizes:
@@ -116,14 +116,14 @@ def problems_of(choice: BenchRequest) -> dict[str, list[Kernel]]:
     dtype = dtype_named(choice.dtype)
     return {
         name: [
-            kind(size_of(kind, size), dtype)
+            kind(parse_size(kind, size), dtype)
             for size in asked[name] or [DEFAULT_SIZE[choice.device.kind]]
         ]
         for name, kind in kinds.items()
     }
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """A list written with commas, each word once."""
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
@@ -136,7 +136,7 @@ def _check_style(style: str) -> None:
 
 def _threads(text: str) -> Sequence[int]:
     numbers = []
-    for word in words(text):
+    for word in split_words(text):
         if not word.isdecimal() or int(word) < 1:
             raise ConfigError(f"--threads {text}: write numbers from 1 with commas, such as 1,2,4")
         numbers.append(int(word))
@@ -155,7 +155,7 @@ ONE_THREAD = ("scalar", "simd")
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class SkippedKernel:
     """Something that is not run."""
 
     what: str
@@ -168,7 +168,7 @@ class BenchPlan:
 
     choice: BenchRequest
     jobs: tuple[KernelJob, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[SkippedKernel, ...]
 
     @property
     def measurements(self) -> int:
@@ -183,18 +183,18 @@ class BenchPlan:
 
 def make_plan(choice: BenchRequest, host: Host) -> BenchPlan:
     """Return a job for every framework, style and number of threads. Raises ConfigError."""
-    problems = [p for group in problems_of(choice).values() for p in group]
+    problems = [p for group in selected_kernels(choice).values() for p in group]
     device = choice.device.kind
     if device == "cpu":
         for problem in problems:
             refuse_if_too_large(problem, available_b(host.procfs), "cpu")
     jobs: list[KernelJob] = []
-    left_out: list[LeftOut] = []
+    left_out: list[SkippedKernel] = []
     for name in choice.backends or BACKENDS:
         backend = backend_named(name)
         reason = _not_here(backend, choice)
         if reason:
-            left_out.append(LeftOut(name, reason))
+            left_out.append(SkippedKernel(name, reason))
         elif device in backend.devices:
             kept, unsupported = _supported(backend, problems, device)
             left_out += unsupported
@@ -219,13 +219,13 @@ def _not_here(backend: type[Backend], choice: BenchRequest) -> str:
 
 def _supported(
     backend: type[Backend], problems: list[Kernel], device: str
-) -> tuple[list[Kernel], list[LeftOut]]:
+) -> tuple[list[Kernel], list[SkippedKernel]]:
     kept, left_out = [], []
     for problem in problems:
         try:
             backend.accepts_on(problem, device)
         except Unsupported as error:
-            left_out.append(LeftOut(f"{backend.name} {problem.name}", str(error)))
+            left_out.append(SkippedKernel(f"{backend.name} {problem.name}", str(error)))
         else:
             kept.append(problem)
     return kept, left_out
@@ -243,14 +243,14 @@ def _jobs(
     for style in sorted(styles, key=list(reversed(backend.styles)).index):
         counts = (1,) if style in ONE_THREAD else choice.threads or (len(cpus),)
         for threads in counts:
-            chosen = pinned(threads, host, cpus)
+            chosen = choose_cpus(threads, host, cpus)
             jobs.append(
                 KernelJob(
                     backend=backend.name,
                     style=style,
                     threads=threads,
                     device=choice.device.kind,
-                    cases=tuple(Case(p.name, p.size, p.dtype.name) for p in problems),
+                    cases=tuple(KernelCase(p.name, p.size, p.dtype.name) for p in problems),
                     seconds=choice.seconds,
                     warmup_s=WARMUP_S[choice.device.kind],
                     gpu=choice.device.gpu,

@@ -157,7 +157,7 @@ class BenchRecorder:
 FACTS = ("idle", "idle_by_threads", "left_out", "machine", "missing", "warnings", "version")
 
 
-def kept_record(store: Store, reference: str) -> BenchRecord:
+def stored_record(store: Store, reference: str) -> BenchRecord:
     """Return the stored results of an earlier session; `last` is the newest."""
     experiment = find_experiment(store, reference, KIND)
     trials = read_trials(store, experiment.experiment_id)

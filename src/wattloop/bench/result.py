@@ -8,7 +8,7 @@ from wattloop.accounting.metrics import Point, edp
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScopeEnergy:
+class KernelEnergy:
     """Joules of one part of the machine over the measured stretch.
 
     Attributes:
@@ -53,7 +53,7 @@ class KernelResult:
     time_high_s: float | None = None
     burst_time_s: float | None = None
     clock_mhz: float | None = None
-    scopes: Mapping[str, ScopeEnergy] = field(default_factory=dict)
+    scopes: Mapping[str, KernelEnergy] = field(default_factory=dict)
     check: str = ""
     check_error: float | None = None
     peak_memory_b: int | None = None
@@ -156,11 +156,11 @@ class KernelResult:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "KernelResult":
         mine = {f.name for f in fields(cls)}
-        part_fields = {f.name for f in fields(ScopeEnergy)}
+        part_fields = {f.name for f in fields(KernelEnergy)}
         known = {name: value for name, value in data.items() if name in mine}
         known["warnings"] = tuple(known.get("warnings", ()))
         known["scopes"] = {
-            name: ScopeEnergy(
+            name: KernelEnergy(
                 **{
                     **{key: value for key, value in part.items() if key in part_fields},
                     "domains": tuple(part["domains"]),

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wattloop.accounting.idle import ApplicationDomain, IdleLine, application_energy
-from wattloop.bench.idle import IdlePower
+from wattloop.bench.idle import IdleLines
 from wattloop.bench.plan import BenchPlan
-from wattloop.bench.result import KernelResult, ScopeEnergy
+from wattloop.bench.result import KernelEnergy, KernelResult
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.kernels.kernel import DTYPES
 from wattloop.kernels.registry import KERNELS
-from wattloop.kernels.worker import Case, KernelJob, KernelWorker
+from wattloop.kernels.worker import KernelCase, KernelJob, KernelWorker
 from wattloop.measure.session import Session
 
 SCOPES = (Scope.GPU, Scope.CPU, Scope.DRAM, Scope.NODE)
@@ -21,7 +21,7 @@ SCOPES = (Scope.GPU, Scope.CPU, Scope.DRAM, Scope.NODE)
 
 def scope_energies(
     window: WindowResult, lines: Mapping[str, IdleLine], gpu: int | None
-) -> dict[str, ScopeEnergy]:
+) -> dict[str, KernelEnergy]:
     """A scope that was not read is absent. Of several GPUs only the one at work counts."""
     application = {d.name: d for d in application_energy(window, lines).domains}
     found = {}
@@ -34,10 +34,12 @@ def scope_energies(
     return found
 
 
-def _summed(parts: Sequence[DomainEnergy], application: Sequence[ApplicationDomain]) -> ScopeEnergy:
+def _summed(
+    parts: Sequence[DomainEnergy], application: Sequence[ApplicationDomain]
+) -> KernelEnergy:
     known = [d.energy_j for d in application if d.energy_j is not None]
     complete = len(known) == len(parts)
-    return ScopeEnergy(
+    return KernelEnergy(
         energy_j=sum(d.energy_j for d in parts if d.energy_j is not None),
         uncertainty_j=math.hypot(*(d.uncertainty_j for d in parts)),
         provenance=Provenance.weakest(d.provenance for d in parts).value,
@@ -64,7 +66,7 @@ class KernelBench:
 
     plan: BenchPlan
     session: Session
-    idle: IdlePower
+    idle: IdleLines
     listener: Listener = lambda text, result: None
     timeout_s: float = TIMEOUT_S
     results: list[KernelResult] = field(default_factory=list)
@@ -115,7 +117,7 @@ class KernelBench:
                 yield _empty(job, job.cases[at], "failed", worker.end_reason(), facts)
 
     def _result(
-        self, job: KernelJob, case: Case, message: Mapping[str, Any], facts: Mapping[str, Any]
+        self, job: KernelJob, case: KernelCase, message: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> KernelResult:
         if message["type"] != "measured":
             return _empty(job, case, message["type"], message["reason"], facts)
@@ -143,7 +145,7 @@ class KernelBench:
 
 
 def _empty(
-    job: KernelJob, case: Case, status: str, reason: str, facts: Mapping[str, Any]
+    job: KernelJob, case: KernelCase, status: str, reason: str, facts: Mapping[str, Any]
 ) -> KernelResult:
     problem = KERNELS[case.kernel](case.size, DTYPES[case.dtype])
     return KernelResult(
@@ -164,6 +166,6 @@ def _empty(
     )
 
 
-def _doing(job: KernelJob, case: Case) -> str:
+def _doing(job: KernelJob, case: KernelCase) -> str:
     threads = f" on {job.threads} thread(s)" if job.device == "cpu" else ""
     return f"{case.kernel} {case.size} {case.dtype}, {job.backend} {job.style}{threads}"

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from wattloop.cap.finder import CapChoice, CapFinder
-from wattloop.cap.gpus import CapPlan, cap_plan, devices_energy, job_gpus, metered
+from wattloop.cap.gpus import CapPlan, cap_plan, devices_energy, energy_provenance, job_gpus
 from wattloop.cap.online import OnlineCapFinder, OnlineRules, OnlineState, ProgressStep
 from wattloop.cap.prior import physical_curves
 from wattloop.control.registry import find_levers
@@ -241,7 +241,7 @@ class CapTuner:
             session = Session.open(settings, name="cap", keep=False)
             self._stack.callback(session.close)
         self._session = session
-        self.provenance = metered(session, plan.devices)
+        self.provenance = energy_provenance(session, plan.devices)
         if self._given_hold is None:
             self._hold = self._stack.enter_context(lever_session(plan.levers, report=self._report))
         else:

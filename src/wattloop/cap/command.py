@@ -16,7 +16,7 @@ from wattloop.cap.online import OnlineRules, OnlineState
 from wattloop.cap.search import CapJob, CapResult
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.store.experiments import set_experiment_status
-from wattloop.trials.process import run_group, status_of, stops_raise
+from wattloop.trials.process import run_group, stops_raise, trial_status
 from wattloop.trials.trial import TrialStatus
 
 LOOK_EVERY_S = 0.02
@@ -142,7 +142,7 @@ class CapRun:
             finally:
                 ended.set()
                 reader.join()
-        status, facts = status_of(end, self._timeout_s, output)
+        status, facts = trial_status(end, self._timeout_s, output)
         return "" if status is TrialStatus.OK else str(facts.get("message") or status.value)
 
     def _follow(self, output: Path, ended: threading.Event) -> None:

@@ -122,7 +122,7 @@ HOPE = 1.0
 """Weight of the chance that the cap itself turns out the best so far."""
 
 
-class Further(NamedTuple):
+class FurtherProbe(NamedTuple):
     """One more probe: index of the cap, and by how much it is expected to lower the regret."""
 
     cap: int
@@ -148,14 +148,14 @@ def next_probe(
 
 def further_probe(
     belief: CurveSurrogate, tried: Collection[int], metric: str, k: float, noise: float, seed: int
-) -> Further | None:
+) -> FurtherProbe | None:
     """Return the best further probe, also of a cap that was tried; None if nothing is to learn."""
     ahead = _outlooks(belief, tried, metric, k, noise, seed, MORE_OUTCOMES)
     best = min(ahead, key=lambda x: x.after, default=None)
     if best is None:
         return None
     now = regrets(belief.sampled_time, belief.sampled_power, metric, k).mean(axis=0).min()
-    return Further(best.cap, float(now) - best.after)
+    return FurtherProbe(best.cap, float(now) - best.after)
 
 
 def _outlooks(
@@ -216,7 +216,7 @@ def most_allowed(caps: int, asked: int | None, noise: float) -> int:
     return caps if round(noise, 3) > NOISY else min(USUAL, caps)
 
 
-def spent(caps: int, asked: int | None, probes: int) -> str:
+def format_limit_reached(caps: int, asked: int | None, probes: int) -> str:
     """Why a search that has made so many probes may make no more."""
     if asked is not None and probes >= asked:
         return f"{asked} {'was' if asked == 1 else 'were'} allowed"
@@ -225,7 +225,7 @@ def spent(caps: int, asked: int | None, probes: int) -> str:
     return f"the usual number where readings are within {100 * NOISY:g}%"
 
 
-def enough(choice: CapChoice, further: Further | None, noise: float) -> str:
+def stop_reason(choice: CapChoice, further: FurtherProbe | None, noise: float) -> str:
     """After the usual probes: why another would not pay; empty where it does."""
     if choice.expected_regret_pct <= 100 * ENOUGH:
         return f"expected within {100 * ENOUGH:g}% of the best cap"
@@ -234,7 +234,7 @@ def enough(choice: CapChoice, further: Further | None, noise: float) -> str:
     return ""
 
 
-def why_on(choice: CapChoice, noise: float) -> str:
+def continue_reason(choice: CapChoice, noise: float) -> str:
     return (
         f"readings are {_per_cent(noise)} apart and the choice is "
         f"{choice.expected_regret_pct:.1f}% from the best cap on average: probing on"
@@ -338,7 +338,7 @@ class CapFinder:
         if not any(probe.cap_w == self.reference_w for probe in self.probes):
             return self.reference_w
         if len(self.probes) >= self.limit:
-            self._why = spent(len(self.caps_w), self.most_probes, len(self.probes))
+            self._why = format_limit_reached(len(self.caps_w), self.most_probes, len(self.probes))
             return None
         choice = self.best()
         if choice.flat:
@@ -412,10 +412,10 @@ class CapFinder:
 
     def _further(self, choice: CapChoice) -> int | None:
         further = further_probe(*self._looked_at())
-        self._why = enough(choice, further, self._largest_noise)
+        self._why = stop_reason(choice, further, self._largest_noise)
         if self._why or further is None:
             return None
-        self.why_on = why_on(choice, self._largest_noise)
+        self.why_on = continue_reason(choice, self._largest_noise)
         return further.cap
 
     def to_dict(self) -> dict[str, Any]:

@@ -187,7 +187,7 @@ def check_metered(settings: Settings, devices: Sequence[str]) -> None:
         inventory.close()
 
 
-def metered(session: Session, devices: Sequence[str]) -> str:
+def energy_provenance(session: Session, devices: Sequence[str]) -> str:
     """Provenance of the devices' energy; all of them must be read."""
     read = {channel.domain.name: channel.domain for channel in session.channels}
     _check(devices, read)

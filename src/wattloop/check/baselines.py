@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wattloop.check.figures import FigureSeries, Kind
+from wattloop.check.figures import FigureKind, FigureSeries
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host
 
@@ -78,8 +78,8 @@ class Baseline:
     """What was found for one name on one kind of machine."""
 
     machine: Machine
-    judged: Kind
-    series: dict[Kind, FigureSeries]
+    judged: FigureKind
+    series: dict[FigureKind, FigureSeries]
     taken_wall_s: float = 0.0
     version: str = ""
 
@@ -97,8 +97,11 @@ class Baseline:
         """Inverse of `to_dict`. Raises TypeError, KeyError or ValueError."""
         return cls(
             machine=Machine.from_dict(data["machine"]),
-            judged=Kind(data["judged"]),
-            series={Kind(kind): _series(Kind(kind), one) for kind, one in data["figures"].items()},
+            judged=FigureKind(data["judged"]),
+            series={
+                FigureKind(kind): _series(FigureKind(kind), one)
+                for kind, one in data["figures"].items()
+            },
             taken_wall_s=float(data.get("taken_wall_s", 0.0)),
             version=str(data.get("wattloop", "")),
         )
@@ -182,7 +185,7 @@ class Baselines:
         )
 
 
-def _series(kind: Kind, data: Any) -> FigureSeries:
+def _series(kind: FigureKind, data: Any) -> FigureSeries:
     values = tuple(float(value) for value in data["values"])
     if not values or not all(math.isfinite(value) and value >= 0 for value in values):
         raise ValueError(f"{kind.value} has no values, or impossible ones")

@@ -23,7 +23,7 @@ SENSED = frozenset({Provenance.MEASURED, Provenance.REPLAYED, Provenance.SIMULAT
 """Where a reading follows what the program did; a model or an estimate follows its assumptions."""
 
 
-class Kind(StrEnum):
+class FigureKind(StrEnum):
     """The kind of a figure."""
 
     ENERGY = "energy"
@@ -40,7 +40,7 @@ class Kind(StrEnum):
         return {"cpu_time": "CPU time"}.get(self.value, self.value)
 
 
-JUDGED_FIRST = (Kind.ENERGY, Kind.INSTRUCTIONS, Kind.CPU_TIME)
+JUDGED_FIRST = (FigureKind.ENERGY, FigureKind.INSTRUCTIONS, FigureKind.CPU_TIME)
 
 
 """The first of these that can be had is what is judged; elapsed time only when asked for."""
@@ -61,7 +61,7 @@ class FigureReading(NamedTuple):
     parts: tuple[str, ...] = ()
 
 
-Execution = Mapping[Kind, FigureReading]
+Execution = Mapping[FigureKind, FigureReading]
 
 
 """Every figure that could be had of one execution."""
@@ -74,7 +74,7 @@ class FigureSeries:
     `uncertainty` is that of a single reading.
     """
 
-    kind: Kind
+    kind: FigureKind
     values: tuple[float, ...]
     uncertainty: float = 0.0
     provenance: str = "counted"
@@ -103,9 +103,9 @@ def energy_reading(result: WindowResult) -> FigureReading | None:
     )
 
 
-def added(parts: Sequence[Execution]) -> Execution:
+def add_figures(parts: Sequence[Execution]) -> Execution:
     """Blocks of one execution together; only the kinds that each of them has."""
-    kinds = [kind for kind in Kind if parts and all(kind in part for part in parts)]
+    kinds = [kind for kind in FigureKind if parts and all(kind in part for part in parts)]
     return {
         kind: FigureReading(
             value=sum(part[kind].value for part in parts),
@@ -117,10 +117,10 @@ def added(parts: Sequence[Execution]) -> Execution:
     }
 
 
-def gathered(executions: Sequence[Execution]) -> dict[Kind, FigureSeries]:
+def collect_series(executions: Sequence[Execution]) -> dict[FigureKind, FigureSeries]:
     """The kinds that every execution has, from the same parts."""
     found = {}
-    for kind in Kind:
+    for kind in FigureKind:
         readings = [one[kind] for one in executions if kind in one]
         same = len({(reading.parts, reading.provenance) for reading in readings}) == 1
         if readings and len(readings) == len(executions) and same:
@@ -134,16 +134,16 @@ def gathered(executions: Sequence[Execution]) -> dict[Kind, FigureSeries]:
     return found
 
 
-def judged_kind(kinds: Iterable[Kind]) -> Kind | None:
+def judged_kind(kinds: Iterable[FigureKind]) -> FigureKind | None:
     """The kind that says most of those there are."""
     there = set(kinds)
     return next((kind for kind in JUDGED_FIRST if kind in there), None)
 
 
-def format_figure(kind: Kind, value: float) -> str:
-    if kind is Kind.ENERGY:
+def format_figure(kind: FigureKind, value: float) -> str:
+    if kind is FigureKind.ENERGY:
         return format_energy(value)
-    if kind is Kind.INSTRUCTIONS:
+    if kind is FigureKind.INSTRUCTIONS:
         for scale, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
             if abs(value) >= scale:
                 return f"{value / scale:.4g} {letter}instr"
@@ -158,9 +158,9 @@ def _part(domain: DomainEnergy) -> str:
 
 
 KINDS = {
-    Dimension.ENERGY: Kind.ENERGY,
-    Dimension.TIME: Kind.CPU_TIME,
-    Dimension.COUNT: Kind.INSTRUCTIONS,
+    Dimension.ENERGY: FigureKind.ENERGY,
+    Dimension.TIME: FigureKind.CPU_TIME,
+    Dimension.COUNT: FigureKind.INSTRUCTIONS,
 }
 
 
@@ -170,14 +170,14 @@ KINDS = {
 class Limit(NamedTuple):
     """An upper limit, in SI units."""
 
-    kind: Kind
+    kind: FigureKind
     value: float
 
     def __str__(self) -> str:
         return format_figure(self.kind, self.value)
 
 
-def limit(text: str) -> Limit:
+def parse_limit(text: str) -> Limit:
     """Parse `12 J`, `3 Wh`, `250 ms` (CPU time) or `2e9 instructions`. Raises ConfigError."""
     try:
         found = quantity(
@@ -190,7 +190,7 @@ def limit(text: str) -> Limit:
     return Limit(KINDS[found.dimension], found.value)
 
 
-def share(text: str | float, what: str) -> float:
+def parse_share(text: str | float, what: str) -> float:
     """`5%` or `0.05` as a fraction. Raises ConfigError: not a share between 0 and 1000%."""
     written = str(text).strip()
     try:

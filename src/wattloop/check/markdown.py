@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from wattloop.check.figures import format_figure
-from wattloop.check.verdict import Comparison, EnergyVerdict, Judgement
+from wattloop.check.verdict import BaselineComparison, EnergyVerdict, Judgement
 from wattloop.core.units import format_change
 
 HEADERS = ("figure", "baseline", "now", "change", "noise", "verdict")
@@ -15,7 +15,7 @@ MARKS = {
 }
 
 
-def comparison_markdown(comparison: Comparison, remarks: Sequence[str]) -> str:
+def comparison_markdown(comparison: BaselineComparison, remarks: Sequence[str]) -> str:
     verdict = comparison.verdict
     rows = [
         (*row[:-1], MARKS[verdict] + f"**{row[-1]}**")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from wattloop.check.figures import SENSED, Execution, FigureReading, Kind, energy_reading
+from wattloop.check.figures import SENSED, Execution, FigureKind, FigureReading, energy_reading
 from wattloop.core.errors import CommandError, ConfigError
 from wattloop.core.settings import Settings
 from wattloop.hardware.perf_event import PerfCounter
@@ -45,8 +45,8 @@ class ChildCounters:
         self._counters, self.reason = _opened([0], event, flags)
         self._begin_s = _children_s()
 
-    def end(self) -> dict[Kind, FigureReading]:
-        found = {Kind.CPU_TIME: FigureReading(_children_s() - self._begin_s)}
+    def end(self) -> dict[FigureKind, FigureReading]:
+        found = {FigureKind.CPU_TIME: FigureReading(_children_s() - self._begin_s)}
         return {**found, **_counted(self._counters)}
 
 
@@ -58,9 +58,9 @@ class OwnCounters:
         self._counters, self.reason = _opened(_threads(), event, USER_CODE)
         self._begin_s = time.process_time() + _children_s()
 
-    def end(self) -> dict[Kind, FigureReading]:
+    def end(self) -> dict[FigureKind, FigureReading]:
         used_s = time.process_time() + _children_s() - self._begin_s
-        return {Kind.CPU_TIME: FigureReading(used_s), **_counted(self._counters)}
+        return {FigureKind.CPU_TIME: FigureReading(used_s), **_counted(self._counters)}
 
 
 def _opened(
@@ -79,7 +79,7 @@ def _opened(
     return counters, ""
 
 
-def _counted(counters: list[PerfCounter]) -> dict[Kind, FigureReading]:
+def _counted(counters: list[PerfCounter]) -> dict[FigureKind, FigureReading]:
     if not counters:
         return {}
     try:
@@ -90,7 +90,7 @@ def _counted(counters: list[PerfCounter]) -> dict[Kind, FigureReading]:
         for counter in counters:
             counter.close()
         counters.clear()
-    return {Kind.INSTRUCTIONS: FigureReading(float(total))} if total else {}
+    return {FigureKind.INSTRUCTIONS: FigureReading(float(total))} if total else {}
 
 
 def _threads() -> list[int]:
@@ -109,7 +109,7 @@ STDOUT, STDERR = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CommandFigures:
     """The executions of a command, and notes for the reader.
 
     `reason` says why there are no joules; empty where there are.
@@ -121,7 +121,7 @@ class Measured:
     notes: tuple[str, ...]
 
 
-def measured_command(
+def measure_command(
     command: Sequence[str],
     settings: Settings,
     *,
@@ -129,7 +129,7 @@ def measured_command(
     warmup: int = 0,
     name: str = "",
     told: Callable[[int, Execution], None] | None = None,
-) -> Measured:
+) -> CommandFigures:
     """Run `command` `warmup` times and then `repeats` times.
 
     What it prints goes to standard error: standard output is for the result. Each execution is
@@ -146,7 +146,7 @@ def measured_command(
     for number in range(-warmup, repeats):
         counters = ChildCounters()
         try:
-            with printing_aside():
+            with redirect_stdout():
                 done = run_command(command, settings, name=name, tags={"check": name or "command"})
         except CommandError as error:  # its exit code would be taken for the verdict
             raise ConfigError(str(error)) from None
@@ -156,7 +156,7 @@ def measured_command(
             continue
         execution, why = _execution(done, counted)
         reason = reason or why  # one without joules is enough to have none to compare
-        if Kind.ENERGY not in execution and counters.reason:
+        if FigureKind.ENERGY not in execution and counters.reason:
             notes[counters.reason] = None
         notes.update(dict.fromkeys(_notes(done)))
         executions.append(execution)
@@ -164,18 +164,18 @@ def measured_command(
             runs.append(done.run.run_id)
         if told is not None:
             told(number + 1, execution)
-    return Measured(tuple(executions), tuple(runs), reason, tuple(notes))
+    return CommandFigures(tuple(executions), tuple(runs), reason, tuple(notes))
 
 
-def _execution(done: CommandRun, counted: dict[Kind, FigureReading]) -> tuple[Execution, str]:
+def _execution(done: CommandRun, counted: dict[FigureKind, FigureReading]) -> tuple[Execution, str]:
     found = dict(counted)
     if done.run is None:
         return found, "nothing could be measured: " + "; ".join(done.warnings)
     result = done.run.result
-    found[Kind.TIME] = FigureReading(result.duration_s)
+    found[FigureKind.TIME] = FigureReading(result.duration_s)
     energy = energy_reading(result) if done.run.reported else None
     if energy is not None:
-        found[Kind.ENERGY] = energy
+        found[FigureKind.ENERGY] = energy
         return found, ""
     if not done.run.reported:
         return found, f"joules of this machine are counted by run {done.run.counted_by}"
@@ -207,7 +207,7 @@ def _refuse_failed(done: CommandRun, number: int, of: int) -> None:
 
 
 @contextmanager
-def printing_aside() -> Iterator[None]:
+def redirect_stdout() -> Iterator[None]:
     sys.stdout.flush()
     kept = os.dup(STDOUT)
     try:
@@ -250,13 +250,13 @@ class BlockMeter:
 
     def end(self) -> Execution:
         assert self._counters is not None
-        found: dict[Kind, FigureReading] = self._counters.end()
-        found[Kind.TIME] = FigureReading(time.perf_counter() - self._begin_s)
+        found: dict[FigureKind, FigureReading] = self._counters.end()
+        found[FigureKind.TIME] = FigureReading(time.perf_counter() - self._begin_s)
         if self._session is not None and self._window is not None:
             self._window.end()
             energy = energy_reading(self._settled(self._session, self._window).result)
             if energy is not None:
-                found[Kind.ENERGY] = energy
+                found[FigureKind.ENERGY] = energy
         return found
 
     def drop(self) -> None:

@@ -12,18 +12,18 @@ from wattloop.check.baselines import Baselines, Machine, NotComparable
 from wattloop.check.figures import (
     JUDGED_FIRST,
     Execution,
+    FigureKind,
     FigureSeries,
-    Kind,
     Limit,
-    added,
+    add_figures,
+    collect_series,
     format_figure,
-    gathered,
     judged_kind,
-    limit,
-    share,
+    parse_limit,
+    parse_share,
 )
 from wattloop.check.measurement import BlockMeter
-from wattloop.check.verdict import against_limit, compared, mean_and_noise
+from wattloop.check.verdict import against_limit, compare, mean_and_noise
 from wattloop.core.errors import ConfigError, WattloopError
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_change
@@ -64,10 +64,10 @@ class EnergyMark:
         return cls(
             name=f"{item.path.name}::{item.nodeid.partition('::')[2]}",
             file=item.path.parent / item.config.getini("energy_baselines"),
-            below=tuple(map(limit, (below,) if isinstance(below, str) else below)),
+            below=tuple(map(parse_limit, (below,) if isinstance(below, str) else below)),
             baseline=bool(given.get("baseline", False)),
             repeats=repeats,
-            tolerance=share(tolerance, "tolerance"),
+            tolerance=parse_share(tolerance, "tolerance"),
             update=item.config.getoption("--energy-update"),
             strict=item.config.getoption("--energy-strict"),
         )
@@ -86,7 +86,7 @@ class EnergyOutcome:
 
     name: str
     file: str
-    kind: Kind
+    kind: FigureKind
     value: float
     noise: float
     repeats: int
@@ -95,7 +95,7 @@ class EnergyOutcome:
     against: str = ""
     notes: list[str] = field(default_factory=list)
     series: dict[str, Any] = field(default_factory=dict)
-    figures: dict[Kind, FigureSeries] = field(default_factory=dict, repr=False)
+    figures: dict[FigureKind, FigureSeries] = field(default_factory=dict, repr=False)
 
     @property
     def bad(self) -> bool:
@@ -121,8 +121,8 @@ class EnergyOutcome:
         return {**data, "kind": self.kind.value, "shown": self.shown}
 
 
-def judged_limits(
-    wishes: EnergyMark, now: dict[Kind, FigureSeries], limits: Sequence[Limit], reason: str
+def judge_limits(
+    wishes: EnergyMark, now: dict[FigureKind, FigureSeries], limits: Sequence[Limit], reason: str
 ) -> EnergyOutcome:
     """Hold the figures against the limit of the kind that says most, of those given."""
     order = {kind: place for place, kind in enumerate(JUDGED_FIRST)}
@@ -141,7 +141,7 @@ def judged_limits(
         provenance=series.provenance,
         figures=now,
     )
-    if kind is not Kind.ENERGY and reason:
+    if kind is not FigureKind.ENERGY and reason:
         found.notes.append(reason)
     if usable:
         holds, note = against_limit(series, usable[0].value)
@@ -155,7 +155,7 @@ def judged_limits(
     return found
 
 
-def judged_baseline(found: EnergyOutcome, wishes: EnergyMark) -> None:
+def judge_baseline(found: EnergyOutcome, wishes: EnergyMark) -> None:
     """Compare the figures with the baseline, or have them taken as such. Raises ConfigError."""
     if wishes.update:
         found.verdict = "taken"
@@ -170,7 +170,7 @@ def judged_baseline(found: EnergyOutcome, wishes: EnergyMark) -> None:
     kind = judged_kind(found.figures)
     assert kind is not None
     try:
-        comparison = compared(
+        comparison = compare(
             wishes.name,
             known.find(wishes.name, machine),
             found.figures,
@@ -253,17 +253,17 @@ class Energy:
     @property
     def energy_j(self) -> float | None:
         """Joules that sensors read in this execution; None where there is none."""
-        return self._value(Kind.ENERGY)
+        return self._value(FigureKind.ENERGY)
 
     @property
     def cpu_time_s(self) -> float | None:
         """CPU seconds of this process, its threads and ended children."""
-        return self._value(Kind.CPU_TIME)
+        return self._value(FigureKind.CPU_TIME)
 
     @property
     def instructions(self) -> float | None:
         """Instructions of the same; None where they cannot be counted."""
-        return self._value(Kind.INSTRUCTIONS)
+        return self._value(FigureKind.INSTRUCTIONS)
 
     # -- for the plugin ----------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Energy:
         if self._wishes.baseline:
             assert self._outcome is not None
             try:
-                judged_baseline(self._outcome, self._wishes)
+                judge_baseline(self._outcome, self._wishes)
             except WattloopError as error:
                 raise _failed(error) from None
             self._fail_if_worse()
@@ -313,7 +313,7 @@ class Energy:
         __tracebackhide__ = True
         assert self._probe is not None
         reason = self._probe.reason or UNREAD
-        self._outcome = judged_limits(self._wishes, gathered(executions), limits, reason)
+        self._outcome = judge_limits(self._wishes, collect_series(executions), limits, reason)
         self._fail_if_worse()
 
     def _fail_if_worse(self) -> None:
@@ -328,9 +328,9 @@ class Energy:
         if self._whole:
             self._parts.append(self._running().end())
             self._whole = False
-        return added(self._parts)
+        return add_figures(self._parts)
 
-    def _value(self, kind: Kind) -> float | None:
+    def _value(self, kind: FigureKind) -> float | None:
         reading = self._so_far().get(kind)
         return None if reading is None else reading.value
 
@@ -358,7 +358,7 @@ def energy_of(item: Any) -> Energy:
 def _limit(text: str) -> Limit:
     __tracebackhide__ = True
     try:
-        return limit(text)
+        return parse_limit(text)
     except WattloopError as error:
         raise _failed(error) from None
 

@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if target and not Path(target).absolute().parent.is_dir():
         raise pytest.UsageError(f"--energy-report {target}: no such folder; create it first")
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Gathered(config), "wattloop-energy")
+        config.pluginmanager.register(EnergySummary(config), "wattloop-energy")
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def pytest_runtest_makereport(
     return report
 
 
-class Gathered:
+class EnergySummary:
     """What all tests of this session used."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -157,9 +157,9 @@ def conclude(config: pytest.Config, found: list[dict[str, Any]], reporter: Any) 
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
-    from wattloop.check.figures import Kind
+    from wattloop.check.figures import FigureKind
 
-    kind = Kind(one["kind"])
+    kind = FigureKind(one["kind"])
     figure = f"{kind.words} ({one['provenance']})"
     return one["name"], figure, one["shown"], one["against"] or "–", one["verdict"]
 
@@ -179,7 +179,7 @@ def _notes(found: list[dict[str, Any]]) -> list[str]:
 def _taken(found: list[dict[str, Any]]) -> list[str]:
     """Write the baselines of passed tests; return the files."""
     from wattloop.check.baselines import Baseline, Baselines, Machine
-    from wattloop.check.figures import Kind, judged_kind
+    from wattloop.check.figures import FigureKind, judged_kind
     from wattloop.store.formats.target import Target
     from wattloop.version import __version__
 
@@ -193,7 +193,7 @@ def _taken(found: list[dict[str, Any]]) -> list[str]:
             by_file[file] = Baselines.read_if_any(Path(file))
         data = {
             "machine": machine.to_dict(),
-            "judged": judged_kind(Kind(name) for name in one["series"]),
+            "judged": judged_kind(FigureKind(name) for name in one["series"]),
             "figures": one["series"],
         }
         taken = Baseline.from_dict({**data, "taken_wall_s": time.time(), "wattloop": __version__})

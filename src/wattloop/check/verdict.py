@@ -9,7 +9,7 @@ from typing import Any
 
 from wattloop.analyze.intervals import is_outlier, t_975
 from wattloop.check.baselines import Baseline, Machine, NotComparable
-from wattloop.check.figures import FigureSeries, Kind
+from wattloop.check.figures import FigureKind, FigureSeries
 
 # Whether a figure got worse: beyond the noise of both series, and beyond a tolerance.
 #
@@ -48,7 +48,7 @@ class Judgement:
         notes: what a reader should know before believing it.
     """
 
-    kind: Kind
+    kind: FigureKind
     before: float
     now: float
     change: float | None
@@ -71,7 +71,7 @@ class Judgement:
         }
 
 
-def judged(before: FigureSeries, now: FigureSeries, tolerance: float) -> Judgement:
+def judge(before: FigureSeries, now: FigureSeries, tolerance: float) -> Judgement:
     old, new = _belonging(before.values), _belonging(now.values)
     old_mean, new_mean = statistics.fmean(old), statistics.fmean(new)
     difference = new_mean - old_mean
@@ -166,7 +166,7 @@ def _belonging(values: Sequence[float]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BaselineComparison:
     """The judged figure, the other figures, and notes for the reader."""
 
     name: str
@@ -192,16 +192,16 @@ class Comparison:
         }
 
 
-def compared(
+def compare(
     name: str,
     baseline: Baseline,
-    now: dict[Kind, FigureSeries],
-    kind: Kind,
+    now: dict[FigureKind, FigureSeries],
+    kind: FigureKind,
     *,
     machine: Machine,
     tolerance: float,
     chosen: bool = False,
-) -> Comparison:
+) -> BaselineComparison:
     """Judge `kind` (`chosen`, or the baseline's) and list the others. Raises NotComparable."""
     if not chosen and kind is not baseline.judged:
         raise NotComparable(
@@ -216,11 +216,11 @@ def compared(
             f"the baseline of {name!r} is {_described(before)}, and here it would be "
             f"{_described(now[kind])}: take one here with --update"
         )
-    return Comparison(
+    return BaselineComparison(
         name=name,
-        judged=judged(before, now[kind], tolerance),
+        judged=judge(before, now[kind], tolerance),
         others=tuple(
-            judged(baseline.series[other], series, tolerance)
+            judge(baseline.series[other], series, tolerance)
             for other, series in now.items()
             if other is not kind
             and other in baseline.series

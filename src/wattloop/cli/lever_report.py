@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from wattloop.cli.output import say
-from wattloop.control.lever import shown
+from wattloop.control.lever import format_setting
 from wattloop.control.restore import RestoreResult, RestoreStatus, restore
 
 SILENT = (RestoreStatus.ALREADY, RestoreStatus.REBOOTED, RestoreStatus.ABSENT, RestoreStatus.IN_USE)
@@ -23,13 +23,15 @@ def fate_text(result: RestoreResult) -> str:
     name = f"{result.lever} ({result.part})" if result.part else result.lever
     match result.fate:
         case RestoreStatus.RESTORED:
-            return f"{name} restored to {shown(result.previous)}"
+            return f"{name} restored to {format_setting(result.previous)}"
         case RestoreStatus.ALREADY:
-            return f"{name} was back at {shown(result.previous)}"
+            return f"{name} was back at {format_setting(result.previous)}"
         case RestoreStatus.REBOOTED:
-            return f"{name}: the machine was restarted since; left at {shown(result.found)}"
+            return (
+                f"{name}: the machine was restarted since; left at {format_setting(result.found)}"
+            )
         case RestoreStatus.FORGOTTEN:
-            return f"{name}: forgotten; it was {shown(result.previous)}"
+            return f"{name}: forgotten; it was {format_setting(result.previous)}"
         case RestoreStatus.PLANNED:
             return f"{name}: {result.message}"
         case _:

@@ -11,7 +11,7 @@ from wattloop.control.file_lever import (
     writable_or_why,
     write_file,
 )
-from wattloop.control.lever import Lever, LeverState, Setting, shown
+from wattloop.control.lever import Lever, LeverState, Setting, format_setting
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.hardware.host import Host
 from wattloop.hardware.sysfs_file import read_text
@@ -127,7 +127,7 @@ class DpmClock(Lever):
         if part == MODE_PART:
             if value not in MODES:
                 raise ConfigError(
-                    f"{self.name}: {shown(value)!r} is not a mode of the amdgpu driver"
+                    f"{self.name}: {format_setting(value)!r} is not a mode of the amdgpu driver"
                 )
             return
         self.accepted(value)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from wattloop.control.file_lever import read_number, writable_or_why, write_file
-from wattloop.control.lever import Lever, LeverState, Setting, WriteOrderError, shown
+from wattloop.control.lever import Lever, LeverState, Setting, WriteOrderError, format_setting
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.hardware.host import Host
 from wattloop.hardware.sysfs_file import read_text
@@ -35,7 +35,7 @@ class PolicyLever(Lever):
         values = list(dict.fromkeys(self.parts().values()))
         if len(values) == 1:
             return values[0]
-        return ", ".join(sorted(shown(value) for value in values))
+        return ", ".join(sorted(format_setting(value) for value in values))
 
     def parts(self) -> Mapping[str, Setting]:
         return {part: self.read_part(part) for part in self._policies}
@@ -137,7 +137,9 @@ class Governor(PolicyLever):
         choices = self._choices()
         if value not in choices:
             known = ", ".join(choices) or "none"
-            raise ConfigError(f"{self.name}: no governor {shown(value)!r} here; there are: {known}")
+            raise ConfigError(
+                f"{self.name}: no governor {format_setting(value)!r} here; there are: {known}"
+            )
         return value
 
     def parts_of(self, value: Setting) -> Mapping[str, Setting]:
@@ -146,7 +148,9 @@ class Governor(PolicyLever):
     def check_part(self, part: str, value: Setting) -> None:
         choices = read_text(self._file(part).with_name("scaling_available_governors")).split()
         if value not in choices:
-            raise ConfigError(f"{self.name} of {part}: {shown(value)!r} is not among {choices}")
+            raise ConfigError(
+                f"{self.name} of {part}: {format_setting(value)!r} is not among {choices}"
+            )
 
     def _choices(self) -> tuple[str, ...]:
         lists = [
@@ -210,7 +214,7 @@ class FrequencyBound(PolicyLever):
         """Accept a value within the limits of any policy; the others get their nearest value."""
         low, high = self._limits(list(self._policies.values()))
         if not isinstance(value, float | int) or math.isnan(value):
-            raise ConfigError(f"{self.name} takes a number of MHz, not {shown(value)!r}")
+            raise ConfigError(f"{self.name} takes a number of MHz, not {format_setting(value)!r}")
         if low is None or high is None or not low <= value <= high:
             raise ConfigError(
                 f"{self.name}: {value:g} MHz is outside the device's limits, "
@@ -248,9 +252,8 @@ class FrequencyBound(PolicyLever):
         low, high = self._limits([self._file(part).parent])
         inside = isinstance(value, float | int) and (low or 0) <= value <= (high or value)
         if not inside:
-            raise ConfigError(
-                f"{self.name} of {part}: {shown(value, 'MHz')} is outside {low:g} to {high:g} MHz"
-            )
+            given = format_setting(value, "MHz")
+            raise ConfigError(f"{self.name} of {part}: {given} is outside {low:g} to {high:g} MHz")
 
     def write_part(self, part: str, value: Setting) -> None:
         other = read_number(self._file(part).with_name(self._other_leaf), KHZ_PER_MHZ)

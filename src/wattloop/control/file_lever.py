@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from wattloop.control.lever import Lever, LeverState, Setting, shown
+from wattloop.control.lever import Lever, LeverState, Setting, format_setting
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.hardware.sysfs_file import read_text, read_whole
 
@@ -116,7 +116,7 @@ def number_within(
 ) -> float:
     """Return `value` as a number. Raises ConfigError, with the limits, if it is outside them."""
     if not isinstance(value, float | int) or isinstance(value, bool) or not math.isfinite(value):
-        raise ConfigError(f"{name} takes a number of {unit}, not {shown(value)!r}")
+        raise ConfigError(f"{name} takes a number of {unit}, not {format_setting(value)!r}")
     if value <= 0 or (low is not None and value < low) or (high is not None and value > high):
         limits = f"{low or 0:g} to {high:g}" if high is not None else f"at least {low or 0:g}"
         raise ConfigError(

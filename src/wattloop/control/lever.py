@@ -154,7 +154,7 @@ class LeverInventory(list[Lever]):
         return [lever.state() for lever in self] + self.absent
 
 
-def shown(value: Setting, unit: str = "") -> str:
+def format_setting(value: Setting, unit: str = "") -> str:
     if value is None:
         return "not set"
     if isinstance(value, str):
@@ -193,7 +193,7 @@ def parse_setting(text: str | float, lever: Lever) -> Setting:
     return lever.accepted(float(text))
 
 
-def whole_of(state: LeverState) -> float | None:
+def full_value(state: LeverState) -> float | None:
     """Return the value of 100%; None when the device does not state it."""
     whole = state.default if isinstance(state.default, float | int) else state.high
     # the default of cpu/min_frequency is its lowest value; shares are of the highest
@@ -224,7 +224,7 @@ def _number(text: str, lever: Lever, state: LeverState) -> float:
     if not found.unit:
         return found.value
     if found.dimension is Dimension.SHARE:
-        whole = whole_of(state)
+        whole = full_value(state)
         if whole is None:
             raise ConfigError(f"{lever.name}: the device states no maximum to take {text} of")
         return whole * found.value

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from wattloop.control.file_lever import number_within
-from wattloop.control.lever import Lever, LeverState, Setting, shown
+from wattloop.control.lever import Lever, LeverState, Setting, format_setting
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.meters.base import Context
 from wattloop.meters.nvml_library import (
@@ -21,7 +21,7 @@ from wattloop.meters.nvml_library import (
 ROOT_REMEDY = "run as root, or let an administrator set it with 'sudo nvidia-smi {option}'"
 
 
-class Library:
+class NvmlLibrary:
     """NVML, open as long as any of its levers exists."""
 
     def __init__(self, nvml: Any) -> None:
@@ -29,10 +29,10 @@ class Library:
         weakref.finalize(self, shut_down, nvml)
 
 
-class Card:
+class NvmlCard:
     """One card and its calls."""
 
-    def __init__(self, library: Library, handle: Any, index: int, uuid: str) -> None:
+    def __init__(self, library: NvmlLibrary, handle: Any, index: int, uuid: str) -> None:
         self.library = library
         self.nvml = library.nvml
         self.handle = handle
@@ -71,14 +71,14 @@ NO_GETTER = (
 
 def detect(context: Context) -> Iterator[Lever]:
     """Find the levers of every card. Raises MeterUnavailable: the library cannot be opened."""
-    library = Library(open_nvml(context.host))
+    library = NvmlLibrary(open_nvml(context.host))
     for index in range(library.nvml.nvmlDeviceGetCount()):
         try:
             handle = library.nvml.nvmlDeviceGetHandleByIndex(index)
             uuid = library.nvml.nvmlDeviceGetUUID(handle)
         except library.nvml.NVMLError:
             continue  # a card that has fallen off the bus has no levers
-        card = Card(library, handle, index, str(uuid))
+        card = NvmlCard(library, handle, index, str(uuid))
         yield PowerLimit(card)
         yield LockedClock(card, "sm")
         yield LockedClock(card, "memory")
@@ -90,7 +90,7 @@ class NvidiaLever(Lever):
     option: str
     """Name of the card for nvidia-smi."""
 
-    def __init__(self, card: Card, leaf: str) -> None:
+    def __init__(self, card: NvmlCard, leaf: str) -> None:
         self._card = card
         self.name = f"{card.name}/{leaf}"
         self.device = card.device
@@ -113,7 +113,7 @@ class PowerLimit(NvidiaLever):
     option = "-pl WATTS"
     tolerance = 0.001
 
-    def __init__(self, card: Card) -> None:
+    def __init__(self, card: NvmlCard) -> None:
         super().__init__(card, "power_limit")
 
     def state(self) -> LeverState:
@@ -170,7 +170,7 @@ class LockedClock(NvidiaLever):
 
     reads_back = False
 
-    def __init__(self, card: Card, which: str) -> None:
+    def __init__(self, card: NvmlCard, which: str) -> None:
         super().__init__(card, f"{which}_clock")
         self._which = which
         self._infix = "Gpu" if which == "sm" else "Memory"
@@ -210,7 +210,7 @@ class LockedClock(NvidiaLever):
         if not steps:
             raise ConfigError(f"{self.name}: the card does not list the clocks it supports")
         if isinstance(value, str):
-            raise ConfigError(f"{self.name} takes a number of MHz, not {shown(value)!r}")
+            raise ConfigError(f"{self.name} takes a number of MHz, not {format_setting(value)!r}")
         wanted = number_within(self.name, value, float(min(steps)), float(max(steps)), "MHz")
         return float(min(steps, key=lambda step: (abs(step - wanted), step)))
 

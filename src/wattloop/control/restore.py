@@ -19,7 +19,7 @@ from wattloop.control.journal import (
     state_directory,
     untrusted_reason,
 )
-from wattloop.control.lever import Lever, Setting, WriteOrderError, shown
+from wattloop.control.lever import Lever, Setting, WriteOrderError, format_setting
 from wattloop.control.lock import DeviceLock, Owner
 from wattloop.control.registry import find_levers
 from wattloop.core.errors import ConfigError, DeviceBusy, LeverError, WattloopError
@@ -126,19 +126,19 @@ def _one(
     if not same_boot and not (ours or force):
         return _result(entry, part, RestoreStatus.REBOOTED, found)
     known = ours if readable else bool(entry.ours.get(part))
+    before = format_setting(previous, entry.unit)
     if entry.incomplete and not known and not force:
-        stands = shown(found, entry.unit) if readable else "a value that cannot be read"
+        stands = format_setting(found, entry.unit) if readable else "a value that cannot be read"
         raise LeverError(
             f"{_label(entry, part)} is at {stands}, and its journal has lost a record: whether "
-            f"Wattloop or another program set that is unknown. It was "
-            f"{shown(previous, entry.unit)} before; 'wattloop restore --force' writes that, "
-            "'wattloop restore --forget' leaves it as it is"
+            f"Wattloop or another program set that is unknown. It was {before} before; 'wattloop "
+            "restore --force' writes that, 'wattloop restore --forget' leaves it as it is"
         )
     if readable and not ours and not force:
         message = (
-            f"{_label(entry, part)} is at {shown(found, entry.unit)}, which another process has "
-            f"set since; it was {shown(previous, entry.unit)}. 'wattloop restore --force' writes "
-            "that, 'wattloop restore --forget' leaves it"
+            f"{_label(entry, part)} is at {format_setting(found, entry.unit)}, which another "
+            f"process has set since; it was {before}. 'wattloop restore --force' writes that, "
+            "'wattloop restore --forget' leaves it"
         )
         return _result(entry, part, RestoreStatus.CHANGED, found, message)
     lever.check_part(part, previous)
@@ -150,8 +150,8 @@ def _one(
         now = lever.read_part(part)
         if not lever.took(previous, now):
             raise LeverError(
-                f"{_label(entry, part)} did not go back to {shown(previous, entry.unit)}: "
-                f"it shows {shown(now, entry.unit)}"
+                f"{_label(entry, part)} did not go back to {format_setting(previous, entry.unit)}: "
+                f"it shows {format_setting(now, entry.unit)}"
             )
     return _result(entry, part, RestoreStatus.RESTORED, found)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from wattloop.control.journal import Journal, JournalEntry, state_directory
-from wattloop.control.lever import Lever, Setting, WriteOrderError, shown
+from wattloop.control.lever import Lever, Setting, WriteOrderError, format_setting
 from wattloop.control.lock import DeviceLock, Owner, may_set
 from wattloop.control.restore import RestoreResult, RestoreStatus, restore, restore_levers
 from wattloop.control.watchdog import GUARDIAN_VARIABLE, RestoreWatchdog
@@ -171,7 +171,7 @@ class LeverSession:
         with self._locked(settings):
             if not settings:
                 return
-            values = checked(self.levers, settings)
+            values = check_values(self.levers, settings)
             parts = {name: self.levers[name].parts_of(value) for name, value in values.items()}
             if self._dry_run:
                 for name, value in values.items():
@@ -185,7 +185,7 @@ class LeverSession:
             self._about_to_set(parts)
             write_all(self.levers, values, self._note)
             for name, wanted in parts.items():
-                shows = rounded(self.levers[name], wanted)
+                shows = read_rounded(self.levers[name], wanted)
                 if shows:
                     self._entries[name].add_ours(shows)
                     self._about_to_set({name: shows})
@@ -228,7 +228,7 @@ class LeverSession:
         units = {lever.name: lever.state().unit for lever in levers}
         for result in self.recovered:
             if result.fate is RestoreStatus.RESTORED:
-                previous = shown(result.previous, units.get(result.lever, ""))
+                previous = format_setting(result.previous, units.get(result.lever, ""))
                 text = f"restored {result.lever} to {previous}, left by {result.owner}"
                 self._report(f"wattloop: {text}")
             elif result.fate is RestoreStatus.CHANGED:
@@ -400,7 +400,9 @@ def snapshot_levers(levers: Mapping[str, Lever]) -> dict[str, JournalEntry]:
     return entries
 
 
-def checked(levers: Mapping[str, Lever], settings: Mapping[str, Setting]) -> dict[str, Setting]:
+def check_values(
+    levers: Mapping[str, Lever], settings: Mapping[str, Setting]
+) -> dict[str, Setting]:
     """Return the values as devices accept them. Raises ConfigError."""
     values = {name: levers[name].accepted(value) for name, value in settings.items()}
     for name in values:
@@ -435,7 +437,7 @@ def write_all(
         waiting = put_off
 
 
-def rounded(lever: Lever, wanted: Mapping[str, Setting]) -> dict[str, Setting]:
+def read_rounded(lever: Lever, wanted: Mapping[str, Setting]) -> dict[str, Setting]:
     """Return parts that show a slightly different value than the one written."""
     if not lever.reads_back:
         return {}
@@ -450,7 +452,7 @@ def verify(lever: Lever, wanted: Mapping[str, Setting], shows: Mapping[str, Sett
         if not lever.took(wanted[part], value):
             raise LeverError(
                 f"{lever.name}{' of ' + part if part else ''} did not take "
-                f"{shown(wanted[part], unit)}: it shows {shown(value, unit)}"
+                f"{format_setting(wanted[part], unit)}: it shows {format_setting(value, unit)}"
             )
 
 

@@ -10,7 +10,7 @@ import sys
 from wattloop.hardware.host import Host
 from wattloop.kernels.device import chosen_device
 from wattloop.kernels.kernel import Kernel, dtype_named
-from wattloop.kernels.registry import BACKENDS, backend_named, kernel_named, size_of
+from wattloop.kernels.registry import BACKENDS, backend_named, kernel_named, parse_size
 
 SECONDS = 10.0
 NOMINAL = {"cpu": (10e9, 5e9), "gpu": (40e12, 2e12)}
@@ -26,7 +26,7 @@ def work_command(kernel: str, backend: str = "", device: str = "") -> list[str]:
     framework = backend or usual_backend(kind)
     backend_named(framework)
     problem_kind = kernel_named(kernel)
-    problem = problem_kind(size_of(problem_kind, DEFAULT_SIZE[kind]), dtype_named("fp32"))
+    problem = problem_kind(parse_size(problem_kind, DEFAULT_SIZE[kind]), dtype_named("fp32"))
     words = [sys.executable, "-m", "wattloop.kernels", kernel, framework, "--device", kind]
     runs = nominal_runs(problem, kind, SECONDS)
     return [*words, "--size", str(problem.size), "--runs", str(runs)]

@@ -49,7 +49,7 @@ def dtype_named(name: str) -> Dtype:
     return DTYPES[name]
 
 
-def rounded(values: Array, dtype: Dtype) -> Array:
+def round_to(values: Array, dtype: Dtype) -> Array:
     """`values` as float64 after they were stored in `dtype`."""
     if dtype.name == "bf16":
         bits = values.astype(np.float32).view(np.uint32)
@@ -97,13 +97,13 @@ class Operand(NamedTuple):
 @lru_cache(maxsize=32)
 def _pattern(seed: int, dtype_name: str) -> Array:
     values = np.random.default_rng(seed).uniform(-1.0, 1.0, PERIOD)
-    return rounded(values, DTYPES[dtype_name])
+    return round_to(values, DTYPES[dtype_name])
 
 
 SAMPLES = 256
 
 
-class Check(NamedTuple):
+class KernelCheck(NamedTuple):
     """How far a result is from what it has to be."""
 
     ok: bool
@@ -184,12 +184,12 @@ class Kernel(ABC):
         drawn = np.random.default_rng(self.size).integers(0, self.result_length, SAMPLES - 2)
         return np.concatenate(([0, self.result_length - 1], drawn))
 
-    def judge(self, found: Array, flat_indices: Array) -> Check:
+    def judge(self, found: Array, flat_indices: Array) -> KernelCheck:
         """Compare what was computed at these positions with what is right."""
         right, allowed = self.expected(flat_indices)
         found = np.asarray(found, dtype=np.float64)
         if found.shape != right.shape or not np.isfinite(found).all():
-            return Check(False, float("inf"), "the result has gaps or is not finite")
+            return KernelCheck(False, float("inf"), "the result has gaps or is not finite")
         off = np.abs(found - right) / allowed
         place = int(off.argmax())
         worst = float(off[place])
@@ -199,4 +199,4 @@ class Kernel(ABC):
                 f": {int((off > 1).sum())} are off, element {int(flat_indices[place])} is "
                 f"{found[place]:.9g} and should be {right[place]:.9g}"
             )
-        return Check(worst <= 1, worst, what)
+        return KernelCheck(worst <= 1, worst, what)

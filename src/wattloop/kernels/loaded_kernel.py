@@ -8,8 +8,8 @@ from typing import Any
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_bytes
 from wattloop.kernels.backend import Backend
-from wattloop.kernels.kernel import Check, Kernel, dtype_named
-from wattloop.kernels.registry import backend_named, kernel_named, size_of
+from wattloop.kernels.kernel import Kernel, KernelCheck, dtype_named
+from wattloop.kernels.registry import backend_named, kernel_named, parse_size
 
 
 def available_b(procfs: Path = Path("/proc")) -> int | None:
@@ -66,7 +66,7 @@ class LoadedKernel:
     def synchronise(self) -> None:
         self.backend.synchronise(self._result)
 
-    def check(self) -> Check:
+    def check(self) -> KernelCheck:
         """Check the last result; runs once if there is none."""
         if self._result is None:
             self.run()
@@ -98,7 +98,7 @@ def load(
         Unsupported: not in this format or place.
     """
     kind = kernel_named(kernel)
-    problem = kind(size_of(kind, size), dtype_named(dtype))
+    problem = kind(parse_size(kind, size), dtype_named(dtype))
     framework = backend_named(backend)(device=device, style=style, threads=threads)
     framework.accepts(problem)
     free_b = framework.free_memory_b() if device == "gpu" else available_b()

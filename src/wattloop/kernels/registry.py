@@ -43,7 +43,7 @@ def backend_named(name: str) -> type[Backend]:
     return found
 
 
-def size_of(kernel: type[Kernel], size: int | str) -> int:
+def parse_size(kernel: type[Kernel], size: int | str) -> int:
     """A number, or one of the kernel's named sizes. Raises ConfigError: neither."""
     if isinstance(size, str) and size in kernel.sizes:
         return kernel.sizes[size]

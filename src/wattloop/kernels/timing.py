@@ -60,7 +60,7 @@ class Timing(NamedTuple):
         return self.end_s - self.begin_s
 
 
-def timed(
+def time_runs(
     work: Runnable,
     seconds: float,
     *,

@@ -19,13 +19,13 @@ from wattloop.core.errors import WattloopError
 from wattloop.kernels.backend import Backend, Unsupported
 from wattloop.kernels.loaded_kernel import LoadedKernel, forget_peak, load, peak_b
 from wattloop.kernels.registry import backend_named
-from wattloop.kernels.timing import burst_s, timed
+from wattloop.kernels.timing import burst_s, time_runs
 
 TAIL_LINES = 5
 
 
 @dataclass(frozen=True)
-class Case:
+class KernelCase:
     """One kernel at one size in one format."""
 
     kernel: str
@@ -46,7 +46,7 @@ class KernelJob:
     style: str
     threads: int
     device: str
-    cases: tuple[Case, ...]
+    cases: tuple[KernelCase, ...]
     seconds: float
     warmup_s: float
     gpu: int | None = None
@@ -237,7 +237,7 @@ def _measured(loaded: LoadedKernel, job: dict[str, Any], tell: Tell, number: int
     tell({"type": "measuring", "case": number})
     on_gpu = job["device"] == "gpu"
     burst = burst_s(loaded, now_s=time.monotonic, sleep=time.sleep) if on_gpu else None
-    timing = timed(
+    timing = time_runs(
         loaded,
         job["seconds"],
         now_s=time.monotonic,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from wattloop.accounting.carbon import IntensitySearch, carbon_g
-from wattloop.check.measurement import printing_aside
+from wattloop.check.measurement import redirect_stdout
 from wattloop.core.errors import CommandError, ConfigError
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import Missing, WindowResult
@@ -193,7 +193,7 @@ def _ran(
     if told is not None:
         told(" ".join(command))
     try:
-        with printing_aside():
+        with redirect_stdout():
             done = run_command(command, settings, tags={"card": "inference"})
     except CommandError as error:
         raise ConfigError(f"--inference: {error}") from None

@@ -27,7 +27,7 @@ TECHNIQUES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class AxisLevel:
     """One value of an axis.
 
     Attributes:
@@ -47,24 +47,24 @@ class SweepAxis:
 
     name: str
     unit: str
-    levels: tuple[Level, ...]
+    levels: tuple[AxisLevel, ...]
     levers: tuple[Lever, ...]
 
     @property
-    def default(self) -> Level:
+    def default(self) -> AxisLevel:
         return next(level for level in self.levels if level.is_default)
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "unit": self.unit,
-            "technique": technique_of(self.name),
+            "technique": technique_name(self.name),
             "default": self.default.label,
             "levels": [{"label": level.label, "number": level.number} for level in self.levels],
         }
 
 
-def axis_of(name: str, values: Values, levers: Sequence[Lever], where: str = "") -> SweepAxis:
+def make_axis(name: str, values: Values, levers: Sequence[Lever], where: str = "") -> SweepAxis:
     """Return the levels of one line of a specification. Raises ConfigError for a lever or value."""
     try:
         mine = levers_named(levers, name)
@@ -82,7 +82,7 @@ def axis_of(name: str, values: Values, levers: Sequence[Lever], where: str = "")
     return SweepAxis(name, unit, levels, tuple(mine))
 
 
-def technique_of(lever: str) -> str:
+def technique_name(lever: str) -> str:
     """Return `power cap`, `clock` or `governor`; otherwise the lever's own name."""
     leaf = lever.rpartition("/")[2]
     return next((name for end, name in TECHNIQUES if end in leaf), leaf)
@@ -104,12 +104,12 @@ def _default_of(lever: Lever) -> Setting:
         return lever.read()
 
 
-def _level(settings: Mapping[str, Setting], unit: str, *, is_default: bool) -> Level:
+def _level(settings: Mapping[str, Setting], unit: str, *, is_default: bool) -> AxisLevel:
     values = list(dict.fromkeys(settings.values()))
     first = values[0]
     labels = [_label(value, unit) for value in values]
     number = float(first) if isinstance(first, int | float) else None
-    return Level(" / ".join(labels), number, dict(settings), is_default)
+    return AxisLevel(" / ".join(labels), number, dict(settings), is_default)
 
 
 def _label(value: Setting, unit: str) -> str:
@@ -255,7 +255,7 @@ def _split(name: str, work: SweepWorkload) -> tuple[str, SweepWorkload]:
     return name, work
 
 
-def _combinations(axes: Sequence[SweepAxis], combine: str) -> Iterator[tuple[Level, ...]]:
+def _combinations(axes: Sequence[SweepAxis], combine: str) -> Iterator[tuple[AxisLevel, ...]]:
     if combine == "grid":
         yield from itertools.product(*(axis.levels for axis in axes))
         return
@@ -272,7 +272,7 @@ def _point(
     work: SweepWorkload,
     gpus: int | None,
     axes: Sequence[SweepAxis],
-    levels: Sequence[Level],
+    levels: Sequence[AxisLevel],
 ) -> SweepPoint:
     settings: dict[str, Setting] = {}
     for level in levels:

@@ -18,7 +18,7 @@ do not work on some machines."""
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class RepeatedTrials:
     """The repeats of one point so far, in the order in which they ran.
 
     Attributes:
@@ -86,7 +86,7 @@ class Repeated:
         return max(1, n - known.n)
 
 
-def repeated(outcomes: Sequence[TrialOutcome], scope: str | None) -> Repeated:
+def repeated_trials(outcomes: Sequence[TrialOutcome], scope: str | None) -> RepeatedTrials:
     """The repeats with those marked that do not belong, judged by time and by energy."""
     outlying = [False] * len(outcomes)
     good = [i for i, outcome in enumerate(outcomes) if outcome.ok]
@@ -98,11 +98,11 @@ def repeated(outcomes: Sequence[TrialOutcome], scope: str | None) -> Repeated:
         if len(known) == len(good):
             for i, out in zip(good, is_outlier(known), strict=True):
                 outlying[i] = outlying[i] or out
-    return Repeated(tuple(outcomes), tuple(outlying), scope)
+    return RepeatedTrials(tuple(outcomes), tuple(outlying), scope)
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedMetric:
     """A metric of `analyze.metrics`, with its parameter."""
 
     metric: str
@@ -127,17 +127,17 @@ LABELS = {
     "edp": "EDP",
     "ed2p": "ED2P",
 }
-ENERGY, TIME, EDP = Compared("energy"), Compared("time"), Compared("edp")
-GAIN_MINUS_LOSS = Compared("gain_minus_loss")
+ENERGY, TIME, EDP = ComparedMetric("energy"), ComparedMetric("time"), ComparedMetric("edp")
+GAIN_MINUS_LOSS = ComparedMetric("gain_minus_loss")
 COMPARED = (
     ENERGY,
     TIME,
-    Compared("power"),
+    ComparedMetric("power"),
     GAIN_MINUS_LOSS,
     EDP,
-    Compared("ed2p"),
-    Compared("eds", 1.5),
-    Compared("eds", 2.0),
+    ComparedMetric("ed2p"),
+    ComparedMetric("eds", 1.5),
+    ComparedMetric("eds", 2.0),
 )
 """What is reported of every point. EDS(1.5) and EDS(2) as in Koszczal et al."""
 
@@ -164,8 +164,12 @@ class Gain:
         return {**asdict(self), "beyond_noise": self.beyond_noise}
 
 
-def gain_of(
-    costs: Sequence[Cost], reference: Sequence[Cost], compared: Compared, *, same: bool = False
+def compute_gain(
+    costs: Sequence[Cost],
+    reference: Sequence[Cost],
+    compared: ComparedMetric,
+    *,
+    same: bool = False,
 ) -> Gain:
     """From all repeats of a point and of the default.
 
@@ -204,7 +208,7 @@ class PointResult:
     """One point: its repeats, and what they say; `defaults` are the levers' default levels."""
 
     facts: Mapping[str, Any]
-    repeated: Repeated
+    repeated: RepeatedTrials
     keys: tuple[str, ...]
     defaults: Mapping[str, str] = field(default_factory=dict)
 
@@ -268,7 +272,7 @@ class PointResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SweepGroup:
     """Points of one workload on as many GPUs, and the default among them."""
 
     key: GroupKey
@@ -287,15 +291,15 @@ class Group:
         found = [p for p in self.points if p.is_default and p.costs(self.scope)]
         return found[0] if found else None
 
-    def gain(self, point: PointResult, compared: Compared) -> Gain | None:
+    def gain(self, point: PointResult, compared: ComparedMetric) -> Gain | None:
         """Return the gain of a point over the default; None when either was not measured."""
         reference = self.reference
         costs = point.costs(self.scope)
         if reference is None or not costs:
             return None
-        return gain_of(costs, reference.costs(self.scope), compared, same=point is reference)
+        return compute_gain(costs, reference.costs(self.scope), compared, same=point is reference)
 
-    def best(self, compared: Compared) -> tuple[PointResult, Gain] | None:
+    def best(self, compared: ComparedMetric) -> tuple[PointResult, Gain] | None:
         """The point that gains most, which may be the default."""
         gains = [(p, g) for p in self.points if (g := self.gain(p, compared)) is not None]
         return max(gains, key=lambda pair: pair[1].value_pct) if gains else None
@@ -305,9 +309,9 @@ def gpu_count(gpus: int | None) -> str:
     return "" if gpus is None else f"{gpus} GPU{'s' if gpus != 1 else ''}"
 
 
-def largest_groups(groups: Sequence[Group]) -> list[Group]:
+def largest_groups(groups: Sequence[SweepGroup]) -> list[SweepGroup]:
     """Of each workload the one with most GPUs, where capping pays most."""
-    best: dict[tuple[str, str], Group] = {}
+    best: dict[tuple[str, str], SweepGroup] = {}
     for group in groups:
         known = best.get(group.key[:2])
         if known is None or (group.key[2] or 0) > (known.key[2] or 0):
@@ -331,13 +335,13 @@ class SweepResult:
     axes: tuple[Mapping[str, Any], ...] = field(default=())
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[SweepGroup]:
         if self.scope is None:
             return []
         keys = dict.fromkeys(point.group for point in self.points)
         ordered = sorted(keys, key=lambda key: (key[0], key[1], key[2] or 0))
         return [
-            Group(key, self.scope, tuple(p for p in self.points if p.group == key))
+            SweepGroup(key, self.scope, tuple(p for p in self.points if p.group == key))
             for key in ordered
         ]
 
@@ -350,10 +354,10 @@ class SweepResult:
         return ", ".join(sorted(filter(None, kinds))) or "not measured"
 
     @property
-    def compared(self) -> Compared:
+    def compared(self) -> ComparedMetric:
         metric = str(self.experiment.spec.get("metric", "edp"))
         k = float(self.experiment.spec.get("k", 2.0))
-        return Compared(metric, k if metric == "eds" else None)
+        return ComparedMetric(metric, k if metric == "eds" else None)
 
     def number(self, point: PointResult, axis: str) -> float | None:
         """Where a point stands on an axis, for drawing."""
@@ -382,7 +386,7 @@ class SweepResult:
             ],
         }
 
-    def _point(self, group: Group, point: PointResult) -> dict[str, Any]:
+    def _point(self, group: SweepGroup, point: PointResult) -> dict[str, Any]:
         gains = {c.name: g.to_dict() for c in COMPARED if (g := group.gain(point, c)) is not None}
         outcomes = point.repeated.outcomes
         return {
@@ -427,7 +431,7 @@ def result_of(
     points = [
         PointResult(
             facts=group[0].settings["point"],
-            repeated=repeated(outcomes[key], scope),
+            repeated=repeated_trials(outcomes[key], scope),
             keys=tuple(t.key for t in group),
             defaults={axis["name"]: axis["default"] for axis in axes},
         )

@@ -27,7 +27,13 @@ from wattloop.store.experiments import (
     set_experiment_status,
 )
 from wattloop.sweep.plan import SweepPlan, SweepPoint, fingerprint
-from wattloop.sweep.result import Repeated, SweepResult, chosen_scope, repeated, result_of
+from wattloop.sweep.result import (
+    RepeatedTrials,
+    SweepResult,
+    chosen_scope,
+    repeated_trials,
+    result_of,
+)
 from wattloop.sweep.spec import CoolDown, Repeats
 from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
@@ -109,8 +115,8 @@ class SweepListener(Protocol):
         """Devices have cooled down."""
 
 
-def progress_of(
-    states: Sequence[Repeated], rule: Repeats, scope: str | None, overhead_s: Sequence[float]
+def estimate_progress(
+    states: Sequence[RepeatedTrials], rule: Repeats, scope: str | None, overhead_s: Sequence[float]
 ) -> SweepProgress:
     """Return what the points still need; `overhead_s` is the time per run beside the program."""
     missing = [state.missing(rule) for state in states]
@@ -123,7 +129,7 @@ def progress_of(
     return SweepProgress(done, sum(missing), time_s, energy_j, scope)
 
 
-def _lasted_s(state: Repeated) -> float | None:
+def _lasted_s(state: RepeatedTrials) -> float | None:
     found = estimate([o.lasted_s for o in state.used if o.lasted_s is not None])
     return None if found is None else found.mean
 
@@ -315,16 +321,16 @@ class Sweep:
             found = [runner.ended(self._plan.trial(point, str(n)).key) for n in numbers]
             known = [outcome for outcome in found if outcome is not None]
             scope = self._scope or chosen_scope(known)
-            if repeated(known, scope).missing(rule):
+            if repeated_trials(known, scope).missing(rule):
                 return True
         return False
 
-    def _state(self, point: SweepPoint) -> Repeated:
-        return repeated(self._outcomes[point.key], self._scope)
+    def _state(self, point: SweepPoint) -> RepeatedTrials:
+        return repeated_trials(self._outcomes[point.key], self._scope)
 
     def _progress(self) -> SweepProgress:
         states = [self._state(point) for point in self._plan.points]
-        return progress_of(states, self._plan.spec.repeats, self._scope, self._beside_s)
+        return estimate_progress(states, self._plan.spec.repeats, self._scope, self._beside_s)
 
 
 def _refused(point: SweepPoint, outcome: TrialOutcome) -> str:

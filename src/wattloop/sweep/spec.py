@@ -139,7 +139,7 @@ class SweepSpec(_Strict):
         return self.model_dump(mode="json", by_alias=True)
 
 
-def spec_from(data: Mapping[str, Any], source: YamlWithLines | None = None) -> SweepSpec:
+def parse_sweep_spec(data: Mapping[str, Any], source: YamlWithLines | None = None) -> SweepSpec:
     """Validate a specification. Raises ConfigError with `FILE:LINE: field: what is wrong`."""
     try:
         return SweepSpec(**{str(key): value for key, value in data.items()})

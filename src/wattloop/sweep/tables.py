@@ -19,9 +19,9 @@ from wattloop.sweep.result import (
     EDP,
     TIME,
     Gain,
-    Group,
     GroupKey,
     PointResult,
+    SweepGroup,
     SweepResult,
     largest_groups,
 )
@@ -81,7 +81,7 @@ def best_rows(result: SweepResult) -> list[Row]:
 class TechniqueBest:
     """The best setting of one technique alone, every other lever at its default."""
 
-    group: Group
+    group: SweepGroup
     technique: str
     lever: str
     point: PointResult

@@ -15,13 +15,13 @@ from wattloop.store.database import Store
 from wattloop.store.details import read_windows
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import RunRecord, child_runs
-from wattloop.trials.process import TimeIsOver, run_group, status_of, time_limit
+from wattloop.trials.process import TimeIsOver, run_group, time_limit, trial_status
 from wattloop.trials.trial import (
     Trial,
     TrialOutcome,
     TrialStatus,
     domain_energies,
-    readings_of,
+    read_readings,
     scope_energies,
 )
 
@@ -89,7 +89,7 @@ RUN_STATUS = {
 }
 
 
-def measured_command(
+def measure_command(
     trial: Trial,
     settings: Settings,
     store: Store,
@@ -111,7 +111,7 @@ def measured_command(
         with stops.lifted():
             ended = run_group(trial.command, variables, timeout_s=trial.timeout_s, output=output)
         window.end()
-        status, facts = status_of(ended, trial.timeout_s, output)
+        status, facts = trial_status(ended, trial.timeout_s, output)
         if trial.window and status is TrialStatus.OK:
             inner_s = inner_window(store, session, trial.window)
     except CommandError as error:
@@ -130,7 +130,7 @@ def measured_command(
     return _outcome(session, settings, result, status, facts)
 
 
-def measured_call(
+def measure_call(
     trial: Trial,
     function: Callable[[], Mapping[str, float] | None],
     settings: Settings,
@@ -186,7 +186,7 @@ def _outcome(
     status: TrialStatus,
     facts: dict[str, Any],
 ) -> TrialOutcome:
-    readings = readings_of(session.journal_path, result.begin_s, result.end_s)
+    readings = read_readings(session.journal_path, result.begin_s, result.end_s)
     return TrialOutcome(
         status=status,
         time_s=result.duration_s,

@@ -56,7 +56,7 @@ def run_group(
     return ProcessEnd(group.exit_code, group.signal, not in_time, lasted_s)
 
 
-def status_of(
+def trial_status(
     ended: ProcessEnd, timeout_s: float | None, output: Path | None
 ) -> tuple[TrialStatus, dict[str, Any]]:
     """Return the status of a trial and a message from the end of its program."""

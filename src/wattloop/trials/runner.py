@@ -24,7 +24,7 @@ from wattloop.store.experiments import (
 )
 from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.lock import TRIAL_VARIABLE, end_leftovers, is_locked, lock_experiment
-from wattloop.trials.measurement import measured_call, measured_command
+from wattloop.trials.measurement import measure_call, measure_command
 from wattloop.trials.process import stops_raise
 from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
 
@@ -104,7 +104,7 @@ class TrialRunner:
         """
         tags = self._tags(trial)
         return self._once(
-            trial, lambda stops: measured_call(trial, function, self._settings, stops, tags)
+            trial, lambda stops: measure_call(trial, function, self._settings, stops, tags)
         )
 
     # -- inside ----------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class TrialRunner:
         return None
 
     def _command(self, trial: Trial, stops: Deferral) -> TrialOutcome:
-        return measured_command(
+        return measure_command(
             trial,
             self._settings,
             self._store,

@@ -92,7 +92,7 @@ class Readings:
         }
 
 
-def readings_of(journal: str | Path | None, begin_s: float, end_s: float) -> Readings:
+def read_readings(journal: str | Path | None, begin_s: float, end_s: float) -> Readings:
     """Return a journal's readings between two moments; none when it is unreadable."""
     try:
         read = None if journal is None else read_journal(Path(journal))

@@ -7,7 +7,7 @@ from enum import IntEnum
 from wattloop.core.clock import Clock, RealClock
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.virtual.cards import card_named
-from wattloop.virtual.physics import IDLE, Activity, CardModel, OperatingPoint, Work
+from wattloop.virtual.physics import IDLE, Activity, CardModel, GpuWork, OperatingPoint
 from wattloop.virtual.timeline import (
     NO_OWNER,
     CardTimeline,
@@ -101,7 +101,7 @@ class VirtualGpu:
         self._clock = clock or RealClock()
         self._first = self._untouched()
 
-    def run(self, work: Work) -> float:
+    def run(self, work: GpuWork) -> float:
         """Do `work`, waiting on the clock as long as the card takes; returns the seconds."""
         begin_s = self._clock.now_s()
         shortest_s = self.model.shortest_s(work)

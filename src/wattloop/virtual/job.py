@@ -12,7 +12,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.virtual.physics import IDLE, Activity
 
 
-class Phase(NamedTuple):
+class JobPhase(NamedTuple):
     """A part of a job on each card: what occupies it, and for how long at the highest clocks."""
 
     activity: Activity
@@ -43,14 +43,14 @@ class TrainingJob:
     host_s: float = 0.0
     source: str = ""
 
-    def phases(self, gpus: int) -> list[Phase]:
+    def phases(self, gpus: int) -> list[JobPhase]:
         """What each of `gpus` cards does, once through."""
-        phases = [Phase(self.activity, self.gpu_s / gpus)]
+        phases = [JobPhase(self.activity, self.gpu_s / gpus)]
         if gpus > 1 and self.comm_s > 0:
             duration_s = self.comm_s * (gpus / 2) ** self.comm_growth
-            phases.append(Phase(self.comm_activity, duration_s))
+            phases.append(JobPhase(self.comm_activity, duration_s))
         if self.host_s > 0:
-            phases.append(Phase(IDLE, self.host_s))
+            phases.append(JobPhase(IDLE, self.host_s))
         return phases
 
     def shortened(self, factor: float) -> "TrainingJob":

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from wattloop.core.clock import Clock
 from wattloop.core.errors import ConfigError
 from wattloop.virtual.gpu import VirtualGpu
-from wattloop.virtual.job import Phase, TrainingJob
+from wattloop.virtual.job import JobPhase, TrainingJob
 from wattloop.virtual.meter import node_energy_j
 from wattloop.virtual.node import NodeModel
 from wattloop.virtual.physics import IDLE, Activity
@@ -117,7 +117,7 @@ class TrainingRun:
             time_scale=self._scale,
         )
 
-    def _do(self, phase: Phase) -> None:
+    def _do(self, phase: JobPhase) -> None:
         """One phase on all cards at once: the slowest one decides when it ends."""
         # Times are planned, not read: what the operating system sleeps too long is not work.
         for card in self._used:

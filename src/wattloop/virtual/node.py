@@ -1,4 +1,4 @@
-"""A node around virtual cards: its power, the energy of a job, and the cards all processes share."""
+"""A node around virtual cards: its power, the energy of a job, and the cards that are shared."""
 
 import os
 import tempfile
@@ -61,7 +61,7 @@ class NodeModel:
         return dc_w / _between(self.efficiency, dc_w / self.supply_w)
 
 
-class Setting(NamedTuple):
+class CardLimits(NamedTuple):
     """Limits of every card in use; None leaves the card's own."""
 
     limit_w: float | None = None
@@ -78,12 +78,12 @@ class NodeOutcome(NamedTuple):
 
 
 def steady_outcome(
-    node: NodeModel, job: TrainingJob, gpus: int, setting: Setting | None = None
+    node: NodeModel, job: TrainingJob, gpus: int, setting: CardLimits | None = None
 ) -> NodeOutcome:
     """Return time and energy of a long job on a warm node, without letting time pass."""
     if not 1 <= gpus <= node.gpus:
         raise ConfigError(f"{node.name} has {node.gpus} GPUs, not {gpus}; use 1 to {node.gpus}")
-    card, setting = node.card, setting or Setting()
+    card, setting = node.card, setting or CardLimits()
     limit_w = setting.limit_w or card.default_limit_w
     clock_mhz = setting.clock_mhz or card.max_clock_mhz
     idle_w = card.settle(IDLE, limit_w, clock_mhz).power_w

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class GpuWork:
     """A piece of work: floating-point operations, and bytes moved to and from memory."""
 
     flops: float = 0.0
@@ -118,7 +118,7 @@ class CardModel:
     def memory_clocks_mhz(self) -> tuple[float, ...]:
         return (self.memory_clock_mhz, *self.lower_memory_clocks_mhz)
 
-    def activity(self, work: Work) -> Activity:
+    def activity(self, work: GpuWork) -> Activity:
         """The share of each unit that `work` needs."""
         longest_s = self.shortest_s(work)
         if longest_s <= 0:
@@ -126,7 +126,7 @@ class CardModel:
         compute_s, memory_s = work.flops / self.flops_per_s, work.bytes / self.bytes_per_s
         return Activity(compute_s / longest_s, memory_s / longest_s, 1.0)
 
-    def shortest_s(self, work: Work) -> float:
+    def shortest_s(self, work: GpuWork) -> float:
         return max(work.flops / self.flops_per_s, work.bytes / self.bytes_per_s)
 
     def volt(self, clock_mhz: float) -> float:

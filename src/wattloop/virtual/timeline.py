@@ -36,7 +36,7 @@ def this_process() -> WorkOwner:
     return WorkOwner(float(pid), _began(pid) or 0.0)
 
 
-def began_s() -> float:
+def process_start_s() -> float:
     """When this process began, in seconds of `time.monotonic()`, to 10 ms."""
     since_boot_s = (_began(os.getpid()) or 0.0) / os.sysconf("SC_CLK_TCK")
     asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()

@@ -19,7 +19,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.virtual.job import JOBS, TrainingJob, job_named
 from wattloop.virtual.job_run import TrainingRun
 from wattloop.virtual.node import NODES, VirtualMachine, shared_machine
-from wattloop.virtual.timeline import began_s, this_process
+from wattloop.virtual.timeline import process_start_s, this_process
 
 
 def main(arguments: Sequence[str] | None = None, since_s: float | None = None) -> int:
@@ -146,4 +146,4 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(since_s=began_s()))
+    sys.exit(main(since_s=process_start_s()))

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from wattloop.bench.result import KernelResult, ScopeEnergy
+from wattloop.bench.result import KernelEnergy, KernelResult
 
 __all__ = ["energy", "made"]
 
 
-def energy(energy_j: float, application_j: float | None = None, **facts: Any) -> ScopeEnergy:
+def energy(energy_j: float, application_j: float | None = None, **facts: Any) -> KernelEnergy:
     defaults: dict[str, Any] = {
         "uncertainty_j": 0.01 * energy_j, "provenance": "measured", "domains": ("cpu:0/package",),
         "application_uncertainty_j": 0.01 * energy_j,
     }  # fmt: skip
-    return ScopeEnergy(energy_j=energy_j, application_j=application_j, **{**defaults, **facts})
+    return KernelEnergy(energy_j=energy_j, application_j=application_j, **{**defaults, **facts})
 
 
 def made(kernel: str = "gemm", **facts: Any) -> KernelResult:

@@ -12,9 +12,9 @@ from tests.support.powercap_driver import Driver
 from tests.support.powercap_tree import PowercapTree
 from wattloop.accounting.energy_slope import Line
 from wattloop.accounting.idle import IdleLine
-from wattloop.bench.idle import IdlePower, idle_by_threads, idle_line
+from wattloop.bench.idle import IdleLines, idle_by_threads, idle_line
 from wattloop.bench.plan import BenchRequest, make_plan
-from wattloop.bench.record import BenchRecord, BenchRecorder, kept_record
+from wattloop.bench.record import BenchRecord, BenchRecorder, stored_record
 from wattloop.bench.runner import KernelBench, scope_energies
 from wattloop.core.errors import MeterUnavailable, StoreError
 from wattloop.core.records import Provenance, Scope
@@ -49,7 +49,7 @@ def bench(
     choice = BenchRequest.of(
         kernels="triad", backends="numpy", sizes=sizes, threads="1", device="cpu", seconds=seconds
     )
-    idle = IdlePower(LINES, "known")
+    idle = IdleLines(LINES, "known")
     return KernelBench(make_plan(choice, Host()), session, idle, **facts)  # type: ignore[arg-type] - facts of any kind
 
 
@@ -121,17 +121,17 @@ def test_results_are_kept_as_they_come(tmp_path: Path, session: Session) -> None
     with open_store(tmp_path / "kept.db") as store:
         keeper = BenchRecorder(store, plan, wall_s=1e9)
         keeper.add(made())
-        assert [r.kernel for r in kept_record(store, "last").results] == ["gemm"]
+        assert [r.kernel for r in stored_record(store, "last").results] == ["gemm"]
         keeper.add(made("triad", status="failed", reason="lost"))
         keeper.end("finished", BenchRecord(results=[], warnings=["w"], idle={"note": "n"}))
-        record = kept_record(store, "last")
+        record = stored_record(store, "last")
         assert [(r.kernel, r.status) for r in record.results] == [
             ("gemm", "ok"), ("triad", "failed"),
         ]  # fmt: skip
         assert record.results[0] == made()
         assert (record.warnings, record.idle) == (["w"], {"note": "n"})
         with pytest.raises(StoreError, match="no bench"):
-            kept_record(store, "bench-none")
+            stored_record(store, "bench-none")
 
 
 def test_a_store_that_fails_costs_a_warning(tmp_path: Path, session: Session) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.bench.plan import BenchRequest, make_plan, pinned, problems_of, usable_cpus
+from wattloop.bench.plan import BenchRequest, choose_cpus, make_plan, selected_kernels, usable_cpus
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host
 from wattloop.kernels.backend import Backend
@@ -45,12 +45,12 @@ def test_wrong_words_are_refused_with_the_known(words: dict[str, object], messag
 def test_sizes_per_kernel_and_for_all() -> None:
     """`medium` is everyone's; `gemm=1e3` is gemm's, who then does not get the default."""
     asked = choice(kernels="gemm,triad", sizes="medium")
-    assert {n: [p.size for p in g] for n, g in problems_of(asked).items()} == {
+    assert {n: [p.size for p in g] for n, g in selected_kernels(asked).items()} == {
         "gemm": [2_048], "triad": [2**26],
     }  # fmt: skip
     asked = choice(kernels="gemm,triad", sizes="gemm=1e3,gemm=64")
-    assert [p.size for p in problems_of(asked)["gemm"]] == [1_000, 64]
-    assert [p.size for p in problems_of(asked)["triad"]] == [2**24]
+    assert [p.size for p in selected_kernels(asked)["gemm"]] == [1_000, 64]
+    assert [p.size for p in selected_kernels(asked)["triad"]] == [2**24]
 
 
 def test_numba_has_its_styles_and_threads() -> None:
@@ -111,11 +111,11 @@ def test_threads_go_to_cores_first(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(f"{cpu % 2},{cpu % 2 + 2}\n")
     host = Host(sysfs=tmp_path)
-    assert pinned(2, host, [0, 1, 2, 3]) == (0, 1)
-    assert pinned(3, host, [0, 1, 2, 3]) == (0, 1, 2)
-    assert pinned(2, host, [0, 2]) == (0, 2)
+    assert choose_cpus(2, host, [0, 1, 2, 3]) == (0, 1)
+    assert choose_cpus(3, host, [0, 1, 2, 3]) == (0, 1, 2)
+    assert choose_cpus(2, host, [0, 2]) == (0, 2)
     with pytest.raises(ConfigError, match=r"may use 4 CPU\(s\); give 1 to 4"):
-        pinned(5, host, [0, 1, 2, 3])
+        choose_cpus(5, host, [0, 1, 2, 3])
 
 
 def test_more_threads_than_cpus_are_refused() -> None:

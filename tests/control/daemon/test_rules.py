@@ -7,7 +7,7 @@ import pytest
 from tests.control.daemon.conftest import GROUP
 from wattloop.control.daemon.job_gpus import JobGpus, write_job_gpus
 from wattloop.control.daemon.protocol import Peer, PermissionDenied
-from wattloop.control.daemon.rules import Amount, Range, amount, matches, range_of
+from wattloop.control.daemon.rules import LeverAmount, Range, matches, parse_amount, parse_range
 from wattloop.control.daemon.rules_file import read_rules
 from wattloop.control.lever import LeverState
 from wattloop.core.errors import ConfigError
@@ -39,13 +39,15 @@ def rules_path(tmp_path: Path) -> Path:
 
 def test_ranges_are_read_as_people_write_them() -> None:
     """Watts, shares and MHz; one bound may be missing; names for a choice."""
-    assert range_of("100 W to 400 W") == Range(Amount(100, "W"), Amount(400, "W"))
-    assert range_of("100 to 400W") == Range(Amount(100, "W"), Amount(400, "W"))
-    assert range_of("50% to 100%") == Range(Amount(50, "%"), Amount(100, "%"))
-    assert range_of("0.6 GHz to 1.5 GHz") == Range(Amount(600, "MHz"), Amount(1500, "MHz"))
-    assert range_of("to 400 W") == Range(None, Amount(400, "W"))
-    assert range_of(["powersave"]) == Range(choices=("powersave",))
-    assert amount("-10%") == Amount(90, "%")
+    assert parse_range("100 W to 400 W") == Range(LeverAmount(100, "W"), LeverAmount(400, "W"))
+    assert parse_range("100 to 400W") == Range(LeverAmount(100, "W"), LeverAmount(400, "W"))
+    assert parse_range("50% to 100%") == Range(LeverAmount(50, "%"), LeverAmount(100, "%"))
+    assert parse_range("0.6 GHz to 1.5 GHz") == Range(
+        LeverAmount(600, "MHz"), LeverAmount(1500, "MHz")
+    )
+    assert parse_range("to 400 W") == Range(None, LeverAmount(400, "W"))
+    assert parse_range(["powersave"]) == Range(choices=("powersave",))
+    assert parse_amount("-10%") == LeverAmount(90, "%")
     for wrong in (
         "100",
         "W",
@@ -59,25 +61,25 @@ def test_ranges_are_read_as_people_write_them() -> None:
         None,
     ):
         with pytest.raises(ValueError, match="write"):
-            range_of(wrong)
+            parse_range(wrong)
 
 
 def test_a_range_is_judged_in_the_devices_own_unit() -> None:
     """A share is of the TDP; the device's own limits stay."""
-    half = range_of("50% to 100%")
+    half = parse_range("50% to 100%")
     assert half.limits(gpu()) == (200.0, 400.0)
     assert half.refusal(gpu(), 200.0) == ""
     assert "199 W is outside 200 to 400 W" in half.refusal(gpu(), 199.0)
     assert "401 W" in half.refusal(gpu(), 401.0)
-    assert range_of("1 W to 9000 W").limits(gpu()) == (100.0, 450.0)
-    assert "not in MHz" in range_of("1 MHz to 2 MHz").refusal(gpu(), 200.0)
+    assert parse_range("1 W to 9000 W").limits(gpu()) == (100.0, 450.0)
+    assert "not in MHz" in parse_range("1 MHz to 2 MHz").refusal(gpu(), 200.0)
 
 
 def test_unlocking_a_clock_needs_the_whole_range() -> None:
     """None leaves it to the device, which then runs as fast as it can."""
-    assert "would pass" in range_of("600 to 1500 MHz").refusal(clock(), None)
-    assert range_of("600 to 2000 MHz").refusal(clock(), None) == ""
-    assert range_of("any").refusal(clock(), None) == ""
+    assert "would pass" in parse_range("600 to 1500 MHz").refusal(clock(), None)
+    assert parse_range("600 to 2000 MHz").refusal(clock(), None) == ""
+    assert parse_range("any").refusal(clock(), None) == ""
 
 
 def test_patterns_name_levers_as_the_command_line_does() -> None:

@@ -26,7 +26,7 @@ SHORTEST_S = 10.0
 LOWEST_CLOCK_SHARE = 0.1
 
 
-class Found(NamedTuple):
+class _BetterCap(NamedTuple):
     """A cap, what it does to the GPUs, and who says so."""
 
     cap_w: float
@@ -66,17 +66,17 @@ def cap_too_high(facts: RunFacts) -> Advice | None:
     )
 
 
-def _tried(tried: tuple[TriedCap, ...], gpus: tuple[GpuFacts, ...]) -> Found | None:
+def _tried(tried: tuple[TriedCap, ...], gpus: tuple[GpuFacts, ...]) -> _BetterCap | None:
     """The newest experiment decides, also when it found nothing to save."""
     best = tried[0]
     lowest_w = min(gpu.limit_w for gpu in gpus)
     worth = best.saving_share >= WORTH_TRIED and best.beyond_noise
     if not worth or best.cap_w >= 0.97 * lowest_w:
         return None
-    return Found(best.cap_w, best.saving_share, best.time_change_share, best.source)
+    return _BetterCap(best.cap_w, best.saving_share, best.time_change_share, best.source)
 
 
-def _predicted(gpus: tuple[GpuFacts, ...], span: TraceInterval) -> Found | None:
+def _predicted(gpus: tuple[GpuFacts, ...], span: TraceInterval) -> _BetterCap | None:
     """By the cap curve of the GPU that works most, from what was read of this run."""
     gpu = max(gpus, key=lambda g: g.energy_j)
     memory, busy = gpu.mean("memory_utilisation", span), gpu.busy_share(span)
@@ -108,7 +108,7 @@ def _predicted(gpus: tuple[GpuFacts, ...], span: TraceInterval) -> Found | None:
     best = max(allowed, key=lambda i: saved[i])
     if saved[best] < WORTH:
         return None
-    return Found(caps_w[best], saved[best], slower[best], "by prediction")
+    return _BetterCap(caps_w[best], saved[best], slower[best], "by prediction")
 
 
 def _was_lowered(gpu: GpuFacts) -> bool:
@@ -138,12 +138,12 @@ def _evidence(gpu: GpuFacts, span: TraceInterval) -> str:
     return ", ".join(parts)
 
 
-def _slower(found: Found) -> str:
+def _slower(found: _BetterCap) -> str:
     percent = round(100 * found.time_change_share)
     return f"{percent:+d}% time" if percent > 0 else "no more time"
 
 
-def _command(facts: RunFacts, gpus: str, found: Found) -> str:
+def _command(facts: RunFacts, gpus: str, found: _BetterCap) -> str:
     """Look for the cap; where it was found already, use it."""
     if not facts.command:
         return ""

@@ -3,7 +3,7 @@
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
 from wattloop.advise.gpu_facts import GpuFacts
-from wattloop.advise.program import number_of, run_again
+from wattloop.advise.program import argument_number, run_again
 from wattloop.advise.trace import TraceInterval
 from wattloop.core.units import format_bytes, format_power
 
@@ -85,7 +85,7 @@ def _evidence(gpu: GpuFacts, span: TraceInterval) -> str:
 
 def _larger(command: list[str]) -> dict[str, str]:
     for name in BATCHES:
-        number = number_of(command, name)
+        number = argument_number(command, name)
         if number is not None:
             return {name: str(4 * number)}
     return {}

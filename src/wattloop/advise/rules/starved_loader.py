@@ -27,7 +27,7 @@ DATA_METRICS = ("data_s", "data_time", "data_time_s", "data_wait_s")
 """What training loops call the time they waited for a batch, in seconds."""
 
 
-class Waiting(NamedTuple):
+class _Waiting(NamedTuple):
     """How much of the working time, how it was seen, and whether rests between steps were."""
 
     share: float
@@ -70,11 +70,11 @@ def starved_loader(facts: RunFacts) -> Advice | None:
     )
 
 
-def _for_what(waiting: Waiting) -> str:
+def _for_what(waiting: _Waiting) -> str:
     return "data" if waiting.has_rests else "its host"
 
 
-def _remedy(waiting: Waiting) -> str:
+def _remedy(waiting: _Waiting) -> str:
     loader = (
         "ive the loader more workers, pinned memory and prefetching, or decode the data once "
         "ahead of time"
@@ -89,7 +89,7 @@ def _remedy(waiting: Waiting) -> str:
     )
 
 
-def _told(facts: RunFacts, span: TraceInterval) -> Waiting | None:
+def _told(facts: RunFacts, span: TraceInterval) -> _Waiting | None:
     """From steps whose loop recorded how long it waited for its batch."""
     steps = [step for step in facts.steps if step.get("kind") == "step"]
     waited_s = lasted_s = 0.0
@@ -101,15 +101,15 @@ def _told(facts: RunFacts, span: TraceInterval) -> Waiting | None:
             lasted_s += float(step["end_s"]) - float(step["begin_s"])
     if lasted_s < SHORTEST_S or lasted_s < 0.3 * span.length_s:
         return None
-    return Waiting(waited_s / lasted_s, f"{len(steps)} steps told how long they waited for data")
+    return _Waiting(waited_s / lasted_s, f"{len(steps)} steps told how long they waited for data")
 
 
-def _seen_at_all(gpu: GpuFacts, span: TraceInterval) -> Waiting | None:
+def _seen_at_all(gpu: GpuFacts, span: TraceInterval) -> _Waiting | None:
     """In the utilisation; else in the power, which is read more often."""
     return _seen(gpu, gpu.load, span) or _seen(gpu, gpu.load_by_power, span)
 
 
-def _seen(gpu: GpuFacts, whole_load: SignalTrace, span: TraceInterval) -> Waiting | None:
+def _seen(gpu: GpuFacts, whole_load: SignalTrace, span: TraceInterval) -> _Waiting | None:
     """A saw-tooth, or an even part of the time where readings are too slow to see it."""
     load = whole_load.within(span)
     if len(load.values) < 2 * MANY:
@@ -123,12 +123,12 @@ def _seen(gpu: GpuFacts, whole_load: SignalTrace, span: TraceInterval) -> Waitin
         if _spread_over_tenths(load, span) > UNEVEN_LOAD:
             return None
         how = f"{gpu.label}: utilisation {1 - share:.0%}, evenly all the time"
-        return Waiting(share, how, has_rests=False)
+        return _Waiting(share, how, has_rests=False)
     if len(rests) < MANY or max(rests) > max(LONG_REST_S, 0.2 * span.length_s):
         return None
     if _spread(rests) > UNEVEN_RESTS or _spread_over_tenths(load, span) > UNEVEN_LOAD:
         return None
-    return Waiting(
+    return _Waiting(
         share,
         f"{gpu.label}: {len(rests)} rests of about {sorted(rests)[len(rests) // 2]:.1f} s, "
         f"at work {1 - share:.0%} of the time",
@@ -155,10 +155,10 @@ def _spread(values: Sequence[float]) -> float:
 
 def _workers(command: list[str]) -> dict[str, str]:
     """The argument for the number of workers, doubled, where the command has one."""
-    from wattloop.advise.program import number_of
+    from wattloop.advise.program import argument_number
 
     for name in ("--num-workers", "--num_workers", "--workers", "--dataloader_num_workers", "-j"):
-        number = number_of(command, name)
+        number = argument_number(command, name)
         if number is not None:
             return {name: str(max(4, 2 * number))}
     return {}

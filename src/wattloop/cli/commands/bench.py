@@ -8,8 +8,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from wattloop.bench.idle import IdleByThreads, IdlePower, idle_by_threads, idle_line
-from wattloop.bench.plan import BenchPlan, BenchRequest, make_plan, usable_cpus, words
+from wattloop.bench.idle import IdleByThreads, IdleLines, idle_by_threads, idle_line
+from wattloop.bench.plan import BenchPlan, BenchRequest, make_plan, split_words, usable_cpus
 from wattloop.bench.record import BenchRecord, BenchRecorder
 from wattloop.bench.result import KernelResult
 from wattloop.bench.roofline import roofline
@@ -237,7 +237,7 @@ def _watched(plan: BenchPlan, session: Session, manner: Manner) -> BenchRecord:
 
 def _idle(
     plan: BenchPlan, session: Session, how: str, tell: Tell
-) -> tuple[list[IdleByThreads], IdlePower]:
+) -> tuple[list[IdleByThreads], IdleLines]:
     if how != "threads":
         tell("what this machine draws when idle", None)
         return [], idle_line(session, how, plan.choice.device.kind, lambda: None)
@@ -246,7 +246,7 @@ def _idle(
     counts = plan.choice.threads or tuple(doubling)
     tell(f"idle with {', '.join(map(str, counts))} sleeping threads", None)
     rows, lines = idle_by_threads(session, counts, lambda: None)
-    return rows, IdlePower(lines, "idle line fitted over windows of sleeping threads")
+    return rows, IdleLines(lines, "idle line fitted over windows of sleeping threads")
 
 
 @contextmanager
@@ -392,15 +392,15 @@ def bench(  # noqa: PLR0913 - one parameter per option
 
 
 def _kept(settings: Settings, reference: str) -> BenchRecord:
-    from wattloop.bench.record import kept_record
+    from wattloop.bench.record import stored_record
     from wattloop.store.database import open_store
 
     with open_store(settings.store_location) as store:
-        return kept_record(store, reference)
+        return stored_record(store, reference)
 
 
 def _tables(text: str) -> list[str]:
-    wanted = words(text)
+    wanted = split_words(text)
     unknown = [name for name in wanted if name not in (*TABLES, "all")]
     if unknown:
         raise ConfigError(f"--tables {unknown[0]}: known are {', '.join(TABLES)}, all")

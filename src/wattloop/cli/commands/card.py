@@ -51,7 +51,9 @@ def card(  # noqa: PLR0913 - one parameter per option
     ] = "",
     renewable: Annotated[
         str | None,
-        typer.Option("--renewable", metavar="SHARE", help="Renewable share of the electricity."),
+        typer.Option(
+            "--renewable", metavar="SHARE", help="Renewable parse_share of the electricity."
+        ),
     ] = None,
     json_file: JsonFile = None,
     zone: Zone = None,
@@ -133,11 +135,11 @@ def _intensity(record: "RunRecord", settings: "Settings") -> "IntensitySearch":
 
 
 def _share(text: str | None) -> float | None:
-    from wattloop.check.figures import share
+    from wattloop.check.figures import parse_share
 
     if text is None:
         return None
-    found = 1.0 if text.strip() in ("1", "1.0") else share(text, "--renewable")
+    found = 1.0 if text.strip() in ("1", "1.0") else parse_share(text, "--renewable")
     if found > 1:
         raise ConfigError(f"--renewable {text}: at most 100%")
     return found

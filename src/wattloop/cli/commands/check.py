@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattloop.check.baselines import Baseline
-from wattloop.check.figures import Execution, Kind, format_figure, judged_kind
+from wattloop.check.figures import Execution, FigureKind, format_figure, judged_kind
 from wattloop.check.markdown import HEADERS, comparison_markdown, judgement_row
-from wattloop.check.measurement import Measured
-from wattloop.check.verdict import Comparison, mean_and_noise
+from wattloop.check.measurement import CommandFigures
+from wattloop.check.verdict import BaselineComparison, mean_and_noise
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
 from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json, write_text
 from wattloop.core.errors import ConfigError
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from wattloop.check.figures import FigureSeries
 
 
-def report(found: Comparison, done: Measured, markdown: str | None, json_file: str | None) -> None:
+def report(
+    found: BaselineComparison, done: CommandFigures, markdown: str | None, json_file: str | None
+) -> None:
     """Print the table to standard output and remarks to standard error; write the files."""
     remarks = _remarks(found, done)
     if markdown is not None:
@@ -39,12 +41,12 @@ def report(found: Comparison, done: Measured, markdown: str | None, json_file: s
         say(f"wattloop: {remark}")
 
 
-def say_taken(label: str, taken: Baseline, done: Measured, where: str) -> None:
+def say_taken(label: str, taken: Baseline, done: CommandFigures, where: str) -> None:
     """Print which baseline was updated."""
     mean, noise = mean_and_noise(taken.series[taken.judged])
     shown = f"{format_figure(taken.judged, mean)} ± {noise / mean if mean else 0:.1%}"
     say(f"wattloop: {where}: {label}: {taken.judged.words} {shown} on {taken.machine.words}")
-    if taken.judged is not Kind.ENERGY and done.reason:
+    if taken.judged is not FigureKind.ENERGY and done.reason:
         say(f"wattloop: {done.reason}, so {taken.judged.words} is what will be compared")
     for note in done.notes:
         say(f"wattloop: {note}")
@@ -62,9 +64,9 @@ def teller(repeats: int) -> Callable[[int, Execution], None]:
     return told
 
 
-def _remarks(found: Comparison, done: Measured) -> list[str]:
+def _remarks(found: BaselineComparison, done: CommandFigures) -> list[str]:
     remarks = []
-    if found.judged.kind is not Kind.ENERGY and done.reason:
+    if found.judged.kind is not FigureKind.ENERGY and done.reason:
         remarks.append(f"{done.reason}, so {found.judged.kind.words} was compared in its place")
     if found.parts:
         remarks.append(f"energy of {', '.join(found.parts)}, {found.provenance}")
@@ -132,16 +134,16 @@ def check(  # noqa: PLR0913 - one parameter per option
     prints goes to standard error.
     """
     from wattloop.check.baselines import Baseline, Baselines, Machine
-    from wattloop.check.figures import gathered, share
-    from wattloop.check.measurement import measured_command
-    from wattloop.check.verdict import compared
+    from wattloop.check.figures import collect_series, parse_share
+    from wattloop.check.measurement import measure_command
+    from wattloop.check.verdict import compare
     from wattloop.cli.commands.run.execution import keep
     from wattloop.cli.settings import settings_of
 
     path = user_path(baseline)
     machine = Machine.here()
     label = name or shlex.join(command)
-    allowed = share(tolerance, "--tolerance")
+    allowed = parse_share(tolerance, "--tolerance")
     wanted = _kind(figure)
     settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
     for target, option in ((markdown, "--markdown"), (json_file, "--json")):
@@ -152,11 +154,11 @@ def check(  # noqa: PLR0913 - one parameter per option
         before = None
     else:  # what cannot be compared is said before hours are spent
         before = known.find(label, machine, other_machine=other_machine)
-    done = measured_command(
+    done = measure_command(
         command, settings, repeats=repeats, warmup=warmup, name=name, told=teller(repeats)
     )
     keep(settings)
-    now = gathered(done.executions)
+    now = collect_series(done.executions)
     kind = _judged(wanted, now, done)
     if before is None:
         taken = Baseline(machine, kind, now, time.time(), __version__)
@@ -166,25 +168,29 @@ def check(  # noqa: PLR0913 - one parameter per option
         if json_file is not None:
             write_json({"name": label, "runs": done.run_ids, **taken.to_dict()}, json_file)
         return
-    found = compared(
+    found = compare(
         label, before, now, kind, machine=machine, tolerance=allowed, chosen=wanted is not None
     )
     report(found, done, markdown, json_file)
     raise typer.Exit(REGRESSION if found.verdict.value == "regression" else 0)
 
 
-def _kind(figure: str | None) -> "Kind | None":
-    from wattloop.check.figures import Kind
+def _kind(figure: str | None) -> "FigureKind | None":
+    from wattloop.check.figures import FigureKind
 
     if figure is None:
         return None
     try:
-        return Kind(figure.replace("-", "_").lower())
+        return FigureKind(figure.replace("-", "_").lower())
     except ValueError:
-        raise ConfigError(f"--figure {figure}: unknown; choose one of {', '.join(Kind)}") from None
+        raise ConfigError(
+            f"--figure {figure}: unknown; choose one of {', '.join(FigureKind)}"
+        ) from None
 
 
-def _judged(wanted: "Kind | None", now: "dict[Kind, FigureSeries]", done: "Measured") -> "Kind":
+def _judged(
+    wanted: "FigureKind | None", now: "dict[FigureKind, FigureSeries]", done: "CommandFigures"
+) -> "FigureKind":
     from wattloop.check.figures import judged_kind
 
     kind = wanted or judged_kind(now)

@@ -12,7 +12,7 @@ from wattloop.cli.options import Config, Devices, JsonFile, Meters
 from wattloop.cli.output import check_target, print_table, write_json
 from wattloop.cli.progress import counted
 from wattloop.cli.settings import settings_of
-from wattloop.control.lever import LeverState, shown
+from wattloop.control.lever import LeverState, format_setting
 from wattloop.control.registry import find_levers as levers_here
 from wattloop.core.records import Domain, Provenance
 from wattloop.core.settings import SENSORS
@@ -128,7 +128,7 @@ def _levers(levers: Sequence[LeverState], everything: bool) -> None:
         rows = [
             (
                 lever.name,
-                shown(lever.value, lever.unit),
+                format_setting(lever.value, lever.unit),
                 _range(lever),
                 "yes" if lever.available else "no",
                 lever.note,

@@ -18,13 +18,13 @@ from wattloop.control.daemon.protocol import (
     VERSION,
     DaemonDisconnected,
     ProtocolError,
-    decoded,
-    encoded,
-    error_from,
+    decode,
+    decode_error,
+    encode,
     socket_path,
     trusted_path,
 )
-from wattloop.control.lever import Lever, LeverInventory, LeverState, Setting, shown
+from wattloop.control.lever import Lever, LeverInventory, LeverState, Setting, format_setting
 from wattloop.control.lock import close_private, keep_private
 from wattloop.core.errors import ConfigError, LeverError, WattloopError
 from wattloop.hardware.host import Host
@@ -166,23 +166,23 @@ class Client:
                     raise
         if reply.get("ok") is True:
             return reply
-        raise error_from(reply.get("error"))
+        raise decode_error(reply.get("error"))
 
     def _exchanged(self, message: dict[str, Any]) -> dict[str, Any]:
         if self._line is None:
             self._line = self._connected()
         # the daemon has already sent the reason of its disconnect
         with suppress(BrokenPipeError, ConnectionResetError):
-            self._line.sendall(encoded(message))
+            self._line.sendall(encode(message))
         while True:
             try:
-                reply = decoded(self._next_line(self._line))
+                reply = decode(self._next_line(self._line))
             except ProtocolError as error:
                 raise OSError(f"it sent {error}") from None
             if reply.get("id") == message["id"]:
                 return reply
             if reply.get("id") is None:  # sent before the disconnect
-                raise error_from(reply.get("error"))
+                raise decode_error(reply.get("error"))
 
     def _connected(self) -> socket.socket:
         """Connect through this user's own socket if there is one, else through the common one."""
@@ -319,7 +319,9 @@ class RemoteLever(Lever):
 
     def write_text(self, value: Setting) -> str:
         unit = str(self._offer["unit"])
-        return f"control daemon at {self._client.path}: {self._theirs} = {shown(value, unit)}"
+        return (
+            f"control daemon at {self._client.path}: {self._theirs} = {format_setting(value, unit)}"
+        )
 
     def write_part_text(self, part: str, value: Setting) -> str:
         return f"control daemon at {self._client.path}: release {self._theirs}"

@@ -15,9 +15,9 @@ from wattloop.control.daemon.protocol import (
     VERSION,
     Peer,
     ProtocolError,
-    decoded,
-    encoded,
-    error_of,
+    decode,
+    encode,
+    encode_error,
 )
 from wattloop.control.daemon.request_handler import RequestHandler
 from wattloop.control.daemon.request_rate import Rate
@@ -58,7 +58,7 @@ class Connection(threading.Thread):
                 if not self._rate.passed():
                     per_s = self._desk.rules.limits.requests_per_s
                     raise ProtocolError(f"more requests than {per_s:g} a second")
-                self._send(encoded(self._desk.answered(self._lease, decoded(line))))
+                self._send(encode(self._desk.answered(self._lease, decode(line))))
         except ProtocolError as error:
             self._why = f"cut off: {error}"
             self._log.write("cut_off", self.peer, why=str(error))
@@ -147,7 +147,7 @@ class Connection(threading.Thread):
 def hang_up(line: socket.socket, error: WattloopError) -> None:
     """Send the reason of the disconnect; the caller closes the connection."""
     line.setblocking(False)
-    line.send(encoded({"v": VERSION, "id": None, "ok": False, "error": error_of(error)}))
+    line.send(encode({"v": VERSION, "id": None, "ok": False, "error": encode_error(error)}))
 
 
 def _process(pid: int) -> int | None:

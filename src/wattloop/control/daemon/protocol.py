@@ -41,13 +41,13 @@ class Peer:
         return f"{self.user} (process {self.pid}, {program})"
 
 
-def uid_of(line: socket.socket) -> int:
+def peer_uid(line: socket.socket) -> int:
     """Return the user at the other end, without further lookups."""
     data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return int(CREDENTIALS.unpack(data)[1])
 
 
-def peer_of(line: socket.socket) -> Peer:
+def peer_process(line: socket.socket) -> Peer:
     """Return the process at the other end, from the kernel and not from its own claims."""
     data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     pid, uid, gid = CREDENTIALS.unpack(data)
@@ -128,11 +128,11 @@ def trusted_path(path: Path, *, uid: int = -1, gid: int = -1) -> Path:
     return path.with_name(f"{path.name}.u{uid}" if uid >= 0 else f"{path.name}.g{gid}")
 
 
-def encoded(message: dict[str, Any]) -> bytes:
+def encode(message: dict[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
-def decoded(line: bytes) -> dict[str, Any]:
+def decode(line: bytes) -> dict[str, Any]:
     """Decode one line. Raises ProtocolError: not JSON, not an object, or of another version."""
     try:
         message = json.loads(line, parse_constant=_no_number)
@@ -148,12 +148,12 @@ def decoded(line: bytes) -> dict[str, Any]:
     return message
 
 
-def error_of(error: WattloopError) -> dict[str, str]:
+def encode_error(error: WattloopError) -> dict[str, str]:
     kind = next((kind for kind, known in KINDS.items() if isinstance(error, known)), "lever")
     return {"kind": kind, "message": str(error)}
 
 
-def error_from(data: Any) -> WattloopError:
+def decode_error(data: Any) -> WattloopError:
     known = data if isinstance(data, dict) else {}
     message = "".join(c for c in str(known.get("message", "")) if c.isprintable())
     kind = KINDS.get(str(known.get("kind")), LeverError)

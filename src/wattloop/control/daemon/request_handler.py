@@ -5,7 +5,7 @@ from typing import Any
 
 from wattloop.control.daemon.audit_log import AuditLog
 from wattloop.control.daemon.leases import ClientLease, DeviceLease, LeaseTable
-from wattloop.control.daemon.protocol import LOW_POWER, VERSION, PermissionDenied, error_of
+from wattloop.control.daemon.protocol import LOW_POWER, VERSION, PermissionDenied, encode_error
 from wattloop.control.daemon.rules import Rules
 from wattloop.control.lever import Lever, Setting, parse_setting
 from wattloop.core.errors import ConfigError, LeverError, WattloopError
@@ -42,11 +42,11 @@ class RequestHandler:
             return {**head, "ok": True, **verb(lease, message)}
         except WattloopError as error:
             self._refused(lease, message, error)
-            return {**head, "ok": False, "error": error_of(error)}
+            return {**head, "ok": False, "error": encode_error(error)}
         except Exception as error:  # noqa: BLE001 - an internal error must not drop other clients
             self._refused(lease, message, error)
             said = LeverError(f"the control daemon failed: {type(error).__name__}: {error}")
-            return {**head, "ok": False, "error": error_of(said)}
+            return {**head, "ok": False, "error": encode_error(said)}
 
     def _hello(self, lease: ClientLease, message: Answer) -> Answer:
         peer = lease.peer
@@ -144,7 +144,7 @@ class RequestHandler:
 
     def _refused(self, lease: ClientLease, message: Answer, error: Exception) -> None:
         fields = {key: str(message.get(key))[:80] for key in ("do", "lever", "value")}
-        kind = error_of(error)["kind"] if isinstance(error, WattloopError) else "fault"
+        kind = encode_error(error)["kind"] if isinstance(error, WattloopError) else "fault"
         self._log.write("refused", lease.peer, kind=kind, **fields, why=str(error))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from wattloop.control.daemon.job_gpus import gpus_of, read_job_gpus
 from wattloop.control.daemon.protocol import DEFAULT_SOCKET, Peer, PermissionDenied
-from wattloop.control.lever import Lever, LeverState, Setting, shown, whole_of
+from wattloop.control.lever import Lever, LeverState, Setting, format_setting, full_value
 from wattloop.control.lock import user_name
 from wattloop.control.registry import find_levers
 from wattloop.core.errors import ConfigError
@@ -22,7 +22,7 @@ from wattloop.core.quantities import Dimension, number_and_unit, quantity
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class LeverAmount:
     """An amount in watts or MHz, or a share of the device's factory value."""
 
     number: float
@@ -34,7 +34,7 @@ class Amount:
             if self.unit != state.unit:
                 raise ValueError(f"{state.name} is in {state.unit}, not in {self.unit}")
             return self.number
-        whole = whole_of(state)
+        whole = full_value(state)
         if whole is None:
             raise ValueError(f"{state.name}: the device states no maximum to take {self} of")
         return whole * self.number / 100
@@ -47,8 +47,8 @@ class Amount:
 class Range:
     """A range of allowed values; without bounds and choices, all that the device accepts."""
 
-    low: Amount | None = None
-    high: Amount | None = None
+    low: LeverAmount | None = None
+    high: LeverAmount | None = None
     choices: tuple[str, ...] = ()
 
     def limits(self, state: LeverState) -> tuple[float | None, float | None]:
@@ -64,7 +64,7 @@ class Range:
         if isinstance(value, str) or state.unit == "name":
             if not self.choices or value in self.choices:
                 return ""
-            return f"{shown(value)!r} is not among {', '.join(self.choices)}"
+            return f"{format_setting(value)!r} is not among {', '.join(self.choices)}"
         try:
             low, high = self.limits(state)
         except ValueError as error:
@@ -75,7 +75,7 @@ class Range:
         # shares are rarely round numbers, and a device rounds
         slack = 1e-6 * abs(value) + 1e-3
         if (low is not None and value < low - slack) or (high is not None and value > high + slack):
-            return f"{shown(value, state.unit)} is outside {self.text(state)}"
+            return f"{format_setting(value, state.unit)} is outside {self.text(state)}"
         return ""
 
     def text(self, state: LeverState | None = None) -> str:
@@ -89,13 +89,15 @@ class Range:
             lowest, highest = self.limits(state)
         except ValueError as error:
             return str(error)
-        return f"{shown(lowest) if lowest else 0} to {shown(highest)} {state.unit}"
+        return (
+            f"{format_setting(lowest) if lowest else 0} to {format_setting(highest)} {state.unit}"
+        )
 
 
 ANY = Range()
 
 
-def range_of(text: object) -> Range:
+def parse_range(text: object) -> Range:
     """Parse a range of the rules. Raises ValueError with the syntax."""
     if isinstance(text, list):
         if not text or not all(isinstance(name, str) for name in text):
@@ -109,8 +111,8 @@ def range_of(text: object) -> Range:
     low_text, separator, high_text = words.partition("to")
     if not separator or not (low_text.strip() or high_text.strip()):
         raise ValueError(HOW)
-    high = amount(high_text) if high_text.strip() else None
-    low = amount(low_text, high.unit if high else "") if low_text.strip() else None
+    high = parse_amount(high_text) if high_text.strip() else None
+    low = parse_amount(low_text, high.unit if high else "") if low_text.strip() else None
     if low and high and "%" not in (low.unit, high.unit) and low.unit != high.unit:
         raise ValueError(f"{low} to {high} is not a range; {HOW}")
     if low and high and low.unit == high.unit and low.number > high.number:
@@ -120,7 +122,7 @@ def range_of(text: object) -> Range:
     return Range(low, high)
 
 
-def amount(text: object, unit: str = "") -> Amount:
+def parse_amount(text: object, unit: str = "") -> LeverAmount:
     """Parse `350 W`, `70%`, or `-10%` (below the default). Raises ValueError with the syntax."""
     words = str(text).strip()[:40]
     what = "an amount; write it as 250 W, 1400 MHz or 70%"
@@ -134,10 +136,10 @@ def amount(text: object, unit: str = "") -> Amount:
         raise ValueError(f"{words!r} lacks its unit; write 250 W, 1400 MHz or 70%")
     if stated.dimension is Dimension.SHARE:
         percent = round(100 * stated.value, 9)
-        return Amount(percent + 100 if words.startswith("-") else percent, "%")
+        return LeverAmount(percent + 100 if words.startswith("-") else percent, "%")
     if stated.dimension is Dimension.POWER:
-        return Amount(stated.value, "W")
-    return Amount(stated.value / 1e6, "MHz")
+        return LeverAmount(stated.value, "W")
+    return LeverAmount(stated.value / 1e6, "MHz")
 
 
 HOW = "write a range as '100 W to 400 W', '50% to 100%' or '600 MHz to 1980 MHz', or 'any'"
@@ -149,7 +151,7 @@ HOW = "write a range as '100 W to 400 W', '50% to 100%' or '600 MHz to 1980 MHz'
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClientLimits:
     """Limits of the daemon's resources for one client, one user and all together."""
 
     connections: int = 128
@@ -201,9 +203,9 @@ class Rules:
     socket_gid: int | None = None
     log: Path = Path("/var/log/wattloop/control.jsonl")
     jobs_file: Path | None = None
-    default_caps: Mapping[str, Amount] = field(default_factory=dict)
-    low_power: Mapping[str, Amount] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    default_caps: Mapping[str, LeverAmount] = field(default_factory=dict)
+    low_power: Mapping[str, LeverAmount] = field(default_factory=dict)
+    limits: ClientLimits = field(default_factory=ClientLimits)
 
     def of(self, peer: Peer) -> list[Rule]:
         return [rule for rule in self.rules if rule.names(peer)]
@@ -274,7 +276,7 @@ class Rules:
             raise PermissionDenied(f"{lever}: no rule of {self.path} gives {peer.user} low_power")
         return min(inside)
 
-    def default_cap_for(self, lever: str) -> Amount | None:
+    def default_cap_for(self, lever: str) -> LeverAmount | None:
         return next((a for p, a in self.default_caps.items() if matches(p, lever)), None)
 
     def _open(self, peer: Peer, lever: str) -> list[Rule]:
@@ -367,6 +369,6 @@ def _amount(lever: Lever, of: object) -> str:
     assert callable(of)
     state = lever.state()
     try:
-        return shown(of(state), state.unit)
+        return format_setting(of(state), state.unit)
     except ValueError as error:
         return f"nothing: {error}"

@@ -8,7 +8,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from wattloop.control.daemon.protocol import DEFAULT_SOCKET
-from wattloop.control.daemon.rules import Amount, Limits, Range, Rule, Rules, amount, range_of
+from wattloop.control.daemon.rules import (
+    ClientLimits,
+    LeverAmount,
+    Range,
+    Rule,
+    Rules,
+    parse_amount,
+    parse_range,
+)
 from wattloop.control.daemon.trusted_file import read_trusted
 from wattloop.core.errors import ConfigError
 from wattloop.core.yaml_spec import (
@@ -67,7 +75,7 @@ class RuleSpec(_Strict):
             raise ValueError(
                 "write 'lever: range' lines, such as gpu:*/power_limit: 100 W to 400 W"
             )
-        return {str(_pattern(name)): _said(name, range_of, text) for name, text in value.items()}
+        return {str(_pattern(name)): _said(name, parse_range, text) for name, text in value.items()}
 
 
 class LimitsSpec(_Strict):
@@ -88,8 +96,8 @@ class RulesSpec(_Strict):
     socket: SocketSpec = SocketSpec()
     log: str = "/var/log/wattloop/control.jsonl"
     jobs_file: str | None = None
-    default_cap: dict[str, Amount] = {}
-    low_power: dict[str, Amount] = {}
+    default_cap: dict[str, LeverAmount] = {}
+    low_power: dict[str, LeverAmount] = {}
     limits: LimitsSpec = Field(default_factory=lambda: LimitsSpec.model_validate({}))
     rules: list[RuleSpec] = []
 
@@ -106,8 +114,8 @@ def _pattern(name: Any) -> str:
     return name
 
 
-def _cap(text: Any) -> Amount:
-    found = amount(text)
+def _cap(text: Any) -> LeverAmount:
+    found = parse_amount(text)
     if found.number <= 0 or (found.unit == "%" and found.number > 100):
         raise ValueError(f"{text} is not a cap: a share is above 0% and at most 100%, or -10%")
     return found
@@ -168,7 +176,7 @@ def _rules(path: Path, spec: RulesSpec, source: YamlWithLines) -> Rules:
         jobs_file=Path(spec.jobs_file) if spec.jobs_file else None,
         default_caps=dict(spec.default_cap),
         low_power=dict(spec.low_power),
-        limits=Limits(**spec.limits.model_dump()),
+        limits=ClientLimits(**spec.limits.model_dump()),
     )
 
 

@@ -17,7 +17,13 @@ from typing import Any
 from wattloop.control.daemon.audit_log import AuditLog
 from wattloop.control.daemon.connection import Connection, hang_up
 from wattloop.control.daemon.leases import LeaseTable
-from wattloop.control.daemon.protocol import Peer, PermissionDenied, peer_of, trusted_path, uid_of
+from wattloop.control.daemon.protocol import (
+    Peer,
+    PermissionDenied,
+    peer_process,
+    peer_uid,
+    trusted_path,
+)
 from wattloop.control.daemon.request_handler import RequestHandler
 from wattloop.control.daemon.request_rate import Rate
 from wattloop.control.daemon.rules import Rules
@@ -271,14 +277,14 @@ class Server:
 
     def _welcome(self, line: socket.socket, *, trusted: bool) -> None:
         try:
-            uid = uid_of(line)
+            uid = peer_uid(line)
             rate = self._rate(uid, trusted=trusted)
             # before any lookup: a user who connects many times costs little
             if not trusted and not rate.passed():
                 per_s = self._rules.limits.requests_per_s
                 self._turn_away(line, uid, f"more requests than {per_s:g} a second")
                 return
-            peer = peer_of(line)
+            peer = peer_process(line)
         except OSError:  # the client has disconnected
             line.close()
             return
@@ -312,7 +318,7 @@ class Server:
         count = self._turned_away[uid] = self._turned_away.get(uid, 0) + 1
         if count == 1:
             with suppress(OSError):
-                self._log.write("turned_away", peer or peer_of(line), why=why)
+                self._log.write("turned_away", peer or peer_process(line), why=why)
         with suppress(OSError):
             hang_up(line, PermissionDenied(f"the control daemon takes no {why}; try again later"))
         line.close()

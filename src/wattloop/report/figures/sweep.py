@@ -21,10 +21,10 @@ from wattloop.sweep.result import (
     ENERGY,
     GAIN_MINUS_LOSS,
     TIME,
-    Compared,
+    ComparedMetric,
     Gain,
-    Group,
     PointResult,
+    SweepGroup,
     SweepResult,
     largest_groups,
 )
@@ -142,7 +142,7 @@ def _against(result: SweepResult, axis: Mapping[str, Any]) -> dict[str, Any]:
             result,
             axis,
             [
-                (group, Compared("eds", k), _both(group.label, f"k = {k:g}", largest))
+                (group, ComparedMetric("eds", k), _both(group.label, f"k = {k:g}", largest))
                 for group in largest
                 for k in (1.5, 2.0)
             ],
@@ -169,7 +169,7 @@ def _against(result: SweepResult, axis: Mapping[str, Any]) -> dict[str, Any]:
 def _curves(
     result: SweepResult,
     axis: Mapping[str, Any],
-    curves: list[tuple[Group, Compared, str]],
+    curves: list[tuple[SweepGroup, ComparedMetric, str]],
     y_title: str,
     title: str,
     subtitle: str,
@@ -237,7 +237,7 @@ def _edp(gain: Gain) -> tuple[float, float | None]:
     return value, value / ratio * gain.half_width_pct / 100
 
 
-def _along(result: SweepResult, group: Group, axis: str) -> list[PointResult]:
+def _along(result: SweepResult, group: SweepGroup, axis: str) -> list[PointResult]:
     """Return points at which every other lever has its default."""
     others = {a["name"]: a["default"] for a in result.axes if a["name"] != axis}
     return [
@@ -257,11 +257,11 @@ def _is_numeric(axis: Mapping[str, Any]) -> bool:
     return all(level["number"] is not None for level in axis["levels"])
 
 
-def _both(label: str, k: str, groups: list[Group]) -> str:
+def _both(label: str, k: str, groups: list[SweepGroup]) -> str:
     return f"{label}, {k}" if len(groups) > 1 and label else k
 
 
-def _with_group(said: str, groups: list[Group]) -> str:
+def _with_group(said: str, groups: list[SweepGroup]) -> str:
     return f"{groups[0].label}; {said}" if len(groups) == 1 and groups[0].label else said
 
 

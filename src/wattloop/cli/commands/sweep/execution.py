@@ -59,7 +59,7 @@ class SweepRequest:
 def spec_of(request: SweepRequest) -> tuple["SweepSpec", "YamlWithLines | None"]:
     """Return the specification of a file with options applied, and the file for error lines."""
     from wattloop.core.yaml_spec import read_yaml
-    from wattloop.sweep.spec import spec_from
+    from wattloop.sweep.spec import parse_sweep_spec
 
     source = None if request.spec_file is None else read_yaml(request.spec_file)
     data: dict[str, Any] = {} if source is None else dict(source.data)
@@ -78,7 +78,7 @@ def spec_of(request: SweepRequest) -> tuple["SweepSpec", "YamlWithLines | None"]
     data |= _repeats(request, data)
     if request.cooldown_c is not None:
         data["cooldown"] = {"within": request.cooldown_c}
-    return spec_from(data, source), source
+    return parse_sweep_spec(data, source), source
 
 
 def _levers(request: SweepRequest) -> dict[str, str]:
@@ -132,7 +132,7 @@ def plan_here(spec: "SweepSpec", source: "YamlWithLines | None", settings: Setti
     from wattloop.control.registry import find_levers
     from wattloop.hardware.host import Host
     from wattloop.meters.base import Context
-    from wattloop.sweep.plan import axis_of, make_plan
+    from wattloop.sweep.plan import make_axis, make_plan
     from wattloop.sweep.runner import Thermometer
 
     if not spec.levers and len(spec.gpus) < 2 and len(spec.workloads) < 2:
@@ -143,7 +143,7 @@ def plan_here(spec: "SweepSpec", source: "YamlWithLines | None", settings: Setti
     context = Context(Host.from_environment(), settings)
     levers = find_levers(context, settings) if spec.levers else []
     axes = [
-        axis_of(name, values, levers, "" if source is None else source.where(("levers", name)))
+        make_axis(name, values, levers, "" if source is None else source.where(("levers", name)))
         for name, values in spec.levers.items()
     ]
     gpus_here = None
@@ -288,7 +288,7 @@ def execute_stored(reference: str | None, request: SweepRequest) -> None:
     from wattloop.store.database import open_store
     from wattloop.store.experiments import find_experiment
     from wattloop.sweep.plan import fingerprint
-    from wattloop.sweep.spec import spec_from
+    from wattloop.sweep.spec import parse_sweep_spec
 
     _check_drawable(request)
     with open_store(request.settings.store_location) as store:
@@ -297,7 +297,7 @@ def execute_stored(reference: str | None, request: SweepRequest) -> None:
         else:
             experiment = find_experiment(store, reference, "sweep")
             say_which(store, reference, "sweep")
-        plan = plan_here(spec_from(experiment.spec), None, request.settings)
+        plan = plan_here(parse_sweep_spec(experiment.spec), None, request.settings)
         if fingerprint(plan) != experiment.fingerprint:
             raise ConfigError(
                 f"{experiment.experiment_id}: this machine does not offer the same points as when "

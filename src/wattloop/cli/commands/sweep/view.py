@@ -27,7 +27,7 @@ from wattloop.store.experiments import Experiment, TrialRecord
 from wattloop.store.runs import RunRecord, find_run
 from wattloop.store.tables import iso_time
 from wattloop.sweep import tables
-from wattloop.sweep.result import EDP, Group, SweepResult, gpu_count
+from wattloop.sweep.result import EDP, SweepGroup, SweepResult, gpu_count
 from wattloop.trials.trial import SCOPES
 
 if TYPE_CHECKING:
@@ -176,12 +176,12 @@ def _power_over_time(result: SweepResult, store: "Store") -> Any:
     return power_figure(store, runs, scope, _tdp_w(group, scope)) if runs else None
 
 
-def _is_read(group: Group, scope: str) -> bool:
+def _is_read(group: SweepGroup, scope: str) -> bool:
     used = [o for p in group.points for o in p.repeated.used]
     return any(scope in o.scopes and not o.scopes[scope].modelled for o in used)
 
 
-def _tdp_w(group: Group, scope: str) -> float:
+def _tdp_w(group: SweepGroup, scope: str) -> float:
     """Return the limit of the default setting; a cap is not the limit of the hardware."""
     reference = group.reference
     if reference is None or not reference.repeated.used:
