@@ -7,8 +7,14 @@ import pytest
 from tests.control.daemon.conftest import GROUP
 from wattloop.control.daemon.job_gpus import JobGpus, write_job_gpus
 from wattloop.control.daemon.protocol import Peer, PermissionDenied
-from wattloop.control.daemon.rules import LeverAmount, Range, matches, parse_amount, parse_range
-from wattloop.control.daemon.rules_file import read_rules
+from wattloop.control.daemon.rules import (
+    LeverAmount,
+    Range,
+    matches,
+    parse_amount,
+    parse_range,
+    read_rules,
+)
 from wattloop.control.lever import LeverState
 from wattloop.core.errors import ConfigError
 

@@ -47,7 +47,7 @@ def control_daemon(
     if ctx.invoked_subcommand is not None:
         return
     check_target(json_file, "--json")
-    from wattloop.control.daemon.rules_file import read_rules
+    from wattloop.control.daemon.rules import read_rules
 
     read = read_rules(user_path(rules))
     if check:
@@ -107,7 +107,7 @@ def log(
 def _log_path(rules: str, file: str | None) -> Path:
     if file is not None:
         return user_path(file)
-    from wattloop.control.daemon.rules_file import read_rules
+    from wattloop.control.daemon.rules import read_rules
 
     return read_rules(user_path(rules)).log
 

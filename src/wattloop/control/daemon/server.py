@@ -26,8 +26,7 @@ from wattloop.control.daemon.protocol import (
 )
 from wattloop.control.daemon.request_handler import RequestHandler
 from wattloop.control.daemon.request_rate import Rate
-from wattloop.control.daemon.rules import Rules
-from wattloop.control.daemon.rules_file import read_rules
+from wattloop.control.daemon.rules import Rules, read_rules
 from wattloop.control.daemon.trusted_file import check_folder
 from wattloop.control.journal import state_directory
 from wattloop.control.lever import Lever
