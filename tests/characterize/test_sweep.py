@@ -16,7 +16,7 @@ from wattloop.meters.base import Context
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import begin_trial, find_experiment, read_trials
 from wattloop.sweep.plan import SweepPlan, make_axis, make_plan
-from wattloop.sweep.runner import Sweep, SweepProgress, open_experiment
+from wattloop.sweep.runner import Sweep, SweepProgress, open_sweep
 from wattloop.sweep.spec import parse_sweep_spec
 from wattloop.trials.trial import Trial, TrialOutcome
 from wattloop.virtual.node import shared_machine
@@ -73,7 +73,7 @@ def planned(
 def swept(
     plan: SweepPlan, store: Store, settings: Settings, heard: Heard | None = None, **options: Any
 ) -> Any:
-    experiment, _ = open_experiment(store, plan, RealClock())
+    experiment, _ = open_sweep(store, plan, RealClock())
     sweep = Sweep(plan, experiment, store, settings, listener=heard or Heard())
     return sweep.run(**options)
 
@@ -109,7 +109,7 @@ def test_what_is_interrupted_goes_on_where_it_stopped(settings: Settings, store:
     assert shared_machine(2).gpus[0].now().limit_w == 700.0
     swept(plan, store, settings, second)
     assert (len(first.begun), len(second.begun)) == (1, 2)
-    again, _ = open_experiment(store, plan, RealClock(), resume=False)
+    again, _ = open_sweep(store, plan, RealClock(), resume=False)
     Sweep(plan, again, store, settings, listener=whole).run()
     assert first.begun + second.begun == whole.begun
 
@@ -119,7 +119,7 @@ def test_a_finished_sweep_is_begun_anew(settings: Settings, store: Store) -> Non
     plan = planned(settings, caps="300", repeats=1)
     swept(plan, store, settings)
     first = find_experiment(store, "last").experiment_id
-    _, resumed = open_experiment(store, plan, RealClock())
+    _, resumed = open_sweep(store, plan, RealClock())
     assert not resumed
     assert find_experiment(store, "last").experiment_id != first
 
@@ -146,7 +146,7 @@ def test_a_command_that_never_works_stops_the_sweep(
     """At the default setting already: said with what the program printed, after two runs."""
     command = ["sh", "-c", "echo no such dataset; exit 3"]
     plan = planned(settings, command, "300", warmup=warmup, order="listed", repeats=3)
-    experiment, _ = open_experiment(store, plan, RealClock())
+    experiment, _ = open_sweep(store, plan, RealClock())
     outputs = Path(settings.store_location).parent / "out"
     sweep = Sweep(plan, experiment, store, settings, listener=Heard(), outputs=outputs)
     with pytest.raises(ConfigError, match=r"default setting.*exit code 3; it said: no such data"):
@@ -175,7 +175,7 @@ def test_a_finished_sweep_whose_warm_up_was_once_killed_is_finished(
 ) -> None:
     """The next start has a warm-up of its own; nobody waits for the old one."""
     plan = planned(settings, caps="300", repeats=1, warmup=1)
-    experiment, _ = open_experiment(store, plan, RealClock())
+    experiment, _ = open_sweep(store, plan, RealClock())
     left = plan.trial(plan.references[0], "warm-up 7.0")
     begin_trial(store, experiment.experiment_id, left.key, left.to_dict())
     assert swept(plan, store, settings).unfinished == 0

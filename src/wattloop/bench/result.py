@@ -78,42 +78,32 @@ class KernelResult:
 
     @property
     def gflops(self) -> float | None:
-        return self.flops / self.time_s / 1e9 if self.time_s else None
+        return self._giga_per_s(self.flops, self.time_s)
 
     @property
     def gb_s(self) -> float | None:
-        if not self.time_s or not self.bytes_moved:
-            return None
-        return self.bytes_moved / self.time_s / 1e9
+        return self._giga_per_s(self.bytes_moved, self.time_s) if self.bytes_moved else None
 
     @property
     def burst_gflops(self) -> float | None:
-        return self.flops / self.burst_time_s / 1e9 if self.burst_time_s else None
+        return self._giga_per_s(self.flops, self.burst_time_s)
 
     @property
     def burst_gb_s(self) -> float | None:
-        if not self.burst_time_s or not self.bytes_moved:
-            return None
-        return self.bytes_moved / self.burst_time_s / 1e9
+        return self._giga_per_s(self.bytes_moved, self.burst_time_s) if self.bytes_moved else None
 
     def power_w(self, scope: str | None = None) -> float | None:
         """Mean power over the stretch, of the scope at work unless another is named."""
-        found = self.scopes.get(scope or self.scope)
-        return None if found is None or not self.duration_s else found.energy_j / self.duration_s
+        return self._energy_over(self.duration_s, "energy_j", scope)
 
     def energy_j(self, scope: str | None = None) -> float | None:
-        found = self.scopes.get(scope or self.scope)
-        return None if found is None or not self.runs else found.energy_j / self.runs
+        return self._energy_over(self.runs, "energy_j", scope)
 
     def application_j(self, scope: str | None = None) -> float | None:
-        found = self.scopes.get(scope or self.scope)
-        if found is None or found.application_j is None or not self.runs:
-            return None
-        return found.application_j / self.runs
+        return self._energy_over(self.runs, "application_j", scope)
 
     def uncertainty_j(self, scope: str | None = None) -> float | None:
-        found = self.scopes.get(scope or self.scope)
-        return None if found is None or not self.runs else found.uncertainty_j / self.runs
+        return self._energy_over(self.runs, "uncertainty_j", scope)
 
     def edp_js(self, scope: str | None = None) -> float | None:
         energy_j = self.energy_j(scope)
@@ -124,6 +114,14 @@ class KernelResult:
     def gflops_per_w(self, scope: str | None = None) -> float | None:
         power_w = self.power_w(scope)
         return self.gflops / power_w if self.gflops and power_w else None
+
+    def _giga_per_s(self, count: int, time_s: float | None) -> float | None:
+        return count / time_s / 1e9 if time_s else None
+
+    def _energy_over(self, count: float, name: str, scope: str | None) -> float | None:
+        found = self.scopes.get(scope or self.scope)
+        value: float | None = None if found is None else getattr(found, name)
+        return None if value is None or not count else value / count
 
     @property
     def key(self) -> str:

@@ -5,6 +5,7 @@ the
 same code: `parallel` on one thread where that was run, else `simd`, which is the same loop.
 """
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -77,7 +78,8 @@ def threads_stop_paying(results: Sequence[KernelResult]) -> list[StopsPaying]:
             tried = tuple(sorted(by_threads))
             ordered = [by_threads[count] for count in tried]
             times = [r.time_s for r in ordered]
-            energies = [_energy(r) for r in ordered]
+            # total energy: idling is paid for as well, and threads shorten it
+            energies = [r.energy_j() for r in ordered]
             found.append(
                 StopsPaying(
                     kernel, backend, style, size,
@@ -92,38 +94,23 @@ def threads_stop_paying(results: Sequence[KernelResult]) -> list[StopsPaying]:
 def _reference(result: KernelResult, results: Iterable[KernelResult]) -> KernelResult | None:
     if not result.ok or result.scope != "cpu":
         return None
-    same = [
-        r
-        for r in results
-        if r.ok
-        and (r.kernel, r.size, r.dtype, r.backend) == _kind(result)
-        and r.device == result.device
-        and r.threads == 1
-    ]
+    key = operator.attrgetter("kernel", "size", "dtype", "backend", "device")
+    same = [r for r in results if r.ok and r.threads == 1 and key(r) == key(result)]
     if result.style in ("scalar", "simd"):
         wanted: tuple[str, ...] = ("scalar",)
     elif result.style == "parallel":
         wanted = ("parallel", "simd")
     else:
         wanted = (result.style,)
-    for style in wanted:
-        for candidate in same:
-            if candidate.style == style:
-                return candidate
-    return None
+    return next((r for style in wanted for r in same if r.style == style), None)
 
 
 def _one_thread(
     kernel: str, size: int, dtype: str, results: Iterable[KernelResult]
 ) -> KernelResult | None:
-    for r in results:
-        if r.ok and (r.kernel, r.size, r.dtype, r.style) == (kernel, size, dtype, "simd"):
-            return r
-    return None
-
-
-def _kind(result: KernelResult) -> tuple[str, int, str, str]:
-    return result.kernel, result.size, result.dtype, result.backend
+    wanted = (kernel, size, dtype, "simd")
+    found = (r for r in results if r.ok and (r.kernel, r.size, r.dtype, r.style) == wanted)
+    return next(found, None)
 
 
 def _speedup(result: KernelResult, reference: KernelResult) -> Speedup:
@@ -156,21 +143,12 @@ def _ratio(before: float | None, after: float | None) -> float | None:
     return before / after
 
 
-def _energy(result: KernelResult) -> float | None:
-    """Total energy of the scope: idling is paid for as well, and threads shorten it."""
-    return result.energy_j()
-
-
 def _stops(tried: Sequence[int], values: Sequence[float | None]) -> int | None:
     """The first count after which nothing later is better by more than the noise."""
     known = [v for v in values if v is not None]
     if len(known) < len(values):
         return None
-    for count, value, later in zip(tried, known, _later(known), strict=True):
-        if all(next_value > value * (1 - NOISE) for next_value in later):
+    for place, count in enumerate(tried):
+        if all(later > known[place] * (1 - NOISE) for later in known[place + 1 :]):
             return count
     return tried[-1]
-
-
-def _later(values: Sequence[float]) -> list[Sequence[float]]:
-    return [values[place + 1 :] for place in range(len(values))]

@@ -110,9 +110,8 @@ def cap_plan(
     )
     states = [lever.state() for lever in chosen]
     for state in states:
-        if not state.available:
-            remedy = f"; {state.remedy}" if state.remedy else ""
-            raise ConfigError(f"{state.name} cannot be set: {state.reason}{remedy}")
+        if state.refusal:
+            raise ConfigError(state.refusal)
     if caps is not None:
         try:
             values = expanded(caps)

@@ -13,19 +13,15 @@ from wattloop.cap.gpus import CapPlan, job_energy_j
 from wattloop.core.clock import Clock
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
-from wattloop.hardware.host import Host
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
     Experiment,
-    create_experiment,
     end_trial,
     forget_trials,
-    new_experiment_id,
     read_trials,
-    same_experiments,
     set_experiment_status,
 )
-from wattloop.trials.runner import TrialRunner
+from wattloop.trials.runner import TrialRunner, open_experiment
 from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
 
 KIND = "cap"
@@ -78,21 +74,7 @@ def open_search(
     spec = {**plan.to_dict(), **finder.to_dict(), "command": list(command), "mode": mode}
     text = json.dumps([KIND, spec], sort_keys=True, default=str)
     mark = hashlib.sha256(text.encode()).hexdigest()[:16]
-    if not new:
-        unfinished = [e for e in same_experiments(store, mark) if e.status != "finished"]
-        if unfinished:
-            return unfinished[0], True
-    wall_s = clock.wall_s()
-    experiment = Experiment(
-        experiment_id=new_experiment_id(KIND, wall_s),
-        kind=KIND,
-        created_wall_s=wall_s,
-        fingerprint=mark,
-        spec=spec,
-        facts={"host": Host.from_environment().name},
-    )
-    create_experiment(store, experiment)
-    return experiment, False
+    return open_experiment(store, KIND, mark, clock, spec, resume=not new)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,50 +112,48 @@ class CapSearch:
         outputs: Path | None = None,
         state_directory: Path | None = None,
     ) -> None:
-        self._plan, self._finder, self._command = job.plan, job.finder, list(job.command)
-        self._experiment, self._store, self._settings = job.experiment, job.store, job.settings
-        self._timeout_s, self._window = job.timeout_s, job.window
+        self._job = job
         self._began, self._ended = began, ended
         self._outputs, self._state_directory = outputs, state_directory
         self._provenance = ""
 
     def run(self) -> CapResult:
         """Probe until the finder is done; caps are restored. Raises ConfigError and LeverError."""
-        identity = self._experiment.experiment_id
-        forget_trials(self._store, identity, keep=("ok", "running"))
-        set_experiment_status(self._store, identity, "running")
+        identity = self._job.experiment.experiment_id
+        forget_trials(self._job.store, identity, keep=("ok", "running"))
+        set_experiment_status(self._job.store, identity, "running")
         status = "interrupted"
         try:
             with TrialRunner(
-                self._store,
+                self._job.store,
                 identity,
-                self._settings,
-                levers=self._plan.levers,
+                self._job.settings,
+                levers=self._job.plan.levers,
                 outputs=self._outputs,
                 state_directory=self._state_directory,
             ) as runner:
                 self._probe_all(runner)
-            choice = self._finder.best()
+            choice = self._job.finder.best()
             status = "finished"
         except ConfigError:
             status = "failed"
             raise
         finally:
-            facts = {"finder": self._finder.to_dict()}
+            facts = {"finder": self._job.finder.to_dict()}
             if status == "finished":
                 facts["choice"] = choice.to_dict()
-            set_experiment_status(self._store, identity, status, facts)
-        return CapResult(choice, self._finder, self._plan, identity, self._provenance)
+            set_experiment_status(self._job.store, identity, status, facts)
+        return CapResult(choice, self._job.finder, self._job.plan, identity, self._provenance)
 
     def _probe_all(self, runner: TrialRunner) -> None:
-        while (cap_w := self._finder.ask()) is not None:
-            number = len(self._finder.probes)
+        while (cap_w := self._job.finder.ask()) is not None:
+            number = len(self._job.finder.probes)
             trial = Trial(
                 key=f"{number} {cap_w:g} W",
-                settings=self._plan.settings(cap_w),
-                command=self._command,
-                timeout_s=self._timeout_s,
-                window=self._window,
+                settings=self._job.plan.settings(cap_w),
+                command=list(self._job.command),
+                timeout_s=self._job.timeout_s,
+                window=self._job.window,
                 name=f"cap {cap_w:g} W",
             )
             self._began(cap_w, number)
@@ -186,21 +166,21 @@ class CapSearch:
                     "with them"
                 )
             try:
-                energy_j, noise = job_energy_j(outcome, self._plan.devices)
+                energy_j, noise = job_energy_j(outcome, self._job.plan.devices)
             except ConfigError:
                 self._pay_again(trial.key)
                 raise
-            self._provenance = _provenance(outcome, self._plan.devices)
-            own = math.hypot(self._finder.noise, noise)
-            self._finder.tell(cap_w, outcome.time_s, energy_j, own)
+            self._provenance = _provenance(outcome, self._job.plan.devices)
+            own = math.hypot(self._job.finder.noise, noise)
+            self._job.finder.tell(cap_w, outcome.time_s, energy_j, own)
 
     def _pay_again(self, key: str) -> None:
         """Discard a run without energy, so that a resumed search measures it again."""
-        identity = self._experiment.experiment_id
-        for record in read_trials(self._store, identity):
+        identity = self._job.experiment.experiment_id
+        for record in read_trials(self._job.store, identity):
             if record.key == key:
                 failed = replace(record, status=TrialStatus.FAILED.value)
-                end_trial(self._store, identity, failed)
+                end_trial(self._job.store, identity, failed)
 
 
 def _provenance(outcome: TrialOutcome, devices: Sequence[str]) -> str:

@@ -41,6 +41,13 @@ class LeverState:
     source: str = ""
     note: str = ""
 
+    @property
+    def refusal(self) -> str:
+        """The reason why it cannot be set, with the remedy; empty when it can."""
+        if self.available:
+            return ""
+        return f"{self.name} cannot be set: {self.reason}" + (self.remedy and f"; {self.remedy}")
+
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "choices": list(self.choices)}
 

@@ -377,10 +377,8 @@ def format_failure(failed: Sequence[RestoreResult]) -> str:
 def check_permissions(levers: Mapping[str, Lever]) -> None:
     """Raise LeverError, with the remedy, for a lever this user may not set."""
     for lever in levers.values():
-        state = lever.state()
-        if not state.available:
-            remedy = f"; {state.remedy}" if state.remedy else ""
-            raise LeverError(f"{lever.name} cannot be set: {state.reason}{remedy}")
+        if refusal := lever.state().refusal:
+            raise LeverError(refusal)
 
 
 def snapshot_levers(levers: Mapping[str, Lever]) -> dict[str, JournalEntry]:

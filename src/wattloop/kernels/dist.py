@@ -34,23 +34,10 @@ class Dist(Kernel):
     def __init__(self, size: int, dtype: Dtype) -> None:
         super().__init__(size, dtype)
         self.x = Operand(1, (COORDINATES, size), dtype.name)
-
-    @property
-    def flops(self) -> int:
-        """Eight squares, seven sums, a root."""
-        return 2 * COORDINATES * self.size
-
-    @property
-    def bytes_read(self) -> int:
-        return COORDINATES * self.size * self.dtype.itemsize
-
-    @property
-    def bytes_written(self) -> int:
-        return self.size * self.dtype.itemsize
-
-    @property
-    def result_length(self) -> int:
-        return self.size
+        self.flops = 2 * COORDINATES * size
+        self.bytes_read = COORDINATES * size * dtype.itemsize
+        self.bytes_written = size * dtype.itemsize
+        self.result_length = size
 
     def expected(self, flat_indices: Array) -> tuple[Array, Array]:
         """Those points in float64."""

@@ -31,23 +31,10 @@ class Gemm(Kernel):
         super().__init__(size, dtype)
         self.a = Operand(1, (size, size), dtype.name)
         self.b = Operand(2, (size, size), dtype.name)
-
-    @property
-    def flops(self) -> int:
-        """A product and a sum per term."""
-        return 2 * self.size**3
-
-    @property
-    def bytes_read(self) -> int:
-        return 2 * self.size**2 * self.dtype.itemsize
-
-    @property
-    def bytes_written(self) -> int:
-        return self.size**2 * self.dtype.itemsize
-
-    @property
-    def result_length(self) -> int:
-        return self.size**2
+        self.flops = 2 * size**3
+        self.bytes_read = 2 * size**2 * dtype.itemsize
+        self.bytes_written = size**2 * dtype.itemsize
+        self.result_length = size**2
 
     def expected(self, flat_indices: Array) -> tuple[Array, Array]:
         """Dot products of a row and a column each."""

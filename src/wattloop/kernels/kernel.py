@@ -130,6 +130,14 @@ class Kernel(ABC):
     dtypes: ClassVar[tuple[str, ...]] = tuple(DTYPES)
     dtype_reason: ClassVar[str] = ""
     """Why other formats make no sense."""
+    flops: int
+    """Floating-point operations of one run."""
+    bytes_read: int
+    """Bytes that have to come from memory, each once."""
+    bytes_written: int
+    """Bytes that have to go to memory."""
+    result_length: int
+    """Elements of the (flattened) result."""
 
     def __init__(self, size: int, dtype: Dtype) -> None:
         if not self.smallest <= size <= self.largest:
@@ -141,21 +149,6 @@ class Kernel(ABC):
         self.dtype = dtype
 
     @property
-    @abstractmethod
-    def flops(self) -> int:
-        """Floating-point operations of one run."""
-
-    @property
-    @abstractmethod
-    def bytes_read(self) -> int:
-        """Bytes that have to come from memory, each once."""
-
-    @property
-    @abstractmethod
-    def bytes_written(self) -> int:
-        """Bytes that have to go to memory."""
-
-    @property
     def bytes_moved(self) -> int:
         return self.bytes_read + self.bytes_written
 
@@ -163,15 +156,6 @@ class Kernel(ABC):
     def intensity(self) -> float | None:
         """Arithmetic intensity, FLOP per byte; None where no data has to be moved."""
         return self.flops / self.bytes_moved if self.bytes_moved else None
-
-    @property
-    def memory_b(self) -> int:
-        return self.bytes_moved
-
-    @property
-    @abstractmethod
-    def result_length(self) -> int:
-        """Elements of the (flattened) result."""
 
     @abstractmethod
     def expected(self, flat_indices: Array) -> tuple[Array, Array]:

@@ -47,18 +47,10 @@ class LoadedKernel:
     """
 
     def __init__(self, kernel: Kernel, backend: Backend) -> None:
-        self.kernel = kernel
-        self.backend = backend
+        self.kernel, self.backend = kernel, backend
+        self.flops, self.bytes_moved = kernel.flops, kernel.bytes_moved
         self._result: Any = None
         self._run = backend.prepared(kernel)
-
-    @property
-    def flops(self) -> int:
-        return self.kernel.flops
-
-    @property
-    def bytes_moved(self) -> int:
-        return self.kernel.bytes_moved
 
     def run(self) -> None:
         self._result = self._run()
@@ -108,7 +100,7 @@ def load(
 
 def needed_b(kernel: Kernel) -> int:
     """Return the expected bytes of memory, temporary arrays of frameworks included."""
-    return int(kernel.memory_b * SCRATCH) + ALWAYS_B
+    return int(kernel.bytes_moved * SCRATCH) + ALWAYS_B
 
 
 def refuse_if_too_large(kernel: Kernel, free_b: int | None, device: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from wattloop.kernels.kernel import Kernel
+from wattloop.kernels.kernel import Dtype, Kernel
 
 DEVIATIONS = 5.0
 Array = Any
@@ -33,24 +33,12 @@ class MonteCarlo(Kernel):
     smallest, largest = 1_000, 2**32 - 2
     dtypes = ("fp64", "fp32", "tf32")
     dtype_reason = "half-precision formats have too few numbers between 0 and 1"
+    bytes_read = bytes_written = 0
+    result_length = 1
 
-    @property
-    def flops(self) -> int:
-        """Two products, a sum, a comparison."""
-        return 4 * self.size
-
-    @property
-    def bytes_read(self) -> int:
-        return 0
-
-    @property
-    def bytes_written(self) -> int:
-        """Nothing to speak of: one number."""
-        return 0
-
-    @property
-    def result_length(self) -> int:
-        return 1
+    def __init__(self, size: int, dtype: Dtype) -> None:
+        super().__init__(size, dtype)
+        self.flops = 4 * size
 
     def expected(self, flat_indices: Array) -> tuple[Array, Array]:
         share = math.pi / 4

@@ -37,6 +37,11 @@ class Spmv(Kernel):
         self.non_zeros = PER_ROW * size
         self.values = Operand(1, (self.non_zeros,), dtype.name)
         self.x = Operand(2, (size,), dtype.name)
+        self.flops = 2 * self.non_zeros
+        matrix_b = self.non_zeros * (dtype.itemsize + INDEX_B) + (size + 1) * INDEX_B
+        self.bytes_read = matrix_b + size * dtype.itemsize
+        self.bytes_written = size * dtype.itemsize
+        self.result_length = size
 
     def columns(self, rows: Array) -> Array:
         """Column numbers (32 bits) of these rows, one line per row."""
@@ -49,25 +54,6 @@ class Spmv(Kernel):
     def row_starts(self) -> Array:
         """Where each row begins among the non-zeros, and the end of the last (32 bits)."""
         return np.arange(0, self.non_zeros + 1, PER_ROW, dtype=np.int32)
-
-    @property
-    def flops(self) -> int:
-        """A product and a sum per non-zero."""
-        return 2 * self.non_zeros
-
-    @property
-    def bytes_read(self) -> int:
-        """The matrix as CSR, and x."""
-        matrix = self.non_zeros * (self.dtype.itemsize + INDEX_B) + (self.size + 1) * INDEX_B
-        return matrix + self.size * self.dtype.itemsize
-
-    @property
-    def bytes_written(self) -> int:
-        return self.size * self.dtype.itemsize
-
-    @property
-    def result_length(self) -> int:
-        return self.size
 
     def expected(self, flat_indices: Array) -> tuple[Array, Array]:
         """Those rows in float64."""

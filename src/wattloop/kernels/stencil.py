@@ -35,23 +35,10 @@ class Stencil(Kernel):
         self.u = Operand(1, (size, size, size), dtype.name)
         self.inner = size - 2
         """Points along each edge of the result."""
-
-    @property
-    def flops(self) -> int:
-        """Two products and six sums per inner point."""
-        return 8 * self.inner**3
-
-    @property
-    def bytes_read(self) -> int:
-        return self.size**3 * self.dtype.itemsize
-
-    @property
-    def bytes_written(self) -> int:
-        return self.inner**3 * self.dtype.itemsize
-
-    @property
-    def result_length(self) -> int:
-        return self.inner**3
+        self.flops = 8 * self.inner**3
+        self.bytes_read = size**3 * dtype.itemsize
+        self.bytes_written = self.inner**3 * dtype.itemsize
+        self.result_length = self.inner**3
 
     def expected(self, flat_indices: Array) -> tuple[Array, Array]:
         """Those points in float64."""

@@ -5,6 +5,7 @@ paid once per batch and not per run. The number of batches follows from the time
 has to be long against the energy sensor's update (100 ms on NVIDIA), never from a fixed count.
 """
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -72,16 +73,7 @@ def time_runs(
 
     With `each_waits` every run is waited for: some frameworks would queue up results.
     """
-
-    def batch(runs: int) -> float:
-        begin_s = now_s()
-        for _ in range(runs):
-            work.run()
-            if each_waits:
-                work.synchronise()
-        work.synchronise()
-        return now_s() - begin_s
-
+    batch = functools.partial(_batch_s, work, now_s, each_waits)
     per_batch = _warmed_up(batch, warmup_s, min(BATCH_S, seconds / MIN_BATCHES), now_s)
     begin_s = now_s()
     times_s: list[float] = []
@@ -97,14 +89,7 @@ def burst_s(work: Runnable, *, now_s: Callable[[], float], sleep: Callable[[floa
     stays down. What people call the speed of a GPU is often that of the first moment, so both are
     told: this, and the time that lasts. Median of three bursts with pauses between.
     """
-
-    def batch(runs: int) -> float:
-        begin_s = now_s()
-        for _ in range(runs):
-            work.run()
-        work.synchronise()
-        return now_s() - begin_s
-
+    batch = functools.partial(_batch_s, work, now_s, False)
     work.synchronise()
     once_s = max(batch(1), 1e-9)
     runs = max(MIN_BATCHES, min(MAX_RUNS, round(BURST_S / once_s)))
@@ -134,6 +119,16 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
         below += 1
     rank = max(0, below - 1)
     return ordered[rank], ordered[number - 1 - rank]
+
+
+def _batch_s(work: Runnable, now_s: Callable[[], float], each_waits: bool, runs: int) -> float:
+    begin_s = now_s()
+    for _ in range(runs):
+        work.run()
+        if each_waits:
+            work.synchronise()
+    work.synchronise()
+    return now_s() - begin_s
 
 
 def _warmed_up(

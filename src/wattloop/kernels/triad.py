@@ -31,23 +31,10 @@ class Triad(Kernel):
         super().__init__(size, dtype)
         self.b = Operand(1, (size,), dtype.name)
         self.c = Operand(2, (size,), dtype.name)
-
-    @property
-    def flops(self) -> int:
-        """A product and a sum per element."""
-        return 2 * self.size
-
-    @property
-    def bytes_read(self) -> int:
-        return 2 * self.size * self.dtype.itemsize
-
-    @property
-    def bytes_written(self) -> int:
-        return self.size * self.dtype.itemsize
-
-    @property
-    def result_length(self) -> int:
-        return self.size
+        self.flops = 2 * size
+        self.bytes_read = 2 * size * dtype.itemsize
+        self.bytes_written = size * dtype.itemsize
+        self.result_length = size
 
     def expected(self, flat_indices: Array) -> tuple[Array, Array]:
         """The same in float64."""

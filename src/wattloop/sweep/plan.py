@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattloop.control.lever import Lever, Setting, parse_setting
+from wattloop.control.lever import Lever, Setting, format_setting, parse_setting
 from wattloop.control.registry import levers_named
 from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import Values
@@ -68,7 +68,8 @@ def make_axis(name: str, values: Values, levers: Sequence[Lever], where: str = "
     """Return the levels of one line of a specification. Raises ConfigError for a lever or value."""
     try:
         mine = levers_named(levers, name)
-        _check_settable(mine)
+        for refusal in filter(None, (lever.state().refusal for lever in mine)):
+            raise ConfigError(refusal)
         settings = [{lever.name: parse_setting(v, lever) for lever in mine} for v in values]
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}" if where else str(error)) from None
@@ -88,14 +89,6 @@ def technique_name(lever: str) -> str:
     return next((name for end, name in TECHNIQUES if end in leaf), leaf)
 
 
-def _check_settable(levers: Sequence[Lever]) -> None:
-    for lever in levers:
-        state = lever.state()
-        if not state.available:
-            remedy = f"; {state.remedy}" if state.remedy else ""
-            raise ConfigError(f"{lever.name} cannot be set: {state.reason}{remedy}")
-
-
 def _default_of(lever: Lever) -> Setting:
     """Return the factory value of a lever; where it is unknown, the present one."""
     try:
@@ -107,17 +100,9 @@ def _default_of(lever: Lever) -> Setting:
 def _level(settings: Mapping[str, Setting], unit: str, *, is_default: bool) -> AxisLevel:
     values = list(dict.fromkeys(settings.values()))
     first = values[0]
-    labels = [_label(value, unit) for value in values]
+    labels = ["not locked" if v is None else format_setting(v, unit) for v in values]
     number = float(first) if isinstance(first, int | float) else None
     return AxisLevel(" / ".join(labels), number, dict(settings), is_default)
-
-
-def _label(value: Setting, unit: str) -> str:
-    if value is None:
-        return "not locked"
-    if isinstance(value, str):
-        return value
-    return f"{value:g} {unit}".strip()
 
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")

@@ -19,11 +19,8 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import (
     RUNNING,
     Experiment,
-    create_experiment,
     forget_trials,
-    new_experiment_id,
     read_trials,
-    same_experiments,
     set_experiment_status,
 )
 from wattloop.sweep.plan import SweepPlan, SweepPoint, fingerprint
@@ -35,7 +32,7 @@ from wattloop.sweep.result import (
     result_of,
 )
 from wattloop.sweep.spec import CoolDown, Repeats
-from wattloop.trials.runner import TrialRunner
+from wattloop.trials.runner import TrialRunner, open_experiment
 from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
 
 LOOK_EVERY_S = 0.5
@@ -150,27 +147,20 @@ MAY_PASS = (TrialStatus.FAILED, TrialStatus.KILLED)
 """Programs that fail now and then are tried twice; a hang has cost a whole time limit already."""
 
 
-def open_experiment(
+def open_sweep(
     store: Store, plan: SweepPlan, clock: Clock, *, resume: bool = True
 ) -> tuple[Experiment, bool]:
-    """The unfinished sweep of the same points and commands, or a new one; whether it is resumed."""
-    mark = fingerprint(plan)
-    if resume:
-        unfinished = [e for e in same_experiments(store, mark) if e.status != "finished"]
-        if unfinished:
-            return unfinished[0], True
-    wall_s = clock.wall_s()
-    experiment = Experiment(
-        experiment_id=new_experiment_id(KIND, wall_s),
-        kind=KIND,
+    """Return the unfinished sweep of the same points, or a new one; True if it is resumed."""
+    return open_experiment(
+        store,
+        KIND,
+        fingerprint(plan),
+        clock,
+        plan.spec.to_dict(),
         name=plan.spec.name,
-        created_wall_s=wall_s,
-        fingerprint=mark,
-        spec=plan.spec.to_dict(),
-        facts={"host": Host.from_environment().name, "axes": [a.to_dict() for a in plan.axes]},
+        facts={"axes": [axis.to_dict() for axis in plan.axes]},
+        resume=resume,
     )
-    create_experiment(store, experiment)
-    return experiment, False
 
 
 class Sweep:

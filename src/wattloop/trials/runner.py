@@ -5,9 +5,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from wattloop.control.lever import Lever
 from wattloop.control.session import LeverSession, lever_session
+from wattloop.core.clock import Clock
 from wattloop.core.errors import LeverError, StoreLocked
 from wattloop.core.process import Deferral, stops_deferred
 from wattloop.core.settings import Settings
@@ -19,8 +21,11 @@ from wattloop.store.experiments import (
     Experiment,
     TrialRecord,
     begin_trial,
+    create_experiment,
     end_trial,
+    new_experiment_id,
     read_trials,
+    same_experiments,
 )
 from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.lock import TRIAL_VARIABLE, end_leftovers, is_locked, lock_experiment
@@ -35,6 +40,36 @@ def with_status_now(store: Store, experiment: Experiment) -> Experiment:
     if experiment.status == RUNNING and here and not is_locked(store, experiment.experiment_id):
         return replace(experiment, status="interrupted")
     return experiment
+
+
+def open_experiment(
+    store: Store,
+    kind: str,
+    fingerprint: str,
+    clock: Clock,
+    spec: dict[str, Any],
+    *,
+    name: str = "",
+    facts: Mapping[str, Any] | None = None,
+    resume: bool = True,
+) -> tuple[Experiment, bool]:
+    """Return the unfinished experiment of that fingerprint, or a new one; True if it is resumed."""
+    if resume:
+        for known in same_experiments(store, fingerprint):
+            if known.status != "finished":
+                return known, True
+    wall_s = clock.wall_s()
+    experiment = Experiment(
+        experiment_id=new_experiment_id(kind, wall_s),
+        kind=kind,
+        name=name,
+        created_wall_s=wall_s,
+        fingerprint=fingerprint,
+        spec=spec,
+        facts={"host": Host.from_environment().name, **(facts or {})},
+    )
+    create_experiment(store, experiment)
+    return experiment, False
 
 
 class TrialRunner:

@@ -266,7 +266,7 @@ def _left(progress: SweepProgress) -> str:
 def execute(request: SweepRequest) -> None:
     """Plan the sweep, then run or list it."""
     from wattloop.store.database import open_store
-    from wattloop.sweep.runner import open_experiment
+    from wattloop.sweep.runner import open_sweep
 
     spec, source = spec_of(request)
     plan = plan_here(spec, source, request.settings)
@@ -275,7 +275,7 @@ def execute(request: SweepRequest) -> None:
         return
     _check_drawable(request)
     with open_store(request.settings.store_location) as store:
-        experiment, resumed = open_experiment(store, plan, RealClock(), resume=not request.new)
+        experiment, resumed = open_sweep(store, plan, RealClock(), resume=not request.new)
         if request.resume_only and not resumed:
             raise ExperimentNotFound(
                 "no unfinished sweep of this specification and command; see 'wattloop sweep list'"
