@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -284,6 +285,13 @@ POINTS = 3_600
 SIGNALS = ("utilisation", "memory_utilisation", "sm_clock", "memory_used", "power_limit")
 
 
+SERVERS = re.compile(
+    r"(^|[^a-z])(serve|server|serving|vllm|tgi|triton|tritonserver|uvicorn|gunicorn|notebook|"
+    r"jupyter|jupyterlab|ipython|streamlit|gradio|ollama|sglang|inference)([^a-z]|$)"
+)
+"""Programs that wait for requests or for a person."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """One run.
@@ -330,6 +338,39 @@ class RunFacts:
     @property
     def command(self) -> list[str]:
         return list(self.record.command or ())
+
+    def run_again(
+        self, *, options: Sequence[str] = (), more: Mapping[str, str] | None = None
+    ) -> str:
+        """Return `wattloop run -- CMD` with changed arguments; empty if it measured itself."""
+        if not self.command:
+            return ""
+        words, changes = list(self.command), more or {}
+        for place, word in enumerate(self.command):
+            key, separator, _ = word.partition("=")
+            if key not in changes:
+                continue
+            if separator:
+                words[place] = f"{key}={changes[key]}"
+            elif place + 1 < len(words):
+                words[place + 1] = changes[key]
+        return shlex.join(["wattloop", "run", *options, "--", *words])
+
+    def scaled_argument(self, names: Iterable[str], factor: int, least: int = 1) -> dict[str, str]:
+        """Return the first of these arguments with its number multiplied: `--batch-size 32`."""
+        for name in names:
+            for place, word in enumerate(self.command):
+                key, separator, value = word.partition("=")
+                text = value if separator else "".join(self.command[place + 1 : place + 2])
+                if key == name and text.isdecimal():
+                    return {name: str(max(least, factor * int(text)))}
+        return {}
+
+    @property
+    def waits_on_purpose(self) -> bool:
+        """True if command, name or tags say that it answers requests or a person."""
+        said = [*self.command[:6], self.record.name, *map(str, self.record.tags.values())]
+        return any(SERVERS.search(word.lower()) for word in said)
 
 
 def read_facts(

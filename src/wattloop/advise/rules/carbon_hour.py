@@ -5,7 +5,6 @@ from datetime import datetime
 from wattloop.accounting.carbon import load_series, mean_intensity
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
-from wattloop.advise.program import run_again
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
 from wattloop.core.units import format_mass
@@ -42,7 +41,7 @@ def carbon_hour(facts: RunFacts) -> Advice | None:
     if share < WORTH:
         return None
     hour = f"{datetime.fromtimestamp(best_s).astimezone():%H:%M}"
-    again = run_again(facts)
+    again = facts.run_again()
     return Advice(
         rule="carbon-hour",
         title=f"At {hour} the grid was cleaner",

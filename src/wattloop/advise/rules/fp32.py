@@ -3,7 +3,6 @@
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import KEYS, NAMES, RunFacts
 from wattloop.advise.gpu_facts import GpuFacts
-from wattloop.advise.program import run_again
 from wattloop.hardware.gpus import Gpu
 
 FILLED = 0.3
@@ -57,7 +56,7 @@ def fp32(facts: RunFacts) -> Advice | None:
             f"memory busy {memory:.0%} of the time",
         ),
         source=f"by prediction from the published peaks, at most {FASTEST:g} times faster",
-        command=run_again(facts, more=_with_half(facts.command, name)),
+        command=facts.run_again(more=_with_half(facts.command, name)),
     )
 
 

@@ -3,7 +3,6 @@
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
 from wattloop.advise.gpu_facts import GpuFacts
-from wattloop.advise.program import waits_on_purpose
 from wattloop.advise.trace import TraceInterval
 from wattloop.core.units import format_energy, format_power
 
@@ -20,11 +19,11 @@ SHORTEST_S = 10.0
 
 def idle_gpu(facts: RunFacts) -> Advice | None:
     """GPUs that were idle, their energy meanwhile, and how to leave them to others."""
-    if facts.duration_s < SHORTEST_S or not facts.gpus or waits_on_purpose(facts):
+    if facts.duration_s < SHORTEST_S or not facts.gpus or facts.waits_on_purpose:
         return None
     span = facts.working
     if span is None:
-        return _never_used(facts)
+        return _advice(facts, list(facts.gpus), facts.whole)  # the program did not use them
     if span.length_s < SHORTEST_S:
         return None
     idle = [g for g in facts.gpus if g.idle_share(span) >= MOSTLY]
@@ -34,11 +33,6 @@ def idle_gpu(facts: RunFacts) -> Advice | None:
         unused = [g for g in idle if g.busy_share(span) < UNUSED * busiest]
         idle = unused or rest
     return _advice(facts, idle, span) if idle else None
-
-
-def _never_used(facts: RunFacts) -> Advice | None:
-    """No GPU had any work: the program did not use them."""
-    return _advice(facts, list(facts.gpus), facts.whole)
 
 
 def _typical_rest_s(gpu: GpuFacts, span: TraceInterval) -> float:
@@ -92,12 +86,10 @@ def _while_idle_w(gpu: GpuFacts, span: TraceInterval) -> float:
 
 def _confirm(facts: RunFacts, idle: list[GpuFacts]) -> str:
     """The same program with the GPUs that it uses."""
-    from wattloop.advise.program import run_again
-
     used = [g.name.removeprefix("gpu:") for g in facts.gpus if g not in idle]
     visible = ",".join(used)
     devices = ",".join(["cpu", *(f"gpu:{number}" for number in used)])
-    again = run_again(facts, options=["--devices", devices])
+    again = facts.run_again(options=["--devices", devices])
     return f"CUDA_VISIBLE_DEVICES={visible} {again}" if again else ""
 
 

@@ -2,7 +2,6 @@
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
-from wattloop.advise.program import run_again
 from wattloop.advise.trace import TraceInterval
 from wattloop.core.units import format_duration, format_energy
 
@@ -42,5 +41,5 @@ def idle_tail(facts: RunFacts) -> Advice | None:
             *(f"{name}: {power_w:.0f} W meanwhile" for name, power_w in powers.items()),
         ),
         source="by the readings of this run",
-        command=run_again(facts),
+        command=facts.run_again(),
     )

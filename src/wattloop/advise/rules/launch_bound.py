@@ -3,7 +3,6 @@
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
 from wattloop.advise.gpu_facts import GpuFacts
-from wattloop.advise.program import argument_number, run_again
 from wattloop.advise.trace import TraceInterval
 from wattloop.core.units import format_bytes, format_power
 
@@ -53,7 +52,7 @@ def launch_bound(facts: RunFacts) -> Advice | None:
         time_change_share=-gone * span.length_s / facts.duration_s,
         evidence=tuple(_evidence(gpu, span) for gpu in gpus[:SHOWN]),
         source=f"by prediction: the same work at {FILLED:.0%} of that room, in less time",
-        command=run_again(facts, more=_larger(facts.command)),
+        command=facts.run_again(more=facts.scaled_argument(BATCHES, 4)),
     )
 
 
@@ -81,11 +80,3 @@ def _evidence(gpu: GpuFacts, span: TraceInterval) -> str:
         f"{format_power(gpu.limit_w)} (idle {format_power(gpu.idle.watts)}, {gpu.idle.source}), "
         f"memory busy {gpu.mean('memory_utilisation', span) or 0.0:.0%}{used}"
     )
-
-
-def _larger(command: list[str]) -> dict[str, str]:
-    for name in BATCHES:
-        number = argument_number(command, name)
-        if number is not None:
-            return {name: str(4 * number)}
-    return {}

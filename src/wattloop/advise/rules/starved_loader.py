@@ -1,12 +1,12 @@
 """Rule: a GPU that waits repeatedly for its data or its next kernel."""
 
 from collections.abc import Sequence
+from statistics import fmean, pstdev
 from typing import NamedTuple
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
 from wattloop.advise.gpu_facts import IDLE_UTILISATION, GpuFacts
-from wattloop.advise.program import run_again, waits_on_purpose
 from wattloop.advise.rules.idle_gpu import LONG_REST_S
 from wattloop.advise.trace import SignalTrace, TraceInterval
 from wattloop.core.units import format_energy, format_power
@@ -23,6 +23,7 @@ UNEVEN_LOAD = 0.35
 """Spread of the load over tenths of the working time, for the same reason."""
 MANY = 5
 SHORTEST_S = 10.0
+WORKERS = ("--num-workers", "--num_workers", "--workers", "--dataloader_num_workers", "-j")
 DATA_METRICS = ("data_s", "data_time", "data_time_s", "data_wait_s")
 """What training loops call the time they waited for a batch, in seconds."""
 
@@ -38,7 +39,7 @@ class _Waiting(NamedTuple):
 def starved_loader(facts: RunFacts) -> Advice | None:
     """Waiting that repeats, what it costs, and the workers that would end it."""
     span = facts.working
-    if span is None or span.length_s < SHORTEST_S or waits_on_purpose(facts):
+    if span is None or span.length_s < SHORTEST_S or facts.waits_on_purpose:
         return None
     gpus = [g for g in facts.used_gpus if g.power_share(span) >= FILLED]
     if not gpus:
@@ -66,7 +67,7 @@ def starved_loader(facts: RunFacts) -> Advice | None:
             *(f"{g.label}: idle {format_power(g.idle.watts)} ({g.idle.source})" for g in gpus),
         ),
         source="by the readings of this run, if all waiting ends",
-        command=run_again(facts, more=_workers(facts.command)),
+        command=facts.run_again(more=facts.scaled_argument(WORKERS, 2, least=4)),
     )
 
 
@@ -147,18 +148,5 @@ def _spread_over_tenths(load: SignalTrace, span: TraceInterval) -> float:
 
 
 def _spread(values: Sequence[float]) -> float:
-    mean = sum(values) / len(values) if values else 0.0
-    if len(values) < 2 or mean <= 0:
-        return 0.0
-    return float((sum((v - mean) ** 2 for v in values) / len(values)) ** 0.5 / mean)
-
-
-def _workers(command: list[str]) -> dict[str, str]:
-    """The argument for the number of workers, doubled, where the command has one."""
-    from wattloop.advise.program import argument_number
-
-    for name in ("--num-workers", "--num_workers", "--workers", "--dataloader_num_workers", "-j"):
-        number = argument_number(command, name)
-        if number is not None:
-            return {name: str(max(4, 2 * number))}
-    return {}
+    mean = fmean(values) if values else 0.0
+    return pstdev(values) / mean if len(values) > 1 and mean > 0 else 0.0

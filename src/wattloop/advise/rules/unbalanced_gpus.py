@@ -1,5 +1,7 @@
 """Rule: GPUs of one run that work unevenly."""
 
+from statistics import median
+
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
 from wattloop.advise.rules.idle_gpu import MOSTLY
@@ -59,10 +61,5 @@ def unbalanced_gpus(facts: RunFacts) -> Advice | None:
 
 def _relative_to_others(name: str, values: dict[str, float]) -> float:
     """As a part of the median of the others."""
-    others = _median([value for other, value in values.items() if other != name])
+    others = median(value for other, value in values.items() if other != name)
     return values[name] / others if others > 0 else 1.0
-
-
-def _median(values: list[float]) -> float:
-    ordered = sorted(values)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
