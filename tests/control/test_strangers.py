@@ -20,10 +20,11 @@ from tests.control.conftest import Rig, eventually
 from tests.control.test_hold import LIMIT, SLEEPER
 from tests.control.test_restore import dead_owner
 from wattloop.cli.lever_report import fate_text
-from wattloop.control.lock import DeviceLock, Owner, lock_path, try_lock
+from wattloop.control.lock import DeviceLock, Owner, lock_path
 from wattloop.control.restore import RestoreStatus, restore
 from wattloop.control.session import lever_session
 from wattloop.core.errors import DeviceBusy, LeverError
+from wattloop.core.files import try_lock
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")

@@ -17,13 +17,12 @@ from wattloop.control.lever import Lever, Setting
 from wattloop.control.lock import (
     Owner,
     close_private,
-    is_locked,
     keep_private,
     lock_holder,
-    try_lock,
     user_name,
 )
 from wattloop.core.errors import LeverError
+from wattloop.core.files import fsync_directory, is_locked, try_lock
 from wattloop.core.paths import user_path
 
 # State directory: locks and journals, shared by all users of the machine. The second copy of each
@@ -80,15 +79,6 @@ def make_copy_directory(path: Path) -> None:
             raise PermissionError(13, f"{folder} is not a directory of this user")
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise PermissionError(13, f"other users may write to {folder}")
-
-
-def fsync_directory(path: Path) -> None:
-    """Make names in a directory survive a power failure."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _make(path: Path) -> None:

@@ -1,6 +1,5 @@
 """Device locks: one process at a time sets a device, and others can see which one."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 from wattloop.control.lever import Lever
 from wattloop.core.errors import DeviceBusy, LeverError
+from wattloop.core.files import is_locked, try_lock, unlock
 from wattloop.core.units import format_duration
 from wattloop.hardware.host import Host
 
@@ -34,35 +34,6 @@ def close_private(descriptor: int) -> None:
     if descriptor in _private:
         _private.discard(descriptor)
         os.close(descriptor)
-
-
-def try_lock(descriptor: int, wait_s: float = 0.0) -> bool:
-    """Lock with an exclusive `flock`, waiting at most `wait_s`; the kernel releases it at exit."""
-    return _locked(descriptor, fcntl.LOCK_EX, wait_s)
-
-
-def is_locked(path: Path, wait_s: float = 0.0) -> bool:
-    """Return True if another process holds the lock of a file for the given time."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return not _locked(descriptor, fcntl.LOCK_SH, wait_s)
-    finally:
-        os.close(descriptor)
-
-
-def _locked(descriptor: int, how: int, wait_s: float) -> bool:
-    give_up_s = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= give_up_s:
-                return False
-            time.sleep(0.005)
 
 
 def _close_in_child() -> None:
@@ -170,6 +141,16 @@ def _printable(text: Any) -> str:
     return "".join(c if c.isprintable() else "?" for c in str(text))[:200]
 
 
+def process_command(pid: int) -> str:
+    """Return the command of a process for people, shortened; a process may choose any name."""
+    try:
+        data = (PROC / str(pid) / "cmdline").read_bytes()[:400]
+    except OSError:
+        return ""
+    words = data.decode(errors="replace").split("\0")
+    return _printable(" ".join([Path(words[0]).name, *words[1:]]).strip()[:120])
+
+
 def user_name(uid: int) -> str:
     import pwd
 
@@ -233,31 +214,26 @@ def _process(pid: int, path: Path) -> LockHolder | None:
     place = PROC / str(pid)
     try:
         uid = place.stat().st_uid
-        words = (place / "cmdline").read_bytes().decode(errors="replace").split("\0")
         ticks = float((place / "stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return None
     if not _has_open(place, path):
         return None
-    command = " ".join([Path(words[0]).name, *words[1:]]).strip()[:120] or "?"
-    shown = "".join(c if c.isprintable() else "?" for c in command)
     for_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return LockHolder(pid, user_name(uid), uid, shown, max(for_s, 0.0))
+    return LockHolder(pid, user_name(uid), uid, process_command(pid) or "?", max(for_s, 0.0))
 
 
 def _has_open(place: Path, path: Path) -> bool:
     """Return False only if it is certain: an inode number is unique on one file system only."""
     try:
-        return any(_same(link, path) for link in (place / "fd").iterdir())
+        links = list((place / "fd").iterdir())
     except OSError:
         return True  # another user's process: not readable
-
-
-def _same(link: Path, path: Path) -> bool:
-    try:
-        return link.samefile(path)
-    except OSError:
-        return False
+    for link in links:
+        with suppress(OSError):
+            if link.samefile(path):
+                return True
+    return False
 
 
 # Device locks: one process at a time sets a device.
@@ -314,7 +290,7 @@ class DeviceLock:
             if time.monotonic() >= give_up_s:
                 close_private(descriptor)
                 raise DeviceBusy(_busy(device, rival))
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # the other process may be waiting for ours
+            unlock(descriptor)  # the other process may be waiting for ours
             time.sleep(0.01)
         data = json.dumps(owner.to_dict()).encode()
         with suppress(OSError):  # a full disk only hides the owner's name; the lock is held

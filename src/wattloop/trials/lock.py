@@ -1,13 +1,14 @@
 """Lock of a running experiment; processes left by a crashed one are ended first."""
 
-import fcntl
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from wattloop.core import files
 from wattloop.core.errors import DeviceBusy, StoreUnwritable
+from wattloop.core.files import FileLock
 from wattloop.store.database import Store
 
 TRIAL_VARIABLE = "WATTLOOP_TRIAL"
@@ -20,41 +21,35 @@ def lock_experiment(store: Store, experiment_id: str) -> Iterator[None]:
     if store.place.is_memory:  # no other process can see it, and no file may be left behind
         yield
         return
-    path = _lock_path(store, experiment_id)
-    file = _locked(path, experiment_id)
+    lock = FileLock(_lock_path(store, experiment_id), mode=0o666)
     try:
-        os.ftruncate(file, 0)
-        os.pwrite(file, str(os.getpid()).encode(), 0)
+        acquired = lock.acquire(owner=str(os.getpid()))
+    except OSError as error:
+        raise StoreUnwritable(
+            f"{lock.path}: cannot be created ({error.strerror}); choose another store with "
+            "--store or WATTLOOP_STORE"
+        ) from None
+    if not acquired:
+        raise _busy(experiment_id, lock.owner())
+    try:
         yield
         with suppress(OSError):
-            path.unlink()
+            lock.release(remove=True)
     finally:
-        os.close(file)
+        lock.release()
 
 
 def is_locked(store: Store, experiment_id: str) -> bool:
-    try:
-        file = os.open(_lock_path(store, experiment_id), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-    return False
+    return files.is_locked(_lock_path(store, experiment_id))
 
 
 def refuse_locked(store: Store, experiment_id: str) -> None:
     """Raise DeviceBusy for an experiment that a living process runs, before anything is written."""
     if not is_locked(store, experiment_id):
         return
-    try:
-        owner = _lock_path(store, experiment_id).read_text(errors="replace")
-    except OSError:  # it has ended just now
-        return
-    raise _busy(experiment_id, owner)
+    lock = FileLock(_lock_path(store, experiment_id))
+    if lock.path.exists():  # else it has ended just now
+        raise _busy(experiment_id, lock.owner())
 
 
 def end_leftovers(experiment_id: str, procfs: Path = Path("/proc")) -> list[int]:
@@ -80,33 +75,6 @@ def end_leftovers(experiment_id: str, procfs: Path = Path("/proc")) -> list[int]
 
 def _lock_path(store: Store, experiment_id: str) -> Path:
     return store.journals / f"{experiment_id}.lock"
-
-
-def _locked(path: Path, experiment_id: str) -> int:
-    while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise StoreUnwritable(
-                f"{path}: cannot be created ({error.strerror}); choose another store with --store "
-                "or WATTLOOP_STORE"
-            ) from None
-        try:
-            _lock(file, experiment_id)
-        except BaseException:
-            os.close(file)
-            raise
-        if os.fstat(file).st_nlink:
-            return file
-        os.close(file)  # its last owner removed it between our two calls: others make a new one
-
-
-def _lock(file: int, experiment_id: str) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise _busy(experiment_id, os.pread(file, 32, 0).decode(errors="replace")) from None
 
 
 def _busy(experiment_id: str, owner: str) -> DeviceBusy:

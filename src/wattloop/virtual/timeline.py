@@ -1,6 +1,5 @@
 """Timeline of virtual cards, in memory or in a shared file: energy between any two instants."""
 
-import fcntl
 import math
 import os
 import struct
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import try_lock
 
 
 class WorkOwner(NamedTuple):
@@ -182,7 +182,6 @@ PATIENCE_S = 2.0
 """No change takes as long. A caller that still waits restores a cap from a signal handler, in a
 program that was interrupted while it held the lock and continues only after the handler.
 """
-LOOK_EVERY_S = 0.0005
 
 
 class FileTimeline:
@@ -228,7 +227,7 @@ class FileTimeline:
             except OSError as problem:
                 raise self._unusable(problem.strerror or str(problem)) from None
             try:
-                _lock_file(fd)
+                try_lock(fd, PATIENCE_S)
                 yield
             finally:
                 os.close(fd)
@@ -293,16 +292,3 @@ _NUMBERS = frozenset(float(number) for number in range(1_024))
 
 def _packed(gpu: int, segment: TimelineSegment) -> bytes:
     return _RECORD.pack(gpu, *astuple(segment))
-
-
-def _lock_file(fd: int) -> None:
-    give_up_s = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= give_up_s:
-                return
-            time.sleep(LOOK_EVERY_S)
-        else:
-            return

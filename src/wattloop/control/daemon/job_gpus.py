@@ -5,13 +5,13 @@ their own GPUs (`CUDA_VISIBLE_DEVICES`) proves nothing; this does.
 """
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from wattloop.control.daemon.trusted_file import read_trusted
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import atomic_write_json
 
 
 class JobGpus(NamedTuple):
@@ -25,16 +25,7 @@ class JobGpus(NamedTuple):
 def write_job_gpus(path: Path, jobs: Iterable[JobGpus]) -> None:
     """Write the file atomically, readable by all, writable by its owner only."""
     data = {"jobs": [{"job": j.job, "uid": j.uid, "gpus": list(j.gpus)} for j in jobs]}
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    fresh.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(fresh, flags, 0o644)
-    try:
-        os.fchmod(descriptor, 0o644)
-        os.write(descriptor, json.dumps(data).encode() + b"\n")
-    finally:
-        os.close(descriptor)
-    fresh.replace(path)
+    atomic_write_json(path, data, mode=0o644)
 
 
 def read_job_gpus(path: Path) -> list[JobGpus]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.control.lever import WriteOrderError
-from wattloop.control.lock import user_name
+from wattloop.control.lock import process_command, user_name
 from wattloop.core.errors import ConfigError, DeviceBusy, LeverError, WattloopError
 
 SO_PEERGROUPS = 59
@@ -21,8 +21,6 @@ MOST_B = 1_024
 
 CREDENTIALS = struct.Struct("iII")
 """Process, user, group; numbers of users and groups need all 32 bits."""
-
-PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ def peer_process(line: socket.socket) -> Peer:
     data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     pid, uid, gid = CREDENTIALS.unpack(data)
     user = user_name(uid)
-    return Peer(pid, uid, frozenset({gid, *_groups(line, user, gid)}), user, _command(pid))
+    return Peer(pid, uid, frozenset({gid, *_groups(line, user, gid)}), user, process_command(pid))
 
 
 def _groups(line: socket.socket, user: str, gid: int) -> tuple[int, ...]:
@@ -63,16 +61,6 @@ def _groups(line: socket.socket, user: str, gid: int) -> tuple[int, ...]:
     with suppress(OSError, KeyError):
         return tuple(os.getgrouplist(user, gid))
     return ()
-
-
-def _command(pid: int) -> str:
-    try:
-        data = (PROC / str(pid) / "cmdline").read_bytes()[:400]
-    except OSError:
-        return ""
-    words = data.decode(errors="replace").split("\0")
-    text = " ".join([Path(words[0]).name, *words[1:]]).strip()
-    return "".join(c if c.isprintable() else "?" for c in text)[:120]
 
 
 # Messages between client and daemon: one JSON object per line, in both directions.

@@ -30,11 +30,12 @@ from wattloop.control.daemon.rules import Rules, read_rules
 from wattloop.control.daemon.trusted_file import check_folder
 from wattloop.control.journal import state_directory
 from wattloop.control.lever import Lever
-from wattloop.control.lock import close_private, keep_private, try_lock
+from wattloop.control.lock import close_private, keep_private
 from wattloop.control.registry import find_levers
 from wattloop.control.restore import RestoreStatus, restore
 from wattloop.control.watchdog import RestoreWatchdog
 from wattloop.core.errors import ConfigError, WattloopError
+from wattloop.core.files import try_lock
 
 LONGEST_PATH_B = 100
 """Length of a socket's path: the kernel accepts 107 bytes, and the new socket has a longer name at
