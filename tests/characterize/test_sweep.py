@@ -24,8 +24,8 @@ from wattloop.virtual.node import shared_machine
 WORK = """
 import sys
 from wattloop.virtual.node import shared_machine
-from wattloop.virtual.physics import Work
-shared_machine(1).gpus[0].run(Work(flops=989e12 * 0.3))
+from wattloop.virtual.physics import GpuWork
+shared_machine(1).gpus[0].run(GpuWork(flops=989e12 * 0.3))
 """
 
 

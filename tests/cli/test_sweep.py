@@ -18,8 +18,8 @@ from wattloop.cli.main import main
 
 WORK = """
 from wattloop.virtual.node import shared_machine
-from wattloop.virtual.physics import Work
-shared_machine(1).gpus[0].run(Work(flops=989e12 * 0.3))
+from wattloop.virtual.physics import GpuWork
+shared_machine(1).gpus[0].run(GpuWork(flops=989e12 * 0.3))
 """
 SPEC = """\
 name: caps

@@ -24,8 +24,8 @@ from wattloop.store.runs import find_run
 
 GPU_WORK = """
 from wattloop.virtual.node import shared_machine
-from wattloop.virtual.physics import Work
-shared_machine(1).gpus[0].run(Work(flops=989e12 * 0.05))
+from wattloop.virtual.physics import GpuWork
+shared_machine(1).gpus[0].run(GpuWork(flops=989e12 * 0.05))
 """
 TRAIN = "for epoch in range(1, 4): print(f'epoch {epoch} loss={1 / epoch:.3f} accuracy=0.9')"
 SWEEP = "name: caps\nlevers:\n  gpu/power_limit: [300, 500]\nrepeats: 1\nwarmup: 0\n"

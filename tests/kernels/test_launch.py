@@ -98,8 +98,8 @@ def test_a_worker_never_outlives_its_parent() -> None:
     """kill -9 of whoever started it ends the worker too."""
     program = (
         "import json, os, sys, time\n"
-        "from wattloop.kernels.worker import Case, KernelJob, KernelWorker\n"
-        "job = KernelJob('numpy', 'library', 1, 'cpu', (Case('triad', 2000, 'fp32'),), 60.0, 0.0)\n"
+        "from wattloop.kernels.worker import KernelCase, KernelJob, KernelWorker\n"
+        "job = KernelJob('numpy', 'library', 1, 'cpu', (KernelCase('triad', 2000, 'fp32'),), 60.0, 0.0)\n"
         "worker = KernelWorker.of(job)\n"
         "for message in worker.messages(60):\n"
         "    if message['type'] == 'measuring':\n"

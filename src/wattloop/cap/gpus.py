@@ -4,20 +4,17 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattloop.control.lever import Lever, parse_setting
 from wattloop.control.registry import levers_named
 from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import expanded
 from wattloop.core.settings import Settings
-from wattloop.hardware.host import Host
-from wattloop.measure.domain_source import domain_sources
-from wattloop.measure.meter_stream import MeterStream
-from wattloop.measure.session import Session
-from wattloop.meters.base import Context
-from wattloop.meters.registry import detect
-from wattloop.trials.trial import TrialOutcome
+
+if TYPE_CHECKING:
+    from wattloop.measure.session import Session
+    from wattloop.trials.trial import TrialOutcome
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -177,6 +174,12 @@ MOST_NOISE = 0.3
 
 def check_metered(settings: Settings, devices: Sequence[str]) -> None:
     """Raise `ConfigError` where some device's energy cannot be read, before anything is run."""
+    from wattloop.hardware.host import Host
+    from wattloop.measure.domain_source import domain_sources
+    from wattloop.measure.meter_stream import MeterStream
+    from wattloop.meters.base import Context
+    from wattloop.meters.registry import detect
+
     context = Context(Host.from_environment(), settings)
     inventory = detect(context, explain=False)
     try:
@@ -186,7 +189,7 @@ def check_metered(settings: Settings, devices: Sequence[str]) -> None:
         inventory.close()
 
 
-def energy_provenance(session: Session, devices: Sequence[str]) -> str:
+def energy_provenance(session: "Session", devices: Sequence[str]) -> str:
     """Provenance of the devices' energy; all of them must be read."""
     read = {channel.domain.name: channel.domain for channel in session.channels}
     _check(devices, read)
@@ -194,7 +197,7 @@ def energy_provenance(session: Session, devices: Sequence[str]) -> str:
 
 
 def devices_energy(
-    session: Session, devices: Sequence[str], begin_s: float, end_s: float
+    session: "Session", devices: Sequence[str], begin_s: float, end_s: float
 ) -> tuple[float, float] | None:
     """Joules of the devices, and their relative uncertainty; None unless all of them were read."""
     domains = {d.name: d for d in session.between(begin_s, end_s).domains}
@@ -206,7 +209,7 @@ def devices_energy(
     return _summed(readings) if len(readings) == len(devices) else None
 
 
-def job_energy_j(outcome: TrialOutcome, devices: Sequence[str]) -> tuple[float, float]:
+def job_energy_j(outcome: "TrialOutcome", devices: Sequence[str]) -> tuple[float, float]:
     """Return joules of the devices over a trial and their relative sigma. Raises ConfigError."""
     domains = {str(d["name"]): d for d in outcome.domains}
     missing = [name for name in devices if domains.get(name, {}).get("energy_j") is None]
