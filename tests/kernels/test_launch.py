@@ -99,7 +99,8 @@ def test_a_worker_never_outlives_its_parent() -> None:
     program = (
         "import json, os, sys, time\n"
         "from wattloop.kernels.worker import KernelCase, KernelJob, KernelWorker\n"
-        "job = KernelJob('numpy', 'library', 1, 'cpu', (KernelCase('triad', 2000, 'fp32'),), 60.0, 0.0)\n"
+        "cases = (KernelCase('triad', 2000, 'fp32'),)\n"
+        "job = KernelJob('numpy', 'library', 1, 'cpu', cases, 60.0, 0.0)\n"
         "worker = KernelWorker.of(job)\n"
         "for message in worker.messages(60):\n"
         "    if message['type'] == 'measuring':\n"

@@ -1,7 +1,7 @@
 """A lever: its state, the contract of reading, writing and restoring it, and parsing of values."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -148,17 +148,6 @@ def _near(one: Setting, other: Setting, tolerance: float) -> bool:
     if isinstance(one, float | int) and isinstance(other, float | int):
         return abs(one - other) <= tolerance + 1e-9 * abs(one)
     return one == other
-
-
-class LeverInventory(list[Lever]):
-    """Levers of a machine, and in `absent` the reason for each kind that is missing."""
-
-    def __init__(self, levers: Iterable[Lever] = (), absent: Iterable[LeverState] = ()) -> None:
-        super().__init__(levers)
-        self.absent = list(absent)
-
-    def states(self) -> list[LeverState]:
-        return [lever.state() for lever in self] + self.absent
 
 
 def format_setting(value: Setting, unit: str = "") -> str:

@@ -5,13 +5,16 @@ Third parties add theirs through the entry-point group `wattloop.levers`: an obj
 """
 
 import difflib
+import os
 import re
+import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 
-from wattloop.control.daemon.client import daemon_levers
-from wattloop.control.lever import Lever, LeverInventory, LeverState
+from wattloop.control.daemon.protocol import DEFAULT_SOCKET, SOCKET_VARIABLE
+from wattloop.control.lever import Lever, LeverState
 from wattloop.core.config_file import load_settings
-from wattloop.core.errors import ConfigError, MeterUnavailable
+from wattloop.core.errors import ConfigError, MeterUnavailable, WattloopError
 from wattloop.core.plugins import entry_points, loaded
 from wattloop.core.settings import SENSORS, Settings
 from wattloop.hardware.host import Host
@@ -42,6 +45,17 @@ ABSENT: dict[str, tuple[str, str, str]] = {
     "amd": ("gpu/power_limit", "no AMD GPU under {sysfs}/class/drm", ""),
 }
 """Kind -> the lever a user would look for, why it is missing, and the remedy."""
+
+
+class LeverInventory(list[Lever]):
+    """Levers of a machine, and in `absent` the reason for each kind that is missing."""
+
+    def __init__(self, levers: Iterable[Lever] = (), absent: Iterable[LeverState] = ()) -> None:
+        super().__init__(levers)
+        self.absent = list(absent)
+
+    def states(self) -> list[LeverState]:
+        return [lever.state() for lever in self] + self.absent
 
 
 def find_levers(
@@ -79,6 +93,57 @@ def find_levers(
                 names.add(lever.name)
                 found.append(lever)
     return daemon_levers(found, context.host) if remote and kinds is None else found
+
+
+def daemon_levers(found: LeverInventory, host: Host) -> LeverInventory:
+    """Return `found` with the daemon's levers for those that this user may not set, or it manages.
+
+    Without a socket this does nothing. `WATTLOOP_CONTROL_SOCKET=` (empty) switches it off.
+    """
+    path = _socket(host)
+    if path is None:
+        return found
+    from wattloop.control.daemon.client import RemoteLever, connect
+
+    try:
+        client = connect(path)
+        offers = client.levers()
+    except WattloopError as error:
+        reason = LeverState(name="daemon", available=False, reason=str(error))
+        return LeverInventory(found, [*found.absent, reason])
+    own = {(lever.device, _leaf(lever.name)): lever for lever in found}
+    levers: dict[str, Lever] = {lever.name: lever for lever in found}
+    for offer in offers:
+        local = own.get((offer["device"], _leaf(offer["name"])))
+        remote = RemoteLever(client, offer, local.name if local else "")
+        if not offer["available"]:
+            continue
+        ours = local is not None and local.state().available and not remote.managed
+        if not ours and (local is not None or remote.name not in levers):
+            levers[remote.name] = remote
+    there = {(name.partition("/")[0].partition(":")[0], _leaf(name)) for name in levers}
+    absent = [
+        line
+        for line in found.absent
+        if (line.name.partition("/")[0], _leaf(line.name)) not in there
+    ]
+    return LeverInventory(levers.values(), absent)
+
+
+def _socket(host: Host) -> Path | None:
+    """Return the socket to use; the default one belongs to this machine, not to a file tree."""
+    named = os.environ.get(SOCKET_VARIABLE)
+    if named is not None:
+        return Path(named) if named else None
+    try:
+        there = stat.S_ISSOCK(DEFAULT_SOCKET.lstat().st_mode)
+    except OSError:
+        return None
+    return DEFAULT_SOCKET if there and host.sysfs == Path("/sys") else None
+
+
+def _leaf(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def _context(where: Context | Host | None, settings: Settings | None) -> Context:

@@ -9,9 +9,9 @@ from tests.control.conftest import eventually
 from tests.control.daemon.conftest import DEFAULT_W, ME, RULES, DaemonRig, made_rig, tidied
 from tests.support.cpufreq_tree import CpufreqTree
 from tests.support.powercap_tree import PowercapTree
-from wattloop.control.daemon.client import RemoteLever, daemon_levers
+from wattloop.control.daemon.client import RemoteLever
 from wattloop.control.daemon.protocol import SOCKET_VARIABLE
-from wattloop.control.lever import LeverInventory
+from wattloop.control.registry import LeverInventory, daemon_levers
 from wattloop.control.session import lever_session
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.hardware.host import Host

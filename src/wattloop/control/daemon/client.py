@@ -2,7 +2,6 @@
 
 import os
 import socket
-import stat
 import threading
 import time
 from collections.abc import Mapping
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.control.daemon.protocol import (
-    DEFAULT_SOCKET,
     LOW_POWER,
     REPLY_MOST_B,
     SOCKET_VARIABLE,
@@ -24,12 +22,11 @@ from wattloop.control.daemon.protocol import (
     socket_path,
     trusted_path,
 )
-from wattloop.control.lever import Lever, LeverInventory, LeverState, Setting, format_setting
+from wattloop.control.lever import Lever, LeverState, Setting, format_setting
 from wattloop.control.lock import close_private, keep_private
 from wattloop.core.errors import ConfigError, LeverError, WattloopError
-from wattloop.hardware.host import Host
 
-__all__ = ["LOW_POWER", "Change", "Client", "RemoteLever", "connect", "daemon_levers"]
+__all__ = ["LOW_POWER", "Change", "Client", "RemoteLever", "connect"]
 
 
 # Client of the control daemon.
@@ -325,52 +322,3 @@ class RemoteLever(Lever):
 
     def write_part_text(self, part: str, value: Setting) -> str:
         return f"control daemon at {self._client.path}: release {self._theirs}"
-
-
-def daemon_levers(found: LeverInventory, host: Host) -> LeverInventory:
-    """Return `found` with the daemon's levers for those that this user may not set, or it manages.
-
-    Without a socket this does nothing. `WATTLOOP_CONTROL_SOCKET=` (empty) switches it off.
-    """
-    path = _socket(host)
-    if path is None:
-        return found
-    try:
-        client = connect(path)
-        offers = client.levers()
-    except WattloopError as error:
-        reason = LeverState(name="daemon", available=False, reason=str(error))
-        return LeverInventory(found, [*found.absent, reason])
-    own = {(lever.device, _leaf(lever.name)): lever for lever in found}
-    levers: dict[str, Lever] = {lever.name: lever for lever in found}
-    for offer in offers:
-        local = own.get((offer["device"], _leaf(offer["name"])))
-        remote = RemoteLever(client, offer, local.name if local else "")
-        if not offer["available"]:
-            continue
-        ours = local is not None and local.state().available and not remote.managed
-        if not ours and (local is not None or remote.name not in levers):
-            levers[remote.name] = remote
-    there = {(name.partition("/")[0].partition(":")[0], _leaf(name)) for name in levers}
-    absent = [
-        line
-        for line in found.absent
-        if (line.name.partition("/")[0], _leaf(line.name)) not in there
-    ]
-    return LeverInventory(levers.values(), absent)
-
-
-def _socket(host: Host) -> Path | None:
-    """Return the socket to use; the default one belongs to this machine, not to a file tree."""
-    named = os.environ.get(SOCKET_VARIABLE)
-    if named is not None:
-        return Path(named) if named else None
-    try:
-        there = stat.S_ISSOCK(DEFAULT_SOCKET.lstat().st_mode)
-    except OSError:
-        return None
-    return DEFAULT_SOCKET if there and host.sysfs == Path("/sys") else None
-
-
-def _leaf(name: str) -> str:
-    return name.rpartition("/")[2]
