@@ -4,7 +4,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from tests.characterize.virtual_caps import virtual_curve
+from tests.support.virtual_caps import virtual_curve
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CAPS_W = [100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.benchmarks.running import run_benchmark
-from tests.characterize.bench.made import energy, made
+from tests.support.synthetic_kernels import energy, made
 
 from wattloop.bench.record import BenchRecord
 

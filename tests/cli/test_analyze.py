@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tests.analyze.made import cali3_runs, greenscreen_runs
-from tests.characterize.made import CAPS_W, made_sweep, time_s
 from tests.cli.conftest import Machine
+from tests.support.synthetic_sweep import CAPS_W, made_sweep, time_s
 from wattloop.cli.main import main
 from wattloop.store.database import open_store
 from wattloop.store.experiments import (

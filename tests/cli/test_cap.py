@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.characterize.virtual_caps import SRC, machine, settle, virtual_curve
+from tests.support.virtual_caps import SRC, machine, settle, virtual_curve
 from wattloop.cap.command import ProgressLines
 from wattloop.cap.evaluation import COLUMNS
 from wattloop.cli.main import main

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.characterize.conftest import virtual_environment
 from tests.cli.conftest import SRC
 from tests.control.conftest import Rig, eventually, rig, stub, stub_folder
-from tests.control.test_hold import LIMIT, SLEEPER, is_back
 from tests.control.test_restore import dead_owner
+from tests.control.test_session import LIMIT, SLEEPER, is_back
 from tests.support.nvml_stub import Call, StubNvml
 from tests.support.powercap_tree import PowercapTree
+from tests.sweep.conftest import virtual_environment
 from wattloop.cli.main import main
 
 __all__ = ["rig", "stub", "stub_folder"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.characterize.conftest import virtual_environment
 from tests.cli.conftest import SRC, Machine
+from tests.sweep.conftest import virtual_environment
 from wattloop.cli.main import main
 
 WORK = """

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.characterize.conftest import virtual_environment
-from tests.characterize.virtual_caps import virtual_curve
 from tests.cli.conftest import SRC, Machine
 from tests.cli.pseudo_terminal import Shown, in_terminal
 from tests.predict.small import small_workload
 from tests.schedule.campaigns.worlds import TINY
+from tests.support.virtual_caps import virtual_curve
+from tests.sweep.conftest import virtual_environment
 from tests.tune.replay.small_tables import write_tables
 from wattloop.cap.evaluation import COLUMNS
 from wattloop.predict.workload.files import save_workload

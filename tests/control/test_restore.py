@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.control.conftest import Rig
-from tests.control.test_hold import LIMIT, SLEEPER, is_back
+from tests.control.test_session import LIMIT, SLEEPER, is_back
 from wattloop.control.journal import Journal, JournalEntry, journal_files, read_journal
 from wattloop.control.lock import Owner
 from wattloop.control.restore import RestoreStatus, restore

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.characterize.made import CAPS_W, energy_j, made_sweep
+from tests.support.synthetic_sweep import CAPS_W, energy_j, made_sweep
 from wattloop.core.errors import ConfigError
 from wattloop.report.figures.chart_data import spec_of
 from wattloop.report.figures.power import power_figure

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.characterize.bench.made import energy, made
+from tests.support.synthetic_kernels import energy, made
 from wattloop.report.figures.chart_data import spec_of
 from wattloop.report.figures.roofline import roofline_figures
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from benchmarks.tune_stores import fill, many_trials_spec
 
-from tests.characterize.made import made_sweep
 from tests.schedule.campaigns.worlds import campaign, tiny
 from tests.store.test_job_list import record
+from tests.support.synthetic_sweep import made_sweep
 from wattloop.core.results import WindowResult
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.schedule.campaigns.runner import run_campaign

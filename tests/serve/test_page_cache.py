@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed")
 
-from tests.characterize.made import made_sweep
+from tests.support.synthetic_sweep import made_sweep
 from wattloop.serve.page_cache import MOST_PAGES, PageCache, ReportPage
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import Experiment, begin_trial, create_experiment, end_trial

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.characterize.virtual_caps import SRC, machine
+from tests.support.virtual_caps import SRC, machine
 from wattloop.cli.main import main
 from wattloop.virtual.node import shared_gpus
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.characterize.virtual_caps import settle
+from tests.support.virtual_caps import settle
 from tests.tune.small import small_problem
 from wattloop.cap.online import OnlineRules
 from wattloop.cap.prior import physical_curves

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.characterize.virtual_caps import settle
+from tests.support.virtual_caps import settle
 from tests.tune.loading import train
 from tests.tune.small import Halving, small_problem
 from wattloop.core.errors import ConfigError

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.characterize.conftest import ENTRY_POINTS
 from tests.control.daemon.conftest import daemon, rig  # noqa: F401 - fixtures of a real daemon
+from tests.sweep.conftest import ENTRY_POINTS
 from wattloop.core.settings import Settings
 from wattloop.fleet.agent.agent import Agent
 from wattloop.fleet.agent.config import AgentConfig, agent_context

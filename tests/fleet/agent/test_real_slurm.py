@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.characterize.conftest import ENTRY_POINTS
 from tests.support.slurm_lab import SlurmLab, why_no_slurm
+from tests.sweep.conftest import ENTRY_POINTS
 from wattloop.core.clock import RealClock
 from wattloop.fleet.agent.hooks import install_hooks
 from wattloop.fleet.agent.job_facts import JobFacts, ask_slurm

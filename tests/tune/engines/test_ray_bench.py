@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.characterize.virtual_caps import SRC, machine
+from tests.support.virtual_caps import SRC, machine
 from tests.tune.engines.loading_bench import EPOCH_S, LoadingBench
 from tests.tune.small import small_problem
 from wattloop.core.errors import ConfigError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.characterize.bench.made import made
+from tests.support.synthetic_kernels import made
 from wattloop.bench.roofline import peaks_of, roofline
 
 GEMM = made("gemm", flops=10**11, bytes_moved=10**8, time_s=1.0)  # 100 GFLOPS, 1000 FLOP/B

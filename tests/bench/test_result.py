@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.characterize.bench.made import energy, made
+from tests.support.synthetic_kernels import energy, made
 from wattloop.bench.idle import IdleByThreads
 from wattloop.bench.record import BenchRecord
 from wattloop.bench.result import KernelResult

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.characterize.bench.made import energy, made
+from tests.support.synthetic_kernels import energy, made
 from wattloop.bench.result import KernelResult
 from wattloop.bench.speedups import speedups, threads_stop_paying
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.characterize.virtual_caps import settle
+from tests.support.virtual_caps import settle
 from wattloop.cap.callback import CapTuner
 from wattloop.cap.gpus import job_gpus
 from wattloop.cap.online import OnlineRules, OnlineState

@@ -1,6 +1,6 @@
 """Tables of the thesis, made from results."""
 
-from tests.characterize.bench.made import energy, made
+from tests.support.synthetic_kernels import energy, made
 from wattloop.bench.idle import IdleByThreads
 from wattloop.bench.tables import (
     csv_table,

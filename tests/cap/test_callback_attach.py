@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.characterize.virtual_caps import settle
+from tests.support.virtual_caps import settle
 from wattloop.cap.callback import follow
 from wattloop.integrations.training_meter import TrainingMeter
 

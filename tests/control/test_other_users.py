@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from tests.control.conftest import Rig, eventually
-from tests.control.test_hold import LIMIT, SLEEPER
 from tests.control.test_restore import dead_owner
+from tests.control.test_session import LIMIT, SLEEPER
 from wattloop.cli.lever_report import fate_text
 from wattloop.control.lock import DeviceLock, Owner, lock_path
 from wattloop.control.restore import RestoreStatus, restore

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from tests.characterize.virtual_caps import virtual_curve
+from tests.support.virtual_caps import virtual_curve
 from wattloop.cap.evaluation import MeasuredCurve, evaluate, replays
 from wattloop.cap.finder import CapFinder
 from wattloop.core.errors import ConfigError

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.characterize.virtual_caps import settle
+from tests.support.virtual_caps import settle
 from wattloop.cap.gpus import check_metered, devices_energy, energy_provenance, job_energy_j
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings

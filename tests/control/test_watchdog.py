@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.control.conftest import Rig, eventually
-from tests.control.test_hold import LIMIT, SLEEPER, is_back
+from tests.control.test_session import LIMIT, SLEEPER, is_back
 from wattloop.control.journal import read_journal
 from wattloop.control.restore import restore
 from wattloop.control.session import lever_session

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.characterize.virtual_caps import settle
+from tests.support.virtual_caps import settle
 from wattloop.cap.gpus import cap_plan
 from wattloop.control.registry import find_levers
 from wattloop.core.errors import ConfigError

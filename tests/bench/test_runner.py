@@ -6,10 +6,10 @@ from statistics import median
 
 import pytest
 
-from tests.characterize.bench.made import made
 from tests.support.power_curves import Constant
 from tests.support.powercap_driver import Driver
 from tests.support.powercap_tree import PowercapTree
+from tests.support.synthetic_kernels import made
 from wattloop.accounting.energy_slope import Line
 from wattloop.accounting.idle import IdleLine
 from wattloop.bench.idle import IdleLines, idle_by_threads, idle_line

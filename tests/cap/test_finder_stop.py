@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.characterize.virtual_caps import virtual_curve
+from tests.support.virtual_caps import virtual_curve
 from wattloop.cap.evaluation import MeasuredCurve, Replayed, replays
 from wattloop.cap.finder import CapFinder, continue_reason, most_allowed, stop_reason
 from wattloop.cap.prior import physical_curves

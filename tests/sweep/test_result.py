@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.characterize.made import energy_j, made_sweep, time_s
+from tests.support.synthetic_sweep import energy_j, made_sweep, time_s
 from wattloop.accounting.metrics import Point as Cost
 from wattloop.accounting.metrics import eds
 from wattloop.sweep.result import (
