@@ -122,7 +122,7 @@ class _Entry(NamedTuple):
 
 
 def _entries(path: Path, *, named: bool) -> Iterator[_Entry]:
-    import yaml
+    from wattloop.core.yaml_spec import load_yaml
 
     try:
         with path.open("rb") as file:
@@ -132,82 +132,32 @@ def _entries(path: Path, *, named: bool) -> Iterator[_Entry]:
             text = file.read().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
-    loader = yaml.SafeLoader(text)
-    try:
-        root = loader.get_single_node()
-        if root is None:
-            return
-        pairs = list(_pairs(path, root, "the file"))
-        for key, node in pairs:
-            yield from _entry(path, key, node, loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError(f"{path}{line}: not valid YAML: {problem}") from None
-    finally:
-        loader.dispose()
+    found = load_yaml(text, str(path))
+    for name, value in found.data.items():
+        line = found.line([str(name)])
+        if name == "tariff" and not isinstance(value, dict):  # `tariff: 0.25` is plain enough
+            yield _Entry("tariff.per_kwh", value, line)
+        elif name not in SECTIONS:
+            yield _known(path, _Entry(str(name), value, line))
+        elif not isinstance(value, dict):
+            raise ConfigError(f"{path}:{line}: {name} must be 'key: value' lines, not {value!r}")
+        else:
+            for inner, part in value.items():
+                line = found.line([name, str(inner)])
+                yield _known(path, _Entry(f"{name}.{inner}", part, line))
 
 
-def _entry(path: Path, key: Any, node: Any, loader: Any) -> Iterator[_Entry]:
-    """Return the value of one top-level key, or those of its section."""
-    line = key.start_mark.line + 1
-    name = key.value
-    if name == "tariff" and node.id == "scalar":
-        name = "tariff.per_kwh"  # `tariff: 0.25` is plain enough
-    if name in SECTIONS:
-        for inner, inner_node in _pairs(path, node, name):
-            full = f"{name}.{inner.value}"
-            _check_known(path, full, inner.start_mark.line + 1)
-            value = loader.construct_object(inner_node, deep=True)
-            yield _Entry(full, value, inner.start_mark.line + 1)
-        return
-    _check_known(path, name, line)
-    _check_no_duplicates(path, node, name)
-    yield _Entry(name, loader.construct_object(node, deep=True), line)
-
-
-def _pairs(path: Path, node: Any, what: str) -> Iterator[tuple[Any, Any]]:
-    """Return keys and values of a mapping; refuse anything else, and a duplicate key."""
-    line = node.start_mark.line + 1
-    if node.id != "mapping":
-        raise ConfigError(f"{path}:{line}: {what} must be 'key: value' lines, not a {node.id}")
-    first: dict[Any, int] = {}
-    for key, value in node.value:
-        line = key.start_mark.line + 1
-        if key.id != "scalar":
-            raise ConfigError(f"{path}:{line}: {what}: a key must be a plain word")
-        if key.value in first:
-            raise ConfigError(
-                f"{path}:{line}: '{key.value}' is given twice, first on line {first[key.value]}; "
-                "keep one"
-            )
-        first[key.value] = line
-        yield key, value
-
-
-def _check_no_duplicates(path: Path, node: Any, what: str) -> None:
-    """Check nested values too (gauges): a repeated key would silently lose the first."""
-    if node.id == "mapping":
-        for key, value in _pairs(path, node, what):
-            _check_no_duplicates(path, value, f"{what}.{key.value}")
-    elif node.id == "sequence":
-        for value in node.value:
-            _check_no_duplicates(path, value, what)
-
-
-def _check_known(path: Path, key: str, line: int) -> None:
-    if key in FIELDS:
-        return
-    section = key.partition(".")[0]
-    inside = "." in key and section in SECTIONS
-    known = [k for k in FIELDS if k.startswith(f"{section}.")] if inside else []
-    known = known or sorted({k.partition(".")[0] for k in FIELDS})
+def _known(path: Path, entry: _Entry) -> _Entry:
+    if entry.key in FIELDS:
+        return entry
     import difflib  # needed for the wrong word only
 
-    near = difflib.get_close_matches(key, [*known, *FIELDS], n=1, cutoff=0.6)
+    section = entry.key.partition(".")[0]
+    known = [k for k in FIELDS if k.startswith(f"{section}.")] if "." in entry.key else []
+    known = known or sorted({k.partition(".")[0] for k in FIELDS})
+    near = difflib.get_close_matches(entry.key, [*known, *FIELDS], n=1, cutoff=0.6)
     advice = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
-    raise ConfigError(f"{path}:{line}: unknown key '{key}'; {advice}")
+    raise ConfigError(f"{path}:{entry.line}: unknown key '{entry.key}'; {advice}")
 
 
 def _from_file_of(path: Path, value: str) -> str:
