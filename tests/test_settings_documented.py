@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from wattloop.core.config_file import FIELDS
-from wattloop.core.settings import ENVIRONMENT
+from wattloop.core.settings import ENVIRONMENT, FIELDS
 
 PAGE = (Path(__file__).parents[1] / "docs" / "cli.md").read_text()
 

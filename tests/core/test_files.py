@@ -125,7 +125,8 @@ def test_link_of_another_user_is_not_followed(folder: Path) -> None:
 
 
 PROGRAM = """
-import difflib, grp, json, os, pwd, yaml, wattloop.core.yaml_spec  # before it is a user who may not read them
+# before it is a user who may not read them
+import difflib, grp, json, os, pwd, yaml, wattloop.core.yaml_spec
 from wattloop.core.config_file import load_settings
 os.setgroups([]), os.setgid(23456), os.setuid(23456)
 print(json.dumps([load_settings().pue, load_settings().pue]))

@@ -9,36 +9,9 @@ from typing import Any, NamedTuple
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import distrust, is_trusted
 from wattloop.core.paths import config_folder, home_folder, user_path
-from wattloop.core.settings import Settings, settings_from
+from wattloop.core.settings import FIELDS, Settings, settings_from
 
 FILE_NAME = "wattloop.yaml"
-FIELDS: dict[str, str] = {
-    "interval": "interval_s",
-    "devices": "devices",
-    "meters": "meters",
-    "pue": "pue",
-    "zone": "zone",
-    "tariff.per_kwh": "tariff_per_kwh",
-    "tariff.currency": "currency",
-    "carbon.g_per_kwh": "carbon_g_per_kwh",
-    "carbon.url": "carbon_url",
-    "carbon.file": "carbon_file",
-    "store": "store",
-    "cpu_tdp_w": "cpu_tdp_w",
-    "dimms": "dimms",
-    "node.overhead_w": "node_overhead_w",
-    "node.psu_efficiency": "psu_efficiency",
-    "gauges": "gauges",
-    "redfish_url": "redfish_url",
-    "ipmi": "ipmi",
-    "visa": "visa_resource",
-    "replay": "replay_file",
-    "virtual_gpus": "virtual_gpus",
-    "sampler": "sampler",
-    "share": "share",
-    "retain": "retain",
-}
-"""Key in the file -> setting."""
 SECTIONS = frozenset(key.partition(".")[0] for key in FIELDS if "." in key)
 REMEDY = (
     "name it with --config or WATTLOOP_CONFIG if you trust it, or copy it to a file of your own"

@@ -142,32 +142,36 @@ class Settings(NamedTuple):
         return self.store or str(data_folder() / "runs.db")
 
 
-ENVIRONMENT: dict[str, str] = {
-    "WATTLOOP_INTERVAL": "interval_s",
-    "WATTLOOP_DEVICES": "devices",
-    "WATTLOOP_METERS": "meters",
-    "WATTLOOP_PUE": "pue",
-    "WATTLOOP_ZONE": "zone",
-    "WATTLOOP_CARBON_G_PER_KWH": "carbon_g_per_kwh",
-    "WATTLOOP_CARBON_URL": "carbon_url",
-    "WATTLOOP_CARBON_FILE": "carbon_file",
+NAMES: tuple[tuple[str, str, str], ...] = (
+    ("interval_s", "WATTLOOP_INTERVAL", "interval"),
+    ("devices", "WATTLOOP_DEVICES", "devices"),
+    ("meters", "WATTLOOP_METERS", "meters"),
+    ("pue", "WATTLOOP_PUE", "pue"),
+    ("zone", "WATTLOOP_ZONE", "zone"),
+    ("carbon_g_per_kwh", "WATTLOOP_CARBON_G_PER_KWH", "carbon.g_per_kwh"),
+    ("carbon_url", "WATTLOOP_CARBON_URL", "carbon.url"),
+    ("carbon_file", "WATTLOOP_CARBON_FILE", "carbon.file"),
     # A currency within the tariff belongs to its number, so it comes last and wins.
-    "WATTLOOP_CURRENCY": "currency",
-    "WATTLOOP_TARIFF": "tariff_per_kwh",
-    "WATTLOOP_STORE": "store",
-    "WATTLOOP_CPU_TDP": "cpu_tdp_w",
-    "WATTLOOP_DIMMS": "dimms",
-    "WATTLOOP_NODE_OVERHEAD": "node_overhead_w",
-    "WATTLOOP_PSU_EFFICIENCY": "psu_efficiency",
-    "WATTLOOP_REDFISH_URL": "redfish_url",
-    "WATTLOOP_IPMI": "ipmi",
-    "WATTLOOP_VISA": "visa_resource",
-    "WATTLOOP_REPLAY": "replay_file",
-    "WATTLOOP_VIRTUAL_GPUS": "virtual_gpus",
-    "WATTLOOP_SAMPLER": "sampler",
-    "WATTLOOP_SHARE": "share",
-    "WATTLOOP_RETAIN": "retain",
-}
+    ("currency", "WATTLOOP_CURRENCY", "tariff.currency"),
+    ("tariff_per_kwh", "WATTLOOP_TARIFF", "tariff.per_kwh"),
+    ("store", "WATTLOOP_STORE", "store"),
+    ("cpu_tdp_w", "WATTLOOP_CPU_TDP", "cpu_tdp_w"),
+    ("dimms", "WATTLOOP_DIMMS", "dimms"),
+    ("node_overhead_w", "WATTLOOP_NODE_OVERHEAD", "node.overhead_w"),
+    ("psu_efficiency", "WATTLOOP_PSU_EFFICIENCY", "node.psu_efficiency"),
+    ("redfish_url", "WATTLOOP_REDFISH_URL", "redfish_url"),
+    ("ipmi", "WATTLOOP_IPMI", "ipmi"),
+    ("visa_resource", "WATTLOOP_VISA", "visa"),
+    ("replay_file", "WATTLOOP_REPLAY", "replay"),
+    ("virtual_gpus", "WATTLOOP_VIRTUAL_GPUS", "virtual_gpus"),
+    ("sampler", "WATTLOOP_SAMPLER", "sampler"),
+    ("share", "WATTLOOP_SHARE", "share"),
+    ("retain", "WATTLOOP_RETAIN", "retain"),
+    ("gauges", "", "gauges"),
+)
+"""Setting, its environment variable, and its key in the file."""
+ENVIRONMENT = {variable: name for name, variable, _ in NAMES if variable}
+FIELDS = {key: name for name, _, key in NAMES}
 
 
 def settings_from(
