@@ -2,11 +2,13 @@
 
 A table is added by declaring it here on `metadata`: stores that lack it get it when they are
 opened next, without a new version. Changing or removing a column needs a new version and a
-migration, see `versions`.
+migration, see `migrations`.
 
 What queries need is a column; everything else is JSON text in `body`, as the run wrote it, so
 that a field added later needs no migration.
 """
+
+from typing import Any
 
 from sqlalchemy import (
     Boolean,
@@ -26,6 +28,14 @@ metadata = MetaData()
 meta = Table("meta", metadata, Column("key", String, primary_key=True), Column("value", Text))
 
 
+def _required(kind: Any, *names: str) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False) for name in names]
+
+
+def _optional(kind: Any, *names: str) -> list[Column[Any]]:
+    return [Column(name, kind) for name in names]
+
+
 def _run_id() -> Column[str]:
     """Return a column that belongs to a run and is deleted with it."""
     return Column("run_id", String, ForeignKey("runs.run_id", ondelete="CASCADE"), primary_key=True)
@@ -35,26 +45,16 @@ runs = Table(
     "runs",
     metadata,
     Column("run_id", String, primary_key=True),
-    Column("name", String, nullable=False),
-    Column("status", String, nullable=False),
-    Column("kind", String, nullable=False),
-    Column("host", String, nullable=False),
-    Column("machine_id", String, nullable=False),
-    Column("user_name", String, nullable=False),
-    Column("job_id", String),
-    Column("parent_run_id", String),
-    Column("started_wall_s", Double, nullable=False),
-    Column("duration_s", Double),
-    Column("energy_j", Double),
-    Column("uncertainty_j", Double),
-    Column("exit_code", Integer),
-    Column("counted", Boolean, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("job_key", String),
-    Column("quarantine", Text),
-    Column("clock_offset_s", Double),
-    Column("samples_dropped_wall_s", Double),
-    Column("levels_dropped_wall_s", Double),
+    *_required(String, "name", "status", "kind", "host", "machine_id", "user_name"),
+    *_optional(String, "job_id", "parent_run_id"),
+    *_required(Double, "started_wall_s"),
+    *_optional(Double, "duration_s", "energy_j", "uncertainty_j"),
+    *_optional(Integer, "exit_code"),
+    *_required(Boolean, "counted"),
+    *_required(Text, "body"),
+    *_optional(String, "job_key"),
+    *_optional(Text, "quarantine"),
+    *_optional(Double, "clock_offset_s", "samples_dropped_wall_s", "levels_dropped_wall_s"),
     Index("runs_by_start", "started_wall_s"),
     Index("runs_by_name", "name"),
     Index("runs_by_job", "job_id"),
@@ -68,25 +68,20 @@ run_tags = Table(
     metadata,
     _run_id(),
     Column("key", String, primary_key=True),
-    Column("value", Text, nullable=False),
+    *_required(Text, "value"),
 )
 run_facts = Table(
     "run_facts",
     metadata,
     _run_id(),
-    Column("cluster", String, nullable=False),
-    Column("partition", String, nullable=False),
-    Column("project", String, nullable=False),
-    Column("exclusive", Boolean),
-    Column("device", String, nullable=False),
-    Column("label", String, nullable=False),
-    Column("insights", Text, nullable=False),
-    Column("provenance", String, nullable=False),
-    Column("complete", Boolean, nullable=False),
-    Column("facility_j", Double),
-    Column("carbon_g", Double),
-    Column("efficiency", Double),
-    Column("job_nodes", Integer),
+    *_required(String, "cluster", "partition", "project"),
+    *_optional(Boolean, "exclusive"),
+    *_required(String, "device", "label"),
+    *_required(Text, "insights"),
+    *_required(String, "provenance"),
+    *_required(Boolean, "complete"),
+    *_optional(Double, "facility_j", "carbon_g", "efficiency"),
+    *_optional(Integer, "job_nodes"),
     Index("run_facts_by_cluster", "cluster"),
     Index("run_facts_by_project", "project"),
 )
@@ -95,34 +90,23 @@ jobs = Table(
     "jobs",
     metadata,
     Column("job_key", String, primary_key=True),
-    Column("first_run_id", String, nullable=False),
-    Column("job_id", String),
-    Column("name", String, nullable=False),
-    Column("status", String, nullable=False),
-    Column("kind", String, nullable=False),
-    Column("host", String, nullable=False),
-    Column("user_name", String, nullable=False),
-    Column("nodes", Integer, nullable=False),
-    Column("nodes_expected", Integer),
-    Column("runs", Integer, nullable=False),
-    Column("started_wall_s", Double, nullable=False),
-    Column("duration_s", Double),
-    Column("energy_j", Double),
-    Column("uncertainty_j", Double),
-    Column("counted", Boolean, nullable=False),
-    Column("in_totals", Boolean, nullable=False),
-    Column("quarantined", Integer, nullable=False),
-    Column("cluster", String, nullable=False),
-    Column("partition", String, nullable=False),
-    Column("project", String, nullable=False),
-    Column("exclusive", Boolean),
-    Column("device", String, nullable=False),
-    Column("label", String, nullable=False),
-    Column("insights", Text, nullable=False),
-    Column("provenance", String, nullable=False),
-    Column("complete", Boolean, nullable=False),
-    Column("facility_j", Double),
-    Column("carbon_g", Double),
+    *_required(String, "first_run_id"),
+    *_optional(String, "job_id"),
+    *_required(String, "name", "status", "kind", "host", "user_name"),
+    *_required(Integer, "nodes"),
+    *_optional(Integer, "nodes_expected"),
+    *_required(Integer, "runs"),
+    *_required(Double, "started_wall_s"),
+    *_optional(Double, "duration_s", "energy_j", "uncertainty_j"),
+    *_required(Boolean, "counted", "in_totals"),
+    *_required(Integer, "quarantined"),
+    *_required(String, "cluster", "partition", "project"),
+    *_optional(Boolean, "exclusive"),
+    *_required(String, "device", "label"),
+    *_required(Text, "insights"),
+    *_required(String, "provenance"),
+    *_required(Boolean, "complete"),
+    *_optional(Double, "facility_j", "carbon_g"),
     Index("jobs_by_start", "started_wall_s"),
 )
 """One row per job, computed from its runs whenever one is inserted or deleted, so that a list of a
@@ -131,8 +115,8 @@ nodes = Table(
     "nodes",
     metadata,
     Column("node", String, primary_key=True),
-    Column("heard_wall_s", Double, nullable=False),
-    Column("body", Text, nullable=False),
+    *_required(Double, "heard_wall_s"),
+    *_required(Text, "body"),
 )
 """Last known state of each node, some seconds late."""
 windows = Table(
@@ -140,33 +124,31 @@ windows = Table(
     metadata,
     _run_id(),
     Column("position", Integer, primary_key=True),
-    Column("window_id", Integer, nullable=False),
-    Column("parent_id", Integer),
-    Column("name", String, nullable=False),
-    Column("begin_s", Double, nullable=False),
-    Column("end_s", Double, nullable=False),
-    Column("energy_j", Double),
-    Column("body", Text, nullable=False),
+    *_required(Integer, "window_id"),
+    *_optional(Integer, "parent_id"),
+    *_required(String, "name"),
+    *_required(Double, "begin_s", "end_s"),
+    *_optional(Double, "energy_j"),
+    *_required(Text, "body"),
 )
 steps = Table(
     "steps",
     metadata,
     _run_id(),
     Column("position", Integer, primary_key=True),
-    Column("kind", String, nullable=False),
-    Column("step_index", Integer, nullable=False),
-    Column("begin_s", Double, nullable=False),
-    Column("end_s", Double, nullable=False),
-    Column("body", Text, nullable=False),
+    *_required(String, "kind"),
+    *_required(Integer, "step_index"),
+    *_required(Double, "begin_s", "end_s"),
+    *_required(Text, "body"),
 )
 events = Table(
     "events",
     metadata,
     _run_id(),
     Column("position", Integer, primary_key=True),
-    Column("type", String, nullable=False),
-    Column("time_s", Double),
-    Column("body", Text, nullable=False),
+    *_required(String, "type"),
+    *_optional(Double, "time_s"),
+    *_required(Text, "body"),
 )
 sample_chunks = Table(
     "sample_chunks",
@@ -175,10 +157,9 @@ sample_chunks = Table(
     Column("feed", Integer, primary_key=True),
     Column("part", Integer, primary_key=True),
     Column("series", Integer, primary_key=True),  # -1: the times that all series of a feed share
-    Column("begin_s", Double, nullable=False),
-    Column("end_s", Double, nullable=False),
-    Column("count", Integer, nullable=False),
-    Column("payload", LargeBinary, nullable=False),
+    *_required(Double, "begin_s", "end_s"),
+    *_required(Integer, "count"),
+    *_required(LargeBinary, "payload"),
 )
 sample_levels = Table(
     "sample_levels",
@@ -188,21 +169,18 @@ sample_levels = Table(
     Column("series", Integer, primary_key=True),
     Column("level_s", Integer, primary_key=True),
     Column("part", Integer, primary_key=True),
-    Column("begin_s", Double, nullable=False),
-    Column("end_s", Double, nullable=False),
-    Column("count", Integer, nullable=False),
-    Column("payload", LargeBinary, nullable=False),
+    *_required(Double, "begin_s", "end_s"),
+    *_required(Integer, "count"),
+    *_required(LargeBinary, "payload"),
 )
 experiments = Table(
     "experiments",
     metadata,
     Column("experiment_id", String, primary_key=True),
-    Column("kind", String, nullable=False),
-    Column("name", String, nullable=False),
-    Column("status", String, nullable=False),
-    Column("created_wall_s", Double, nullable=False),
-    Column("fingerprint", String, nullable=False),
-    Column("body", Text, nullable=False),
+    *_required(String, "kind", "name", "status"),
+    *_required(Double, "created_wall_s"),
+    *_required(String, "fingerprint"),
+    *_required(Text, "body"),
     Index("experiments_by_fingerprint", "fingerprint"),
 )
 trials = Table(
@@ -215,8 +193,8 @@ trials = Table(
         primary_key=True,
     ),
     Column("key", String, primary_key=True),
-    Column("number", Integer, nullable=False),
-    Column("status", String, nullable=False),
+    *_required(Integer, "number"),
+    *_required(String, "status"),
     Column("run_id", String),  # no foreign key: a run is inserted after its trial has ended
-    Column("body", Text, nullable=False),
+    *_required(Text, "body"),
 )
