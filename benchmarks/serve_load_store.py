@@ -19,7 +19,7 @@ from wattloop.core.results import RunStatus
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store, open_store
 from wattloop.store.journal import HEADER, json_frame, samples_frame
-from wattloop.store.journal_import import Outcome, import_journal
+from wattloop.store.journal_import import ImportStatus, import_journal
 from wattloop.store.runs import RunRecord, find_run, insert_run_in
 from wattloop.store.schema import sample_chunks, sample_levels
 
@@ -96,7 +96,7 @@ def _made(store: Store, run_id: str, samples: int, seed: int) -> RunRecord:
             values = array("d", _power(draw, begin, count))
             file.write(samples_frame(0, len(DOMAINS), times_s, values))
     folded = import_journal(store, path, finalize_orphaned_run)
-    assert folded.outcome is Outcome.FOLDED, folded
+    assert folded.outcome is ImportStatus.IMPORTED, folded
     return find_run(store, run_id)
 
 

@@ -20,7 +20,7 @@ from wattloop.schedule.campaigns.runner import run_campaign
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import begin_trial, create_experiment, end_trial
 from wattloop.store.journal import JournalWriter
-from wattloop.store.journal_import import Outcome, import_journal
+from wattloop.store.journal_import import ImportStatus, import_journal
 from wattloop.store.runs import insert_run
 from wattloop.store.samples import SIGNALS_FROM
 from wattloop.study.record import StudyRecord
@@ -154,4 +154,4 @@ def _run(store: Store) -> None:
         window = WindowResult(name, number + 1, 0, begin_s, begin_s + 28)
         journal.event({"type": "window", "window": window.to_dict()})
     journal.close()
-    assert import_journal(store, path, finalize_orphaned_run).outcome is Outcome.FOLDED
+    assert import_journal(store, path, finalize_orphaned_run).outcome is ImportStatus.IMPORTED

@@ -20,7 +20,7 @@ from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store
 from wattloop.store.experiments import find_experiment
 from wattloop.store.journal import JournalWriter
-from wattloop.store.journal_import import Outcome, import_journal
+from wattloop.store.journal_import import ImportStatus, import_journal
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_rapl_is_drawn_where_the_estimate_is_known_too(tmp_path: Path) -> None:
         times_s = array("d", [n / 10 for n in range(50)])
         journal.samples(0, 1, times_s, array("d", [50.0 * t for t in times_s]))
         journal.close()
-        assert import_journal(store, path, finalize_orphaned_run).outcome is Outcome.FOLDED
+        assert import_journal(store, path, finalize_orphaned_run).outcome is ImportStatus.IMPORTED
     with TestClient(create_app(ServeOptions(store=str(tmp_path / "runs.db")))) as client:
         (curve,) = client.get(f"/api/v1/runs/{RUN}/curves").json()["curves"]
     assert (curve["name"], curve["kind"]) == ("cpu:0/package", "counter")

@@ -18,7 +18,7 @@ from wattloop.core.errors import StoreLocked
 from wattloop.store.database import Store, open_store
 from wattloop.store.details import read_windows
 from wattloop.store.journal import EVENT, FORMAT, JournalWriter, json_frame
-from wattloop.store.journal_import import Outcome, import_journal, import_orphaned
+from wattloop.store.journal_import import ImportStatus, import_journal, import_orphaned
 from wattloop.store.location import StoreLocation
 from wattloop.store.runs import find_run, list_runs
 from wattloop.store.sample_queries import read_samples
@@ -35,9 +35,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_a_live_journal_is_left_alone(store: Store) -> None:
     """As long as its writer lives, nobody folds it."""
     writer = JournalWriter(store.journals / "r1.journal", header("r1"))
-    assert [f.outcome for f in import_orphaned(store, close_journal)] == [Outcome.HELD]
+    assert [f.outcome for f in import_orphaned(store, close_journal)] == [ImportStatus.HELD]
     writer.close()
-    assert [f.outcome for f in import_orphaned(store, close_journal)] == [Outcome.FOLDED]
+    assert [f.outcome for f in import_orphaned(store, close_journal)] == [ImportStatus.IMPORTED]
 
 
 def test_a_journal_that_is_being_born_is_left_alone(store: Store) -> None:
@@ -45,7 +45,7 @@ def test_a_journal_that_is_being_born_is_left_alone(store: Store) -> None:
     store.journals.mkdir()
     path = store.journals / "r1.journal"
     path.touch()
-    assert import_journal(store, path, close_journal).outcome is Outcome.HELD
+    assert import_journal(store, path, close_journal).outcome is ImportStatus.HELD
     assert path.exists()
 
 
@@ -54,7 +54,7 @@ def test_another_folder_is_not_disturbed(store: Store) -> None:
     path = write_journal(store.journals, "r1", end=ended())
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert import_journal(store, path, close_journal).outcome is Outcome.HELD
+        assert import_journal(store, path, close_journal).outcome is ImportStatus.HELD
     assert path.exists()
 
 
@@ -67,8 +67,8 @@ def test_the_good_part_of_a_torn_journal_is_kept_at_every_length(store: Store) -
         path = store.journals / f"cut{length}.journal"
         path.write_bytes(whole[:length])
         outcome = import_journal(store, path, close_journal).outcome
-        assert outcome in (Outcome.FOLDED, Outcome.ALREADY, Outcome.UNREADABLE)
-        if outcome is Outcome.FOLDED:
+        assert outcome in (ImportStatus.IMPORTED, ImportStatus.ALREADY, ImportStatus.UNREADABLE)
+        if outcome is ImportStatus.IMPORTED:
             kept += 1
             record = find_run(store, "r0")
             assert record.status == "died"
@@ -96,7 +96,7 @@ def test_an_unreadable_header_is_set_aside_with_a_note(store: Store) -> None:
     path = store.journals / "r1.journal"
     path.write_bytes(os.urandom(500))
     (folded,) = import_orphaned(store, close_journal)
-    assert folded.outcome is Outcome.UNREADABLE
+    assert folded.outcome is ImportStatus.UNREADABLE
     aside = store.journals / "r1.journal.corrupt"
     assert aside.stat().st_size == 500
     assert "damaged" in aside.with_name("r1.journal.corrupt.txt").read_text()
@@ -107,7 +107,7 @@ def test_a_newer_journal_is_left_alone(store: Store) -> None:
     """A format we do not know waits for the version that does."""
     path = write_journal(store.journals, "r1", head=header("r1", format=FORMAT + 1), end=ended())
     (folded,) = import_orphaned(store, close_journal)
-    assert folded.outcome is Outcome.NEWER
+    assert folded.outcome is ImportStatus.NEWER
     assert "upgrade" in folded.note
     assert path.exists()
     assert list_runs(store) == []
@@ -144,7 +144,7 @@ def test_frames_with_nonsense_do_not_stop_the_others(store: Store) -> None:
     writer.samples(0, 1, array("d", [1_001.0]), array("d", [3.0]))
     writer.end(ended())
     writer.close()
-    assert [f.outcome for f in import_orphaned(store, close_journal)] == [Outcome.FOLDED]
+    assert [f.outcome for f in import_orphaned(store, close_journal)] == [ImportStatus.IMPORTED]
     assert read_windows(store, "r1") == []
     assert list(read_samples(store, "r1", find_series(FEEDS, "cpu:0/package"))[1]) == [3.0]
 
@@ -178,8 +178,8 @@ def test_one_refused_journal_does_not_stop_the_others(store: Store) -> None:
     stays = write_journal(store.journals, "r1", head=header("r1", feeds=17), end=ended())
     write_journal(store.journals, "r2", end=ended())
     assert [f.outcome for f in import_orphaned(store, close_journal)] == [
-        Outcome.REFUSED,
-        Outcome.FOLDED,
+        ImportStatus.REFUSED,
+        ImportStatus.IMPORTED,
     ]
     assert stays.exists()
 
@@ -196,7 +196,7 @@ def test_a_locked_store_keeps_the_journal(tmp_path: Path) -> None:
             import_orphaned(store, close_journal)
         holder.close()
         assert path.exists()
-        assert [f.outcome for f in import_orphaned(store, close_journal)] == [Outcome.FOLDED]
+        assert [f.outcome for f in import_orphaned(store, close_journal)] == [ImportStatus.IMPORTED]
 
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(wattloop.__file__).parents[1])}
@@ -272,18 +272,18 @@ def test_processes_that_fold_together_keep_each_run_once(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("named", "outcome"),
     [
-        ("postgresql://***@db.example:5432/energy", Outcome.FOLDED),
-        ("postgresql://***@db.example/energy", Outcome.FOLDED),
-        ("postgresql://***@db.example/other", Outcome.ELSEWHERE),
-        ("postgresql://***@other.example/energy", Outcome.ELSEWHERE),
-        ("", Outcome.FOLDED),
+        ("postgresql://***@db.example:5432/energy", ImportStatus.IMPORTED),
+        ("postgresql://***@db.example/energy", ImportStatus.IMPORTED),
+        ("postgresql://***@db.example/other", ImportStatus.ELSEWHERE),
+        ("postgresql://***@other.example/energy", ImportStatus.ELSEWHERE),
+        ("", ImportStatus.IMPORTED),
     ],
 )
-def test_journals_of_other_servers_stay(store: Store, named: str, outcome: Outcome) -> None:
+def test_journals_of_other_servers_stay(store: Store, named: str, outcome: ImportStatus) -> None:
     """All servers share one journal folder; each run goes to the store it was meant for."""
     folder = store.journals
     store.place = StoreLocation.parse("postgresql://ada:secret@db.example/energy")
     head = header("r1", settings={"store": named})
     path = write_journal(folder, "r1", head=head, end=ended())
     assert import_journal(store, path, close_journal).outcome is outcome
-    assert path.exists() is (outcome is Outcome.ELSEWHERE)
+    assert path.exists() is (outcome is ImportStatus.ELSEWHERE)

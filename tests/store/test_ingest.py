@@ -11,7 +11,7 @@ from tests.fleet.delivery.served import header_of, whole
 from wattloop.core.errors import StoreError, StoreUnwritable
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store, open_store
-from wattloop.store.ingest.received_run import Source
+from wattloop.store.ingest.received_run import RunSource
 from wattloop.store.ingest.uploads import Ingest
 from wattloop.store.journal import HEADER, json_frame
 from wattloop.store.runs import find_run, list_runs
@@ -20,7 +20,7 @@ from wattloop.store.samples import find_series
 from wattloop.store.schema import sample_chunks
 
 RUN = "20260101-000000-abcdef"
-NODE = Source("n1", None, is_trusted=True)
+NODE = RunSource("n1", None, is_trusted=True)
 
 
 @pytest.fixture
@@ -150,5 +150,5 @@ def test_a_writer_waits_for_a_store_that_is_away(
     with monkeypatch.context() as patched:
         patched.setattr("wattloop.store.ingest.uploads.has_run", away)
         with pytest.raises(StoreUnwritable, match="whose run"):
-            ingest.append(RUN, 0, data, Source())
+            ingest.append(RUN, 0, data, RunSource())
         assert ingest.append(RUN, 0, data, NODE).complete

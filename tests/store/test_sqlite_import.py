@@ -12,7 +12,7 @@ import pytest
 
 from wattloop.store.database import open_store
 from wattloop.store.journal import JournalWriter, journal_directory
-from wattloop.store.journal_import import Outcome, import_orphaned
+from wattloop.store.journal_import import ImportStatus, import_orphaned
 from wattloop.store.runs import find_run
 from wattloop.store.sqlite_import import SCHEMA, import_ended
 from wattloop.testing.journals import close_journal, ended, header, write_journal
@@ -46,7 +46,7 @@ def test_both_ways_store_the_same(tmp_path: Path, exists: bool) -> None:
     assert not list(folder.iterdir())
     with open_store(second) as store:
         outcomes = [found.outcome for found in import_orphaned(store, close_journal)]
-    assert outcomes == [Outcome.FOLDED, Outcome.FOLDED]
+    assert outcomes == [ImportStatus.IMPORTED, ImportStatus.IMPORTED]
     assert dump(first) == dump(second)
     assert any('INSERT INTO "sample_levels"' in line for line in dump(first))
     with closing(sqlite3.connect(first)) as connection:

@@ -36,7 +36,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class ComparedQuantity:
     """One row: `energy`, `power` or `edp` of a scope, or `time`."""
 
     name: str
@@ -46,11 +46,11 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """Runs compared with the first run."""
 
     records: tuple[RunRecord, ...]
-    quantities: tuple[Quantity, ...]
+    quantities: tuple[ComparedQuantity, ...]
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Comparison:
         }
 
 
-def compare(records: Sequence[RunRecord]) -> Comparison:
+def compare(records: Sequence[RunRecord]) -> RunComparison:
     """Compare every run with the first."""
     if len(records) < 2:
         raise ConfigError("comparing needs two runs or more; see them with: wattloop runs list")
@@ -93,7 +93,7 @@ def compare(records: Sequence[RunRecord]) -> Comparison:
                     for known, record in zip(energies, records, strict=True)
                 ]
                 rows.append(_row(name, scope, unit, scaled))
-    return Comparison(tuple(records), tuple(rows), tuple(_notes(records)))
+    return RunComparison(tuple(records), tuple(rows), tuple(_notes(records)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +106,10 @@ class _Known:
     scale: float = 1.0
 
 
-def _row(name: str, scope: str, unit: str, known: Sequence[_Known]) -> Quantity:
+def _row(name: str, scope: str, unit: str, known: Sequence[_Known]) -> ComparedQuantity:
     first = known[0]
     cells = [Cell(first.value, first.uncertainty), *(_cell(each, first) for each in known[1:])]
-    return Quantity(name, str(scope), unit, tuple(cells))
+    return ComparedQuantity(name, str(scope), unit, tuple(cells))
 
 
 def _cell(known: _Known, first: _Known) -> Cell:

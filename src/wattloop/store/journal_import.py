@@ -29,10 +29,10 @@ from wattloop.store.schema import runs
 # importing again changes nothing.
 
 
-class Outcome(StrEnum):
+class ImportStatus(StrEnum):
     """Status of a journal after an import."""
 
-    FOLDED = "folded"
+    IMPORTED = "folded"
     ALREADY = "already in the store"
     HELD = Refusal.HELD.value
     NEWER = "of a newer format"
@@ -47,7 +47,7 @@ class ImportResult:
     """Result of importing one journal."""
 
     path: Path
-    outcome: Outcome
+    outcome: ImportStatus
     run_id: str | None = None
     note: str = ""
 
@@ -60,26 +60,26 @@ def import_journal(store: Store, path: Path, close: Close) -> ImportResult:
     """
     with lock_journal(path) as refusal:
         if refusal is not None:
-            return ImportResult(path, Outcome(refusal.value))
+            return ImportResult(path, ImportStatus(refusal.value))
         try:
             journal = read_journal(path)
         except OSError as error:
-            return ImportResult(path, Outcome.HELD, note=f"{path}: {error.strerror}")
+            return ImportResult(path, ImportStatus.HELD, note=f"{path}: {error.strerror}")
         fault = "its beginning is damaged" if journal is None else identity_fault(journal.header)
         if journal is None or fault:
             return _set_aside(path, fault)
         if journal.header.get("format", FORMAT) > FORMAT:
             note = f"{path}: written by a newer Wattloop; upgrade with: pip install -U wattloop"
-            return ImportResult(path, Outcome.NEWER, journal.header["run_id"], note)
+            return ImportResult(path, ImportStatus.NEWER, journal.header["run_id"], note)
         if _belongs_elsewhere(journal, store):
-            return ImportResult(path, Outcome.ELSEWHERE, journal.header["run_id"])
+            return ImportResult(path, ImportStatus.ELSEWHERE, journal.header["run_id"])
         outcome = keep_journal(store, journal, close)
         return ImportResult(path, outcome, journal.header["run_id"], _removed(path))
 
 
 def keep_journal(
     store: Store, journal: Journal, close: Close, arriving: Arriving | None = None
-) -> Outcome:
+) -> ImportStatus:
     """Insert the content of a journal in one transaction; the file stays.
 
     Args:
@@ -117,23 +117,23 @@ def import_orphaned(store: Store, close: Close) -> list[ImportResult]:
         except (StoreLocked, StoreUnwritable):
             raise
         except StoreError as error:
-            results.append(ImportResult(path, Outcome.REFUSED, note=str(error)))
+            results.append(ImportResult(path, ImportStatus.REFUSED, note=str(error)))
     return results
 
 
-def _keep(store: Store, journal: Journal, close: Close, arriving: Arriving | None) -> Outcome:
+def _keep(store: Store, journal: Journal, close: Close, arriving: Arriving | None) -> ImportStatus:
     run_id = journal.header["run_id"]
     with store.reading() as connection:
         if _is_kept(connection, run_id):
-            return Outcome.ALREADY
+            return ImportStatus.ALREADY
     record, rows = rows_of_journal(journal, close, arriving)
     with store.writing() as connection:
         if _is_kept(connection, run_id) is False:
             delete_run_in(connection, run_id)
         if not insert_run_in(connection, record):
-            return Outcome.ALREADY
+            return ImportStatus.ALREADY
         insert_rows_in(connection, rows)
-    return Outcome.FOLDED
+    return ImportStatus.IMPORTED
 
 
 def _is_kept(connection: Connection, run_id: str) -> bool | None:
@@ -172,7 +172,7 @@ def _set_aside(path: Path, fault: str) -> ImportResult:
         aside.with_name(f"{aside.name}.txt").write_text(note + "\n")
     except OSError as error:
         note = f"{path}: damaged, and cannot be moved aside: {error.strerror}"
-    return ImportResult(path, Outcome.UNREADABLE, note=note)
+    return ImportResult(path, ImportStatus.UNREADABLE, note=note)
 
 
 def _removed(path: Path) -> str:

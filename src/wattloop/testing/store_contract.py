@@ -33,7 +33,7 @@ from wattloop.store.experiments import (
     set_experiment_status,
     trials_with_keys,
 )
-from wattloop.store.journal_import import Outcome, import_journal, import_orphaned
+from wattloop.store.journal_import import ImportStatus, import_journal, import_orphaned
 from wattloop.store.runs import (
     RunFilter,
     RunRecord,
@@ -235,7 +235,7 @@ class StoreContract(ExperimentContract):
             gap,
         ]
         path = write_journal(store.journals, "r1", events=happened, end=ended(), head=None)
-        assert import_journal(store, path, close_journal).outcome is Outcome.FOLDED
+        assert import_journal(store, path, close_journal).outcome is ImportStatus.IMPORTED
         assert not path.exists()
         record = find_run(store, "r1")
         assert (record.status, record.exit_code, record.energy_j) == ("finished", 0, 3_500.0)
@@ -263,7 +263,7 @@ class StoreContract(ExperimentContract):
         kept = path.read_bytes()
         import_journal(store, path, close_journal)
         path.write_bytes(kept)
-        assert [f.outcome for f in import_orphaned(store, close_journal)] == [Outcome.ALREADY]
+        assert [f.outcome for f in import_orphaned(store, close_journal)] == [ImportStatus.ALREADY]
         assert not path.exists()
         assert len(read_samples(store, "r1", find_series(header("")["feeds"], "gpu:0"))[0]) == 100
 

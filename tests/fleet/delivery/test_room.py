@@ -11,7 +11,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 from tests.fleet.delivery.served import NODE, begin, served, whole
 from wattloop.fleet.delivery import deliver
 from wattloop.fleet.delivery.outbox import DroppedJournals, Outbox, make_room
-from wattloop.store.ingest.received_run import Source
+from wattloop.store.ingest.received_run import RunSource
 from wattloop.store.runs import find_run
 from wattloop.store.sample_queries import read_samples
 from wattloop.store.samples import find_series
@@ -63,7 +63,7 @@ def test_a_run_that_lost_its_samples_keeps_its_energy(tmp_path: Path, is_ended: 
         else:
             begin(site.outbox, RUNS[0], samples=1_001).close()
         data = (site.outbox / f"{RUNS[0]}.journal").read_bytes()
-        site.state.ingest.append(RUNS[0], 0, data[:1_500], Source(NODE))
+        site.state.ingest.append(RUNS[0], 0, data[:1_500], RunSource(NODE))
         aged(site.outbox)
         assert make_room(Outbox(site.outbox), len(data) - 1) == DroppedJournals(thinned=1)
         deliver(site.options(), once=True)

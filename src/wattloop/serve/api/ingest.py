@@ -15,7 +15,7 @@ from wattloop.serve.maintenance import wait_imported
 from wattloop.serve.requests import body_of
 from wattloop.serve.security import Asking, Writer, refuse
 from wattloop.serve.state import AppState, State
-from wattloop.store.ingest.received_run import Source
+from wattloop.store.ingest.received_run import RunSource
 from wattloop.store.ingest.uploads import LARGEST_PIECE_B, RUN_ID, NotYours, Received, Unexpected
 
 router = APIRouter(prefix="/ingest", tags=["ingest"], dependencies=[Writer])
@@ -92,14 +92,14 @@ async def take(
     return _answer(found)
 
 
-def source_of(state: AppState, caller: Caller, wall_s: float | None) -> Source:
+def source_of(state: AppState, caller: Caller, wall_s: float | None) -> RunSource:
     """Return the sender of a piece, with the offset of its clock from ours."""
     if caller.role is Role.NODE:
-        return Source(caller.node, state.nodes.heard(caller.node, wall_s), is_trusted=True)
+        return RunSource(caller.node, state.nodes.heard(caller.node, wall_s), is_trusted=True)
     offset_s = None if wall_s is None else wall_s - time.time()
     if caller.role is Role.ADMIN:
-        return Source(clock_offset_s=offset_s, is_trusted=True)
-    return Source(clock_offset_s=offset_s, not_for=state.nodes.names())
+        return RunSource(clock_offset_s=offset_s, is_trusted=True)
+    return RunSource(clock_offset_s=offset_s, not_for=state.nodes.names())
 
 
 def _answer(found: Received) -> ReceivedAnswer:

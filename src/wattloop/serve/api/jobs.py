@@ -151,7 +151,7 @@ class JobFilters(BaseModel):
     kind: str = Field("", max_length=40, description="`unallocated`: what nodes used for no job.")
 
 
-class JobQuery(JobFilters):
+class JobListQuery(JobFilters):
     """Filter, order and page of jobs."""
 
     sort: Sort = "started"
@@ -160,7 +160,7 @@ class JobQuery(JobFilters):
     size: int = Field(25, ge=1, le=500)
 
 
-class Job(BaseModel):
+class JobRow(BaseModel):
     """One job in the list: a run, or all runs of a batch job.
 
     Energies in joules of everything that was read on its `nodes`; `run_id` is the first of its
@@ -197,7 +197,7 @@ class Job(BaseModel):
     carbon_g: float | None
 
 
-class Totals(BaseModel):
+class TotalsAnswer(BaseModel):
     """Totals over all matching jobs that count, and how many of them have each figure.
 
     `measured` are those `with_energy` of which every part was read from a sensor.
@@ -215,7 +215,7 @@ class Totals(BaseModel):
     measured: int
 
 
-class JobRun(BaseModel):
+class JobRunRow(BaseModel):
     """The run of a job on one node."""
 
     run_id: str
@@ -239,21 +239,21 @@ class JobRun(BaseModel):
 class JobAnswer(BaseModel):
     """A job with its runs, ordered by host."""
 
-    job: Job
-    runs: list[JobRun]
+    job: JobRow
+    runs: list[JobRunRow]
 
 
 class JobsAnswer(BaseModel):
     """A page of jobs."""
 
-    jobs: list[Job]
-    totals: Totals
+    jobs: list[JobRow]
+    totals: TotalsAnswer
     page: int
     pages: int
 
 
 @router.get("/jobs")
-def jobs(state: State, query: Annotated[JobQuery, Query()]) -> JobsAnswer:
+def jobs(state: State, query: Annotated[JobListQuery, Query()]) -> JobsAnswer:
     """Return one page of jobs, with the totals of all that match."""
     state.tidy()
     return jobs_answer(state, query)
@@ -274,10 +274,10 @@ def job(state: State, job_key: str) -> JobAnswer:
 def job_answer(store: Store, job_key: str) -> JobAnswer:
     """Return one job for page and API."""
     row, found = job_with_runs(store, job_key)
-    return JobAnswer(job=_job(row), runs=[JobRun(**_listed(one)) for one in found])
+    return JobAnswer(job=_job(row), runs=[JobRunRow(**_listed(one)) for one in found])
 
 
-def jobs_answer(state: AppState, query: JobQuery) -> JobsAnswer:
+def jobs_answer(state: AppState, query: JobListQuery) -> JobsAnswer:
     """Return a page of jobs for page and API."""
     wanted = _filter(query)
     order = (query.sort, query.order, query.page, query.size)
@@ -293,17 +293,17 @@ def jobs_answer(state: AppState, query: JobQuery) -> JobsAnswer:
         ),
     )
     found = state.answers.get(("totals", wanted), lambda: job_totals(state.store, wanted))
-    totals = {name: getattr(found, name) for name in Totals.model_fields}
+    totals = {name: getattr(found, name) for name in TotalsAnswer.model_fields}
     return JobsAnswer(
         jobs=[_job(row) for row in rows],
-        totals=Totals(**totals),
+        totals=TotalsAnswer(**totals),
         page=query.page,
         pages=max(1, math.ceil(found.runs / query.size)),
     )
 
 
-def _job(row: Mapping[str, Any]) -> Job:
-    return Job(**_listed(row))
+def _job(row: Mapping[str, Any]) -> JobRow:
+    return JobRow(**_listed(row))
 
 
 def _listed(row: Mapping[str, Any]) -> dict[str, Any]:

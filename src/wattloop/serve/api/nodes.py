@@ -29,7 +29,7 @@ from wattloop.serve.maintenance import wait_imported
 from wattloop.serve.requests import body_of
 from wattloop.serve.security import Asking, Described, Writer, check_writer, refuse
 from wattloop.serve.state import AppState, State
-from wattloop.store.ingest.received_run import Source
+from wattloop.store.ingest.received_run import RunSource
 from wattloop.store.ingest.uploads import LARGEST_PIECE_B, NotYours, Received, Unexpected
 
 JOURNAL = "application/vnd.wattloop.journal"
@@ -239,7 +239,7 @@ async def delivery(request: Request, node: Node) -> Any:
     wall_s, said, pieces = unpack_batch(await body_of(request, LARGEST_BATCH_B + HEAD_B))
     found = None if said is None else NodeStatus.parse(said)
     offset_s = state.nodes.heard(node, wall_s, found)
-    source = Source(node, offset_s, is_trusted=True)
+    source = RunSource(node, offset_s, is_trusted=True)
     answers: list[PieceResult] = []
     if pieces:
         taken = await run_in_threadpool(lambda: [_taken(state, p, source) for p in pieces])
@@ -257,7 +257,7 @@ async def delivery(request: Request, node: Node) -> Any:
     )
 
 
-def _taken(state: AppState, piece: Piece, source: Source) -> PieceResult:
+def _taken(state: AppState, piece: Piece, source: RunSource) -> PieceResult:
     """Take one piece; an invalid piece does not stop the others."""
     try:
         found = _take(state, piece, source)
@@ -269,7 +269,7 @@ def _taken(state: AppState, piece: Piece, source: Source) -> PieceResult:
     return PieceResult(piece.run_id, found.offset, found.ended, "", found.complete, tail)
 
 
-def _take(state: AppState, piece: Piece, source: Source) -> Received:
+def _take(state: AppState, piece: Piece, source: RunSource) -> Received:
     if piece.asks:
         return state.ingest.received(piece.run_id, source)
     return state.ingest.append(

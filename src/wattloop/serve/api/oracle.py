@@ -151,7 +151,7 @@ class ResultAnswer(BaseModel):
     later: bool | None = None
 
 
-class JobAnswer(BaseModel):
+class JobEstimateAnswer(BaseModel):
     """The interpretation of a job, and the index of its best result."""
 
     job: int
@@ -183,7 +183,7 @@ class BatchAnswer(BaseModel):
     """Results in the order of the pairs."""
 
     results: list[ResultAnswer]
-    jobs: list[JobAnswer]
+    jobs: list[JobEstimateAnswer]
     placements: list[dict[str, Any]]
     objective: str
     confidence: float

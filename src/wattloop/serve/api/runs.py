@@ -15,7 +15,7 @@ from wattloop.advise.advisor import advice_on
 from wattloop.core.errors import ConfigError
 from wattloop.serve.errors import faults, needs_what_is_there
 from wattloop.serve.state import AppState, State
-from wattloop.store.comparison import Comparison, compare
+from wattloop.store.comparison import RunComparison, compare
 from wattloop.store.database import Store
 from wattloop.store.details import read_windows
 from wattloop.store.export import export
@@ -185,7 +185,7 @@ def compared(
     return comparison_of(state.store, run).to_dict()
 
 
-def comparison_of(store: Store, names: list[str]) -> Comparison:
+def comparison_of(store: Store, names: list[str]) -> RunComparison:
     """Compare the named runs with the first."""
     if not 2 <= len(names) <= MOST_RUNS:
         raise ConfigError(f"name 2 to {MOST_RUNS} runs to compare")

@@ -9,7 +9,13 @@ from markupsafe import Markup
 
 from wattloop.report.document import Chart
 from wattloop.report.figures.power import slope_figure
-from wattloop.serve.api.jobs import JobQuery, SlopesAnswer, job_answer, jobs_answer, slopes_answer
+from wattloop.serve.api.jobs import (
+    JobListQuery,
+    SlopesAnswer,
+    job_answer,
+    jobs_answer,
+    slopes_answer,
+)
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.state import AppState, State
 from wattloop.store.job_queries import known_values
@@ -63,7 +69,7 @@ LIVE_SHOWN = 10
 @router.get("/")
 @router.get("/jobs")
 @router.get("/jobs/")
-def jobs(request: Request, state: State, query: Annotated[JobQuery, Query()]) -> HTMLResponse:
+def jobs(request: Request, state: State, query: Annotated[JobListQuery, Query()]) -> HTMLResponse:
     """Show totals, filters and a page of jobs."""
     state.tidy()
     answer = jobs_answer(state, query)
@@ -110,7 +116,7 @@ def _choices(state: AppState) -> dict[str, list[str]]:
     )
 
 
-def _slopes(state: AppState, query: JobQuery) -> tuple[SlopesAnswer, Markup]:
+def _slopes(state: AppState, query: JobListQuery) -> tuple[SlopesAnswer, Markup]:
     """Fit and draw energy over duration of matching jobs."""
     wanted = query.model_dump(exclude={"sort", "order", "page", "size"})
 

@@ -21,7 +21,7 @@ from wattloop.report.subject import notes_of
 from wattloop.serve.api.runs import advice_of, comparison_of, find_any_run
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.state import AppState, State
-from wattloop.store.comparison import Cell, Comparison
+from wattloop.store.comparison import Cell, RunComparison
 from wattloop.store.details import read_windows
 from wattloop.store.job_queries import job_page
 from wattloop.store.runs import RunRecord, find_run
@@ -119,7 +119,7 @@ def _offered(state: AppState, chosen: Sequence[RunRecord]) -> list[Mapping[str, 
     return [*first, *(row for row in newest if row["run_id"] not in known)]
 
 
-def _blocks(state: AppState, found: Comparison) -> list[Block]:
+def _blocks(state: AppState, found: RunComparison) -> list[Block]:
     heads = [_head(record) for record in found.records]
     columns = ["quantity", heads[0]]
     for head in heads[1:]:

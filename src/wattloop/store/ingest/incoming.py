@@ -14,7 +14,7 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError, StoreUnwritable
 from wattloop.core.files import atomic_write_json, is_same_file, try_lock
-from wattloop.store.ingest.received_run import Source
+from wattloop.store.ingest.received_run import RunSource
 from wattloop.store.journal import END, frames_in
 from wattloop.store.run_record import AGENT_KIND, UNALLOCATED_KIND, RunRecord
 
@@ -40,11 +40,11 @@ class Origin:
     final: bool = False
 
     @property
-    def source(self) -> Source:
-        return Source(self.node, self.clock_offset_s, self.is_trusted)
+    def source(self) -> RunSource:
+        return RunSource(self.node, self.clock_offset_s, self.is_trusted)
 
 
-class Part:
+class IncomingJournal:
     """A part that this process has locked."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -90,7 +90,7 @@ class Part:
         except (OSError, TypeError, ValueError):
             return None
 
-    def begin(self, source: Source) -> None:
+    def begin(self, source: RunSource) -> None:
         """Record the sender, before the first byte is written."""
         self._write(Origin(source.node, source.clock_offset_s, time.time(), source.is_trusted))
 
@@ -149,7 +149,7 @@ class Incoming:
             )
 
     @contextmanager
-    def held(self, run_id: str, *, create: bool) -> Iterator[Part | None]:
+    def held(self, run_id: str, *, create: bool) -> Iterator[IncomingJournal | None]:
         """Lock the part of a run until the block ends; None when it does not exist."""
         path = self.path(run_id)
         if create:
@@ -166,7 +166,7 @@ class Incoming:
                     try_lock(descriptor, None)
                 if not is_same_file(descriptor, path):
                     continue  # imported and removed meanwhile
-                yield Part(path, descriptor)
+                yield IncomingJournal(path, descriptor)
                 return
             finally:
                 _leave(descriptor, path)
@@ -185,7 +185,7 @@ def _leave(descriptor: int, path: Path) -> None:
 ENDED = -1
 
 
-class PartBook:
+class IncomingCache:
     """Cache of the parts' senders and completeness, rebuilt from the files after a restart.
     Thread-safe.
 
@@ -198,7 +198,7 @@ class PartBook:
         """Position up to which a part was searched for its end; `ENDED` where it was found."""
         self._origins: dict[str, Origin] = {}
 
-    def origin(self, run_id: str, part: Part) -> Origin | None:
+    def origin(self, run_id: str, part: IncomingJournal) -> Origin | None:
         """Return the sender; the file is read once."""
         with self._guard:
             known = self._origins.get(run_id)
@@ -207,7 +207,7 @@ class PartBook:
                 self._origins[run_id] = known
         return known
 
-    def is_complete(self, run_id: str, part: Part) -> bool:
+    def is_complete(self, run_id: str, part: IncomingJournal) -> bool:
         """Return True if no more data will come; only new frames are read."""
         with self._guard:
             begin = self._searched.get(run_id, 0)
@@ -223,7 +223,7 @@ class PartBook:
         origin = self.origin(run_id, part)
         return origin is not None and origin.final
 
-    def finish(self, run_id: str, part: Part) -> None:
+    def finish(self, run_id: str, part: IncomingJournal) -> None:
         """Record that the sender will send no more."""
         origin = part.finish()
         with self._guard:
@@ -243,7 +243,7 @@ class PartBook:
             self._origins.pop(run_id, None)
 
 
-def _searched(part: Part, begin: int) -> int:
+def _searched(part: IncomingJournal, begin: int) -> int:
     with part.path.open("rb") as file:
         file.seek(begin)
         data = file.read()
@@ -259,7 +259,7 @@ class NotYours(ConfigError):
     """A sender tried to write a run of another sender."""
 
 
-def check_host(run_id: str, host: Any, source: Source) -> None:
+def check_host(run_id: str, host: Any, source: RunSource) -> None:
     """Check that a run of `host` may come from this sender.
 
     Raises:
@@ -269,7 +269,7 @@ def check_host(run_id: str, host: Any, source: Source) -> None:
         raise NotYours(f"{run_id} is a run of another node")
 
 
-def check_owner(run_id: str, origin: Origin | None, source: Source | None) -> None:
+def check_owner(run_id: str, origin: Origin | None, source: RunSource | None) -> None:
     """Check that the sender began the run; only the server's own token may continue any run.
 
     Raises:
@@ -282,7 +282,7 @@ def check_owner(run_id: str, origin: Origin | None, source: Source | None) -> No
         raise NotYours(f"{run_id} is a run of another node")
 
 
-def check_record(record: RunRecord, source: Source | None) -> None:
+def check_record(record: RunRecord, source: RunSource | None) -> None:
     """Check that the sender may read a stored run, and replace a provisional one.
 
     Raises:

@@ -91,7 +91,7 @@ MOST_FEEDS, MOST_SERIES = 64, 2_048
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RunSource:
     """The sender of a run.
 
     Attributes:
@@ -107,7 +107,7 @@ class Source:
     not_for: frozenset[str] = frozenset()
 
 
-def received_run(record: RunRecord, source: Source, now_wall_s: float) -> None:
+def received_run(record: RunRecord, source: RunSource, now_wall_s: float) -> None:
     """Make a record of another machine fit for the store.
 
     Raises:

@@ -14,14 +14,14 @@ from wattloop.core.errors import ConfigError, RunSenseless, StoreError, StoreUnw
 from wattloop.store.database import Store
 from wattloop.store.ingest.incoming import (
     Incoming,
+    IncomingCache,
+    IncomingJournal,
     NotYours,
-    Part,
-    PartBook,
     check_host,
     check_owner,
     check_record,
 )
-from wattloop.store.ingest.received_run import Source, received_run, without_places
+from wattloop.store.ingest.received_run import RunSource, received_run, without_places
 from wattloop.store.journal import FORMAT, HEADER, frames_in, read_journal
 from wattloop.store.journal_import import keep_journal
 from wattloop.store.journal_record import Close, header_fault
@@ -73,7 +73,7 @@ def check_name(run_id: str) -> None:
         raise ConfigError(f"{run_id!r} is not an identifier of a run")
 
 
-def check_header(run_id: str, piece: bytes, source: Source) -> str:
+def check_header(run_id: str, piece: bytes, source: RunSource) -> str:
     """Check that the first chunk begins with the header of that run, of a node that may send it.
 
     Returns the fault of that header: such a journal is quarantined.
@@ -133,10 +133,10 @@ class Ingest:
         self._store = store
         self._close = close
         self._incoming = Incoming(store.journals / INCOMING)
-        self._book = PartBook()
+        self._book = IncomingCache()
         self._away_until_s = 0.0
 
-    def received(self, run_id: str, source: Source | None = None) -> Received:
+    def received(self, run_id: str, source: RunSource | None = None) -> Received:
         """Return the state of a run."""
         check_name(run_id)
         with self._incoming.held(run_id, create=False) as part:
@@ -152,7 +152,7 @@ class Ingest:
         run_id: str,
         offset: int,
         piece: bytes,
-        source: Source | None = None,
+        source: RunSource | None = None,
         *,
         final: bool = False,
         restart: bool = False,
@@ -177,7 +177,7 @@ class Ingest:
         if len(piece) > LARGEST_PIECE_B:
             raise ConfigError(f"a piece has at most {LARGEST_PIECE_B} bytes, not {len(piece)}")
         check_name(run_id)
-        source = Source(is_trusted=True) if source is None else source
+        source = RunSource(is_trusted=True) if source is None else source
         if not self._incoming.path(run_id).exists():
             if self._is_kept(run_id, source):
                 return Received(0, ended=True)
@@ -269,7 +269,7 @@ class Ingest:
                 found.append(_reason(path))
         return sorted(found, key=lambda one: one.refused_wall_s, reverse=True)[:MOST_REFUSED]
 
-    def _is_kept(self, run_id: str, source: Source | None) -> bool:
+    def _is_kept(self, run_id: str, source: RunSource | None) -> bool:
         """Return True if the store has the complete run.
 
         False when the store cannot be asked: importing it again changes nothing.
@@ -290,11 +290,11 @@ class Ingest:
         check_record(record, source)
         return not record.provisional
 
-    def _import(self, part: Part, *, provisional: bool = False) -> Received:
+    def _import(self, part: IncomingJournal, *, provisional: bool = False) -> Received:
         """Import a run into this store; the part is removed after the commit."""
         run_id, size_b = part.path.stem, part.size_b
         origin = part.origin()
-        source = Source(is_trusted=True) if origin is None else origin.source
+        source = RunSource(is_trusted=True) if origin is None else origin.source
         journal = read_journal(part.path)
         try:
             _check_journal(run_id, None if journal is None else journal.header)
@@ -317,7 +317,7 @@ class Ingest:
         part.remove()
         return Received(size_b, ended=True)
 
-    def _set_aside(self, part: Part, reason: str, node: str) -> None:
+    def _set_aside(self, part: IncomingJournal, reason: str, node: str) -> None:
         run_id, aside = part.path.stem, part.path.with_suffix(REFUSED)
         _log.warning("%s: %s; kept as %s", run_id, reason, aside)
         why = RefusedJournal(run_id, node, reason[:LONGEST_REASON], time.time())
@@ -356,7 +356,7 @@ def _reason(aside: Path) -> RefusedJournal:
         return RefusedJournal(aside.stem, "", reason, aside.stat().st_mtime)
 
 
-def _arrives(record: RunRecord, *, source: Source, provisional: bool) -> None:
+def _arrives(record: RunRecord, *, source: RunSource, provisional: bool) -> None:
     if source.node and record.host != source.node:
         raise ValueError(f"says that it is of another node than {source.node}")
     received_run(record, source, time.time())

@@ -20,7 +20,7 @@ from wattloop.core.units import (
     format_number,
     format_power,
 )
-from wattloop.store.comparison import Cell, Comparison, Quantity
+from wattloop.store.comparison import Cell, ComparedQuantity, RunComparison
 from wattloop.store.database import Store
 from wattloop.store.runs import RunFilter, RunRecord, live_runs
 from wattloop.store.tables import iso_time
@@ -155,7 +155,7 @@ def print_run(
         _write([f"{known}; export them with: {_export(record)} --what steps"])
 
 
-def print_comparison(comparison: Comparison) -> None:
+def print_comparison(comparison: RunComparison) -> None:
     """Print a row per quantity; two columns per run: value, and difference from the first."""
     headers = ["quantity", _heading(comparison.records[0])]
     for record in comparison.records[1:]:
@@ -210,7 +210,7 @@ def _window_row(window: WindowResult) -> tuple[str, ...]:
     )
 
 
-def _comparison_row(quantity: Quantity) -> list[str]:
+def _comparison_row(quantity: ComparedQuantity) -> list[str]:
     name = f"{quantity.name} ({quantity.scope})" if quantity.scope else quantity.name
     row = [name.replace("edp", "EDP"), _quantity(quantity, quantity.cells[0])]
     for cell in quantity.cells[1:]:
@@ -218,7 +218,7 @@ def _comparison_row(quantity: Quantity) -> list[str]:
     return row
 
 
-def _quantity(quantity: Quantity, cell: Cell) -> str:
+def _quantity(quantity: ComparedQuantity, cell: Cell) -> str:
     if cell.value is None:
         return UNKNOWN
     if quantity.unit == "s":
