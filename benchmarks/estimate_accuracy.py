@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import published_cpu_power as prior
-from wattloop.hardware import cpu_power
+from wattloop.hardware import cpus
 from wattloop.hardware.cpus import Processor, guess_processor, processor_named
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,13 +50,13 @@ class Row:
             busy = self.load * threads
             layers = [min(1.0, max(0.0, busy / cores - k)) for k in range(per_core)]
             first, second = layers[0], layers[1] if per_core > 1 else 0.0
-            both = cpu_power.core_activity([[1.0] * per_core])
-            alone = cpu_power.core_activity([[1.0] + [0.0] * (per_core - 1)])
+            both = cpus.core_activity([[1.0] * per_core])
+            alone = cpus.core_activity([[1.0] + [0.0] * (per_core - 1)])
             activity = first * alone + second * (both - alone)
         else:
-            activity = cpu_power.core_activity([[self.load] * per_core])
+            activity = cpus.core_activity([[self.load] * per_core])
         ratio = self.mhz / self.base_mhz if with_clock and self.mhz else None
-        return cpu_power.package_power_w(self.processor, activity, ratio)
+        return cpus.package_power_w(self.processor, activity, ratio)
 
 
 def main() -> int:
@@ -199,7 +199,7 @@ def _interval(rows: list[Row], *, with_clock: bool) -> tuple[float, float, float
     for row in rows:
         estimate = row.estimate_w(with_clock=with_clock)
         tdp_w = row.processor.tdp_w
-        relative, of_tdp = cpu_power.estimate_error(row.processor, clock_known=with_clock)
+        relative, of_tdp = cpus.estimate_error(row.processor, clock_known=with_clock)
         half_w = relative * estimate + of_tdp * tdp_w
         error_w = abs(estimate - row.rapl_w)
         hits += error_w <= half_w

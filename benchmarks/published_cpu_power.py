@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from wattloop.hardware import cpu_power
-from wattloop.hardware.cpu_power import LoadCurve, StatedError
-from wattloop.hardware.cpus import Processor
+from wattloop.hardware import cpus
+from wattloop.hardware.cpus import LoadCurve, Processor, StatedError
 
 HERE = Path(__file__).parent
 PACKAGES = HERE / "published_cpu_power.csv"
@@ -87,12 +86,12 @@ class Published:
 
     @property
     def kind(self) -> str:
-        return cpu_power.family(self.processor)
+        return cpus.family(self.processor)
 
     def share_at(self, utilisation: float) -> float | None:
         """Share of TDP with all threads so busy; None where it was not published."""
         for level in self.levels:
-            even = cpu_power.even_load(level.activity, smt=_smt(self.processor))
+            even = cpus.even_load(level.activity, smt=_smt(self.processor))
             if abs(level.utilisation - utilisation) < 1e-6 and abs(even - utilisation) < 1e-6:
                 return level.share
         return None
@@ -116,9 +115,9 @@ def curves(parts: Sequence[Published]) -> Curves:
     Idle is a mean of its own, since more is published of it; what load adds to idle is the mean of
     that. A kind of which a level is not published gets the shape of the servers.
     """
-    adds = {kind: _adds(parts, kind) for kind in cpu_power.PUBLISHED}
+    adds = {kind: _adds(parts, kind) for kind in cpus.PUBLISHED}
     found = {}
-    for kind in cpu_power.PUBLISHED:
+    for kind in cpus.PUBLISHED:
         idle = _family_mean(parts, kind, lambda part: part.share_at(0.0))
         if idle is None:
             idle = found["server"].idle
@@ -158,7 +157,7 @@ def leave_family_out(parts: Sequence[Published], *, with_clock: bool = True) -> 
                 continue
             for level in part.levels:
                 ratio = level.clock_ratio if with_clock else None
-                watts = cpu_power.package_power_w(part.processor, level.activity, ratio, others)
+                watts = cpus.package_power_w(part.processor, level.activity, ratio, others)
                 tried.append(Tried(part, level, watts / part.processor.tdp_w))
     return tried
 
@@ -299,7 +298,7 @@ def _level(processor: Processor, record: dict[str, str]) -> Level:
         per_core = processor.threads // processor.cores
         alone = [utilisation] + [0.0] * (per_core - 1)
         cores = [alone] * busy + [[0.0] * per_core] * (processor.cores - busy)
-        activity = cpu_power.core_activity(cores)
+        activity = cpus.core_activity(cores)
     mhz = record["mhz"]
     return Level(
         utilisation=utilisation * busy / processor.threads,
@@ -310,7 +309,7 @@ def _level(processor: Processor, record: dict[str, str]) -> Level:
 
 
 def _even_activity(processor: Processor, load: float) -> float:
-    return cpu_power.core_activity([[load] * (processor.threads // processor.cores)])
+    return cpus.core_activity([[load] * (processor.threads // processor.cores)])
 
 
 def _smt(processor: Processor) -> bool:
@@ -332,7 +331,7 @@ def _above_idle(part: Published, load: float) -> float | None:
     tenth, half, full = (part.share_at(each) or busy for each in (0.1, 0.5, 1.0))
     start = LoadCurve(idle, tenth, half, full).start if len(part.levels) >= CURVE_LEVELS else idle
     ratio = next(v.clock_ratio for v in part.levels if abs(v.utilisation - load) < 1e-6)
-    return start - idle + (busy - start) / cpu_power.clock_factor(part.kind, ratio)
+    return start - idle + (busy - start) / cpus.clock_factor(part.kind, ratio)
 
 
 def _family_mean(

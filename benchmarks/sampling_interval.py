@@ -20,7 +20,7 @@ from overhead.counters import package_curve
 from support.nvml_stub import Call, NoCompiler, StubNvml
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.domain_source import DomainSource
+from wattloop.measure.meter_stream import DomainSource
 from wattloop.measure.session import Session
 from wattloop.meters.base import Context
 

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from wattloop.hardware import cpu_power
+from wattloop.hardware import cpus
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "published_cpu_power.py"
 JUDGES = ("1950X", "E3-1240 v2")
@@ -25,8 +25,8 @@ def prior() -> ModuleType:
 def test_the_shipped_curves_are_those_of_the_published_tables(prior) -> None:
     """Promise: no constant is tuned by hand; each is what the tables say, rounded."""
     derived = prior.curves(prior.published())
-    assert set(derived) == set(cpu_power.PUBLISHED)
-    for kind, curve in cpu_power.PUBLISHED.items():
+    assert set(derived) == set(cpus.PUBLISHED)
+    for kind, curve in cpus.PUBLISHED.items():
         assert tuple(curve) == pytest.approx(tuple(derived[kind]), abs=0.006)
 
 
@@ -34,7 +34,7 @@ def test_the_shipped_curves_are_those_of_the_published_tables(prior) -> None:
 def test_the_shipped_interval_holds_nine_in_ten_levels_left_out(prior, clock_known) -> None:
     """Promise: the stated error is that of families which were left out."""
     tried = prior.judged(prior.leave_family_out(prior.published(), with_clock=clock_known))
-    shipped = cpu_power.KNOWN_CLOCK_ERROR if clock_known else cpu_power.UNKNOWN_CLOCK_ERROR
+    shipped = cpus.KNOWN_CLOCK_ERROR if clock_known else cpus.UNKNOWN_CLOCK_ERROR
     assert shipped == pytest.approx(prior.interval(tried), abs=0.006)
 
 
@@ -78,4 +78,4 @@ def test_several_hundred_machines_are_behind_it(prior) -> None:
     """Promise: the curves are means over many machines, of both makers of servers."""
     parts = prior.published()
     assert sum(part.servers for part in parts) > 300
-    assert {part.kind for part in parts} == set(cpu_power.PUBLISHED)
+    assert {part.kind for part in parts} == set(cpus.PUBLISHED)

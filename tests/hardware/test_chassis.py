@@ -1,4 +1,4 @@
-from wattloop.hardware.chassis import EIGHTY_PLUS, PSU_EFFICIENCY
+from wattloop.accounting.node import EIGHTY_PLUS, PSU_EFFICIENCY
 
 
 def test_the_stated_efficiency_range_is_that_of_the_80_plus_table():

@@ -5,8 +5,16 @@ from pathlib import Path
 import pytest
 
 from wattloop.hardware import cpus
-from wattloop.hardware.cpu_power import core_activity, estimate_error, even_load, package_power_w
-from wattloop.hardware.cpus import Processor, guess_processor, processor_named, read_packages
+from wattloop.hardware.cpus import (
+    Processor,
+    core_activity,
+    estimate_error,
+    even_load,
+    guess_processor,
+    package_power_w,
+    processor_named,
+    read_packages,
+)
 from wattloop.hardware.host import Host
 
 

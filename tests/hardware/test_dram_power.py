@@ -2,8 +2,13 @@
 
 import pytest
 
-from wattloop.hardware.dimms import Dimm, dimms_from_setting
-from wattloop.hardware.dram_power import base_power_w, dram_power_w, memory_use_factor
+from wattloop.hardware.dimms import (
+    Dimm,
+    base_power_w,
+    dimms_from_setting,
+    dram_power_w,
+    memory_use_factor,
+)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.gpu_files import DTYPES, FIELDS, read_user_gpu
-from wattloop.hardware.gpus import SHIPPED, Gpu, gpu_named, known_gpus, variant_assumed
+from wattloop.hardware.gpus import (
+    DTYPES,
+    FIELDS,
+    SHIPPED,
+    Gpu,
+    gpu_named,
+    known_gpus,
+    read_user_gpu,
+    variant_assumed,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("WATTLOOP_SHARED_DATA") or ROOT.parent / "shared" / "data")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.records import Gap
-from wattloop.hardware.sysfs_file import NumberFile
+from wattloop.hardware.host import NumberFile
 
 
 @pytest.fixture

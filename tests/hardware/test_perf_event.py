@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from wattloop.hardware.perf_event import PerfCounter
+from wattloop.meters.perf import PerfCounter
 
 SOFTWARE = 1
 CPU_CLOCK = 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.hardware.sysfs_file import read_text, read_whole
+from wattloop.hardware.host import read_text, read_whole
 
 
 @pytest.mark.parametrize(

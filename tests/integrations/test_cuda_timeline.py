@@ -4,7 +4,7 @@ import pytest
 
 from tests.integrations.fake_cuda import FakeGpu, FakeTensor
 from wattloop.integrations.cuda_timeline import CudaTimeline, TorchTimeline
-from wattloop.integrations.timeline import Edge
+from wattloop.integrations.records import Edge
 
 
 def train(

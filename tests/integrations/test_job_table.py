@@ -1,6 +1,6 @@
 from typing import Any
 
-from wattloop.integrations.distributed import JobTable
+from wattloop.integrations.distributed import RankTable
 
 
 def report(node: str, counted: bool = True, **energies: float) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def report(node: str, counted: bool = True, **energies: float) -> dict[str, Any]
 
 def test_each_device_is_counted_once_per_node() -> None:
     """Promise: ranks that do not count add nothing; packages of a node add up."""
-    job = JobTable.of(
+    job = RankTable.of(
         [
             report("b", cpu0=100.0, cpu1=50.0, gpu0=900.0, gpu10=800.0, dram=20.0),
             report("b", counted=False),
@@ -50,7 +50,7 @@ def test_each_device_is_counted_once_per_node() -> None:
 
 def test_a_node_nobody_counts_is_not_zero() -> None:
     """Promise: a node whose devices another run counts shows no number, and says why."""
-    job = JobTable.of([report("a", counted=False), report("b", cpu0=5.0)])
+    job = RankTable.of([report("a", counted=False), report("b", cpu0=5.0)])
     assert job.nodes[0].energy_j is None
     assert not job.complete
     assert "another run" in job.table()
@@ -59,6 +59,6 @@ def test_a_node_nobody_counts_is_not_zero() -> None:
 def test_two_counting_ranks_are_not_added() -> None:
     """Promise: should two ranks of a node claim to count, one is used and it is said."""
     longer = report("a", cpu0=70.0) | {"duration_s": 70.0}
-    job = JobTable.of([report("a", cpu0=60.0), longer])
+    job = RankTable.of([report("a", cpu0=60.0), longer])
     assert job.energy_j == 70.0
     assert "2 ranks counted" in job.table()

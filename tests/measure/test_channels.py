@@ -5,8 +5,7 @@ import pytest
 from tests.support.scripted_meter import ScriptedMeter, counter, gauge
 from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Provenance
-from wattloop.measure.domain_source import FusedCurve, domain_sources
-from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.meter_stream import FusedCurve, MeterStream, domain_sources
 
 
 def test_first_source_of_a_domain_wins() -> None:

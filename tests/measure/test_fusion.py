@@ -8,8 +8,8 @@ import pytest
 from tests.support.power_curves import PowerCurve, SineWave, Spikes, SquareWave
 from tests.support.scripted_meter import counter, gauge
 from wattloop.core.records import Gap
-from wattloop.measure.domain_source import FusedCurve
 from wattloop.measure.energy_curve import CounterCurve, GaugeCurve
+from wattloop.measure.meter_stream import FusedCurve
 
 CURVE: PowerCurve = SquareWave(100.0, 500.0, 1.0)
 

@@ -9,7 +9,7 @@ import pytest
 from wattloop.core.clock import VirtualClock
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure import node_reader, sampler_process
+from wattloop.measure import sampler, sampler_process
 from wattloop.measure.session import Session
 from wattloop.meters.base import Context
 from wattloop.store.journal import read_journal
@@ -31,17 +31,17 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return asked
 
 
-def flushes(monkeypatch: pytest.MonkeyPatch) -> list[node_reader.NodeReader]:
+def flushes(monkeypatch: pytest.MonkeyPatch) -> list[sampler.NodeReader]:
     """Whose turn came to look whether a process is due, each time it did."""
-    flushed: list[node_reader.NodeReader] = []
-    flush = node_reader.NodeReader.flush
+    flushed: list[sampler.NodeReader] = []
+    flush = sampler.NodeReader.flush
 
-    def counted(reader: node_reader.NodeReader, *, ending: bool = False) -> bool:
+    def counted(reader: sampler.NodeReader, *, ending: bool = False) -> bool:
         changed = flush(reader, ending=ending)
         flushed.append(reader)
         return changed
 
-    monkeypatch.setattr(node_reader.NodeReader, "flush", counted)
+    monkeypatch.setattr(sampler.NodeReader, "flush", counted)
     return flushed
 
 
@@ -58,7 +58,7 @@ def test_process_is_started_once_the_measurement_lasts(
     machine: Machine, starts: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And where it cannot be, the thread reads on without a word."""
-    monkeypatch.setattr(node_reader, "PROCESS_AFTER_S", 0.1)
+    monkeypatch.setattr(sampler, "PROCESS_AFTER_S", 0.1)
     session = Session.open(settings(sampler="auto"))
     wait_until(lambda: len(starts) == 1)
     before = len(session.feeds[0].tracks[0].times_s)
@@ -85,7 +85,7 @@ def test_no_process_where_it_has_no_business(
     machine: Machine, starts: list[object], monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     """Asked not to, sources that only we can read or that cost most, a watcher, another clock."""
-    monkeypatch.setattr(node_reader, "PROCESS_AFTER_S", 0.0)
+    monkeypatch.setattr(sampler, "PROCESS_AFTER_S", 0.0)
     flushed = flushes(monkeypatch)
     if reason == "thread":
         session = Session.open(settings(sampler="thread"))

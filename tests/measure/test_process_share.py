@@ -98,8 +98,9 @@ def test_two_runs_state_their_parts(machine: Machine, monkeypatch: pytest.Monkey
         subprocess.Popen([*words, "busy.json", "--", sys.executable, "-c", WAIT + BURN]),
         subprocess.Popen([*words, "idle.json", "--", "sh", "-c", "read line < idle.go; sleep 3"]),
     ]
-    for name in ("busy", "idle"):
-        Path(f"{name}.go").write_text("\n")
+    with Path("busy.go").open("w") as busy_go, Path("idle.go").open("w") as idle_go:
+        for gate in (busy_go, idle_go):  # both wait for it
+            gate.write("\n")
     assert [process.wait(timeout=120) for process in both] == [0, 0]
     busy, idle = (json.loads(Path(f"{name}.json").read_text()) for name in ("busy", "idle"))
     for found in (busy, idle):

@@ -6,8 +6,7 @@ from tests.support.scripted_meter import Script, ScriptedMeter, counter, gauge
 from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Domain, Gap, Provenance
 from wattloop.core.results import Missing, WindowResult
-from wattloop.measure.domain_source import domain_sources
-from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.meter_stream import MeterStream, domain_sources
 from wattloop.measure.windows import window_energy
 
 SECONDS = 10

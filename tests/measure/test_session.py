@@ -92,7 +92,7 @@ def test_meter_that_hangs_does_not_keep_the_run_from_ending(
 
     release = threading.Event()
     monkeypatch.setattr(Rapl, "sample", sample)
-    monkeypatch.setattr("wattloop.measure.node_reader.HANG_S", 0.3)
+    monkeypatch.setattr("wattloop.measure.sampler.HANG_S", 0.3)
     session = Session.open(Settings(interval_s=0.02, meters=("rapl",), store=str(machine.store)))
     hang.set()
     assert hangs.wait(120)
@@ -259,8 +259,8 @@ def test_end_of_a_run_waits_for_the_thread_that_writes_its_windows(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands of windows take the sampler's thread longer than the end has patience for it."""
-    monkeypatch.setattr("wattloop.measure.node_reader.HANG_S", 0.05)
-    monkeypatch.setattr("wattloop.measure.node_reader.LAST_WAIT_S", 0.0)
+    monkeypatch.setattr("wattloop.measure.sampler.HANG_S", 0.05)
+    monkeypatch.setattr("wattloop.measure.sampler.LAST_WAIT_S", 0.0)
     session = Session.open(name="busy")
     busy, go_on = threading.Event(), threading.Event()
     resolve = session.resolve
@@ -279,7 +279,7 @@ def test_end_of_a_run_waits_for_the_thread_that_writes_its_windows(
 
     def let_go() -> None:
         # from here on only the load of the machine decides how long the last reading takes
-        monkeypatch.setattr("wattloop.measure.node_reader.HANG_S", 120.0)
+        monkeypatch.setattr("wattloop.measure.sampler.HANG_S", 120.0)
         go_on.set()
 
     threading.Timer(1.0, let_go).start()

@@ -8,8 +8,7 @@ import pytest
 from wattloop.core.records import Provenance
 from wattloop.core.settings import Settings
 from wattloop.hardware.cpus import processor_named
-from wattloop.hardware.dimms import dimms_from_setting
-from wattloop.hardware.dram_power import dram_power_w
+from wattloop.hardware.dimms import dimms_from_setting, dram_power_w
 from wattloop.hardware.gpus import gpu_named, known_gpus
 from wattloop.hardware.host import Host
 from wattloop.predict.node import node_here, node_prediction, typical_node

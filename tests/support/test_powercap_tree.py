@@ -19,7 +19,7 @@ from tests.support.power_curves import (
 )
 from tests.support.powercap_driver import Driver
 from tests.support.powercap_tree import Layout, PowercapTree, Writing
-from wattloop.hardware.sysfs_file import NumberFile
+from wattloop.hardware.host import NumberFile
 
 CURVES: list[PowerCurve] = [
     Constant(100.0),

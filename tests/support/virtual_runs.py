@@ -13,8 +13,7 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Provenance, Scope, Signal
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
-from wattloop.measure.domain_source import domain_sources
-from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.meter_stream import MeterStream, domain_sources
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.run_journal import RunJournal, feed_to_dict
 from wattloop.measure.run_result import RunResult

@@ -24,14 +24,8 @@ from wattloop.hardware.carbon import annual_intensity
 # has it; `zone` is shown when present.
 
 TIMEOUT_S = 2.0
-
-
 MAX_REPLY_BYTES = 1_000_000
-
-
 MAX_G_PER_KWH = 5_000.0
-
-
 FIELDS = ("g_co2e_per_kwh", "carbonIntensity")
 
 

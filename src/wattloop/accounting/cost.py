@@ -61,8 +61,6 @@ CARBON_FACTORS = (
         2022,
     ),
 )
-
-
 ENERGY_FACTORS = (
     Factor(
         "phone",

@@ -24,10 +24,8 @@ from wattloop.core.units import format_energy
 
 DURATIONS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Doubling lengths as in the thesis's table 3.13; one minute in all."""
-
 LINEAR_R2 = 0.99
 """The thesis found 0.9977 and more on quiet machines; below this the machine was not idle."""
-
 COVERED = 0.99
 """A window with a smaller covered share is not used."""
 
@@ -228,11 +226,8 @@ def _doubts(measured: DomainEnergy, part: ApplicationDomain, line: IdleLine | No
 
 
 VERSION = 1
-
-
 OLD_AFTER_DAYS = 90
 """Firmware, kernel and services change within months; then the line should be fitted again."""
-
 DAY_S = 86_400.0
 
 

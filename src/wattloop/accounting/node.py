@@ -1,4 +1,4 @@
-"""Energy of the whole node, measured or modelled, and of the facility by its PUE."""
+"""Energy of the whole node: measured domains, and board, disks, network card and power supply."""
 
 import math
 from collections.abc import Sequence
@@ -9,13 +9,48 @@ from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_power
-from wattloop.hardware.chassis import ADAPTER_W, BOARD_W, DISK_W, FAN_SHARE, PSU_EFFICIENCY, Fact
+
+
+class ChassisFact(NamedTuple):
+    """A value and its source. The half-width is our estimate of how far machines differ."""
+
+    value: float
+    half_width: float
+    source: str
+
+
+EIGHTY_PLUS: dict[str, dict[float, float]] = {
+    "bronze": {0.2: 0.81, 0.5: 0.85, 1.0: 0.81},
+    "silver": {0.2: 0.85, 0.5: 0.89, 1.0: 0.85},
+    "gold": {0.2: 0.88, 0.5: 0.92, 1.0: 0.88},
+    "platinum": {0.2: 0.90, 0.5: 0.94, 1.0: 0.91},
+    "titanium": {0.1: 0.90, 0.2: 0.94, 0.5: 0.96, 1.0: 0.91},
+}
+"""Least efficiency by share of rated load; 80 PLUS programme, 230 V internal redundant."""
+PSU_EFFICIENCY = ChassisFact(
+    0.92,
+    0.04,
+    "80 PLUS, 230 V redundant: from Gold at 20% load (0.88) to Titanium at 50% (0.96)",
+)
+_FAN_2007 = (
+    "Fan, Weber, Barroso, Power Provisioning for a Warehouse-sized Computer, 2007, table 1: peak "
+    "power of components, 213 W in all"
+)
+BOARD_W = ChassisFact(25.0, 15.0, _FAN_2007)
+DISK_W = ChassisFact(12.0, 9.0, _FAN_2007)
+ADAPTER_W = ChassisFact(25.0, 15.0, _FAN_2007 + " (one of its two PCI slots: a network card)")
+FAN_SHARE = ChassisFact(
+    0.10,
+    0.05,
+    "of the power to be cooled: 10 W of 213 W (5%) in Fan et al. 2007, 10 to 15% in dense 1U "
+    "servers (eWeek, How to Optimize the Energy Efficiency of Your Server)",
+)
+
 
 # Energy of the whole node: measured, or modelled as P_node = (P_measured + P_other) / eta_psu.
 #
 # P_other is the power of parts without a sensor: board, disk, adapter card, and fans in proportion
-# to the power they cool. The defaults and their ranges are in `wattloop.hardware.chassis`.
-
+# to the power they cool. The defaults and their ranges are in `wattloop.accounting.node`.
 WHOLE = 0.99
 """A node with a smaller covered share is not used as a whole."""
 
@@ -105,7 +140,9 @@ def _modelled(
     )
 
 
-def _error(result: WindowResult, node_j: float, other_w: Fact, eta: Fact) -> EnergyError:
+def _error(
+    result: WindowResult, node_j: float, other_w: ChassisFact, eta: ChassisFact
+) -> EnergyError:
     """Return the error: other parts and power supply are models of this node, the same in every
     window.
     """
@@ -129,17 +166,19 @@ def _host_share(domains: Sequence[DomainEnergy]) -> float:
     return sum(shares) / len(shares) if shares else 1.0
 
 
-def _other_w(power_w: float, stated_w: float | None, share: float, host_share: float) -> Fact:
+def _other_w(
+    power_w: float, stated_w: float | None, share: float, host_share: float
+) -> ChassisFact:
     """Return the power of board, disks and network card: one per host, shared by guests and jobs.
 
     What the user states is of this machine, so only a job's share of it applies.
     """
     if stated_w is not None:
-        return Fact(share * stated_w, 0.0, f"{_part(share)}your setting node_overhead_w")
+        return ChassisFact(share * stated_w, 0.0, f"{_part(share)}your setting node_overhead_w")
     fixed = (BOARD_W, DISK_W, ADAPTER_W)
     share *= host_share
     guest = "" if host_share == 1 else ", the part of the host's threads that is ours"
-    return Fact(
+    return ChassisFact(
         share * sum(part.value for part in fixed) + FAN_SHARE.value * power_w,
         math.hypot(*(share * part.half_width for part in fixed), FAN_SHARE.half_width * power_w),
         f"{_part(share)}board {BOARD_W.value:g} W, disk {DISK_W.value:g} W, network card "
@@ -152,15 +191,13 @@ def _part(share: float) -> str:
     return "" if share == 1 else f"{share:.2g} of " if share < 0.01 else f"{share:.0%} of "
 
 
-def _efficiency(stated: float | None) -> Fact:
+def _efficiency(stated: float | None) -> ChassisFact:
     if stated is not None:
-        return Fact(stated, 0.0, "your setting psu_efficiency")
+        return ChassisFact(stated, 0.0, "your setting psu_efficiency")
     return PSU_EFFICIENCY
 
 
 # Energy of the facility: E_facility = E_node x PUE, with the PUE that the user states.
-
-
 class FacilityEnergy(NamedTuple):
     """Joules with cooling and distribution. The PUE is stated, so it adds no uncertainty."""
 

@@ -22,8 +22,6 @@ from wattloop.core.settings import GRID, Settings
 from wattloop.store.run_record import RunRecord
 
 CARBON = ("zone", "carbon_g_per_kwh", "carbon_file")
-
-
 STALE_NOTES = ("carbon: ", "carbon intensity: ", "cost: ", "PUE ")
 
 

@@ -95,14 +95,10 @@ def _percent(share: float) -> str:
 
 
 NO_IDLE = "application energy is not known: fit this machine's idle line with 'wattloop idle'"
-
-
 NO_TARIFF = (
     "set tariff: {per_kwh: 0.25, currency: EUR} to what you pay, in wattloop.yaml; or "
     "WATTLOOP_TARIFF"
 )
-
-
 NO_LIMIT = "no efficiency: no device has both a known power limit and a reading; set cpu_tdp_w:"
 
 

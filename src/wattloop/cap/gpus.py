@@ -175,8 +175,7 @@ MOST_NOISE = 0.3
 def check_metered(settings: Settings, devices: Sequence[str]) -> None:
     """Raise `ConfigError` where some device's energy cannot be read, before anything is run."""
     from wattloop.hardware.host import Host
-    from wattloop.measure.domain_source import domain_sources
-    from wattloop.measure.meter_stream import MeterStream
+    from wattloop.measure.meter_stream import MeterStream, domain_sources
     from wattloop.meters.base import Context
     from wattloop.meters.registry import detect
 

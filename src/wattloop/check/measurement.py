@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from wattloop.check.figures import SENSED, Execution, FigureKind, FigureReading, energy_reading
 from wattloop.core.errors import CommandError, ConfigError
 from wattloop.core.settings import Settings
-from wattloop.hardware.perf_event import PerfCounter
 from wattloop.measure.command import CommandRun, run_command
 from wattloop.measure.session import Session
 from wattloop.measure.windows import Window
+from wattloop.meters.perf import PerfCounter
 
 HARDWARE, INSTRUCTIONS = 0, 1
 

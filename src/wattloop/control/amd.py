@@ -13,8 +13,7 @@ from wattloop.control.file_lever import (
 )
 from wattloop.control.lever import Lever, LeverState, Setting, format_setting
 from wattloop.core.errors import ConfigError, LeverError
-from wattloop.hardware.host import Host
-from wattloop.hardware.sysfs_file import read_text
+from wattloop.hardware.host import Host, read_text
 from wattloop.meters.amd_gpu import AmdCard, find_cards
 from wattloop.meters.base import Context
 

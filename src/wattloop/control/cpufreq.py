@@ -9,8 +9,7 @@ from pathlib import Path
 from wattloop.control.file_lever import read_number, writable_or_why, write_file
 from wattloop.control.lever import Lever, LeverState, Setting, WriteOrderError, format_setting
 from wattloop.core.errors import ConfigError, LeverError
-from wattloop.hardware.host import Host
-from wattloop.hardware.sysfs_file import read_text
+from wattloop.hardware.host import Host, read_text
 from wattloop.meters.base import Context
 
 # Policies of cpufreq: groups of cores that share a clock, and levers that set all of them.

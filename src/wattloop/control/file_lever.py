@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wattloop.control.lever import Lever, LeverState, Setting, format_setting
 from wattloop.core.errors import ConfigError, LeverError
-from wattloop.hardware.sysfs_file import read_text, read_whole
+from wattloop.hardware.host import read_text, read_whole
 
 
 class LimitFiles(NamedTuple):

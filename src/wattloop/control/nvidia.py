@@ -9,7 +9,7 @@ from wattloop.control.file_lever import number_within
 from wattloop.control.lever import Lever, LeverState, Setting, format_setting
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.meters.base import Context
-from wattloop.meters.nvml_library import (
+from wattloop.meters.nvidia import (
     LIBRARY_VARIABLE,
     NO_PERMISSION,
     error_code,

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from wattloop.control.file_lever import LimitFiles, NumberLever
 from wattloop.control.lever import Lever
-from wattloop.hardware.host import Host
+from wattloop.hardware.host import Host, read_text
 from wattloop.hardware.powercap import Zone, all_zones
-from wattloop.hardware.sysfs_file import read_text
 from wattloop.meters.base import Context
 
 MICROWATTS_PER_W = 1e6

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from wattloop.core.errors import ConfigError
 
 DATA_FILE = Path(__file__).with_name("carbon_intensity.csv")
-
 ALIASES = {
     "america": "USA",
     "bosnia": "BIH",

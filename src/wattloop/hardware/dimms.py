@@ -1,47 +1,36 @@
-"""Installed memory modules: from SMBIOS, from dmidecode, or as the user states."""
+"""Memory modules of the machine, and their power."""
 
+import math
+import os
 import re
 import struct
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from wattloop.core.errors import CommandError, ConfigError
-from wattloop.hardware.host import Host
-from wattloop.hardware.sysfs_file import whole_number
+from wattloop.core.records import Gap
+from wattloop.hardware.host import Host, whole_number
 
 DMIDECODE = "dmidecode"
 """Value of the setting that runs dmidecode."""
-
 TABLE = "firmware/dmi/tables/DMI"
-
-
 ENTRIES = "firmware/dmi/entries"
-
-
 MIB_PER_GIB = 1024
-
-
 MEMORY_DEVICE = 17
 """SMBIOS structure type (DMTF DSP0134, section 7.18)."""
-
 TYPES = {
     0x07: "RAM", 0x0F: "SDRAM", 0x12: "DDR", 0x13: "DDR2", 0x18: "DDR3", 0x1A: "DDR4",
     0x1B: "LPDDR", 0x1C: "LPDDR2", 0x1D: "LPDDR3", 0x1E: "LPDDR4", 0x20: "HBM", 0x21: "HBM2",
     0x22: "DDR5", 0x23: "LPDDR5", 0x24: "HBM3",
 }  # fmt: skip
-
-
 FORMS = {0x09: "DIMM", 0x0B: "Row Of Chips", 0x0D: "SODIMM", 0x0F: "FB-DIMM", 0x10: "Die"}
-
-
 NOT_MEMORY = (0x08, 0x09, 0x0A, 0x0B, 0x1F)
 """ROM, flash, EEPROM, FEPROM and logical non-volatile devices share the structure."""
-
 NOT_MEMORY_NAMES = ("ROM", "Flash", "EEPROM", "FEPROM", "Logical non-volatile device")
 """The same as dmidecode calls them."""
-
 PERSISTENT = (0x05, 0x06, 0x07)
 """Memory technologies without DRAM: NVDIMM-F, NVDIMM-P, Intel Optane."""
 
@@ -239,3 +228,76 @@ def run_dmidecode(program: str = "dmidecode", timeout_s: float = 10.0) -> tuple[
     if not dimms:
         raise CommandError(f"{program} lists no memory module; set 'dimms' (such as 8x32)", 1)
     return dimms
+
+
+class MemoryUse:
+    """Reader of `meminfo`: (MemTotal - MemAvailable) / MemTotal."""
+
+    def __init__(self, procfs: Path) -> None:
+        self.path = procfs / "meminfo"
+
+    def used_fraction(self) -> float | Gap:
+        """Share of the memory in use, 0 to 1."""
+        try:
+            # The kernel generates the file for each open; only its first lines are needed.
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                head = os.read(fd, 512)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            return Gap(f"{self.path}: {error.strerror or error}")
+        total = re.search(rb"^MemTotal:\s+(\d+) kB", head, re.MULTILINE)
+        available = re.search(rb"^MemAvailable:\s+(\d+) kB", head, re.MULTILINE)
+        if total is None or available is None or not int(total[1]):
+            return Gap(f"{self.path} has no MemTotal and MemAvailable")
+        return min(1.0, max(0.0, 1 - int(available[1]) / int(total[1])))
+
+
+BASE_POWER_W = {16: 4.0, 32: 5.0, 64: 6.0, 128: 8.0, 256: 10.0}
+"""Power_base by capacity in GiB, as the thesis gives it (4.2.2)."""
+SMALL_STEP_W = 1.0
+"""Below 16 GiB we go on with the table's step at its lower end: 1 W per halving, 1 W at least."""
+LARGE_STEP_W = 2.0
+"""Above 256 GiB with the step at its upper end: 2 W per doubling."""
+LOW_POWER_SHARE = 0.25
+"""Laptop modules and soldered memory, relative to the server modules of the table."""
+TIERS = ((0.05, 0.30), (0.15, 0.60), (0.25, 0.70))
+"""mem_use for usage below each bound (4.2.2); 0.75 up to a half, 0.80 above."""
+
+
+def dram_power_w(dimms: Iterable[Dimm], used_fraction: float) -> float:
+    """Power_RAM = Power_base x nb_slots x mem_use (4.1), summed over modules of any size."""
+    return sum(base_power_w(dimm) for dimm in dimms) * memory_use_factor(used_fraction)
+
+
+def memory_use_factor(used_fraction: float) -> float:
+    """Return mem_use: the share of the base power at this usage."""
+    for bound, factor in TIERS:
+        if used_fraction < bound:
+            return factor
+    return 0.75 if used_fraction <= 0.50 else 0.80
+
+
+def base_power_w(dimm: Dimm) -> float:
+    """Power_base of one module; between two rows of the table, linear in log2(capacity)."""
+    share = LOW_POWER_SHARE if is_low_power(dimm) else 1.0
+    return share * _table_w(math.log2(dimm.capacity_gib))
+
+
+def is_low_power(dimm: Dimm) -> bool:
+    """Return True for the kind of memory that laptops have."""
+    return dimm.technology.startswith("LPDDR") or dimm.form in ("SODIMM", "Row Of Chips")
+
+
+def _table_w(doublings: float) -> float:
+    rows = [(math.log2(capacity), power_w) for capacity, power_w in BASE_POWER_W.items()]
+    (first, first_w), (last, last_w) = rows[0], rows[-1]
+    if doublings <= first:
+        return max(1.0, first_w - SMALL_STEP_W * (first - doublings))
+    if doublings >= last:
+        return last_w + LARGE_STEP_W * (doublings - last)
+    for (low, low_w), (high, high_w) in pairwise(rows):
+        if doublings <= high:
+            return low_w + (high_w - low_w) * (doublings - low) / (high - low)
+    raise AssertionError("unreachable")

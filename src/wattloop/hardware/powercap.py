@@ -7,8 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from wattloop.core.records import Scope
-from wattloop.hardware.host import Host
-from wattloop.hardware.sysfs_file import NumberFile, read_text, read_whole
+from wattloop.hardware.host import Host, NumberFile, read_text, read_whole
 
 POWERCAP = "class/powercap"
 MIRROR_LOOKS = 40

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from wattloop.integrations.timeline import Edge, HostTimeline, Timeline, as_number
+from wattloop.integrations.records import Edge, HostTimeline, Timeline, as_number
 
 # A device's clock mapped to the host's, from bounds alone.
 #
@@ -17,26 +17,12 @@ from wattloop.integrations.timeline import Edge, HostTimeline, Timeline, as_numb
 # next ones. No thread has to wait for the device.
 
 DRIFT_LIMIT = 50e-6
-
-
 """Crystals agree to 50 ppm; 4.5 ppm were seen between an H200 and its host."""
-
-
 DRIFT_FLOOR = 0.5e-6
-
-
 """However well the rate was known, it changes a little with temperature."""
-
-
 TIGHT_S = 100e-6
-
-
 """Bounds narrower than this tell the rate of the drift."""
-
-
 BASE_LINE_S = 5.0
-
-
 """Two tight bounds at least this far apart give a rate."""
 
 
@@ -104,8 +90,6 @@ class ClockMap:
 # memory by the stream itself, in order, and read when the event behind it has completed.
 
 SLOTS = 2_048
-
-
 """More than a GPU's queue holds; a value that finds no slot is left out, never waited for."""
 
 
@@ -152,23 +136,11 @@ class CudaScalars:
 # for an event would break a CUDA graph being captured.
 
 ANCHOR_TRIES = 5
-
-
 IDLE_QUERIES = 12
-
-
 """An event on an idle GPU completes within a few microseconds: asking this often sees it."""
-
-
 LOST_BLUR_S = 0.05
-
-
 """How far off the host's time of an edge may be when the GPU can no longer be asked."""
-
-
 REBASE_S = 8.0
-
-
 """`elapsed_time` is a 32-bit float of milliseconds: after 8 s its step is still below 1 us."""
 
 

@@ -18,11 +18,7 @@ from wattloop.integrations.training_meter import TrainingMeter
 from wattloop.measure.run_result import RunResult
 
 PATIENCE_S = 120.0
-
-
 """A rank that has not come after so long has died; the others go on without it."""
-
-
 POLL_S = 0.002
 
 
@@ -113,8 +109,6 @@ class MpiRanks:
 
 
 PACKAGE, MEMORY = "Pkg (J)", "RAM (J)"
-
-
 NOT_READ = "-"
 
 
@@ -136,14 +130,14 @@ class NodeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class JobTable:
+class RankTable:
     """All nodes of a job, each device counted once."""
 
     nodes: tuple[NodeRow, ...]
     warnings: tuple[str, ...] = field(default=())
 
     @classmethod
-    def of(cls, reports: Sequence[Mapping[str, Any]]) -> JobTable:
+    def of(cls, reports: Sequence[Mapping[str, Any]]) -> RankTable:
         """From one report per rank; only those that count have energies."""
         by_node: dict[str, list[Mapping[str, Any]]] = {}
         for report in reports:
@@ -289,10 +283,10 @@ def measured_together(meter: TrainingMeter, ranks: Ranks | None = None) -> Measu
     return MeasuredJob(meter, ranks)
 
 
-def gather(run: RunResult, node: str, ranks: Ranks | None = None) -> JobTable | None:
+def gather(run: RunResult, node: str, ranks: Ranks | None = None) -> RankTable | None:
     """Energies of every rank's run, by node; on rank 0, None elsewhere. Called by every rank."""
     items = (ranks or current_ranks()).gather(_report(run, node))
-    return None if items is None else JobTable.of(items)
+    return None if items is None else RankTable.of(items)
 
 
 class MeasuredJob:
@@ -305,7 +299,7 @@ class MeasuredJob:
 
     def __init__(self, meter: TrainingMeter, ranks: Ranks | None = None) -> None:
         self.meter = meter
-        self.energy: JobTable | None = None
+        self.energy: RankTable | None = None
         self._ranks: Ranks = ranks or AloneRanks()
         self._find_ranks = ranks is None
 
@@ -352,7 +346,7 @@ class MeasuredJob:
             report = {} if run is None else _report(run, session.host.name)
             items = self._ranks.gather(report)
             if items is not None:
-                self.energy = JobTable.of([item for item in items if item])
+                self.energy = RankTable.of([item for item in items if item])
         except Exception as error:  # noqa: BLE001 - each backend has its own; a dead rank
             _log.warning("the energies of this job's ranks could not be gathered: %s", error)
 

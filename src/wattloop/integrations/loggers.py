@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 PREFIX = "energy/"
-
-
 _log = logging.getLogger("wattloop")
 
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import WindowResult
-from wattloop.integrations.records import EpochRecord, PendingStep, StepRecord
-from wattloop.integrations.timeline import Edge
-from wattloop.measure.domain_source import DomainSource, FusedCurve
+from wattloop.integrations.records import Edge, EpochRecord, PendingStep, StepRecord
 from wattloop.measure.energy_curve import EnergySpan
+from wattloop.measure.meter_stream import DomainSource, FusedCurve
 from wattloop.measure.session import Session
 from wattloop.measure.windows import COVERAGE_FACTOR
 
@@ -106,17 +105,9 @@ def _short(value: float | None) -> float | None:
 
 
 MIN_GROUP_S = 0.005
-
-
 Stretch = tuple[float, float, float]
-
-
 """Begin, end, and half-width of both: a shift of the whole step."""
-
-
 Joules = tuple[float, float]
-
-
 """Energy and its uncertainty."""
 
 
@@ -204,23 +195,11 @@ def _uncertainty_j(
 # one compact event for all of them. What is not ready waits for the next pass.
 
 PASS_EVERY_S = 1.0
-
-
 PATIENCE_S = 15.0
-
-
 """Do not wait longer than this for a sensor without new readings."""
-
-
 KEPT_STEPS = 20_000
-
-
 """Steps whose records stay in memory."""
-
-
 JOURNALED_STEPS_LIMIT = 100_000
-
-
 """Steps beyond this are written a batch at a time instead of one by one."""
 
 

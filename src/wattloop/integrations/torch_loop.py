@@ -21,7 +21,7 @@ from typing import Any
 
 from wattloop.integrations.cuda_timeline import TorchTimeline
 from wattloop.integrations.loggers import EnergyLogger, TensorBoardLogger
-from wattloop.integrations.timeline import Timeline
+from wattloop.integrations.records import Timeline
 from wattloop.integrations.training_meter import TrainingMeter
 
 
@@ -65,15 +65,15 @@ class EnergyMeter(TrainingMeter):
         finally:
             self.epoch_end()
 
-    def step(self) -> Step:
+    def step(self) -> LoopStep:
         """One step, as a context manager."""
-        return Step(self)
+        return LoopStep(self)
 
     def _make_timeline(self, now_s: Callable[[], float]) -> Timeline:
         return TorchTimeline(now_s, self._device, exact=self._exact)
 
 
-class Step:
+class LoopStep:
     """The step inside `with meter.step() as step`; set `loss` or call `log` to keep numbers."""
 
     __slots__ = ("_meter", "_metrics", "loss")
@@ -87,7 +87,7 @@ class Step:
         """Numbers of this step; tensors on a GPU are not waited for."""
         self._metrics.update(metrics)
 
-    def __enter__(self) -> Step:
+    def __enter__(self) -> LoopStep:
         self._meter.step_begin()
         return self
 

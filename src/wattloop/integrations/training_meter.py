@@ -14,31 +14,26 @@ from typing import Any, Self, TypeVar, cast
 from wattloop.core.errors import ConfigError
 from wattloop.core.results import RunStatus, WindowResult
 from wattloop.integrations.loggers import EnergyLogger, EpochReporter, active_loggers
-from wattloop.integrations.records import EpochRecord, PendingStep, StepRecord
+from wattloop.integrations.records import (
+    Edge,
+    EpochRecord,
+    HostTimeline,
+    PendingStep,
+    StepRecord,
+    Timeline,
+    as_number,
+)
 from wattloop.integrations.step_resolver import StepResolver
-from wattloop.integrations.timeline import Edge, HostTimeline, Timeline, as_number
 from wattloop.measure.api import Measurement, active_session
 from wattloop.measure.run_result import RunResult
 from wattloop.measure.session import Session
 
 EDGE_READ_EVERY_S = 0.01
-
-
 """Cheap counters are read at the edges of steps, but no more often than this."""
-
-
 Method = TypeVar("Method", bound=Callable[..., None])
-
-
 _log = logging.getLogger("wattloop")
-
-
 NOT_BEGUN = "the meter has not begun: write 'with EnergyMeter() as meter:', or call begin()"
-
-
 TRAINING = ("epoch_begin", "step_end")
-
-
 """What is only called while training; frameworks validate before it, too."""
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.hardware.host import Host
-from wattloop.meters.nvml_library import open_nvml, shut_down
+from wattloop.meters.nvidia import open_nvml, shut_down
 
 
 @dataclass(frozen=True)

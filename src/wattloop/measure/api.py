@@ -48,11 +48,7 @@ def status_after(error: BaseException | None) -> RunStatus:
 
 
 P = ParamSpec("P")
-
-
 R = TypeVar("R")
-
-
 Region = Callable[[], AbstractContextManager[Any]]
 
 
@@ -101,7 +97,6 @@ def decorate(function: Callable[P, R], block: Region, stretch: Region) -> Callab
 
 LINGER_S = 1.0
 """A function that is called again within this time reuses the run of its last call."""
-
 SETTLE_AT_ONCE = 256
 """Number of ended calls whose energies are added up together."""
 

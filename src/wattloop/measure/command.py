@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 # `WATTLOOP_PROCFS_ROOT` names the host's.
 
 PROC = Path("/proc")
-
-
 FORGOTTEN_AFTER_S = 0.9
 """A thread that waits for its own helper program collects it within milliseconds."""
 
@@ -140,8 +138,6 @@ def _stat(pid: int) -> list[str]:
 # is started.
 
 STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-
-
 PASSED_ON = STOPPING | {
     signal.SIGUSR1,
     signal.SIGUSR2,
@@ -150,26 +146,14 @@ PASSED_ON = STOPPING | {
     signal.SIGTSTP,
     signal.SIGCONT,
 }
-
-
 WAITED_FOR = PASSED_ON | {signal.SIGCHLD}
-
-
 JOB_CONTROL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
-
-
 PR_SET_CHILD_SUBREAPER = 36
-
-
 SI_USER = 0
 """Code of signals sent by kill(2); signals of the kernel and the terminal have a positive code."""
-
 ORPHAN_CHECK_S = 1.0
-
-
 ENDING_S = 1.0
 """Processes that outlive the program by less than this are ending with it."""
-
 LOOK_AGAIN_S = 0.02
 
 

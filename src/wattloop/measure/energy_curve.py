@@ -14,22 +14,16 @@ from wattloop.core.records import Domain, Gap, Scope
 BRIDGE_S = 2.0
 """Gaps of a gauge up to this length are interpolated; longer gaps are left out and reported. A
 failing counter is extrapolated for at most this time."""
-
 HIDDEN_SHARE = 0.3
 """Power may vary by this share between two points without a trace in either."""
-
 FEW_POINTS = 4
 """A window that spans at most this many points adds little to the power around it."""
-
 KEEP_S = 900.0
 """Points older than this are downsampled, so that a run of weeks fits into memory."""
-
 THIN_S = 10.0
 """Spacing of old points; the energy between two of them stays exact."""
-
 THIN_AT_ONCE = 4_096
 """Number of points that are downsampled at once."""
-
 PLAUSIBLE_W = highest_power_w(Scope.GPU)
 """Highest power of a package, memory or card, where the sensor states none."""
 
@@ -75,13 +69,10 @@ def plausible_power_w(domain: Domain) -> float:
 
 RELATIVE_DRIFT = 0.01
 """Relative error of a declared period; shrinks as ticks are added."""
-
 JITTER_S = 0.001
 """Jitter of a sensor's own clock: about a millisecond."""
-
 QUIET_SHARE = 0.35
 """Phase at which to read: far from both ticks."""
-
 MAX_ERROR_SHARE = 0.25
 """Beyond this share of a period the phase is considered lost."""
 
@@ -168,30 +159,20 @@ class UpdateClock:
 # fine clock; a systematic error of the sensor itself is stated with the domain.
 
 LEARNED_PERIOD_LIMIT_S = 0.25
-
-
 UNREAD_LIMIT_S = 60.0
 """A counter that has not been read for longer than this is not extrapolated at its last power."""
-
 SHORTEST_SEGMENT_S = 1e-5
-
-
 EXACT_S = 1e-6
 """An unchanged value of a counter that is always current (a computed share) means that no energy
 was used; of a sensor only that it has not been updated."""
-
 RESETS_KEPT = 1_000
 """A broken counter may fall at every reading; this many falls are recorded."""
-
 BRIDGES_KEPT = 100
 """Beyond this many bridges the two oldest are merged."""
-
 MODEL_S = 10.0
 """Length of the time before a gap whose mean power is used as the power of the gap."""
-
 MODEL_ERROR = 0.5
 """Relative standard deviation of that power: a suspended job idles, another job may begin."""
-
 SURE = 0.999
 """Probability from which on a number of wraps is considered certain."""
 

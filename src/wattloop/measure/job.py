@@ -11,7 +11,6 @@ JOB_VARIABLE = "WATTLOOP_JOB"
 child."""
 RUN_VARIABLE = "WATTLOOP_RUN"
 """Environment variable with the run that a measured child lies in."""
-
 CLAIM_SEPARATOR = ";"
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from wattloop.accounting.efficiency import Insight, efficiencies, node_imbalance
 from wattloop.core.records import Scope
 from wattloop.core.results import Missing, RunStatus, WindowResult
-from wattloop.measure.domain_source import domain_sources
+from wattloop.measure.meter_stream import domain_sources
 from wattloop.measure.node_leader import merged_journal
 from wattloop.measure.recovery import recorded_feeds
 from wattloop.measure.windows import window_energy
@@ -20,7 +20,7 @@ SHARES = "agent"
 """Name of the meter in runs that a node agent wrote: shares of the node's readings."""
 
 
-class JobRun(Protocol):
+class NodeRun(Protocol):
     """Protocol of the runs that `job_energy` accepts: stored runs, or others with the same
     fields.
     """
@@ -40,11 +40,11 @@ class JobRun(Protocol):
     result: WindowResult | None
 
 
-R = TypeVar("R", bound=JobRun)
+R = TypeVar("R", bound=NodeRun)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeEnergy:
+class NodeRunEnergy:
     """Energy of one node from the first process of the job that began to the last that ended."""
 
     host: str
@@ -67,7 +67,7 @@ class NodeEnergy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobEnergy:
+class MeasuredJobEnergy:
     """Energy of a job, by node."""
 
     job_id: str
@@ -75,7 +75,7 @@ class JobEnergy:
     world_size: int | None
     started_wall_s: float
     ended_wall_s: float
-    nodes: tuple[NodeEnergy, ...]
+    nodes: tuple[NodeRunEnergy, ...]
     earlier: int = 0
     """Number of earlier jobs with the same name."""
 
@@ -132,7 +132,7 @@ def job_energy(
     readings: Callable[[R], Journal],
     *,
     earlier: int = 0,
-) -> JobEnergy:
+) -> MeasuredJobEnergy:
     """Compute the energy of the runs that make up one job.
 
     Args:
@@ -145,7 +145,7 @@ def job_energy(
     for record in records:
         nodes.setdefault((record.host, record.boot_id), []).append(record)
     jobs = [record.job for record in records if record.job]
-    return JobEnergy(
+    return MeasuredJobEnergy(
         job_id=name,
         kind=str(jobs[0]["kind"]) if jobs else "wattloop",
         world_size=next((j["world_size"] for j in jobs if j.get("world_size")), None),
@@ -156,7 +156,7 @@ def job_energy(
     )
 
 
-def _node_energy(records: Sequence[R], readings: Callable[[R], Journal]) -> NodeEnergy:
+def _node_energy(records: Sequence[R], readings: Callable[[R], Journal]) -> NodeRunEnergy:
     begin_s = min(r.started_s for r in records)
     end_s = max(map(_ended_s, records))
     trusted = sorted(records, key=lambda r: (not r.counted, r.started_s - _ended_s(r)))
@@ -177,7 +177,7 @@ def _node_energy(records: Sequence[R], readings: Callable[[R], Journal]) -> Node
     elif all(feed["meter"] == SHARES for feed in merged.header["feeds"]):
         result = _as_stated(result, records)
     ranks = sorted({r.job["rank"] for r in records if r.job and r.job.get("rank") is not None})
-    return NodeEnergy(
+    return NodeRunEnergy(
         host=records[0].host,
         runs=tuple(sorted(r.run_id for r in records)),
         ranks=tuple(ranks),
@@ -207,7 +207,7 @@ def _as_found(records: Sequence[R]) -> WindowResult | None:
     )
 
 
-def _as_stated(result: WindowResult, records: Sequence[JobRun]) -> WindowResult:
+def _as_stated(result: WindowResult, records: Sequence[NodeRun]) -> WindowResult:
     """Add the shares that the runs state; only the runs know their uncertainty."""
     stated_j: dict[str, float] = {}
     for record in records:
@@ -232,7 +232,7 @@ def _needed(trusted: Sequence[R]) -> list[R]:
     return needed
 
 
-def _devices(records: Sequence[JobRun]) -> list[str]:
+def _devices(records: Sequence[NodeRun]) -> list[str]:
     """Return the devices that any process was asked to read; empty means all.
 
     A device is excluded only if every process excluded it: ranks may have a GPU each.
@@ -243,16 +243,16 @@ def _devices(records: Sequence[JobRun]) -> list[str]:
     return sorted(left_out | (set().union(*named) if all(named) else set()))
 
 
-def _missing(records: Sequence[JobRun]) -> list[Missing]:
+def _missing(records: Sequence[NodeRun]) -> list[Missing]:
     """Return the parts that are missing in every process."""
     lists = [{m["name"]: m for m in r.missing} for r in records]
     common = set(lists[0]).intersection(*lists[1:])
     return [Missing(**part) for name, part in lists[0].items() if name in common]
 
 
-def _ended_s(record: JobRun) -> float:
+def _ended_s(record: NodeRun) -> float:
     return record.started_s if record.ended_s is None else record.ended_s
 
 
-def _ended_wall_s(record: JobRun) -> float:
+def _ended_wall_s(record: NodeRun) -> float:
     return record.started_wall_s + (_ended_s(record) - record.started_s)

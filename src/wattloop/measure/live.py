@@ -12,8 +12,7 @@ from wattloop.core.errors import RunNotFound
 from wattloop.core.records import Gap
 from wattloop.core.results import Missing, WindowResult
 from wattloop.core.settings import Settings
-from wattloop.measure.domain_source import DomainSource, domain_sources
-from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.meter_stream import DomainSource, MeterStream, domain_sources
 from wattloop.measure.recovery import RecordedMeter
 from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET, domain_from_dict
 from wattloop.measure.session import Session
@@ -33,7 +32,7 @@ RECENT_GAP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class LiveSnapshot:
     """State at one instant: `result` holds the energy so far, `power_w` the present power per
     domain.
     """
@@ -56,12 +55,12 @@ class Snapshot:
         return sum(parts) if parts else None
 
 
-class LiveView(Protocol):
+class SnapshotSource(Protocol):
     """A source of snapshots."""
 
     title: str
 
-    def look(self) -> Snapshot: ...
+    def look(self) -> LiveSnapshot: ...
 
     def close(self) -> None: ...
 
@@ -75,11 +74,11 @@ class DeviceView:
         self._units = _units(self._session.feeds)
         self.title = f"this machine ({self._session.host.name})"
 
-    def look(self) -> Snapshot:
+    def look(self) -> LiveSnapshot:
         session = self._session
         now_s = session.clock.now_s()
         values = session.signals()
-        return Snapshot(
+        return LiveSnapshot(
             result=session.between(session.started_s, now_s, name="watch"),
             power_w=session.power_w(),
             history_w=self._history.until(now_s),
@@ -106,7 +105,7 @@ class JournalView:
         self._path = path
         self.title = path.stem
 
-    def look(self) -> Snapshot:
+    def look(self) -> LiveSnapshot:
         """Read the journal and return a snapshot; it lags by up to a second."""
         for kind, data in self._tail.poll():
             self._take(kind, data)
@@ -118,7 +117,7 @@ class JournalView:
         end_s = max(begin_s, self._last_s)
         powers = ((c.domain.name, c.power_w()) for c in self._channels)
         assert self._history is not None
-        return Snapshot(
+        return LiveSnapshot(
             result=window_energy(
                 self._channels,
                 [Missing(**m) for m in self._header.get("missing", ())],

@@ -28,7 +28,6 @@ from wattloop.store.journal import HEADER, SAMPLES, Journal, JournalTail, Sample
 
 KEPT_S = 86_400.0
 """An unlocked lock file is removed a day after a process of its job last acquired it."""
-
 TIDY_EVERY_S = 3600.0
 """Checking thousands of lock files takes a tenth of a second, so not every run does it."""
 
@@ -146,11 +145,9 @@ def _file_name(job_id: str) -> str:
 
 LATE_STAMP_S = 1.0
 """A counter that falls this shortly after a change of process had a late timestamp."""
-
 OWN_ZERO = frozenset({"perf", "estimate", "virtual", "virtual-node"})
 """Meters that count from the moment a process opened them; all others show every process the
 same."""
-
 Rows = list[tuple[float, list[float]]]
 
 
@@ -271,8 +268,6 @@ def _layout(feed: dict[str, Any]) -> _Layout:
 # takes over at its next flush.
 
 FOLLOWER_INTERVAL_S = 1.0
-
-
 LAST_MOMENTS = 0.01
 """A rank that ends after the leader leaves this part of its time uncounted."""
 

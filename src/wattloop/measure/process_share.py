@@ -21,7 +21,7 @@ from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, WindowResult, non_overlapping
 from wattloop.hardware.host import Host
-from wattloop.measure.domain_source import DomainSource
+from wattloop.measure.meter_stream import DomainSource
 
 EVENT = "share"
 """Type of the events that record the run's share in a journal without an end."""
@@ -254,17 +254,17 @@ class ProcessShares(ShareCurves):
 
     def close(self) -> None:
         if self._nvml is not None:
-            from wattloop.meters import nvml_library
+            from wattloop.meters import nvidia
 
-            nvml_library.shut_down(self._nvml)
+            nvidia.shut_down(self._nvml)
             self._nvml = None
             self._gpus.clear()
 
     def _card(self, uuid: str) -> _NvmlCard | None:
-        from wattloop.meters import nvml_library
+        from wattloop.meters import nvidia
 
         try:
-            self._nvml = self._nvml or nvml_library.open_nvml(self._host)
+            self._nvml = self._nvml or nvidia.open_nvml(self._host)
             return _NvmlCard(self._nvml.nvmlDeviceGetHandleByUUID(uuid))
         except MeterUnavailable:
             return None

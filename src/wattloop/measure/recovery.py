@@ -11,8 +11,7 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Domain, Gap
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
-from wattloop.measure.domain_source import domain_sources
-from wattloop.measure.meter_stream import STAMP_SLACK_S, MeterStream
+from wattloop.measure.meter_stream import STAMP_SLACK_S, MeterStream, domain_sources
 from wattloop.measure.node_leader import NodeLock
 from wattloop.measure.process_share import ShareCurves
 from wattloop.measure.run_journal import domain_from_dict

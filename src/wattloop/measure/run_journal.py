@@ -130,10 +130,7 @@ def without_secrets(settings: dict[str, Any]) -> dict[str, Any]:
 
 SIGNALS_FEED_OFFSET = 1_000
 """Signals of a stream are written under its index plus this."""
-
 SYNC_EVERY_S = 5.0
-
-
 WINDOWS_LIMIT = 50_000
 """Windows beyond this number are measured and returned, but not written one by one."""
 
@@ -288,8 +285,6 @@ class RunJournal:
 
 
 NOTES_LIMIT = 20
-
-
 ASLEEP_S = 1.0
 """A shorter difference between the clocks is not a suspend: they were read a moment apart."""
 

@@ -9,7 +9,7 @@ from wattloop.core.errors import WattloopError
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.measure.shared_node import SharedTime
-from wattloop.meters.visible_gpus import LeftOut
+from wattloop.meters.visible_gpus import HiddenGpus
 
 
 class RunResult(NamedTuple):
@@ -31,7 +31,7 @@ class RunResult(NamedTuple):
     counted: bool = True
     counted_by: str | None = None
     nested: bool = False
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[HiddenGpus, ...] = ()
     """GPUs of the machine that the environment hides from the program: excluded from all numbers of
     the run."""
     shared: SharedTime | None = None

@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 from wattloop.core.records import Gap
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.domain_source import domain_sources
-from wattloop.measure.meter_stream import STAMP_SLACK_S, MeterStream
+from wattloop.measure.meter_stream import STAMP_SLACK_S, MeterStream, domain_sources
 from wattloop.measure.recovery import append_unsent_samples
 from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET
 from wattloop.measure.sampler import Sampler

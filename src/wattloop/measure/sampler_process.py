@@ -44,17 +44,11 @@ sys.path[:] = order["path"]
 from wattloop.measure.sampler_child import main
 main(order)
 """
-
-
 DATA_FD = 3
 """Descriptor of the process's end of the pipe; its configuration comes on standard input."""
-
 LOWEST_FD = 10
-
-
 STOP = b"stop\n"
 """Message before the pipe is closed; a pipe that closes without it belongs to a crashed program."""
-
 ALIVE_FRAME = pack_frame(b"A", b"")
 
 
@@ -208,7 +202,6 @@ def _layout(feed: MeterStream) -> dict[str, Any]:
 
 SILENT_S = 5.0
 """The process sends a message twice a second; without one for longer, it is stopped or hangs."""
-
 CHUNK_B = 1 << 20
 
 

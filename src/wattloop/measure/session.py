@@ -13,16 +13,16 @@ from wattloop.core.records import Scope
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings, settings_from
 from wattloop.hardware.host import Host
-from wattloop.measure.domain_source import DomainSource, selected
 from wattloop.measure.job import RUN_VARIABLE, Job, current_job, current_pool, enter_job, leave_job
-from wattloop.measure.node_reader import NodeReader
+from wattloop.measure.meter_stream import DomainSource, selected
 from wattloop.measure.process_share import ProcessShares
 from wattloop.measure.run_journal import Logbook, journal_header, new_run_id
+from wattloop.measure.sampler import NodeReader
 from wattloop.measure.shared_node import Presence
 from wattloop.measure.windows import Window, window_energy
 from wattloop.meters.base import Context
 from wattloop.meters.registry import Inventory, detect
-from wattloop.meters.visible_gpus import LeftOut, gpus_left_out
+from wattloop.meters.visible_gpus import HiddenGpus, gpus_left_out
 from wattloop.store.journal import journal_directory
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 
 SETTLE_S = 3.0
-
-
 EDGE_SLACK_S = 0.01
 
 
@@ -167,7 +165,7 @@ class Session(LiveReadings):
         self.closed: RunResult | None = None
         # With an injected clock or machine, times of other runs have no meaning.
         self._presence = Presence(self, real=separate_process)
-        self.left_out: tuple[LeftOut, ...] = ()
+        self.left_out: tuple[HiddenGpus, ...] = ()
         self.before_end: list[Callable[[], None]] = []
         """Called after the last readings, while the journal is still open."""
 
@@ -383,7 +381,7 @@ def _is_gpu(channel: DomainSource) -> bool:
     return channel.domain.scope is Scope.GPU and "/" not in channel.domain.name
 
 
-def _gpus_left_out(context: Context, inventory: Inventory, job: Job | None) -> list[LeftOut]:
+def _gpus_left_out(context: Context, inventory: Inventory, job: Job | None) -> list[HiddenGpus]:
     """Return GPUs that the environment hides from the program, unless the user has named GPUs."""
     if any(name == "all" or name.startswith("gpu:") for name in context.settings.devices):
         return []

@@ -39,7 +39,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class MeterComparison:
     """Comparison of two sources of one domain over the same seconds."""
 
     domain: str
@@ -77,7 +77,7 @@ def verify(
     clock: Clock,
     duration_s: float = DURATION_S,
     on_progress: Callable[[float], None] | None = None,
-) -> list[Check]:
+) -> list[MeterComparison]:
     """Read every domain that two meters offer for `duration_s`, and compare the meters pair by
     pair.
     """
@@ -100,25 +100,25 @@ def verify(
     return checks
 
 
-def compare(domain: str, first: Observed, second: Observed) -> Check:
+def compare(domain: str, first: Observed, second: Observed) -> MeterComparison:
     """Compare two observations of the same seconds."""
     for observed in (first, second):
         if observed.energy_j is None or observed.energy_j <= 0:
             reason = observed.reason or "it did not move"
             text = f"cannot tell: {observed.meter} gave no energy ({reason})"
-            return Check(domain, first, second, Verdict.UNKNOWN, None, None, text)
+            return MeterComparison(domain, first, second, Verdict.UNKNOWN, None, None, text)
     assert first.energy_j is not None
     assert second.energy_j is not None
     difference = (second.energy_j - first.energy_j) / first.energy_j
     allowed = math.hypot(first.uncertainty_j, second.uncertainty_j) / first.energy_j
     if abs(difference) <= allowed:
         text = f"agree: {difference:+.2%} apart, {allowed:.2%} allowed by their uncertainties"
-        return Check(domain, first, second, Verdict.AGREE, difference, allowed, text)
+        return MeterComparison(domain, first, second, Verdict.AGREE, difference, allowed, text)
     text = (
         f"differ by {difference:+.1%}, more than the {allowed:.1%} their uncertainties allow; "
         f"{first.meter} is the one used"
     )
-    return Check(domain, first, second, Verdict.DIFFER, difference, allowed, text)
+    return MeterComparison(domain, first, second, Verdict.DIFFER, difference, allowed, text)
 
 
 def _read(

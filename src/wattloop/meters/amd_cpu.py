@@ -13,31 +13,20 @@ from typing import ClassVar, NamedTuple
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Scope
 from wattloop.core.results import Missing
-from wattloop.hardware.host import Host
-from wattloop.hardware.hwmon import find_chips
-from wattloop.hardware.sysfs_file import NumberFile
+from wattloop.hardware.host import Host, NumberFile, find_chips
 from wattloop.meters import perf, rapl
 from wattloop.meters.base import Context, Meter, Reading
 
 DRIVER = "amd_energy"
-
-
 JOULES_PER_UNIT = 1e-6
-
-
 WRAP_J = 2**48 * JOULES_PER_UNIT
 """The driver multiplies its 64-bit count of 2^-16 J by 10^6 before it divides by 2^16: the file
 returns to zero after 2^48 uJ, which is 16 days at 200 W."""
-
 MAX_POWER_W = 1_000.0
 """Twice what any socket of this maker is built for."""
-
 REGISTER_PERIOD_S = 0.001
-
-
 CACHED_PERIOD_S = 2.0
 """Drivers that let every user read return values up to 1 to 2 s old on purpose."""
-
 REMEDY = "run 'sudo chmod a+r {path}', see docs/meters/amd-cpu.md"
 
 

@@ -9,13 +9,10 @@ from weakref import WeakKeyDictionary
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
 from wattloop.core.results import Missing
-from wattloop.hardware.host import Host
-from wattloop.hardware.sysfs_file import NumberFile, read_text, read_whole
+from wattloop.hardware.host import Host, NumberFile, read_text, read_whole
 from wattloop.meters.base import Context, Meter, Reading
 
 AMD_VENDOR = "0x1002"
-
-
 INSTALL_AMDSMI = (
     "install ROCm's amdsmi: pip install 'wattloop[amd]' where ROCm is, or "
     "pip install /opt/rocm/share/amd_smi"
@@ -235,10 +232,7 @@ def _watts(path: Path) -> float | None:
 
 MICROWATTS_ABOVE = 100_000
 """amdsmi gives power caps in microwatts since ROCm 6, in watts before; no card draws 100 kW."""
-
 NO_PERMISSION = 10
-
-
 NOT_FOUND = 31
 
 
@@ -357,8 +351,6 @@ SIGNALS: tuple[tuple[str, str, Call], ...] = (
     ),
     ("power_limit", "W", _limit_w),
 )
-
-
 READ_COST_S = 1e-3
 """One read of the driver's metrics table; AMD's firmware refreshes it every millisecond."""
 

@@ -7,20 +7,21 @@ from typing import ClassVar
 from wattloop.core.clock import Clock
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope, Signal
-from wattloop.hardware.cpu_power import core_activity, estimate_error, package_power_w
-from wattloop.hardware.cpus import Package, clock_mhz, read_packages
+from wattloop.hardware.cpus import (
+    Package,
+    clock_mhz,
+    core_activity,
+    estimate_error,
+    package_power_w,
+    read_packages,
+)
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context, Meter, Reading
 
 MIN_INTERVAL_S = 0.05
 """/proc/stat counts in ticks of 10 ms: over less than this, utilisation is mostly rounding."""
-
 CLOCK_INTERVAL_S = 0.5
-
-
 STAT_BYTES = 131_072
-
-
 CLOCK_CPUS = 8
 """Reading one clock costs some 15 us in the kernel, so only the busiest CPUs are asked."""
 

@@ -5,8 +5,16 @@ from typing import ClassVar
 
 from wattloop.core.errors import CommandError, MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope
-from wattloop.hardware.dimms import DMIDECODE, Dimm, describe, dimms_from_setting, dimms_from_smbios
-from wattloop.hardware.dram_power import MemoryUse, dram_power_w, is_low_power
+from wattloop.hardware.dimms import (
+    DMIDECODE,
+    Dimm,
+    MemoryUse,
+    describe,
+    dimms_from_setting,
+    dimms_from_smbios,
+    dram_power_w,
+    is_low_power,
+)
 from wattloop.hardware.host import Host
 from wattloop.meters import perf, rapl
 from wattloop.meters.base import Context, Meter, Reading
@@ -15,10 +23,8 @@ from wattloop.meters.gauge_files import has_grace
 KNOWN_ERROR = 0.7
 """Wide enough for what RAPL read in the thesis's own runs, whichever usage tier applied: 5 % more
 than the model when idle, up to 65 % more under load, since the model does not see traffic."""
-
 LOW_POWER_ERROR = 0.8
 """Laptop memory, without a measurement to compare with (docs/meters/dram.md)."""
-
 REMEDY = (
     "set 'dimms' in wattloop.yaml or WATTLOOP_DIMMS, such as 8x32 for eight modules of 32 GiB "
     "('sudo dmidecode --type 17' lists them)"

@@ -5,24 +5,25 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from wattloop.core.errors import ConfigError
+from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope
 from wattloop.core.results import Missing
-from wattloop.hardware.host import Host
-from wattloop.hardware.hwmon import Chip, find_chips
-from wattloop.hardware.sysfs_file import (
+from wattloop.hardware.host import (
+    Chip,
     DecimalFile,
+    Host,
     NumberFile,
+    find_chips,
     read_text,
     read_whole,
     whole_number,
 )
-from wattloop.meters.base import Reading
+from wattloop.meters.base import Context, Meter, Reading
 
 
-class Sensor(Protocol):
+class GaugeSensor(Protocol):
     """Interface of a sensor that gives watts or joules."""
 
     def read(self) -> Reading:
@@ -42,7 +43,7 @@ class Gauge(NamedTuple):
     """One domain and its sensor."""
 
     domain: Domain
-    sensor: Sensor
+    sensor: GaugeSensor
 
 
 class FileSensor:
@@ -117,14 +118,8 @@ class BatterySensor:
 
 
 UNITS = {"W": 1.0, "mW": 1e-3, "uW": 1e-6, "J": 1.0, "mJ": 1e-3, "uJ": 1e-6}
-
-
 LARGEST_SCALE = 1e12
-
-
 KEYS = ("name", "path", "unit", "scale", "scope", "kind", "inside", "provenance")
-
-
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
@@ -232,25 +227,14 @@ def _refuse_twins(gauges: Iterable[Gauge]) -> None:
 
 MODULE_INPUTS = ("VDD_IN", "POM_5V_IN", "5V_IN")
 """The rail that feeds the whole module: it contains all the module's other rails."""
-
 CARRIER_INPUT = "VDD_MUX"
-
-
 CARRIER_RAILS = re.compile(r"VDD_(5V0?_IO_SYS|3V3_SYS|3V3_IO|1V8_IO|M2_IN|3V3_IO_SLP|3V3_SYS_M2)")
-
-
 SYSTEM_5V = "VIN_SYS_5V0"
-
-
 SYSTEM_5V_PART = "VDDQ_VDD2_1V8AO"
-
-
 KNOWN_ERROR = 0.05
 """Our allowance for chip, shunt resistor and rounding."""
-
 SHUNT_STEP_V = 40e-6
 """Voltage over the shunt of one step of the chip."""
-
 USUAL_SHUNT_OHM, USUAL_RAIL_V = 0.005, 5.0
 
 
@@ -349,8 +333,6 @@ def _name(label: str) -> str:
 
 
 MICRO = 1e-6
-
-
 BATTERY_PERIOD_S = 5.0
 """Embedded controllers renew the figure every one to several seconds."""
 
@@ -477,3 +459,86 @@ def _battery_power(directory: Path) -> FileSensor | None:
         files = [file("current_now"), file("voltage_now")]
         return FileSensor(files, MICRO * MICRO, magnitude=True)
     return None
+
+
+def detect(context: Context) -> Sequence["FileGauge"]:
+    """Configured gauges, Intel GPUs, Grace, Jetson rails and discharging batteries."""
+    host = context.host
+    gauges, refused = configured_gauges(context.settings.gauges, host)
+    taken = {gauge.domain.name for gauge in gauges}
+    gauges += [gauge for gauge in _known(host) if gauge.domain.name not in taken]
+    idle = [gauge for gauge in gauges if _is_idle_battery(gauge)]
+    readable: list[Gauge] = []
+    for gauge in gauges:
+        if gauge in idle:
+            continue
+        reason, path = gauge.sensor.refusal()
+        if reason:
+            denied = reason.endswith("permission denied")
+            remedy = f"run 'sudo chmod a+r {path}'" if denied else ""
+            refused.append(Missing(gauge.domain.name, reason, remedy))
+        else:
+            readable.append(gauge)
+    if not readable:
+        raise _unavailable(host, idle, refused)
+    return [FileGauge(readable, refused)]
+
+
+class FileGauge(Meter):
+    """Reads gauges and counters that are files."""
+
+    name: ClassVar[str] = "file-gauge"
+    shared: ClassVar[bool] = True
+
+    def __init__(self, gauges: Sequence[Gauge], refused: Sequence[Missing] = ()) -> None:
+        self._gauges = tuple(gauges)
+        self._refused = tuple(refused)
+        self._domains = tuple(gauge.domain for gauge in gauges)
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """Whatever was found or configured."""
+        return self._domains
+
+    @property
+    def refused(self) -> tuple[Missing, ...]:
+        """Gauges whose file cannot be read, or is not there."""
+        return self._refused
+
+    def read(self) -> Sequence[Reading]:
+        """Watts or joules of each gauge."""
+        return [gauge.sensor.read() for gauge in self._gauges]
+
+    def close(self) -> None:
+        for gauge in self._gauges:
+            gauge.sensor.close()
+
+
+def _known(host: Host) -> Iterable[Gauge]:
+    yield from intel_gpus(host)
+    yield from grace_modules(host)
+    yield from rails(host)
+    yield from batteries(host)
+
+
+def _is_idle_battery(gauge: Gauge) -> bool:
+    """Return True for a battery on mains, which does not show the machine's power: left out, not
+    missing.
+    """
+    sensor = gauge.sensor
+    return isinstance(sensor, BatterySensor) and sensor.status() != "Discharging"
+
+
+def _unavailable(host: Host, idle: Sequence[Gauge], refused: Sequence[Missing]) -> MeterUnavailable:
+    if refused:
+        parts = tuple(missing.name for missing in refused)
+        return MeterUnavailable("file-gauge", refused[0].reason, refused[0].remedy, parts)
+    if idle:
+        reading = idle[0].sensor.read()
+        reason = reading.reason if isinstance(reading, Gap) else f"{idle[0].domain.name} is idle"
+        return MeterUnavailable("file-gauge", reason, "unplug the machine to measure by battery")
+    return MeterUnavailable(
+        "file-gauge",
+        f"no Intel GPU, Grace, Jetson or battery sensor under {host.sysfs}, and no gauge is set",
+        "name a file in the setting 'gauges', see docs/meters/file-gauge.md",
+    )

@@ -5,11 +5,11 @@ from typing import ClassVar
 
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, Gap, Signal
-from wattloop.hardware.dram_power import MemoryUse
+from wattloop.hardware.dimms import MemoryUse
 from wattloop.meters.base import Context, Meter, Reading
 
 
-def detect(context: Context) -> Sequence["Memory"]:
+def detect(context: Context) -> Sequence["HostMemory"]:
     """The machine's memory, where the kernel tells its use."""
     use = MemoryUse(context.host.procfs)
     reading = use.used_fraction()
@@ -17,10 +17,10 @@ def detect(context: Context) -> Sequence["Memory"]:
         raise MeterUnavailable(
             "memory", reading.reason, "set WATTLOOP_PROCFS_ROOT to a mounted /proc"
         )
-    return [Memory(use)]
+    return [HostMemory(use)]
 
 
-class Memory(Meter):
+class HostMemory(Meter):
     """Signal `memory/used`; no energy of its own."""
 
     name: ClassVar[str] = "memory"

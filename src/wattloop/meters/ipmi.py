@@ -14,8 +14,6 @@ from wattloop.meters.base import Context
 from wattloop.meters.polling import STALE_S, UPDATE_PERIOD_S, PolledNode
 
 COMMAND = ("dcmi", "power", "reading")
-
-
 TIMEOUT_S = 10.0
 
 

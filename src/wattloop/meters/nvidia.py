@@ -1,7 +1,10 @@
-"""NVIDIA GPUs: the energy counter, and power for the curve between its updates."""
+"""NVIDIA GPUs through NVML: the energy counter, and power for the curve between its updates."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -9,21 +12,155 @@ from typing import Any, ClassVar, NamedTuple
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
 from wattloop.core.results import Missing
-from wattloop.meters import nvml_library
+from wattloop.hardware.host import Host, read_text
 from wattloop.meters.base import Context, Meter, Reading
 
+LIBRARY = "libnvidia-ml.so.1"
+NVIDIA_VENDOR = "0x10de"
+LIBRARY_VARIABLE = "WATTLOOP_NVML_LIBRARY"
+SHUTDOWN_PATIENCE_S = 1.0
+POWER_INSTANT_FIELD = 186
+"""NVML_FI_DEV_POWER_INSTANT: 38 us a read on an H200, new every 100 ms, no lag."""
+
+
+# nvmlReturn_t; the numbers are part of the library's ABI.
+INVALID_ARGUMENT = 2
+NOT_SUPPORTED = 3
+NO_PERMISSION = 4
+FUNCTION_NOT_FOUND = 13
+GPU_IS_LOST = 15
+RESET_REQUIRED = 16
+_MEANING: dict[int, tuple[str, str]] = {
+    1: ("the library is not initialised", ""),
+    INVALID_ARGUMENT: ("this driver does not know the request", "update the NVIDIA driver"),
+    NOT_SUPPORTED: ("this card or driver does not support the call", ""),
+    NO_PERMISSION: (
+        "permission denied",
+        "add the user to the group that owns /dev/nvidia* ('ls -l /dev/nvidia*') or run as root",
+    ),
+    8: ("the card's external power cables are not attached", "attach them"),
+    9: ("the NVIDIA driver is not loaded", "load it with 'sudo modprobe nvidia'"),
+    10: ("the driver timed out", ""),
+    11: ("the kernel reports an interrupt problem with the card", "see 'dmesg | grep -i nvrm'"),
+    FUNCTION_NOT_FOUND: ("this driver's library lacks the call", "update the NVIDIA driver"),
+    GPU_IS_LOST: ("the GPU has fallen off the bus", "see 'dmesg | grep -i xid'; reboot"),
+    RESET_REQUIRED: ("the GPU requires a reset", "run 'sudo nvidia-smi --gpu-reset'"),
+    17: ("the operating system blocks the card", "check the container's device cgroup"),
+    18: (
+        "the driver in the kernel and the library have different versions",
+        "reboot, or reload the driver with 'sudo rmmod nvidia && sudo modprobe nvidia'",
+    ),
+    999: ("the driver reports an unknown error", "see 'dmesg | grep -i nvrm'"),
+}
+UNSUPPORTED = frozenset({INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND})
+_PERMANENT = UNSUPPORTED | {NO_PERMISSION, GPU_IS_LOST, RESET_REQUIRED}
+
+
+def open_nvml(host: Host) -> Any:
+    """Return the initialised `pynvml` module; `shut_down` releases it.
+
+    Raises:
+        MeterUnavailable: without a driver this takes under 2 ms, since nvidia-ml-py (40 ms to
+            import) is loaded only when its library is there.
+    """
+    path = os.environ.get(LIBRARY_VARIABLE) or LIBRARY
+    _require_library(path, host)
+    try:
+        import pynvml
+    except ImportError:
+        raise MeterUnavailable(
+            "nvidia",
+            "the package nvidia-ml-py is missing",
+            "run 'pip install nvidia-ml-py'",
+            ("gpu",),
+        ) from None
+    if path != LIBRARY and getattr(pynvml.nvmlLib, "_name", None) != path:
+        import ctypes
+
+        pynvml.nvmlLib = ctypes.CDLL(path)
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+    try:
+        pynvml.nvmlInit()
+        pynvml.nvmlDeviceGetCount()  # a driver that is half gone shows here, not later
+    except pynvml.NVMLError as error:
+        reason, remedy = explain(error)
+        raise MeterUnavailable("nvidia", reason, remedy, parts=("gpu",)) from None
+    return pynvml
+
+
+def shut_down(nvml: Any) -> None:
+    """Release the library; a driver that hangs delays this by a second at most."""
+
+    def quietly() -> None:
+        # An error means "already shut down" or "the driver is gone": nothing left to release.
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+    thread = threading.Thread(target=quietly, name="wattloop-nvml-shutdown", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return  # the interpreter is going down; the kernel releases the files
+    thread.join(SHUTDOWN_PATIENCE_S)
+
+
+def error_code(error: Exception) -> int:
+    """Return the nvmlReturn_t of an NVMLError."""
+    return int(getattr(error, "value", 999))
+
+
+def is_unsupported(error: Exception) -> bool:
+    """Return True if the card will never answer this call."""
+    return error_code(error) in UNSUPPORTED
+
+
+def explain(error: Exception) -> tuple[str, str]:
+    """Explain an error and its remedy."""
+    code = error_code(error)
+    return _MEANING.get(code, (f"NVML error {code}", ""))
+
+
+def gap(domain: str, code: int) -> Gap:
+    """Return the gap for an error."""
+    reason, _ = _MEANING.get(code, (f"NVML error {code}", ""))
+    return Gap(f"{domain}: {reason}", lost=code in _PERMANENT)
+
+
+def _require_library(path: str, host: Host) -> None:
+    # `ctypes` takes 4 ms to import, its C half 0.6 ms; most machines only need the answer "no".
+    import _ctypes
+
+    try:
+        _ctypes.dlopen(path, os.RTLD_LAZY)
+    except OSError as error:
+        raise _no_library(path, str(error), host) from None
+
+
+def _no_library(path: str, error: str, host: Host) -> MeterUnavailable:
+    if path != LIBRARY:
+        remedy = f"{LIBRARY_VARIABLE} must name a {LIBRARY}"
+        return MeterUnavailable("nvidia", f"{path} cannot be loaded ({error})", remedy, ("gpu",))
+    if (host.procfs / "driver/nvidia/version").exists():
+        return MeterUnavailable(
+            "nvidia",
+            f"the NVIDIA driver is loaded but {LIBRARY} is not found",
+            "in a container use '--gpus all' and NVIDIA_DRIVER_CAPABILITIES=compute,utility; "
+            f"elsewhere set {LIBRARY_VARIABLE} to its path",
+            ("gpu",),
+        )
+    vendors = host.sysfs.glob("class/drm/card*/device/vendor")
+    if any(read_text(vendor) == NVIDIA_VENDOR for vendor in vendors):
+        remedy = "install NVIDIA's driver; the open nouveau driver has no power readings"
+        return MeterUnavailable(
+            "nvidia", "an NVIDIA GPU is here but NVIDIA's driver is not", remedy, ("gpu",)
+        )
+    return MeterUnavailable("nvidia", f"no NVIDIA driver on this machine ({LIBRARY} not found)")
+
+
 MIG_ON = 1
-
-
 VGPU_GUEST = 2
-
-
 CLOCK_SM, CLOCK_MEMORY = 1, 2
-
-
 GA100 = (8, 0)
-
-
 AMPERE = 8
 
 
@@ -92,7 +229,7 @@ def inspect(nvml: Any, index: int, counters: dict[str, bool]) -> NvidiaCard | Mi
             instant=instant,
         )
     except nvml.NVMLError as error:
-        return Missing(name, *nvml_library.explain(error))
+        return Missing(name, *explain(error))
 
 
 def _card(
@@ -203,14 +340,14 @@ def _supported(nvml: Any, handle: Any, signal: CardSignal) -> bool:
 
 def _has_instant(nvml: Any, handle: Any) -> bool:
     try:
-        field = nvml.nvmlDeviceGetFieldValues(handle, [nvml_library.POWER_INSTANT_FIELD])[0]
+        field = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD])[0]
     except nvml.NVMLError as error:
-        if nvml_library.is_unsupported(error):
+        if is_unsupported(error):
             return False
         raise
     if field.nvmlReturn == 0:
         return bool(field.value.uiVal > 0)  # older drivers answer 0 W instead of "unsupported"
-    return field.nvmlReturn not in nvml_library.UNSUPPORTED
+    return field.nvmlReturn not in UNSUPPORTED
 
 
 def _answers(nvml: Any, call: Callable[[Any], Any], handle: Any) -> bool:
@@ -220,9 +357,9 @@ def _answers(nvml: Any, call: Callable[[Any], Any], handle: Any) -> bool:
     try:
         call(handle)
     except nvml.NVMLError as error:
-        if nvml_library.error_code(error) in (nvml_library.GPU_IS_LOST, nvml_library.NO_PERMISSION):
+        if error_code(error) in (GPU_IS_LOST, NO_PERMISSION):
             raise
-        return not nvml_library.is_unsupported(error)
+        return not is_unsupported(error)
     return True
 
 
@@ -231,7 +368,7 @@ def _optional(nvml: Any, call: Callable[[Any], Any], handle: Any) -> Any:
     try:
         return call(handle)
     except nvml.NVMLError as error:
-        if nvml_library.error_code(error) == nvml_library.GPU_IS_LOST:
+        if error_code(error) == GPU_IS_LOST:
             raise
         return None
 
@@ -244,25 +381,21 @@ def _text(value: str | bytes) -> str:
 # times a second; the power reading takes microseconds. Both have the domain `gpu:N`, N being NVML's
 # index (that of `nvidia-smi`): CUDA_VISIBLE_DEVICES does not renumber cards. `meters.visible_gpus`
 # decides which of them a run counts.
-
 COUNTER_READ_COST_S = 0.004
 """Measured on an H200, driver 580: 2.5 to 3.9 ms of CPU a call."""
-
 SENSOR_ERROR = 0.05
 """NVML's manual states +-5 % for Fermi and Kepler and nothing for later cards: that it holds for
 them, and for the counter, is our assumption. The sensor of A100 and H100 looks at 25 % of the
 time only (arXiv 2312.02741)."""
-
 SENSOR_ERROR_W = 5.0
 """As `nvidia-smi --help-query-gpu` states it."""
-
 IMPLAUSIBLE = 2.0
 """Cards exceed their limit for moments; that none does so twofold is our assumption."""
 
 
 def detect(context: Context) -> Sequence[Meter]:
     """Find a meter for power and one for the counters, as far as the cards have them."""
-    nvml = nvml_library.open_nvml(context.host)
+    nvml = open_nvml(context.host)
 
     cards: list[NvidiaCard] = []
     refused: list[Missing] = []
@@ -274,7 +407,7 @@ def detect(context: Context) -> Sequence[Meter]:
         else:
             refused.append(found)
     if not cards:
-        nvml_library.shut_down(nvml)
+        shut_down(nvml)
         raise _nothing_readable(refused)
     meters: list[Meter] = []
     by_power = [card for card in cards if card.has_power]
@@ -349,7 +482,7 @@ class _NvmlMeter(Meter):
         self._closed = True
         if self._open:
             self._open = False
-            nvml_library.shut_down(self._nvml)
+            shut_down(self._nvml)
 
     def after_fork_in_child(self) -> None:
         """Handles belong to the parent; the child opens its own at its first read."""
@@ -372,7 +505,7 @@ class _NvmlMeter(Meter):
         try:
             return read(first, self._handles.get(card.number) or self._reopened(card.number))
         except self._nvml.NVMLError as error:
-            return nvml_library.gap(card.name, nvml_library.error_code(error))
+            return gap(card.name, error_code(error))
 
     def _reopened(self, index: int) -> Any:
         if not self._open:
@@ -391,9 +524,9 @@ class NvmlPower(_NvmlMeter):
     def _read_card(self, card: NvidiaCard, handle: Any) -> Reading:
         if not card.instant:
             return int(self._nvml.nvmlDeviceGetPowerUsage(handle)) / 1_000
-        field = self._nvml.nvmlDeviceGetFieldValues(handle, [nvml_library.POWER_INSTANT_FIELD])[0]
+        field = self._nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD])[0]
         if field.nvmlReturn != 0:
-            return nvml_library.gap(card.name, field.nvmlReturn)
+            return gap(card.name, field.nvmlReturn)
         return int(field.value.uiVal) / 1_000
 
     def _domain(self, card: NvidiaCard) -> Domain:

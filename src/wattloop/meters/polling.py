@@ -97,8 +97,6 @@ class Poller(Generic[T]):
 
 
 UPDATE_PERIOD_S = 1.0
-
-
 STALE_S = 15.0
 
 

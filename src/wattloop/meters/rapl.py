@@ -6,20 +6,15 @@ from typing import ClassVar
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap
 from wattloop.core.results import Missing
-from wattloop.hardware.host import Host
+from wattloop.hardware.host import Host, NumberFile
 from wattloop.hardware.powercap import POWERCAP, Zone, find_zones, without_mirrors
-from wattloop.hardware.sysfs_file import NumberFile
 from wattloop.meters.base import Context, Meter, Reading
 
 JOULES_PER_UNIT = 1e-6
-
-
 UPDATE_PERIOD_S = 0.001
 """Intel documents about 1 ms between updates of the energy status registers."""
-
 BURST = 2.0
 """No package draws more than this many times its highest power limit, not even for 1 ms."""
-
 READ_PERMISSION_REMEDY = (
     "since CVE-2020-8694 only root may read it: run 'sudo chmod a+r {path}' "
     "(a udev rule keeps it after a reboot, see docs/meters/rapl.md)"

@@ -18,11 +18,7 @@ from wattloop.meters.base import Context
 from wattloop.meters.polling import STALE_S, UPDATE_PERIOD_S, PolledNode
 
 CHASSIS = "/redfish/v1/Chassis"
-
-
 MAX_BYTES = 4_000_000
-
-
 MOST_W = 1e6
 
 
@@ -68,7 +64,7 @@ class Endpoint:
         )
 
 
-class Client:
+class RedfishClient:
     """Client of one controller; caches which of its resources have power readings."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
@@ -221,7 +217,7 @@ class Redfish(PolledNode):
 
         endpoint = Endpoint.parse(url)
         super().__init__(
-            Client(endpoint, timeout_s).power_w,
+            RedfishClient(endpoint, timeout_s).power_w,
             clock,
             source=f"Redfish {endpoint.origin}",
             period_s=period_s,

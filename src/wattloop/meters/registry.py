@@ -13,8 +13,6 @@ from wattloop.core.results import Missing
 from wattloop.meters.base import Context, Meter
 
 Detect = Callable[[Context], Sequence[Meter]]
-
-
 METERS: dict[str, str] = {
     "replay": "wattloop.meters.replay",
     "rapl": "wattloop.meters.rapl",
@@ -22,7 +20,7 @@ METERS: dict[str, str] = {
     "perf": "wattloop.meters.perf",
     "nvidia": "wattloop.meters.nvidia",
     "amd-gpu": "wattloop.meters.amd_gpu",
-    "file-gauge": "wattloop.meters.sysfs_gauge",
+    "file-gauge": "wattloop.meters.gauge_files",
     "yokogawa": "wattloop.meters.yokogawa",
     "redfish": "wattloop.meters.redfish",
     "ipmi": "wattloop.meters.ipmi",
@@ -31,7 +29,6 @@ METERS: dict[str, str] = {
     "estimate": "wattloop.meters.cpu_estimate",
 }
 """Name -> module with `detect(context)`, in order of preference for the same domain."""
-
 ASKED_FOR_BY = {
     "replay": "replay_file",
     "yokogawa": "visa_resource",
@@ -40,10 +37,7 @@ ASKED_FOR_BY = {
     "virtual": "virtual_gpus",
 }
 """Meters that exist only where a setting names their source."""
-
 ENTRY_POINT_GROUP = "wattloop.meters"
-
-
 FAULT_REMEDY = "this is a fault of the meter: report it to its author, with this line"
 
 

@@ -19,27 +19,15 @@ if TYPE_CHECKING:
 
 
 CUDA = "CUDA_VISIBLE_DEVICES"
-
-
 ROCR = "ROCR_VISIBLE_DEVICES"
-
-
 HIP = "HIP_VISIBLE_DEVICES"
-
-
 OPENCL = "GPU_DEVICE_ORDINAL"
-
-
 SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
-
-
 CONTAINER = "NVIDIA_VISIBLE_DEVICES"
-
-
 VARIABLES = (CUDA, ROCR, HIP, OPENCL, *SLURM, CONTAINER)
 
 
-class LeftOut(NamedTuple):
+class HiddenGpus(NamedTuple):
     """Cards that the program cannot use, and the variable that hides them."""
 
     names: tuple[str, ...]
@@ -69,7 +57,7 @@ Mig = Callable[[str], str | None]
 
 def gpus_left_out(
     context: Context, inventory: Inventory, environment: Mapping[str, str], *, ranks: bool = False
-) -> list[LeftOut]:
+) -> list[HiddenGpus]:
     """Return the machine's GPUs that are hidden from the program, by maker.
 
     Args:
@@ -82,7 +70,7 @@ def gpus_left_out(
     if not any(variable in environment for variable in VARIABLES):
         return []
     makers = {_maker(name) for name, _ in _gpu_names(inventory)}
-    found: list[LeftOut | None] = []
+    found: list[HiddenGpus | None] = []
     if "nvidia" in makers:
         found.append(_nvidia(context, environment, ranks=ranks))
     if "amd" in makers:
@@ -93,11 +81,11 @@ def gpus_left_out(
     return [each for each in found if each is not None]
 
 
-def _nvidia(context: Context, environment: Mapping[str, str], *, ranks: bool) -> LeftOut | None:
-    from wattloop.meters import nvml_library
+def _nvidia(context: Context, environment: Mapping[str, str], *, ranks: bool) -> HiddenGpus | None:
+    from wattloop.meters import nvidia
 
     try:
-        nvml = nvml_library.open_nvml(context.host)
+        nvml = nvidia.open_nvml(context.host)
     except MeterUnavailable:
         return None
     try:
@@ -106,7 +94,7 @@ def _nvidia(context: Context, environment: Mapping[str, str], *, ranks: bool) ->
             cards, environment, ranks=ranks, mig=lambda word: _mig_card(nvml, word)
         )
     finally:
-        nvml_library.shut_down(nvml)
+        nvidia.shut_down(nvml)
     return _left_out(cards, *choice)
 
 
@@ -140,8 +128,8 @@ def _nvidia_choice(
     return _listed(cards, ",".join(words), mig), because
 
 
-def _amd(context: Context, environment: Mapping[str, str], *, ranks: bool) -> LeftOut | None:
-    from wattloop.hardware.sysfs_file import read_text
+def _amd(context: Context, environment: Mapping[str, str], *, ranks: bool) -> HiddenGpus | None:
+    from wattloop.hardware.host import read_text
     from wattloop.meters.amd_gpu import find_cards
 
     cards = [
@@ -216,11 +204,11 @@ def _listed(cards: Sequence[_Card], text: str, mig: Mig = lambda word: None) -> 
 
 def _left_out(
     cards: Sequence[_Card], chosen: Sequence[_Card] | None, because: str
-) -> LeftOut | None:
+) -> HiddenGpus | None:
     if chosen is None:
         return None
     names = tuple(card.name for card in cards if card not in chosen)
-    return LeftOut(names, because) if names else None
+    return HiddenGpus(names, because) if names else None
 
 
 def _nvidia_card(nvml: Any, index: int) -> _Card:

@@ -24,7 +24,6 @@ CHANGED = (
     (":NUMERIC:NORMAL:ITEM2", "WH,1"),
 )
 """Communication settings: they change the replies, not the measurement."""
-
 INTEGRATION = ((":INTEGRATE:MODE", "NORMAL"), (":INTEGRATE:TIMER", "0,0,0"))
 """Integrate without end (a timer of 0 is the instrument's limit of 10,000 hours)."""
 
@@ -86,17 +85,9 @@ class Setup:
 
 
 J_PER_WH = 3_600.0
-
-
 POLL_PERIOD_S = 0.1
-
-
 STALE_S = 10.0
-
-
 TIMEOUT_MS = 2_000
-
-
 NOT_A_NUMBER = 9e37
 """IEEE 488.2 instruments write 9.91E+37 for "no data" and 9.9E+37 for overflow."""
 

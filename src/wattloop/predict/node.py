@@ -4,14 +4,32 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from wattloop.accounting.node import (
+    ADAPTER_W,
+    BOARD_W,
+    DISK_W,
+    FAN_SHARE,
+    PSU_EFFICIENCY,
+    ChassisFact,
+)
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Provenance
 from wattloop.core.settings import Settings
-from wattloop.hardware.chassis import ADAPTER_W, BOARD_W, DISK_W, FAN_SHARE, PSU_EFFICIENCY, Fact
-from wattloop.hardware.cpu_power import SMT_GAIN, estimate_error, package_power_w
-from wattloop.hardware.cpus import Processor, processor_named, read_packages
-from wattloop.hardware.dimms import Dimm, describe, dimms_from_setting, dimms_from_smbios
-from wattloop.hardware.dram_power import dram_power_w
+from wattloop.hardware.cpus import (
+    SMT_GAIN,
+    Processor,
+    estimate_error,
+    package_power_w,
+    processor_named,
+    read_packages,
+)
+from wattloop.hardware.dimms import (
+    Dimm,
+    describe,
+    dimms_from_setting,
+    dimms_from_smbios,
+    dram_power_w,
+)
 from wattloop.hardware.gpus import Gpu
 from wattloop.hardware.host import Host
 from wattloop.predict.prediction import Interval, Prediction
@@ -127,8 +145,8 @@ _AGE = {
 #
 #     P_node = (P_gpu n + P_cpu + P_dram + P_other) / eta_psu
 #
-# GPUs from the prediction; processors from how busy their cores are (`hardware.cpu_power`);
-# memory by the thesis's model (equations 4.1 and 4.2, `hardware.dram_power`); board, disk,
+# GPUs from the prediction; processors from how busy their cores are (`hardware.cpus`);
+# memory by the thesis's model (equations 4.1 and 4.2, `hardware.dimms`); board, disk,
 # network card and fans, and the power supply, as the meters' model of a node has them
 # (docs/accounting.md).
 
@@ -223,7 +241,7 @@ def _gpu_range(prediction: Prediction) -> tuple[float, float]:
     return prediction.gpus * below_w, prediction.gpus * above_w
 
 
-def _cpu(parts: NodeParts, gpus: float) -> Fact:
+def _cpu(parts: NodeParts, gpus: float) -> ChassisFact:
     """Return the power of all sockets, with the cores that the GPUs of a node keep busy."""
     per_gpu = DISPATCH_CORES + parts.loader_cores
     cores = sum(processor.cores for processor in parts.processors)
@@ -236,7 +254,7 @@ def _cpu(parts: NodeParts, gpus: float) -> Fact:
         relative, of_tdp = estimate_error(processor, clock_known=False)
         watts += power_w
         width += relative * power_w + of_tdp * processor.tdp_w
-    return Fact(
+    return ChassisFact(
         watts,
         width,
         f"CPU {watts:.0f} W ± {width:.0f} W: {busy * cores:.0f} of {cores} cores busy "
@@ -244,9 +262,9 @@ def _cpu(parts: NodeParts, gpus: float) -> Fact:
     )
 
 
-def _dram(parts: NodeParts) -> Fact:
+def _dram(parts: NodeParts) -> ChassisFact:
     watts = dram_power_w(parts.dimms, parts.memory_used)
-    return Fact(
+    return ChassisFact(
         watts,
         DRAM_ERROR * watts,
         f"memory {watts:.0f} W: {describe(parts.dimms)}, {parts.memory_used:.0%} in use "
@@ -254,13 +272,15 @@ def _dram(parts: NodeParts) -> Fact:
     )
 
 
-def _other(parts: NodeParts, share: float, known_w: float) -> Fact:
+def _other(parts: NodeParts, share: float, known_w: float) -> ChassisFact:
     if parts.overhead_w is not None:
-        return Fact(share * parts.overhead_w, 0.0, f"other parts {parts.overhead_w:g} W, as stated")
+        return ChassisFact(
+            share * parts.overhead_w, 0.0, f"other parts {parts.overhead_w:g} W, as stated"
+        )
     fixed = (BOARD_W, DISK_W, ADAPTER_W)
     watts = share * sum(part.value for part in fixed) + FAN_SHARE.value * known_w
     width = math.hypot(*(share * part.half_width for part in fixed), FAN_SHARE.half_width * known_w)
-    return Fact(
+    return ChassisFact(
         watts,
         width,
         f"other parts {watts:.0f} W ± {width:.0f} W: board, disk, network card, and fans at "
@@ -268,5 +288,5 @@ def _other(parts: NodeParts, share: float, known_w: float) -> Fact:
     )
 
 
-def _stated(efficiency: float) -> Fact:
-    return Fact(efficiency, 0.0, "as stated")
+def _stated(efficiency: float) -> ChassisFact:
+    return ChassisFact(efficiency, 0.0, "as stated")

@@ -8,9 +8,9 @@ from tests.support.powercap_tree import PowercapTree
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Gap
 from wattloop.hardware.host import Host
-from wattloop.hardware.perf_event import PerfCounter
 from wattloop.meters import amd_cpu
 from wattloop.meters.base import Context
+from wattloop.meters.perf import PerfCounter
 
 
 def build(root: Path, sockets: int = 2, cores: int = 3) -> Path:

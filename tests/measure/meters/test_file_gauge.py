@@ -8,7 +8,7 @@ from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Scope
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.meters import gauge_files, sysfs_gauge
+from wattloop.meters import gauge_files
 from wattloop.meters.base import Context
 
 
@@ -24,9 +24,9 @@ class Sysfs:
             (path / name).write_text(f"{text}\n")
         return path
 
-    def meter(self, *gauges: dict[str, object]) -> sysfs_gauge.FileGauge:
+    def meter(self, *gauges: dict[str, object]) -> gauge_files.FileGauge:
         context = Context(host=self.host, settings=Settings(gauges=gauges))
-        (meter,) = sysfs_gauge.detect(context)
+        (meter,) = gauge_files.detect(context)
         return meter
 
 
@@ -35,11 +35,11 @@ def sysfs(tmp_path: Path) -> Sysfs:
     return Sysfs(tmp_path)
 
 
-def readings(meter: sysfs_gauge.FileGauge) -> dict[str, object]:
+def readings(meter: gauge_files.FileGauge) -> dict[str, object]:
     return {d.name: v for d, v in zip(meter.domains, meter.read(), strict=True)}
 
 
-def domains(meter: sysfs_gauge.FileGauge) -> dict[str, Domain]:
+def domains(meter: gauge_files.FileGauge) -> dict[str, Domain]:
     return {d.name: d for d in meter.domains}
 
 

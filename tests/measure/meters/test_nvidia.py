@@ -9,7 +9,7 @@ from tests.support.nvml_stub import Call, NoCompiler, StubNvml
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import DomainKind, Gap
 from wattloop.hardware.host import Host
-from wattloop.meters import nvidia, nvml_library
+from wattloop.meters import nvidia
 from wattloop.meters.base import Context
 from wattloop.testing.meter_contract import check_meter
 
@@ -247,7 +247,7 @@ def test_a_forked_child_opens_its_own_handles(stub, detect):
 
 def test_close_does_not_wait_for_a_driver_that_hangs(stub, detect, monkeypatch):
     """Shutting down takes as long as our patience, not as long as the driver."""
-    monkeypatch.setattr(nvml_library, "SHUTDOWN_PATIENCE_S", 0.05)
+    monkeypatch.setattr(nvidia, "SHUTDOWN_PATIENCE_S", 0.05)
     meter = detect()["nvml-power"]
     stub.state.shutdown_delay_s = 30.0
     begin_s = time.monotonic()
@@ -259,7 +259,7 @@ def test_close_does_not_wait_for_a_driver_that_hangs(stub, detect, monkeypatch):
 def test_no_driver_is_said_plainly(tmp_path, monkeypatch):
     """A machine without a GPU expects none: no part is reported missing."""
     monkeypatch.delenv("WATTLOOP_NVML_LIBRARY", raising=False)
-    monkeypatch.setattr(nvml_library, "LIBRARY", "libnvidia-ml-that-is-not-there.so.1")
+    monkeypatch.setattr(nvidia, "LIBRARY", "libnvidia-ml-that-is-not-there.so.1")
     host = Host(sysfs=tmp_path / "sys", procfs=tmp_path / "proc")
     with pytest.raises(MeterUnavailable, match="no NVIDIA driver") as refusal:
         nvidia.detect(Context(host=host))
@@ -269,7 +269,7 @@ def test_no_driver_is_said_plainly(tmp_path, monkeypatch):
 def test_a_container_without_the_library_gets_the_remedy(tmp_path, monkeypatch):
     """The kernel has the driver, the container lacks the library: say how to mount it."""
     monkeypatch.delenv("WATTLOOP_NVML_LIBRARY", raising=False)
-    monkeypatch.setattr(nvml_library, "LIBRARY", "libnvidia-ml-that-is-not-there.so.1")
+    monkeypatch.setattr(nvidia, "LIBRARY", "libnvidia-ml-that-is-not-there.so.1")
     version = tmp_path / "proc/driver/nvidia/version"
     version.parent.mkdir(parents=True)
     version.write_text("NVRM version: ...")

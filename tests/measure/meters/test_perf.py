@@ -10,9 +10,9 @@ from tests.support.powercap_tree import PowercapTree
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Gap, Scope
 from wattloop.hardware.host import Host
-from wattloop.hardware.perf_event import PerfCounter
 from wattloop.meters import perf, rapl
 from wattloop.meters.base import Context
+from wattloop.meters.perf import PerfCounter
 
 JOULES_SCALE = "2.3283064365386962890625e-10"
 CODES = {

@@ -17,17 +17,17 @@ from wattloop.control.registry import find_levers as levers_here
 from wattloop.core.records import Domain, Provenance
 from wattloop.core.settings import SENSORS
 from wattloop.hardware.host import Host
-from wattloop.measure.verify import DURATION_S, Check, verify
+from wattloop.measure.verify import DURATION_S, MeterComparison, verify
 from wattloop.meters.base import Context, Meter
 from wattloop.meters.registry import Inventory, detect
-from wattloop.meters.visible_gpus import LeftOut, gpus_left_out
+from wattloop.meters.visible_gpus import HiddenGpus, gpus_left_out
 
 
 def as_dict(
     inventory: Inventory,
     levers: Sequence[LeverState],
-    checks: Sequence[Check] | None,
-    hidden: Sequence[LeftOut] = (),
+    checks: Sequence[MeterComparison] | None,
+    hidden: Sequence[HiddenGpus] = (),
 ) -> dict[str, Any]:
     """Return the data of `--json`."""
     data: dict[str, Any] = {
@@ -48,8 +48,8 @@ def as_dict(
 def print_report(
     inventory: Inventory,
     levers: Sequence[LeverState],
-    checks: Sequence[Check] | None,
-    hidden: Sequence[LeftOut] = (),
+    checks: Sequence[MeterComparison] | None,
+    hidden: Sequence[HiddenGpus] = (),
     *,
     everything: bool,
 ) -> None:
@@ -144,7 +144,7 @@ def _levers(levers: Sequence[LeverState], everything: bool) -> None:
             _item(lever.name, lever.reason, lever.remedy)
 
 
-def _print_checks(checks: Sequence[Check]) -> None:
+def _print_checks(checks: Sequence[MeterComparison]) -> None:
     _line("\nTwo sources of one domain, compared")
     if not checks:
         _paragraph("No domain is offered by two meters here, so there is nothing to compare.")
@@ -291,7 +291,9 @@ def devices(
         inventory.close()
 
 
-def _checks(context: Context, inventory: Any, seconds: float, json_file: str | None) -> list[Check]:
+def _checks(
+    context: Context, inventory: Any, seconds: float, json_file: str | None
+) -> list[MeterComparison]:
     """Compare meters, with a progress bar on a terminal."""
     if seconds < 2:
         return verify(inventory.meters, context.clock, seconds)

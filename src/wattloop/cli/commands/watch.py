@@ -16,7 +16,13 @@ from wattloop.cli.settings import settings_of
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import SENSORS, STORE
 from wattloop.core.units import format_duration, format_energy, format_power
-from wattloop.measure.live import DeviceView, JournalView, LiveView, Snapshot, find_live_journal
+from wattloop.measure.live import (
+    DeviceView,
+    JournalView,
+    LiveSnapshot,
+    SnapshotSource,
+    find_live_journal,
+)
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -40,7 +46,7 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
     )
 
 
-def plain_line(snapshot: Snapshot) -> str:
+def plain_line(snapshot: LiveSnapshot) -> str:
     """Format `03:15:00 total 123 W | cpu:0/package 80.0 W gpu:0 43.0 W | 1.2 kJ in 10 s`."""
     parts = [f"{name} {format_power(power)}" for name, power in snapshot.power_w.items()]
     energy_j = snapshot.result.energy_j
@@ -54,7 +60,7 @@ def plain_line(snapshot: Snapshot) -> str:
     return " | ".join(piece for piece in pieces if piece)
 
 
-def plain_report(title: str, snapshot: Snapshot) -> str:
+def plain_report(title: str, snapshot: LiveSnapshot) -> str:
     """Format one reading as plain text."""
     headers = ("domain", "power now", "energy so far", "how", "source")
     lines = [f"{title}, {format_duration(snapshot.result.duration_s)}\n"]
@@ -65,7 +71,7 @@ def plain_report(title: str, snapshot: Snapshot) -> str:
     return "".join(lines)
 
 
-def live_table(title: str, snapshot: Snapshot) -> "Group":
+def live_table(title: str, snapshot: LiveSnapshot) -> "Group":
     """Return a table of one reading, with a minute of history per domain."""
     from rich.console import Group
     from rich.table import Table
@@ -89,7 +95,7 @@ def live_table(title: str, snapshot: Snapshot) -> "Group":
     return Group(table, *(Text(text) for text in _remarks(snapshot)))
 
 
-def as_dict(title: str, snapshot: Snapshot) -> dict[str, Any]:
+def as_dict(title: str, snapshot: LiveSnapshot) -> dict[str, Any]:
     """Return the data of `--json`: the last reading."""
     return {
         "title": title,
@@ -105,7 +111,7 @@ def as_dict(title: str, snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _rows(snapshot: Snapshot) -> list[tuple[str, ...]]:
+def _rows(snapshot: LiveSnapshot) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for domain in snapshot.result.domains:
         power_w = snapshot.power_w.get(domain.name)
@@ -121,7 +127,7 @@ def _rows(snapshot: Snapshot) -> list[tuple[str, ...]]:
     return rows
 
 
-def _remarks(snapshot: Snapshot) -> list[str]:
+def _remarks(snapshot: LiveSnapshot) -> list[str]:
     lines = []
     shown = [
         f"{name} {_signal(value, unit)}"
@@ -190,7 +196,7 @@ def watch(  # noqa: PLR0913 - one parameter per option
         meters=meters,
         store=store,
     )
-    view: LiveView
+    view: SnapshotSource
     if run:
         view = JournalView(find_live_journal(settings.store_location, run))
     else:
@@ -205,7 +211,7 @@ def watch(  # noqa: PLR0913 - one parameter per option
         view.close()
 
 
-def _once(view: LiveView, is_run: bool, *, quiet: bool) -> Snapshot:
+def _once(view: SnapshotSource, is_run: bool, *, quiet: bool) -> LiveSnapshot:
     if not is_run:
         time.sleep(SETTLE_S)
     snapshot = view.look()
@@ -215,17 +221,17 @@ def _once(view: LiveView, is_run: bool, *, quiet: bool) -> Snapshot:
 
 
 def _repeatedly(
-    view: LiveView, seconds: float | None, refresh: float, *, quiet: bool
-) -> Snapshot | None:
+    view: SnapshotSource, seconds: float | None, refresh: float, *, quiet: bool
+) -> LiveSnapshot | None:
     """Yield readings until the time is over, the run has ended, or ctrl-C."""
-    shown: AbstractContextManager[Callable[[Snapshot], None]]
+    shown: AbstractContextManager[Callable[[LiveSnapshot], None]]
     if quiet:
         shown = nullcontext(lambda snapshot: None)
     elif is_redrawable(sys.stdout):
         shown = _screen(view)
     else:
         shown = nullcontext(_print_line)
-    last: Snapshot | None = None
+    last: LiveSnapshot | None = None
     # ctrl-C is the usual way to end, and no error
     with suppress(KeyboardInterrupt), shown as show:
         # From here: preparing the screen may take longer than a short watch.
@@ -239,13 +245,13 @@ def _repeatedly(
     return last
 
 
-def _print_line(snapshot: Snapshot) -> None:
+def _print_line(snapshot: LiveSnapshot) -> None:
     sys.stdout.write(plain_line(snapshot) + "\n")
     sys.stdout.flush()
 
 
 @contextmanager
-def _screen(view: LiveView) -> Iterator[Callable[[Snapshot], None]]:
+def _screen(view: SnapshotSource) -> Iterator[Callable[[LiveSnapshot], None]]:
     """Draw a table that is updated in place."""
     from rich.live import Live
 

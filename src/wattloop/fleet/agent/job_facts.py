@@ -63,10 +63,10 @@ def gpu_names(
 
 def minor_numbers(host: Host) -> dict[int, int]:
     """Return minor number -> NVML index of every NVIDIA card; {} without the driver."""
-    from wattloop.meters import nvml_library
+    from wattloop.meters import nvidia
 
     try:
-        nvml = nvml_library.open_nvml(host)
+        nvml = nvidia.open_nvml(host)
     except MeterUnavailable:
         return {}
     try:
@@ -79,7 +79,7 @@ def minor_numbers(host: Host) -> dict[int, int]:
                 continue  # lost, or a driver that does not say: its number stays unknown
         return found
     finally:
-        nvml_library.shut_down(nvml)
+        nvidia.shut_down(nvml)
 
 
 def _number(name: str) -> int:

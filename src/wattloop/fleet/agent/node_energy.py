@@ -10,9 +10,14 @@ from wattloop.core.clock import Clock
 from wattloop.core.plausible import counter_rise_j, highest_power_w
 from wattloop.core.records import Domain, DomainKind, Gap, Signal
 from wattloop.core.results import Missing
-from wattloop.measure.domain_source import DomainSource, FusedCurve, domain_sources, selected
 from wattloop.measure.energy_curve import BRIDGE_S, MODEL_S, CounterCurve, EnergySpan
-from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.meter_stream import (
+    DomainSource,
+    FusedCurve,
+    MeterStream,
+    domain_sources,
+    selected,
+)
 from wattloop.measure.windows import unseen_wraps_reason
 from wattloop.meters.base import Context, Meter, Reading
 from wattloop.meters.registry import detect

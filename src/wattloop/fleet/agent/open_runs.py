@@ -22,9 +22,8 @@ from wattloop.fleet.agent.job_caps import JobSetup
 from wattloop.fleet.agent.job_events import JobEvent
 from wattloop.fleet.agent.job_facts import cpus_on_node, event_facts, gpu_names, parse_numbers
 from wattloop.fleet.agent.node_energy import NodeSensors
-from wattloop.measure.domain_source import domain_sources
 from wattloop.measure.job import Job
-from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.meter_stream import MeterStream, domain_sources
 from wattloop.measure.run_journal import RunJournal, feed_to_dict, new_run_id, without_secrets
 from wattloop.measure.windows import window_energy
 from wattloop.meters.base import Meter, Reading

@@ -11,7 +11,7 @@ from wattloop.core.errors import MeterUnavailable
 from wattloop.core.process import BackgroundThread
 from wattloop.core.records import DomainKind, Gap
 from wattloop.hardware.host import Host
-from wattloop.meters import nvml_library
+from wattloop.meters import nvidia
 from wattloop.meters.base import Meter
 from wattloop.meters.nvidia import partitioned
 
@@ -75,14 +75,14 @@ class NvmlSensor(Sensor):
         self._nvml: Any = None
         self._handle: Any = None
         try:
-            self._nvml = nvml_library.open_nvml(Host())
+            self._nvml = nvidia.open_nvml(Host())
         except MeterUnavailable as error:
             self.reason = str(error)
             return
         try:
             self._handle = self._readable(index, uuid)
         except self._nvml.NVMLError as error:
-            self.reason = "; ".join(filter(None, nvml_library.explain(error)))
+            self.reason = "; ".join(filter(None, nvidia.explain(error)))
 
     def energy_j(self) -> float | None:
         """Return the counter; a call takes 4 ms on an H200, its value changes every 100 ms."""
@@ -115,7 +115,7 @@ class NvmlSensor(Sensor):
 
     def close(self) -> None:
         if self._nvml is not None:
-            nvml_library.shut_down(self._nvml)
+            nvidia.shut_down(self._nvml)
             self._nvml = self._handle = None
 
     def _readable(self, index: int, uuid: str) -> Any:
@@ -154,7 +154,7 @@ class NvmlSensor(Sensor):
         try:
             return float(call(self._nvml, self._handle))
         except self._nvml.NVMLError as error:
-            self.reason = nvml_library.explain(error)[0]
+            self.reason = nvidia.explain(error)[0]
             return None
 
 

@@ -18,7 +18,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.records import Scope
 from wattloop.core.settings import STORE
 from wattloop.core.units import format_duration, format_energy, format_power
-from wattloop.measure.job_energy import JobEnergy, NodeEnergy, job_energy
+from wattloop.measure.job_energy import MeasuredJobEnergy, NodeRunEnergy, job_energy
 from wattloop.store.database import Store
 from wattloop.store.job_queries import find_job_members, stored_journal
 from wattloop.store.runs import RunRecord
@@ -64,7 +64,7 @@ def print_slopes(data: dict[str, Any]) -> None:
 SCOPES = {Scope.CPU: "cpu", Scope.GPU: "gpu", Scope.DRAM: "dram"}
 
 
-def find_job(store: Store, reference: str = "last") -> JobEnergy:
+def find_job(store: Store, reference: str = "last") -> MeasuredJobEnergy:
     """Return the job that `reference` names, with its energy."""
     found = find_job_members(store, reference)
     return job_energy(
@@ -75,7 +75,7 @@ def find_job(store: Store, reference: str = "last") -> JobEnergy:
     )
 
 
-def print_job(job: JobEnergy) -> None:
+def print_job(job: MeasuredJobEnergy) -> None:
     """Print every node with its devices, then the nodes side by side, then warnings."""
     size = f", {job.world_size} ranks" if job.world_size else ""
     _write(f"job       {job.job_id} ({job.kind}{size})")
@@ -91,19 +91,19 @@ def print_job(job: JobEnergy) -> None:
         _write(line)
 
 
-def _total(job: JobEnergy) -> str:
+def _total(job: MeasuredJobEnergy) -> str:
     if job.energy_j is None:
         return "unknown: nothing could be read; 'wattloop devices' says why"
     partial = "" if job.complete else ", incomplete"
     return f"{format_energy(job.energy_j)} ± {short_energy(job.uncertainty_j)}{partial}"
 
 
-def _title(node: NodeEnergy) -> str:
+def _title(node: NodeRunEnergy) -> str:
     died = f", {node.died} died" if node.died else ""
     return f"{node.host}: {len(node.runs)} run(s){died}"
 
 
-def _row(node: NodeEnergy) -> tuple[str, ...]:
+def _row(node: NodeRunEnergy) -> tuple[str, ...]:
     result = node.result
     scopes = (result.scope_energy_j(scope) for scope in SCOPES)
     return (
@@ -122,7 +122,7 @@ def _power(energy_j: float | None, duration_s: float) -> str:
     return format_power(energy_j / duration_s)
 
 
-def _remarks(job: JobEnergy) -> list[str]:
+def _remarks(job: MeasuredJobEnergy) -> list[str]:
     lines = []
     for node in job.nodes:
         for part in node.result.missing:
