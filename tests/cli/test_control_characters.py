@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from tests.store.test_job_list import record
+from tests.store.test_job_queries import record
 from wattloop.cli.output import TerminalText, print_table, say
 from wattloop.core.text import escaped, replaced, replaced_in_json
 from wattloop.store.database import open_store

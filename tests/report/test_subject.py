@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.test_job_list import record
+from tests.store.test_job_queries import record
 from wattloop.core.errors import RunNotFound
 from wattloop.store.database import open_store
 from wattloop.store.runs import insert_run

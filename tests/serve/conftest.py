@@ -9,7 +9,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 
 from fastapi.testclient import TestClient
 
-from tests.store.test_job_list import record
+from tests.store.test_job_queries import record
 from wattloop.serve import maintenance
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.tune_stores import fill, many_trials_spec
 
 from tests.schedule.campaigns.worlds import campaign, tiny
-from tests.store.test_job_list import record
+from tests.store.test_job_queries import record
 from tests.support.synthetic_sweep import made_sweep
 from wattloop.core.results import WindowResult
 from wattloop.measure.recovery import finalize_orphaned_run

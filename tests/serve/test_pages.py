@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from tests.serve.conftest import NASTY
 from tests.serve.filled import LIVE, filled
-from tests.store.test_job_list import record
+from tests.store.test_job_queries import record
 from tests.support.virtual_runs import CardScript, RunScript, Work, write_run
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Provenance

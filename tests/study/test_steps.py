@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.test_job_list import record
+from tests.store.test_job_queries import record
 from wattloop.core.errors import ConfigError
 from wattloop.report.study import report_of_study
 from wattloop.store.database import Store, open_store

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.store.test_job_list import record
+from tests.store.test_job_queries import record
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from tests.store.places import WHERE, empty_place
-from tests.store.test_job_list import record
+from tests.store.test_job_queries import record
 from wattloop.core.errors import RunNotFound
 from wattloop.store.database import Store, open_store
 from wattloop.store.export import copy_runs
