@@ -1,9 +1,7 @@
 """Idle lines and application energy (thesis, eq. 3.2), and the file of idle lines per machine."""
 
-import contextlib
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any, NamedTuple
 
 from wattloop.accounting.energy_slope import MIN_POINTS, Line, fit_line
 from wattloop.core.errors import StoreError, StoreTooNew, StoreUnwritable
+from wattloop.core.files import atomic_write_json
 from wattloop.core.paths import user_path
 from wattloop.core.records import Provenance
 from wattloop.core.results import DomainEnergy, Missing, WindowResult
@@ -267,22 +266,10 @@ def idle_path(store_location: str, machine_id: str) -> Path:
 
 def save_idle(path: Path, record: IdleRecord) -> None:
     """Write `record` atomically."""
-    import tempfile  # only writers need it, and it is slow to import
-
-    text = json.dumps(_to_dict(record), indent=2) + "\n"
-    temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)  # noqa: PTH105 - `temporary` is a name from mkstemp
+        atomic_write_json(path, _to_dict(record), indent=2, mode=0o600, durable=True)
     except OSError as problem:
-        if temporary:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
         raise StoreUnwritable(
             f"idle lines cannot be written to {path}: {problem.strerror or problem}; make the "
             "directory writable or name another store with WATTLOOP_STORE"

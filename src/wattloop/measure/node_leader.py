@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -15,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wattloop.core.files import FileLock
 from wattloop.core.paths import runtime_folder
 from wattloop.core.records import Gap
 from wattloop.measure.job import Job
@@ -36,8 +36,7 @@ class NodeLock:
     """The right to count this node's devices for one job."""
 
     def __init__(self, job_id: str, directory: Path | None = None) -> None:
-        self._path = (directory or runtime_folder()) / f"{_file_name(job_id)}.claim"
-        self._fd = -1
+        self._lock = FileLock((directory or runtime_folder()) / f"{_file_name(job_id)}.claim")
         self.before: dict[str, Any] | None = None
         """Description of the previous holder, as that process left it; known once the lock was
         acquired."""
@@ -45,36 +44,30 @@ class NodeLock:
     @property
     def held(self) -> bool:
         """True if this process holds the lock."""
-        return self._fd >= 0
+        return self._lock.held
 
     def take(self, owner: dict[str, Any]) -> bool:
         """Try to become the leader; `owner` is the description that other processes will read."""
         if self.held:
             return True
+        folder = self._lock.path.parent
         try:
-            fd = self._opened()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if folder.stat().st_uid != os.getuid():
+                return True
+            if not self._lock.acquire():
+                return False
         except OSError:
             return True  # no lock is possible: count, rather than lose the energy
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(fd).st_ino != self._path.stat().st_ino:
-                # another process removed the file: try again later
-                raise FileNotFoundError(self._path)
-        except OSError:
-            os.close(fd)
-            return False
         self.before = self.owner()
-        with suppress(OSError):  # a full disk: this process leads, but cannot write its description
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(owner).encode(), 0)
-        self._fd = fd
+        self._lock.describe(json.dumps(owner))
         return True
 
     def owner(self) -> dict[str, Any] | None:
         """Description of the holder."""
         try:
-            data: dict[str, Any] = json.loads(self._path.read_text())
-        except (OSError, ValueError):
+            data: dict[str, Any] = json.loads(self._lock.owner())
+        except ValueError:
             return None
         return data
 
@@ -82,32 +75,17 @@ class NodeLock:
         """Let another process lead from now on; `until_s` is the time up to which this process
         counted.
         """
-        if self._fd < 0:
+        if not self.held:
             return
         owner = self.owner()
         if until_s is not None and owner is not None:
-            # a full disk: the next leader reads this process's journal instead
-            with suppress(OSError):
-                os.pwrite(self._fd, json.dumps({**owner, "until_s": until_s}).encode(), 0)
-        self.forget()
-        _tidy(self._path.parent)
+            self._lock.describe(json.dumps({**owner, "until_s": until_s}))
+        self._lock.release()
+        _tidy(self._lock.path.parent)
 
     def forget(self) -> None:
-        """Close this process's copy of the file; in a forked child this leaves the parent's lock
-        alone.
-        """
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def _opened(self) -> int:
-        """Open the lock file, in a folder that only this user can write to."""
-        folder = self._path.parent
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.stat().st_uid != os.getuid():
-            raise PermissionError(f"{folder} belongs to another user")
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        return os.open(self._path, flags, 0o600)
+        """Close the copy of the lock in a forked child; the parent keeps it."""
+        self._lock.release()
 
 
 def _tidy(directory: Path) -> None:
@@ -122,13 +100,14 @@ def _tidy(directory: Path) -> None:
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if entry.name.endswith(".claim") and entry.stat().st_mtime < oldest_s:
-                _remove_unless_held(entry.path)
+                _remove_unless_held(Path(entry.path))
 
 
-def _remove_unless_held(path: str) -> None:
-    with suppress(OSError), Path(path).open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        Path(path).unlink()
+def _remove_unless_held(path: Path) -> None:
+    lock = FileLock(path)
+    with suppress(OSError):
+        if lock.acquire():
+            lock.release(remove=True)
 
 
 def _file_name(job_id: str) -> str:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wattloop.core.files import atomic_write_json
 from wattloop.core.records import Domain, Scope
 from wattloop.core.results import WindowResult
 from wattloop.hardware.host import Host
@@ -340,13 +341,8 @@ class _Listing:
             {**run._asdict(), "machine": machine, "uid": -1, "ours": False}
             for machine, run in self._runs.values()
         ]
-        partial = folder / f".{path.name}"
         with suppress(OSError):  # a full disk: other runs do not learn of this one
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(partial, flags, 0o644)
-            with os.fdopen(fd, "w") as file:
-                json.dump(data, file)
-            partial.replace(path)
+            atomic_write_json(path, data, mode=0o644)
 
     def _in_file(self, path: Path) -> list[tuple[str, CountingRun]]:
         try:
