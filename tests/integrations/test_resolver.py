@@ -9,9 +9,9 @@ from wattloop.core.records import Domain, DomainKind, Gap, Scope
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.integrations import step_resolver as resolver_module
-from wattloop.integrations.cuda_timeline import CudaTimeline
-from wattloop.integrations.records import Edge, EpochRecord, PendingStep
+from wattloop.integrations.records import EpochRecord, PendingStep
 from wattloop.integrations.step_resolver import StepResolver
+from wattloop.integrations.timeline import CudaTimeline, Edge
 from wattloop.measure.session import Session
 from wattloop.meters.base import Context, Meter, Reading
 from wattloop.meters.registry import Inventory

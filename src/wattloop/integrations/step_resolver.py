@@ -11,7 +11,8 @@ from typing import Any
 
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import WindowResult
-from wattloop.integrations.records import Edge, EpochRecord, PendingStep, StepRecord
+from wattloop.integrations.records import EpochRecord, PendingStep, StepRecord
+from wattloop.integrations.timeline import Edge
 from wattloop.measure.energy_curve import EnergySpan
 from wattloop.measure.meter_stream import DomainSource, FusedCurve
 from wattloop.measure.session import Session

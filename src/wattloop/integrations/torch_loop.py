@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from wattloop.integrations.cuda_timeline import TorchTimeline
 from wattloop.integrations.loggers import EnergyLogger, TensorBoardLogger
-from wattloop.integrations.records import Timeline
+from wattloop.integrations.timeline import Timeline, TorchTimeline
 from wattloop.integrations.training_meter import TrainingMeter
 
 

@@ -3,8 +3,7 @@ import sys
 import pytest
 
 from tests.integrations.fake_cuda import FakeGpu, FakeTensor
-from wattloop.integrations.cuda_timeline import CudaTimeline, TorchTimeline
-from wattloop.integrations.records import Edge
+from wattloop.integrations.timeline import CudaTimeline, Edge, TorchTimeline
 
 
 def train(
