@@ -12,9 +12,6 @@ class FreeGpus:
     A packed placement uses as few nodes as possible: the node with the fewest sufficient free GPUs,
     or whole nodes and a rest if no node is large enough. A spread placement uses any free GPUs.
     `Machines` chooses real nodes by the same rule, so a shape that fits here fits there.
-
-    Args:
-        nodes_with: `nodes_with[type][free]` -> number of nodes with that many free GPUs.
     """
 
     __slots__ = ("by_type", "nodes_with")
@@ -27,7 +24,6 @@ class FreeGpus:
 
     @classmethod
     def of_all(cls, cluster: Cluster) -> "FreeGpus":
-        """Return all GPUs of a cluster as free."""
         nodes_with = [
             [0] * (cluster.gpus_per_node(number) + 1) for number in range(len(cluster.types))
         ]
@@ -36,7 +32,6 @@ class FreeGpus:
         return cls(nodes_with)
 
     def copy(self) -> "FreeGpus":
-        """Return an independent copy, to plan with."""
         twin = FreeGpus.__new__(FreeGpus)
         twin.nodes_with = [counts.copy() for counts in self.nodes_with]
         twin.by_type = self.by_type.copy()
@@ -44,7 +39,6 @@ class FreeGpus:
 
     @property
     def total(self) -> int:
-        """Return the number of free GPUs of all types."""
         return sum(self.by_type)
 
     def fits(self, shape: Shape) -> bool:

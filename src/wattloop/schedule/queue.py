@@ -1,4 +1,9 @@
-"""Waiting jobs as columns, with the estimated cost of every placement cached."""
+"""Waiting jobs as columns, with the cost of every placement shape cached.
+
+In each round a policy needs the best job for the free machines. Costs of a waiting job do not
+change, so they are computed once, on first use. A round then takes a few passes over arrays, for
+any number of placements.
+"""
 
 import heapq
 import math
@@ -16,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 class Placed(NamedTuple):
-    """The best option within one shape; its cost is that of one sample where a kind is placed."""
+    """Best option of a shape; the cost is per sample for a whole kind."""
 
     shape: Shape
     option: int
@@ -24,16 +29,9 @@ class Placed(NamedTuple):
 
 
 class UnitCosts:
-    """Where cost = unit cost x work^degree, kinds are compared with each other once for all jobs.
-
-    Args:
-        objective: one that has a degree.
-        estimates: of one sample, for each kind.
-        shape_numbers: of each option, for each kind: index into `shapes`.
-        shapes: of all kinds.
+    """Costs of one sample: where cost = unit cost x work^degree, all jobs of a kind share them.
 
     Attributes:
-        degree: the cost of a job is a power of its work.
         by_shape: cost of one sample, (shapes, kinds).
         ranked, best: the best option of each shape, for each kind.
     """
@@ -64,27 +62,19 @@ class UnitCosts:
         self.by_shape: Floats = np.ascontiguousarray(self._unit.T)
 
     def of(self, kinds: NDArray[np.int64], work: Floats) -> Floats:
-        """Cost of jobs on each shape, (shapes, jobs)."""
+        """Return the cost of jobs on each shape, (shapes, jobs)."""
         unit = self._unit[kinds].T
         with np.errstate(invalid="ignore"):  # infinite x no work left
             costs: Floats = unit * work**self.degree
         return np.where(np.isinf(unit), np.inf, costs) if not work.all() else costs
 
     def scale(self, work: float) -> float:
-        """What a unit cost is multiplied by for so much work."""
+        """Return the factor of a unit cost for this work."""
         return float(work**self.degree)
 
 
 class OwnPlaced:
-    """Placements of one job, least cost first; made while one looks, as the first often fits.
-
-    Args:
-        all_shapes: of all kinds.
-        shapes: of this job, as indices into `all_shapes`.
-        begins: where the options of each of its shapes begin.
-        costs: of each option.
-        least: of each shape.
-    """
+    """Placements of one job, least cost first, created lazily because the first one often fits."""
 
     def __init__(
         self,
@@ -107,22 +97,16 @@ class OwnPlaced:
             yield Placed(shape, option, float(self._least[place]))
 
 
-# What is believed of jobs on their placements: seconds and watts of every option.
-#
-# Options belong to kinds of jobs; a job is its kind times its work, and where the oracle has
-# errors for each job, times those.
 Ints = NDArray[np.int64]
 
 
 class KindOptions(NamedTuple):
-    """The options of a kind, which are sorted by shape.
+    """Options of a kind, sorted by shape.
 
     Attributes:
-        options: the placements.
-        idle_w: what the GPUs of each would draw with nothing to do.
-        begins: where the options of each of its shapes begin.
-        shapes: which shapes these are, as indices into `Beliefs.shapes`.
-        shape_of: the shape of each option, likewise.
+        idle_w: idle power of the GPUs of each option.
+        begins: index of the first option of each shape.
+        shapes, shape_of: its shapes, and the shape of each option, as indices into all shapes.
     """
 
     options: PlacementOptions
@@ -133,18 +117,14 @@ class KindOptions(NamedTuple):
 
 
 class PlacementEstimates:
-    """Time and power of every job on every option it has.
+    """Time and power of every job on every option.
 
-    Args:
-        jobs: all jobs there will be.
-        oracle: who is believed.
-        idle_w: of one GPU, by type index.
+    An option belongs to a kind. A job is its kind times its work, times its own errors if the
+    oracle has some.
 
     Attributes:
-        shapes: every shape that a placement of any kind has.
-        shape_number: the place of each in `shapes`.
-        kinds: options of each kind.
-        kind_of: kind of every job, by job number.
+        shapes: all shapes of placements of any kind.
+        shape_number: index of each in `shapes`.
         is_exact: estimates of a job are those of its kind.
     """
 
@@ -154,7 +134,7 @@ class PlacementEstimates:
         found = {shape for each in options for shape in each.shapes()}
         self.shapes: tuple[Shape, ...] = tuple(sorted(found))
         self.shape_number = {shape: number for number, shape in enumerate(self.shapes)}
-        self.kinds = [self._kept(each, np.asarray(idle_w, dtype=float)) for each in options]
+        self.kinds = [self._kind_options(each, np.asarray(idle_w, dtype=float)) for each in options]
         self.kind_of: list[int] = jobs.kind.tolist()
         # Without errors of their own, jobs of one kind differ by nothing but their work.
         self.is_exact = oracle.time_error == 0.0 == oracle.power_error and all(
@@ -163,7 +143,7 @@ class PlacementEstimates:
         self._units: dict[str, UnitCosts | None] = {}
 
     def of(self, job: int, work: float) -> Estimates:
-        """Of one job, with so many samples to go, on each of its options."""
+        """Return the estimates of one job with this remaining work on each of its options."""
         kind = self.kind_of[job]
         kept = self.kinds[kind]
         time_s, power_w = work * kept.options.sample_s, kept.options.power_w
@@ -173,7 +153,7 @@ class PlacementEstimates:
         return _estimates(kept, time_s, power_w)
 
     def of_many(self, kind: int, jobs: Sequence[int], work: Floats) -> Estimates:
-        """Of jobs of one kind, (jobs, options)."""
+        """Return the estimates of jobs of one kind, (jobs, options)."""
         kept = self.kinds[kind]
         time_s = work[:, None] * kept.options.sample_s
         power_w = np.broadcast_to(kept.options.power_w, time_s.shape)
@@ -183,7 +163,7 @@ class PlacementEstimates:
         return _estimates(kept, time_s, power_w)
 
     def unit_costs(self, objective: PlacementObjective) -> UnitCosts | None:
-        """Costs of one sample; None where those of a job do not follow from them."""
+        """Return the costs of one sample; None if those of a job do not follow from them."""
         if objective.name not in self._units:
             found = None
             if self.is_exact and objective.degree is not None:
@@ -194,7 +174,7 @@ class PlacementEstimates:
             self._units[objective.name] = found
         return self._units[objective.name]
 
-    def _kept(self, options: PlacementOptions, idle_w: Floats) -> KindOptions:
+    def _kind_options(self, options: PlacementOptions, idle_w: Floats) -> KindOptions:
         numbers = np.array([self.shape_number[shape] for shape in options.shapes()], dtype=int)
         shapes, begins = np.unique(numbers, return_index=True)
         of_gpus_w = idle_w[options.type_index] * options.gpus
@@ -209,7 +189,7 @@ FIRST_CAPACITY = 64
 
 
 class Columns(NamedTuple):
-    """Waiting jobs in no particular order: views, not to be kept beyond the round."""
+    """Waiting jobs in any order: views that are valid for one round."""
 
     job: Ints
     kind: Ints
@@ -221,14 +201,10 @@ class Columns(NamedTuple):
 
 
 class Rows:
-    """Columns that grow by doubling; a removed row is filled with the last one.
-
-    Args:
-        jobs: what is copied from.
-        shapes: rows of each cost table.
+    """Columns that grow by doubling; the last row fills the place of a removed one.
 
     Attributes:
-        costs: name of an objective -> cost of every waiting job on each shape, (shapes, capacity).
+        costs: objective -> cost of every waiting job on each shape, (shapes, capacity).
     """
 
     def __init__(self, jobs: JobTable, shapes: int) -> None:
@@ -245,11 +221,11 @@ class Rows:
         return Columns._make([column[:used] for column in self._columns])
 
     def new_costs(self) -> Floats:
-        """A cost table with room for every row, of which none is known."""
+        """Return a cost table for all rows without values."""
         return np.full((self._shapes, len(self._columns.job)), np.nan)
 
     def append(self, work: Mapping[int, float]) -> Ints:
-        """Jobs with the samples they have still to train on; their rows."""
+        """Add jobs with their remaining samples; return their rows."""
         first, last = len(self._row), len(self._row) + len(work)
         if last > len(self._columns.job):
             self._grow(max(last, 2 * len(self._columns.job)))
@@ -274,7 +250,6 @@ class Rows:
         return np.arange(first, last)
 
     def remove(self, job: int) -> None:
-        """A job goes; the last row takes its place."""
         row, last = self._row.pop(job), len(self._row)
         if row != last:
             for column in self._columns:
@@ -300,18 +275,13 @@ def _empty_columns(capacity: int) -> Columns:
     return Columns._make(np.empty(capacity, dtype=each) for each in types)
 
 
-# Jobs that wait, as columns, with the cost of every placement shape kept beside them.
-#
-# What a policy needs each round is which job is best on the machines that are free. Costs of a
-# waiting job do not change, so they are computed once, when they are first asked for; a round then
-# costs a few passes over arrays, however many placements each job has.
 class CostTable(NamedTuple):
-    """Costs of waiting jobs by owner: a kind of jobs, or a job where each has its own.
+    """Costs of waiting jobs by owner: a kind of jobs, or a single job.
 
     Attributes:
         costs: least cost of every owner on each shape, (shapes, owners); infinite for none.
-        owner: of every waiting job; None where each is its own.
-        scale: of every waiting job, by which the cost of its owner is multiplied; None for 1.
+        owner: owner of every waiting job; None where each is its own.
+        scale: factor of the owner's cost for every waiting job; None for 1.
     """
 
     costs: Floats
@@ -319,7 +289,7 @@ class CostTable(NamedTuple):
     scale: Floats | None
 
     def of_jobs(self, costs: Floats) -> Floats:
-        """Costs by owner as costs of every waiting job."""
+        """Convert costs by owner to costs of every waiting job."""
         if self.owner is None:
             return costs
         found = costs[self.owner]
@@ -330,7 +300,7 @@ class CostTable(NamedTuple):
         return scaled if self.scale.all() else np.where(np.isinf(found), np.inf, scaled)
 
     def rows(self, values: Ints) -> Ints:
-        """What is known of owners, of every waiting job."""
+        """Convert values by owner to values of every waiting job."""
         return values if self.owner is None else values[self.owner]
 
 
@@ -338,22 +308,22 @@ class JobQueue:
     """Waiting jobs.
 
     Args:
-        jobs: all jobs there will be.
-        oracle: what is believed of their time and power.
-        idle_w: of one GPU, by type index.
+        jobs: all jobs, including future ones.
+        oracle: oracle of estimates.
+        idle_w: idle power of one GPU, by type index.
 
     Attributes:
-        shapes: every shape that a placement of any kind has.
-        waiting: job -> samples it has still to train on.
+        shapes: all shapes of placements of any kind.
+        waiting: job -> remaining samples.
         kind_of: kind of every job, by job number.
         is_exact: estimates of a job are those of its kind.
     """
 
     def __init__(self, jobs: JobTable, oracle: Oracle, idle_w: Sequence[float]) -> None:
-        self._beliefs = beliefs = PlacementEstimates(jobs, oracle, idle_w)
-        self._kinds, self.kind_of = beliefs.kinds, beliefs.kind_of
+        self._known = estimates = PlacementEstimates(jobs, oracle, idle_w)
+        self._kinds, self.kind_of = estimates.kinds, estimates.kind_of
         self._shapes_of_kind: list[list[int]] = [each.shapes.tolist() for each in self._kinds]
-        self.shapes, self.is_exact = beliefs.shapes, beliefs.is_exact
+        self.shapes, self.is_exact = estimates.shapes, estimates.is_exact
         self.waiting: dict[int, float] = {}
         self._unread: dict[int, float] = {}
         self._heads: list[int] = []
@@ -370,16 +340,15 @@ class JobQueue:
         return job in self.waiting
 
     def work(self, job: int) -> float:
-        """Samples that a waiting job has still to train on."""
+        """Return the remaining samples of a waiting job."""
         return self.waiting[job]
 
     def add(self, job: int, work: float) -> None:
-        """A job begins to wait, with so many samples to go."""
         self.waiting[job] = self._unread[job] = work
         heapq.heappush(self._heads, job)
 
     def remove(self, job: int) -> float:
-        """A job waits no longer; the samples it had still to train on."""
+        """Remove a job; return its remaining samples."""
         work = self.waiting.pop(job)
         if self._unread.pop(job, None) is not None:
             return work
@@ -387,7 +356,7 @@ class JobQueue:
         return work
 
     def head(self) -> int | None:
-        """The job that came first; None when nobody waits."""
+        """Return the job that arrived first; None if the queue is empty."""
         heads, waiting = self._heads, self.waiting
         while heads:
             if heads[0] in waiting:
@@ -396,11 +365,11 @@ class JobQueue:
         return None
 
     def in_order(self) -> list[int]:
-        """All waiting jobs by arrival."""
+        """Return all waiting jobs by arrival."""
         return sorted(self.waiting)
 
     def by_arrival(self) -> Iterator[int]:
-        """Waiting jobs by arrival, one by one: the first few cost nothing, however many wait."""
+        """Yield waiting jobs by arrival; the first few are cheap for any length of the queue."""
         heads, last = self._heads, -1
         edge = [(heads[0], 0)] if heads else []
         while edge:
@@ -414,12 +383,12 @@ class JobQueue:
                 yield job
 
     def columns(self) -> Columns:
-        """All waiting jobs as arrays; rows match those of `cost`."""
+        """Return all waiting jobs as arrays; rows match those of `cost`."""
         self._read()
         return self._rows.columns()
 
     def cost(self, objective: PlacementObjective) -> Floats:
-        """Least cost of every waiting job on each shape, (shapes, jobs); infinite for none."""
+        """Return the least cost of every waiting job on each shape: (shapes, jobs)."""
         self._read()
         costs, name = self._rows.costs, objective.name
         if name not in costs:
@@ -432,8 +401,8 @@ class JobQueue:
         return found
 
     def table(self, objective: PlacementObjective) -> "CostTable":
-        """The same as `cost`, with one column for all jobs of a kind where these differ by work."""
-        unit = self._beliefs.unit_costs(objective)
+        """Return the same as `cost`, with one column per kind if its jobs differ only by work."""
+        unit = self._known.unit_costs(objective)
         if unit is None:
             return CostTable(self.cost(objective), None, None)
         waiting = self.columns()
@@ -441,32 +410,31 @@ class JobQueue:
         return CostTable(unit.by_shape, waiting.kind, scale)
 
     def estimates(self, job: int) -> Estimates:
-        """What is believed of one waiting job on each of its options."""
+        """Return the estimates of a waiting job on each of its options."""
         return self.estimates_for(job, self.waiting[job])
 
     def estimates_for(self, job: int, work: float) -> Estimates:
-        """What is believed of any job, with so many samples to go, on each of its options."""
-        return self._beliefs.of(job, work)
+        """Return the estimates of any job with this remaining work on each of its options."""
+        return self._known.of(job, work)
 
     def options(self, job: int) -> PlacementOptions:
-        """The placements of a job."""
         return self._kinds[self.kind_of[job]].options
 
     def shape_of(self, job: int) -> Ints:
-        """The shape of each option of a job, as an index into `shapes`."""
+        """Return the shape of each option of a job, as an index into `shapes`."""
         return self._kinds[self.kind_of[job]].shape_of
 
     def shapes_of_kind(self, kind: int) -> list[int]:
-        """The shapes of a kind's options, as indices into `shapes`, each once."""
+        """Return the distinct shapes of a kind's options, as indices into `shapes`."""
         return self._shapes_of_kind[kind]
 
     def best_option(self, objective: PlacementObjective, job: int, shape: Shape) -> int:
-        """The option of least cost within a shape; the first of equals."""
-        unit = self._beliefs.unit_costs(objective)
+        """Return the option of least cost within a shape; the first of equals."""
+        unit = self._known.unit_costs(objective)
         if unit is not None:
             return unit.best[self.kind_of[job]][shape]
         kept = self._kinds[self.kind_of[job]]
-        number = self._beliefs.shape_number[shape]
+        number = self._known.shape_number[shape]
         place = int(np.searchsorted(kept.shapes, number))
         begin = int(kept.begins[place])
         end = int(kept.begins[place + 1]) if place + 1 < len(kept.begins) else len(kept.options)
@@ -475,7 +443,7 @@ class JobQueue:
         return begin + int(np.argmin(self._own_costs(objective, job)[begin:end]))
 
     def options_by(self, objective: PlacementObjective, job: int) -> list[int]:
-        """All options of a job, those of least cost first."""
+        """Return all options of a job, least cost first."""
         kind = self.kind_of[job]
         orders = self._orders.setdefault(objective.name, {})
         if kind in orders:
@@ -486,8 +454,8 @@ class JobQueue:
         return order
 
     def placed_by(self, objective: PlacementObjective, job: int) -> Iterable[Placed] | None:
-        """The best option of each shape, least cost first; None where a cost is no number."""
-        unit = self._beliefs.unit_costs(objective)
+        """Return the best option of each shape, least cost first; None if a cost is NaN."""
+        unit = self._known.unit_costs(objective)
         if unit is not None:
             return unit.ranked[self.kind_of[job]]
         kept = self._kinds[self.kind_of[job]]
@@ -500,14 +468,14 @@ class JobQueue:
         return OwnPlaced(self.shapes, kept.shapes, kept.begins, costs, least)
 
     def cost_of(self, objective: PlacementObjective, job: int, placed: Placed) -> float:
-        """What that costs this job."""
-        unit = self._beliefs.unit_costs(objective)
+        """Return the cost of a placement for this job."""
+        unit = self._known.unit_costs(objective)
         if unit is None or placed.cost == math.inf:
             return placed.cost
         return placed.cost * unit.scale(self.waiting[job])
 
     def _read(self) -> None:
-        """Give rows to jobs that came since the last look; their costs are for who asks."""
+        """Give rows to new jobs; their costs are computed on use."""
         if self._unread:
             new = self._rows.append(self._unread)
             self._unread.clear()
@@ -516,10 +484,9 @@ class JobQueue:
                 self._behind.add(name)
 
     def _fill(self, objective: PlacementObjective, rows: Ints) -> None:
-        """Compute the costs of some rows."""
         costs, columns = self._rows.costs[objective.name], self._rows.columns()
         kinds = columns.kind[rows]
-        unit = self._beliefs.unit_costs(objective)
+        unit = self._known.unit_costs(objective)
         if unit is not None:
             costs[:, rows] = unit.of(kinds, columns.work[rows])
             return
@@ -531,14 +498,13 @@ class JobQueue:
             mine = rows[kinds == kind]
             costs[:, mine] = np.inf
             if len(kept.options):
-                estimates = self._beliefs.of_many(
+                estimates = self._known.of_many(
                     kind, columns.job[mine].tolist(), columns.work[mine]
                 )
                 least = np.minimum.reduceat(objective.cost(estimates), kept.begins, axis=1)
                 costs[np.ix_(kept.shapes, mine)] = least.T
 
     def _fill_one(self, objective: PlacementObjective, row: int, job: int) -> None:
-        """The same for one job, which most often comes alone."""
         costs, kept = self._rows.costs[objective.name], self._kinds[self.kind_of[job]]
         costs[:, row] = np.inf
         if len(kept.options):
@@ -546,9 +512,9 @@ class JobQueue:
             costs[kept.shapes, row] = np.minimum.reduceat(own, kept.begins)
 
     def _own_costs(self, objective: PlacementObjective, job: int) -> Floats:
-        """Cost of each option of a waiting job; kept until another is asked for.
+        """Return the cost of each option of a waiting job; the last result is cached.
 
-        A job that comes alone is looked at, ranked and started before the next one comes.
+        A job that arrives alone is ranked and started before the next one arrives.
         """
         asked = (job, self.waiting[job], objective.name)
         if self._asked != asked:

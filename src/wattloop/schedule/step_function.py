@@ -42,7 +42,6 @@ class StepFunction:
 
     @classmethod
     def constant(cls, value: float) -> "StepFunction":
-        """Return a constant function."""
         return cls((0.0,), (value,))
 
     def at(self, time_s: float) -> float:

@@ -42,16 +42,11 @@ class RunningJob:
 
     @property
     def is_done(self) -> bool:
-        """Return True if its work is done and its GPUs are about to be freed."""
         return False
 
 
 class UserUsage:
-    """GPU seconds by user, including running jobs up to the time of the query.
-
-    Args:
-        users: number of users.
-    """
+    """GPU seconds by user, including running jobs up to the time of the query."""
 
     def __init__(self, users: int) -> None:
         # use(t) = offset + gpus * t: starting k GPUs at t adds k to the slope, -k t to the offset.
@@ -63,16 +58,13 @@ class UserUsage:
         self._gpus[user] += gpus
 
     def stop(self, user: int, gpus: int, now_s: float) -> None:
-        """Stop counting GPUs of a user."""
         self._offset_gpu_s[user] += gpus * now_s
         self._gpus[user] -= gpus
 
     def gpus(self) -> NDArray[np.int64]:
-        """Return the current GPUs of each user."""
         return np.asarray(self._gpus, dtype=np.int64)
 
     def gpu_s(self, now_s: float) -> NDArray[np.float64]:
-        """Return the GPU seconds of each user up to now."""
         return np.asarray(self._offset_gpu_s) + np.asarray(self._gpus, dtype=float) * now_s
 
 

@@ -8,10 +8,10 @@ from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
 from wattloop.schedule.actions import Action, Preempt, Start, Wake
 from wattloop.schedule.engine import (
     EngineSettings,
-    FinishedJob,
     Keeps,
     Preemption,
     Simulation,
+    SimulationEnd,
     SimulationResult,
 )
 from wattloop.schedule.policies.base import Policy
@@ -77,7 +77,7 @@ def simulated(policy: Policy, **settings: object) -> SimulationResult:
 def test_a_job_that_is_never_chosen_is_reported() -> None:
     """Nothing is left to happen: stuck, with the job and the reason."""
     result = simulated(Never())
-    assert result.ended is FinishedJob.STUCK
+    assert result.ended is SimulationEnd.STUCK
     assert result.left == {0: "toy: starved: it could run, but never never started it"}
     assert not result.never
 
@@ -85,7 +85,7 @@ def test_a_job_that_is_never_chosen_is_reported() -> None:
 def test_prices_that_change_for_ever_do_not_keep_it_alive() -> None:
     """After a whole period without news nothing will change."""
     result = simulated(Never(), price_per_kwh=NIGHT_AND_DAY)
-    assert result.ended is FinishedJob.STUCK
+    assert result.ended is SimulationEnd.STUCK
     assert result.end_s <= DAY_S
 
 
@@ -94,7 +94,7 @@ def test_a_budget_that_never_allows_the_job_is_the_reason() -> None:
     result = simulated(
         WithinBudget(), budget_w=StepFunction((0.0, 43_200.0), (150.0, 200.0), DAY_S)
     )
-    assert result.ended is FinishedJob.STUCK
+    assert result.ended is SimulationEnd.STUCK
     assert result.left == {
         0: "toy: impossible: adds 250 W or more, the budget leaves 100 W at most"
     }
@@ -107,7 +107,7 @@ def test_a_job_waits_for_the_hour_when_the_budget_allows_it() -> None:
         WithinBudget(), budget_w=StepFunction((0.0, 43_200.0), (150.0, 400.0), DAY_S)
     )
     assert result.started_s.tolist() == [43_200]
-    assert result.ended is FinishedJob.DONE
+    assert result.ended is SimulationEnd.DONE
 
 
 def test_a_budget_that_changes_once_far_ahead_is_waited_for() -> None:
@@ -119,7 +119,7 @@ def test_a_budget_that_changes_once_far_ahead_is_waited_for() -> None:
 def test_a_policy_that_only_wakes_itself_is_given_up() -> None:
     """With nothing running, ten thousand wakes in vain are enough."""
     result = simulated(Sleepless())
-    assert result.ended is FinishedJob.STUCK
+    assert result.ended is SimulationEnd.STUCK
     assert result.end_s == pytest.approx(10_000, abs=2)
     assert 0 in result.left
 
@@ -144,14 +144,14 @@ def test_a_policy_that_stops_its_jobs_for_ever_is_given_up() -> None:
     """Patience is counted in events with no job that came or ended."""
     rules = Preemption(Keeps.NOTHING)
     result = simulated(Undecided(), round_s=1.0, preemption=rules, patience=500)
-    assert result.ended is FinishedJob.STALLED
+    assert result.ended is SimulationEnd.STALLED
     assert result.end_s == pytest.approx(500, abs=2)
 
 
 def test_with_a_horizon_waiting_jobs_are_no_riddle() -> None:
     """Time was up; nobody is reported as left."""
     result = simulated(Never(), horizon_s=1000.0, price_per_kwh=NIGHT_AND_DAY)
-    assert (result.ended, result.end_s, result.left) == (FinishedJob.HORIZON, 1000, {})
+    assert (result.ended, result.end_s, result.left) == (SimulationEnd.HORIZON, 1000, {})
 
 
 def test_a_pause_is_no_end() -> None:
@@ -159,9 +159,9 @@ def test_a_pause_is_no_end() -> None:
     cluster = small_cluster()
     simulation = Simulation(cluster, jobs_of([(0, 10)]), WithinBudget(), truth=PlainOracle(cluster))
     half = simulation.run(until_s=4.0)
-    assert (half.ended, half.end_s, half.energy_j.tolist()) == (FinishedJob.NOT_YET, 4, [1200])
+    assert (half.ended, half.end_s, half.energy_j.tolist()) == (SimulationEnd.NOT_YET, 4, [1200])
     half_hash = half.event_hash
     whole = simulation.run()
     assert half.event_hash == half_hash != whole.event_hash
-    assert (whole.ended, whole.end_s) == (FinishedJob.DONE, 10)
+    assert (whole.ended, whole.end_s) == (SimulationEnd.DONE, 10)
     assert math.isclose(whole.total_j, 3500)

@@ -8,11 +8,11 @@ from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
 from wattloop.schedule.actions import Start
 from wattloop.schedule.engine import (
     EngineSettings,
-    FinishedJob,
     Keeps,
     NodeEvent,
     Preemption,
     Simulation,
+    SimulationEnd,
 )
 from wattloop.schedule.engine.event_log import EventKind
 from wattloop.schedule.estimates.oracle import PlacementOptions
@@ -97,7 +97,7 @@ def test_a_job_stuck_for_lack_of_nodes_is_reported() -> None:
     settings = EngineSettings(node_events=(NodeEvent(5.0, 0, False),), checks=True)
     truth = PlainOracle(cluster)
     result = Simulation(cluster, jobs_of([(0, 10)]), Fifo(), truth=truth, settings=settings).run()
-    assert result.ended is FinishedJob.STUCK
+    assert result.ended is SimulationEnd.STUCK
     assert result.left == {0: "toy: impossible: its GPUs are down: node-0"}
 
 

@@ -67,7 +67,7 @@ def test_a_job_stopped_before_it_begins_leaves_nothing_behind() -> None:
     result = simulation.run()
     assert result.finished_s[0] == pytest.approx(33.0)
     assert result.total_j == pytest.approx(35 * 100 + 10 * 250)
-    assert simulation.world.promised_w == 0.0
+    assert simulation.world.expected_w == 0.0
 
 
 def test_a_job_that_is_done_cannot_be_stopped() -> None:

@@ -30,12 +30,12 @@ IMPOSSIBLE = [
     (Recap(1, 0), "job 1 does not run"),
     (Recap(0, 9), "job 0 has 4 options"),
     (Recap(0, 2), "option 2 differs from option 1 by more than its cap"),
-    (Wake(1.0), "a time to come was asked for"),
-    (Wake(float("nan")), "a time to come was asked for"),
-    (Wake(float("inf")), "a time to come was asked for"),
+    (Wake(1.0), "a later time was expected"),
+    (Wake(float("nan")), "a later time was expected"),
+    (Wake(float("inf")), "a later time was expected"),
     (Wake("soon"), "times are seconds"),
-    ("start all", "is no action"),
-    (None, "is no action"),
+    ("start all", "is not an action"),
+    (None, "is not an action"),
 ]
 
 
@@ -118,4 +118,4 @@ def test_no_list_of_actions_is_refused_as_well() -> None:
     """None is not an empty list."""
     cluster = small_cluster()
     result = Simulation(cluster, jobs_of([(0, 10)]), Wordless(), truth=PlainOracle(cluster)).run()
-    assert "wordless: None are no actions" in result.refused[0]
+    assert "wordless: None are not actions" in result.refused[0]

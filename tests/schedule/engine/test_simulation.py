@@ -12,10 +12,10 @@ from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Start, Wake
 from wattloop.schedule.engine import (
     EngineSettings,
-    FinishedJob,
     NodeEvent,
     Preemption,
     Simulation,
+    SimulationEnd,
     SimulationResult,
 )
 from wattloop.schedule.engine.event_log import EventKind
@@ -41,7 +41,7 @@ def test_jobs_run_one_after_the_other_where_they_must() -> None:
     result = simulated(jobs_of([(0, 10), (1, 4), (2, 5)]))
     assert result.started_s.tolist() == [0, 1, 5]
     assert result.finished_s.tolist() == [10, 5, 10]
-    assert result.ended is FinishedJob.DONE
+    assert result.ended is SimulationEnd.DONE
     assert result.end_s == 10
 
 
@@ -136,7 +136,7 @@ def test_a_wake_between_rounds_waits_for_the_round() -> None:
 def test_the_horizon_ends_everything() -> None:
     """At 8 s one job is done, one runs, one waits; idle time counts up to the horizon."""
     result = simulated(jobs_of([(0, 5), (4, 10), (4, 10), (9, 1)]), horizon_s=8.0)
-    assert result.ended is FinishedJob.HORIZON
+    assert result.ended is SimulationEnd.HORIZON
     assert result.end_s == 8
     assert result.finished_s.tolist()[:1] == [5]
     assert np.isnan(result.finished_s[1:]).all()
@@ -154,7 +154,7 @@ def test_an_idle_cluster_draws_power_up_to_the_horizon() -> None:
 def test_no_jobs_at_all_is_an_empty_result() -> None:
     """Nothing comes, nothing happens, nothing breaks."""
     result = simulated(jobs_of([]))
-    assert (result.end_s, result.total_j, result.ended) == (0, 0, FinishedJob.DONE)
+    assert (result.end_s, result.total_j, result.ended) == (0, 0, SimulationEnd.DONE)
 
 
 def test_a_job_larger_than_the_cluster_is_reported_and_holds_nobody_up() -> None:
@@ -168,7 +168,7 @@ def test_a_job_larger_than_the_cluster_is_reported_and_holds_nobody_up() -> None
     result = simulated(both)
     assert result.never == {0: "huge: needs at least 8 GPUs of one type, the cluster has 2 at most"}
     assert result.is_done.tolist() == [False, True]
-    assert result.ended is FinishedJob.DONE
+    assert result.ended is SimulationEnd.DONE
 
 
 def test_the_log_tells_all_of_it() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.schedule.jobs.made_oracle import MadeOracle, made_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.jobs.attributes import Deadlines, People
+from wattloop.schedule.jobs.attributes import Deadlines, Users
 from wattloop.schedule.jobs.completion import Completion
 from wattloop.schedule.jobs.kind import JobTemplate
 from wattloop.schedule.traces.trace import Coded, Trace
@@ -131,14 +131,16 @@ def test_users_deadlines_and_priorities_of_the_trace_are_kept() -> None:
         deadline_s=np.array([50.0, np.nan]),
         priority=np.array([2.0, np.nan]),
     )
-    jobs = replace(BOTH, deadlines=Deadlines(1.0, 2.0)).table(trace, 0, CLUSTER, ORACLE)
+    jobs = replace(BOTH, deadlines=Deadlines(share=1.0, factor=2.0)).table(
+        trace, 0, CLUSTER, ORACLE
+    )
     assert [jobs.users[u] for u in jobs.user] == ["ann", "unknown"]
     assert jobs.deadline_s.tolist() == [50, np.inf] and jobs.priority.tolist() == [2, 0]
 
 
 def test_users_and_deadlines_are_drawn_where_the_trace_has_none() -> None:
     """The same shares as for generated jobs."""
-    completion = replace(BOTH, people=People.equal(4), deadlines=Deadlines(0.2, 3.0))
+    completion = replace(BOTH, people=Users(count=4), deadlines=Deadlines(share=0.2, factor=3.0))
     jobs = completion.table(TRACE, 0, CLUSTER, ORACLE)
     assert abs(jobs.urgent.mean() - 0.2) < 0.05
     assert np.abs(np.bincount(jobs.user) / ROWS - 0.25).max() < 0.05

@@ -74,7 +74,7 @@ class Noted(Backfill):
         actions = super().decide(view)
         head = view.queue.head()
         if head is not None and head not in {a.job for a in actions if isinstance(a, Start)}:
-            promise = backfill._promise(view)
+            promise = backfill._reserve(view)
             self.promised_s.setdefault(head, promise.at_s)
         return actions
 

@@ -117,7 +117,7 @@ def test_a_policy_that_derives_from_ours_is_not_taken_for_it(mine: str) -> None:
         ("nowhere.py:Mine", "no file .*nowhere.py"),
         ("nowhere.py", "name the class as well, such as nowhere.py:MyPolicy"),
         ("no.such.module:Mine", "no module no is installed or in this folder"),
-        ("json:loads", "loads is no policy; derive it from PackingPolicy or Policy"),
+        ("json:loads", "loads is not a policy; derive it from PackingPolicy or Policy"),
     ],
 )
 def test_what_is_said_of_a_wrong_one(written: str, said: str) -> None:
@@ -130,9 +130,9 @@ def test_what_is_said_of_a_wrong_one(written: str, said: str) -> None:
     ("end", "said"),
     [
         (":Mime", "no class Mime in .*; did you mean 'Mine'"),
-        (":Unfinished", "Unfinished is no policy"),
+        (":Unfinished", "Unfinished is not a policy"),
         (":Impostor", "is called zeus, as one of ours is"),
-        (":something", "something is no policy"),
+        (":something", "something is not a policy"),
         (":Needy", r"give its goal, as .*\{goal: VALUE\}"),
         (":Mine{tries: 2.5}", "tries is 2.5; give a whole number"),
         (":Mine{bold: 1}", "bold is 1; write true or false"),

@@ -43,11 +43,7 @@ MOST = 1_000_000
 
 
 def seeds_from(text: str) -> tuple[int, ...]:
-    """Parse seeds: `10` is the first ten, `0..99` a range with both ends, `3,5,7` a list.
-
-    Raises:
-        ConfigError: another form, an empty list, or a duplicate.
-    """
+    """Parse seeds: `10` is the first ten, `0..99` a range with both ends, `3,5,7` a list."""
     found: list[int] = []
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
@@ -94,8 +90,8 @@ class PolicyChoice:
     Attributes:
         given: as written: `zeus`, `zeus{age_weight_per_s: 0.1}`, `FILE.py:Class`, or a mapping.
         label: name in tables; unique within a campaign.
-        source: hash of the file of a user's policy and of its imports from the same folder; shipped
-        policies are part of `source_digest`.
+        source: hash of a user's policy file and its imports from the same folder; shipped policies
+            are part of `source_digest`.
     """
 
     given: str | Mapping[str, Any]
@@ -104,11 +100,6 @@ class PolicyChoice:
 
     @classmethod
     def named(cls, given: str | Mapping[str, Any]) -> "PolicyChoice":
-        """Find the policy of this name or mapping.
-
-        Raises:
-            ConfigError: unknown policy or parameter.
-        """
         policy = policy_from(given)
         return cls(given, policy.name, _foreign_source(policy))
 
@@ -122,8 +113,6 @@ class SimulationJob:
 
     Attributes:
         key: equal for equal simulations by the same code; see `key_of`.
-        choice: the policy.
-        seed: seed of all random draws of the scenario.
         variant: variant of the scenario; empty without variants.
     """
 
@@ -134,13 +123,11 @@ class SimulationJob:
 
     @property
     def label(self) -> str:
-        """Format the job for people: `zeus on seed 3 of rigid`."""
         of = f" of {self.variant}" if self.variant else ""
         return f"{self.choice.label} on seed {self.seed}{of}"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Plain data for the store."""
         return {
             "variant": self.variant,
             "policy": self.choice.label,
@@ -150,13 +137,7 @@ class SimulationJob:
 
 
 def key_of(scenario: str, choice: PolicyChoice, seed: int) -> str:
-    """Hash scenario, policy, parameters, seed and the simulator's code.
-
-    Args:
-        scenario: hash of the scenario, including the files that it reads.
-        choice: the policy.
-        seed: seed of the simulation.
-    """
+    """Hash scenario (its digest), policy, parameters, seed and the simulator's code."""
     said = [scenario, choice.label, choice.source, seed, source_digest()]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
 
@@ -216,7 +197,7 @@ class Campaign:
         return {AS_WRITTEN: self.scenario, **variants}
 
     def cells(self) -> list[SimulationJob]:
-        """Return all simulations, grouped by world."""
+        """Return all simulations, grouped by scenario and seed."""
         found: list[SimulationJob] = []
         worlds: dict[str, str] = {}
         for variant, scenario in self.scenarios.items():
@@ -234,7 +215,6 @@ class Campaign:
         return found
 
     def spec(self) -> dict[str, Any]:
-        """Plain data for the store."""
         return {
             "scenario": self.scenario.to_dict(),
             "variants": [name for name in self.scenarios if name],

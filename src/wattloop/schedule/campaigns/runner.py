@@ -59,14 +59,7 @@ def run_campaign(
 
     Each outcome is stored as soon as its simulation ends. A killed campaign continues there when it
     is started again, and campaigns with common simulations share their outcomes. Outcomes do not
-    depend on the number of workers.
-
-    Args:
-        campaign: campaign to run.
-        store: store of outcomes.
-        workers: processes; 1 uses this process only.
-        new: ignore known outcomes.
-        listener: progress callbacks.
+    depend on the number of workers; 1 uses this process only.
 
     Returns:
         The experiment in the store, and the outcome of every simulation.
@@ -100,7 +93,7 @@ def run_campaign(
 
 
 def _simulator(campaign: Campaign, todo: Sequence[SimulationJob]) -> Simulator:
-    """Build the simulator; an invalid world raises before anything is stored."""
+    """Build the simulator; an invalid scenario raises before anything is stored."""
     scenarios = campaign.scenarios
     share_predictions(scenarios.values())
     simulator = Simulator(scenarios, checks=campaign.checks)
@@ -136,7 +129,6 @@ class _Pace:
     took_s: dict[str, list[float]] = field(default_factory=dict)
 
     def left_s(self, label: str, took_s: float) -> float:
-        """Return the remaining time after one more simulation of this policy."""
         self.took_s.setdefault(label, []).append(took_s)
         self.left.remove(label)
         means_s = {name: math.fsum(each) / len(each) for name, each in self.took_s.items()}

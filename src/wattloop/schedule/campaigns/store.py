@@ -34,16 +34,7 @@ def open_campaign(
     new: bool = False,
     clock: Clock | None = None,
 ) -> tuple[Experiment, bool]:
-    """Find the campaign with the same simulations or create one; return also if it existed.
-
-    Args:
-        store: store of campaigns.
-        spec: the campaign as plain data.
-        fingerprint: equal for equal simulations.
-        name: name of the scenario.
-        new: always create a new campaign.
-        clock: clock for the time of creation.
-    """
+    """Find the campaign with the same simulations or create one; return also if it existed."""
     if not new:
         for known in same_experiments(store, fingerprint):
             if known.kind == KIND:
@@ -69,12 +60,7 @@ def known_cells(store: Store, cells: Sequence[SimulationJob]) -> dict[str, dict[
 
 
 class CampaignRecord:
-    """Writer of one campaign's outcomes.
-
-    Args:
-        store: store with the experiment.
-        experiment: experiment of `open_campaign`.
-    """
+    """Writer of one campaign's outcomes."""
 
     def __init__(self, store: Store, experiment: Experiment) -> None:
         self.store, self.experiment = store, experiment

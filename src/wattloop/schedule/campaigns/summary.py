@@ -91,7 +91,6 @@ class Summary:
 
 
 def by_variant(outcomes: Outcomes) -> dict[str, dict[tuple[str, int], Mapping[str, Any]]]:
-    """Group outcomes by variant, in their order."""
     found: dict[str, dict[tuple[str, int], Mapping[str, Any]]] = {}
     for (variant, label, seed), outcome in outcomes.items():
         found.setdefault(variant, {})[label, seed] = outcome
@@ -99,7 +98,6 @@ def by_variant(outcomes: Outcomes) -> dict[str, dict[tuple[str, int], Mapping[st
 
 
 def summary_of(outcomes: Found) -> Summary:
-    """Compute means, deviations and paired differences of all metrics."""
     labels = tuple(dict.fromkeys(label for label, _ in outcomes))
     seeds = tuple(dict.fromkeys(seed for _, seed in outcomes))
     good = {cell: found for cell, found in outcomes.items() if "error" not in found}
@@ -144,7 +142,6 @@ def _figure(outcome: Mapping[str, Any] | None, name: str) -> float | None:
 
 
 def _figures(good: Found) -> list[str]:
-    """Return the names of all numeric metrics, including utilisation by type."""
     names: dict[str, None] = {}
     for outcome in good.values():
         for name, value in outcome.items():

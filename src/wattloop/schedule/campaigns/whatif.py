@@ -34,12 +34,7 @@ POINTS = {"miss_rate": "missed deadlines"}
 
 
 def answer(summary: Summary, label: str) -> str:
-    """Format the result: `With h100 in place of a100: +12.0% throughput (95%: +10.1 to +14.0)`.
-
-    Args:
-        summary: summary of two worlds, `AS_IT_IS` and `CHANGED`, in place of policies.
-        label: description of the change.
-    """
+    """Format the result: `With h100 in place of a100: +12.0% throughput (95%: +10.1 to +14.0)`."""
     differences = summary.differences[CHANGED]
     parts = [
         _percent(found, words)
@@ -107,7 +102,6 @@ class Changes:
         return "With " + " and ".join(words)
 
     def names(self) -> dict[str, str]:
-        """Return GPU type -> its replacement."""
         found = {}
         for each in self.replacements:
             old, equals, new = (part.strip() for part in each.partition("="))
@@ -117,7 +111,6 @@ class Changes:
         return found
 
     def cluster(self, cluster: Cluster) -> Cluster:
-        """Return the changed cluster."""
         for old, new in self.names().items():
             cluster = with_replaced(cluster, old, new)
         for each in self.nodes:
@@ -126,13 +119,10 @@ class Changes:
 
 
 def with_replaced(cluster: Cluster, old: str, new: str) -> Cluster:
-    """Return the cluster with every GPU of a type replaced by another, one for one.
+    """Replace every GPU of a type by another, one for one.
 
     Hosts and network stay. A new type that the cluster already has keeps its description there. The
     idle power of other types comes from the data sheet or the usual share.
-
-    Raises:
-        ConfigError: the cluster does not have the type, or the GPU is unknown.
     """
     types = {each.name: each for each in cluster.types}
     if old not in types:
@@ -152,12 +142,9 @@ def with_replaced(cluster: Cluster, old: str, new: str) -> Cluster:
 
 
 def with_nodes(cluster: Cluster, text: str) -> Cluster:
-    """Return the cluster with more or fewer nodes: `GROUP=+4`, `GROUP=8`, or `+4` in all.
+    """Change the number of nodes: `GROUP=+4`, `GROUP=8`, or `+4` in all.
 
     Without a group, the nodes are distributed over all groups in proportion to their size.
-
-    Raises:
-        ConfigError: unknown group, not a number, or a group without nodes.
     """
     name, equals, amount = (part.strip() for part in text.rpartition("="))
     match = re.fullmatch(r"([-+]?)(\d+)", amount)
@@ -181,11 +168,7 @@ def with_nodes(cluster: Cluster, text: str) -> Cluster:
 
 
 def with_budget(budget_w: StepFunction | None, text: str) -> StepFunction:
-    """Return the changed budget: `+20kW` and `-10%` are relative, `4500W` replaces it.
-
-    Raises:
-        ConfigError: not a power, or relative without a budget.
-    """
+    """Change the budget: `+20kW` and `-10%` are relative, `4500W` replaces it."""
     match = AMOUNT.fullmatch(text)
     if match is None:
         raise ConfigError(f"--budget {text}: write +20kW, -10% or 4500W")
@@ -263,7 +246,6 @@ class ChangedScenario(Scenario):
     names: Mapping[str, str] = field(default_factory=dict)
 
     def world(self, seed: int) -> World:
-        """Build the world: the jobs of the base on the changed machines."""
         assert self.base is not None
         world = self.base.world(seed)
         jobs = _renamed(world.jobs, self.names)
@@ -296,10 +278,8 @@ class WhatIf:
     """Result of a what-if comparison, paired by seed.
 
     Attributes:
-        title: description of the simulations.
-        sentence: the result in one sentence.
-        summary: summary of the worlds `as it is` and `changed`.
-        outcomes: world -> outcomes of its simulations.
+        summary: summary of the scenarios `as it is` and `changed`, in place of policies.
+        outcomes: the same -> outcomes of its simulations.
     """
 
     title: str
@@ -323,11 +303,6 @@ class WhatIf:
 
 
 def changed_scenario(scenario: Scenario, changes: Changes) -> Scenario:
-    """Return the changed scenario.
-
-    Raises:
-        ConfigError: there is no change, or it is not possible; the message names it.
-    """
     if not changes:
         raise ConfigError("no change given; use --replace OLD=NEW, --budget POWER or --nodes +N")
     if scenario.variants:
@@ -349,7 +324,6 @@ def changed_scenario(scenario: Scenario, changes: Changes) -> Scenario:
 
 
 def whatif_of(campaign: Campaign, changes: Changes, before: Outcomes, after: Outcomes) -> WhatIf:
-    """Compare the outcomes of both worlds."""
     worlds = {AS_IT_IS: before, CHANGED: after}
     summary = summary_of(
         {

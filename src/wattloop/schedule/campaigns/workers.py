@@ -24,12 +24,7 @@ REFUSED_KEPT = 3
 
 
 class Simulator:
-    """Simulator of campaign jobs, which builds the shared parts of a scenario once.
-
-    Args:
-        scenarios: variant -> scenario.
-        checks: check the invariants after every event.
-    """
+    """Simulator of campaign jobs, which builds the shared parts of a scenario once."""
 
     def __init__(self, scenarios: Mapping[str, Scenario], *, checks: bool = False) -> None:
         self.scenarios, self.checks = scenarios, checks
@@ -44,7 +39,7 @@ class Simulator:
             yield cell, self._outcome(world, cell)
 
     def world(self, cell: SimulationJob) -> World:
-        """Return the world of a job, cached because a trace takes seconds to read."""
+        """Return the inputs of a job, cached because a trace takes seconds to read."""
         key = cell.variant, cell.seed
         if key not in self._built:
             self._built = {key: self.scenarios[cell.variant].world(cell.seed)}
@@ -65,7 +60,6 @@ class Simulator:
 
 
 def simulated(world: World, choice: PolicyChoice, *, checks: bool = False) -> SimulationResult:
-    """Simulate a policy in a world to its end."""
     return Simulation(
         world.cluster,
         world.jobs,

@@ -113,7 +113,6 @@ class GpuType:
 
     @property
     def tdp_w(self) -> float:
-        """Return the factory power limit of one GPU."""
         return self.gpu.tdp_w
 
     def cap_w(self, share: float) -> float:
@@ -124,13 +123,9 @@ class GpuType:
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Group of identical nodes.
+    """Group of identical nodes, called `name-0`, `name-1`, ...
 
     Attributes:
-        name: name of the group; nodes are called `name-0`, `name-1`, ...
-        type_name: GPU type of all its GPUs.
-        nodes: number of nodes.
-        gpus_per_node: GPUs of each node.
         host_w: constant power of one node in addition to its GPUs.
         host_busy_w_per_gpu: additional power of host and memory for each busy GPU.
     """
@@ -148,13 +143,11 @@ class Cluster:
     """Groups of nodes and their network.
 
     Attributes:
-        name: name in tables and files.
         types: all GPU types of the groups.
         groups: groups in the order of node numbers.
         network_w: constant power of the switches.
         network_bytes_s: one-way bandwidth between two nodes.
         sources: field -> source of its figure.
-        failures: failures of its nodes; None for none.
     """
 
     name: str
@@ -177,22 +170,20 @@ class Cluster:
                 raise ConfigError(f"cluster {self.name}: group '{group.name}' has no GPU")
 
     def with_failures(self, failures: Failures | None) -> "Cluster":
-        """Return the same machines with other failures."""
         return replace(self, failures=failures)
 
     @cached_property
     def node_groups(self) -> tuple[NodeGroup, ...]:
-        """Return the group of every node, by node number."""
+        """Group of every node, by node number."""
         return tuple(group for group in self.groups for _ in range(group.nodes))
 
     @cached_property
     def node_names(self) -> tuple[str, ...]:
-        """Return the name of every node, by node number."""
         return tuple(f"{group.name}-{i}" for group in self.groups for i in range(group.nodes))
 
     @cached_property
     def node_types(self) -> tuple[int, ...]:
-        """Return the GPU type of every node, as an index into `types`."""
+        """GPU type of every node, as an index into `types`."""
         index = {kind.name: number for number, kind in enumerate(self.types)}
         return tuple(index[group.type_name] for group in self.node_groups)
 
@@ -202,7 +193,6 @@ class Cluster:
 
     @cached_property
     def gpus_by_type(self) -> tuple[int, ...]:
-        """Return the number of GPUs of each type, in the order of `types`."""
         return tuple(
             sum(g.nodes * g.gpus_per_node for g in self.groups if g.type_name == kind.name)
             for kind in self.types
@@ -215,7 +205,7 @@ class Cluster:
 
     @cached_property
     def idle_w(self) -> float:
-        """Return the power of the idle cluster: GPUs, hosts and network."""
+        """Power of the idle cluster: GPUs, hosts and network."""
         index = {kind.name: kind for kind in self.types}
         nodes_w = sum(
             g.nodes * (g.host_w + g.gpus_per_node * index[g.type_name].idle_w) for g in self.groups

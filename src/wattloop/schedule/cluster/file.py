@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.yaml_spec import (
@@ -14,7 +14,6 @@ from wattloop.core.yaml_spec import (
     format_errors,
     nearest,
     read_yaml,
-    validation_errors,
 )
 from wattloop.hardware.gpus import Gpu, gpu_named, variant_assumed
 from wattloop.predict.cap_curve import static_power
@@ -196,8 +195,6 @@ def failures_of(spec: FailuresSpec, cluster: Cluster, place: Place) -> tuple[Fai
 
 @dataclass
 class _Site:
-    """Builder of types and groups while a file is read."""
-
     folder: Path | None
     types: dict[str, GpuType] = field(default_factory=dict)
     groups: dict[str, NodeGroup] = field(default_factory=dict)
@@ -224,7 +221,6 @@ class _Site:
         )
 
     def _resolved(self, text: str) -> str:
-        """Resolve a GPU file relative to the folder of the cluster file."""
         if text.endswith((".yaml", ".yml")) and self.folder is not None:
             local = self.folder / text
             return str(local) if local.is_file() else text
@@ -327,11 +323,7 @@ def cluster_from(
     Raises:
         ConfigError: one line per fault.
     """
-    try:
-        spec = ClusterSpec.model_validate(data)
-    except ValidationError as error:
-        faults = validation_errors(error, ClusterSpec)
-        raise ConfigError(format_errors(faults, source, otherwise=name)) from None
+    spec = ClusterSpec.read(data, source, name)
     folder = None if source is None else Path(source.path).parent
     cluster, faults = build_cluster(spec, name=name, folder=folder)
     if cluster is None:

@@ -1,15 +1,15 @@
-"""What happens when a policy's actions are carried out: events, machines, watts."""
+"""Simulation engine: event loop, machines, execution of actions, power and energy."""
 
-from wattloop.schedule.engine.result import FinishedJob, SimulationResult
+from wattloop.schedule.engine.result import SimulationEnd, SimulationResult
 from wattloop.schedule.engine.settings import EngineSettings, Keeps, NodeEvent, Preemption
 from wattloop.schedule.engine.simulation import Simulation
 
 __all__ = [
     "EngineSettings",
-    "FinishedJob",
     "Keeps",
     "NodeEvent",
     "Preemption",
     "Simulation",
+    "SimulationEnd",
     "SimulationResult",
 ]

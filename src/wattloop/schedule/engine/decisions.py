@@ -1,4 +1,4 @@
-"""Asking a policy, and doing what it says as far as that is possible."""
+"""Decisions of the policy: ask it, and execute its actions as far as possible."""
 
 import time
 from collections.abc import Iterable
@@ -18,12 +18,7 @@ ASKED_AT_ONCE = 100
 
 
 class Decisions:
-    """One policy, and what became of its actions.
-
-    Args:
-        policy: who decides.
-        world: what it decides about.
-    """
+    """One policy, and the outcome of its actions."""
 
     def __init__(self, policy: Policy, world: Execution) -> None:
         self.policy = policy
@@ -57,14 +52,14 @@ class Decisions:
         self.policy_s = 0.0
 
     def ask_until_quiet(self, now_s: float) -> None:
-        """Ask as long as the policy finds something to do."""
+        """Ask as long as the policy changes something."""
         asked = 0
         while self.ask(now_s) and (
             not self._needs_free_gpus or (self._waiting and any(self._free))
         ):
             asked += 1
             if asked > ASKED_AT_ONCE:
-                # Every job may be started and stopped once: more than that is a circle.
+                # Every job may be started and stopped once; more is an endless loop.
                 world = self._world
                 if asked > ASKED_AT_ONCE + 2 * (len(world.queue) + len(world.running)):
                     why = f"{self.policy.name} does not come to an end at {now_s:g} s"
@@ -72,24 +67,24 @@ class Decisions:
                     return
 
     def ask(self, now_s: float) -> bool:
-        """One round; whether it changed anything, so that another one may find more to do."""
+        """Ask once; return True if something changed, so that another call may find more to do."""
         world, view = self._world, self.view
         view.now_s = now_s
-        view.power_w = world.ledger.power_w + world.promised_w
-        begun_s = time.perf_counter()
+        view.power_w = world.ledger.power_w + world.expected_w
+        started_at_s = time.perf_counter()
         actions: object = self.policy.decide(view)
-        self.policy_s += time.perf_counter() - begun_s
+        self.policy_s += time.perf_counter() - started_at_s
         if len(world.log.pending) > PENDING:
-            world.log.fold()
+            world.log.compact()
         changed = False
         if not isinstance(actions, (tuple, list)) and not isinstance(actions, Iterable):
-            self._refuse(now_s, -1, f"{self.policy.name}: {actions!r} are no actions")
+            self._refuse(now_s, -1, f"{self.policy.name}: {actions!r} are not actions")
             return False
         waiting, kind, choices = self._waiting, world.kind, world.choices
         for action in actions:
             if type(action) is Start:
                 job, option = action
-                # The usual case; what is wrong with any other is found out below.
+                # The usual case; `_start` finds the fault of any other.
                 if (
                     type(job) is int
                     and type(option) is int
@@ -111,7 +106,7 @@ class Decisions:
         return changed
 
     def _start(self, now_s: float, action: Start) -> str:
-        """Start a job; why not, in words, when that is impossible."""
+        """Start a job; return why that is impossible, or an empty text."""
         world = self._world
         job, option = action
         if type(job) is not int or type(option) is not int:
@@ -135,22 +130,22 @@ class Decisions:
         return f"needs {gpus} {name}{together}, {free} are free"
 
     def _other(self, now_s: float, action: Action) -> str:
-        """Do anything but start a job; why not, in words, when that is impossible."""
+        """Execute any other action; return why that is impossible, or an empty text."""
         world = self._world
         try:
             if isinstance(action, Preempt):
-                stretch = world.running.get(index(action.job))
-                if stretch is None:
+                segment = world.running.get(index(action.job))
+                if segment is None:
                     return f"job {action.job} does not run"
-                if stretch.rests:
+                if segment.is_ending:
                     return f"job {action.job} has done its work"
-                world.stop(now_s, stretch, EventKind.PREEMPT)
+                world.stop(now_s, segment, EventKind.PREEMPT)
                 return ""
             if isinstance(action, Recap):
                 return self._recap(now_s, index(action.job), index(action.option))
             if isinstance(action, Wake):
                 if not now_s < action.at_s < float("inf"):
-                    return f"it is {now_s:g} s, and a time to come was asked for"
+                    return f"it is {now_s:g} s, and a later time was expected"
                 at_s = float(action.at_s)
                 if at_s not in self.wakes:
                     self.wakes.add(at_s)
@@ -158,22 +153,22 @@ class Decisions:
                 return ""
         except TypeError:
             return "jobs and options are whole numbers, times are seconds"
-        return "is no action"
+        return "is not an action"
 
     def _recap(self, now_s: float, job: int, option: int) -> str:
         world = self._world
-        stretch = world.running.get(job)
-        if stretch is None:
+        segment = world.running.get(job)
+        if segment is None:
             return f"job {job} does not run"
-        if stretch.rests:
+        if segment.is_ending:
             return f"job {job} has done its work"
         choices = world.choices[world.kind[job]]
         if not 0 <= option < len(choices):
             return f"job {job} has {len(choices)} options"
-        old, new = choices[stretch.option], choices[option]
+        old, new = choices[segment.option], choices[option]
         if new.shape != old.shape or new.step_work != old.step_work:
-            return f"option {option} differs from option {stretch.option} by more than its cap"
-        world.recap(now_s, stretch, option)
+            return f"option {option} differs from option {segment.option} by more than its cap"
+        world.recap(now_s, segment, option)
         return ""
 
     def _refuse(self, now_s: float, job: int, why: str) -> None:

@@ -1,4 +1,4 @@
-"""What happened, event by event: two simulations are the same when these are."""
+"""Event log: all events of a simulation in their order."""
 
 import hashlib
 from array import array
@@ -25,7 +25,7 @@ class EventKind(IntEnum):
 
 
 class Event(NamedTuple):
-    """One event; `detail` is the option of a start or recap; node events have no job (-1)."""
+    """Event; `detail` is the option of a start or recap, or the node of a node event (job -1)."""
 
     time_s: float
     what: EventKind
@@ -34,10 +34,10 @@ class Event(NamedTuple):
 
 
 class EventLog:
-    """Events in the order they happened, in arrays.
+    """Events in arrays.
 
     Attributes:
-        pending: the latest, as tuples; the quickest way to add one is to append it here.
+        pending: the latest events as tuples; appending here is the fastest way to add one.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class EventLog:
     def add(self, time_s: float, what: int, job: int, detail: int = 0) -> None:
         self.pending.append((time_s, what, job, detail))
 
-    def fold(self, least: int = 1) -> None:
-        """Put what is pending into the arrays, an eighth of the size, once there is enough."""
+    def compact(self, least: int = 1) -> None:
+        """Move pending events to the arrays, which take an eighth of the memory."""
         if len(self.pending) < least:
             return
         times_s, whats, jobs, details = zip(*self.pending, strict=True)
@@ -65,26 +65,24 @@ class EventLog:
         return len(self._times_s) + len(self.pending)
 
     def __iter__(self) -> Iterator[Event]:
-        self.fold()
+        self.compact()
         columns = (self._times_s, self._whats, self._jobs, self._details)
         for time_s, what, job, detail in zip(*columns, strict=True):
             yield Event(time_s, EventKind(what), job, detail)
 
     def last(self) -> Event | None:
-        """The latest event; None before the first."""
         if not len(self):
             return None
-        self.fold()
+        self.compact()
         last = self._times_s[-1], EventKind(self._whats[-1]), self._jobs[-1], self._details[-1]
         return Event(*last)
 
     def copy(self) -> "EventLog":
-        """One that stays as it is when this one goes on."""
         return deepcopy(self)
 
     def digest(self) -> str:
-        """A hash of all events and their times."""
-        self.fold()
+        """Hash all events and their times; equal for equal simulations."""
+        self.compact()
         found = hashlib.sha256()
         for column in (self._times_s, self._whats, self._jobs, self._details):
             found.update(column.tobytes())

@@ -24,17 +24,12 @@ from wattloop.schedule.view import PreemptionLoss, RunningJob, UserUsage
 class Accounts:
     """Columns over all jobs, in arrays: a million jobs take 50 MB.
 
-    Args:
-        jobs: how many there are.
-        types: GPU types of the cluster.
-
     Attributes:
-        started_s, finished_s: first start and end; NaN for never.
-        energy_j: drawn by its GPUs while it had them, up to its last stop.
-        wasted_j: the part of it whose work was lost or that went into restarts.
-        gpu_s: GPU seconds.
-        preemptions, interruptions: how often it was stopped, by the policy and by a dead node.
-        busy_gpu_s: GPU seconds of work by GPU type.
+        started_s, finished_s: first start and end; NaN before.
+        energy_j: energy of its GPUs during its allocations, up to its last stop.
+        wasted_j: part of that energy for lost work and restarts.
+        preemptions, interruptions: stops by the policy, and by failed nodes.
+        busy_gpu_s: allocated GPU seconds by GPU type.
     """
 
     def __init__(self, jobs: int, types: int) -> None:
@@ -49,36 +44,34 @@ class Accounts:
 
 
 class JobOption(NamedTuple):
-    """One option of a kind.
+    """Option of a job kind.
 
     Attributes:
-        shape: what it needs of the machines.
-        power_w: its GPUs draw, truly.
-        sample_s: seconds per sample, truly.
-        believed_sample_s: as the policy is told, before what is particular to a job.
+        power_w, sample_s: true power of its GPUs, and true seconds per sample.
+        estimated_sample_s: estimated seconds per sample, before factors of a single job.
         step_work: samples of one iteration.
-        idle_w: its GPUs draw when nothing runs on them.
+        idle_w: power of its GPUs when idle.
     """
 
     shape: Shape
     power_w: float
     sample_s: float
-    believed_sample_s: float
+    estimated_sample_s: float
     step_work: float
     idle_w: float
 
 
-def choices_of(kind: JobKind, truth: Oracle, oracle: Oracle, cluster: Cluster) -> list[JobOption]:
-    """The options of a kind, by number.
+def job_options(kind: JobKind, truth: Oracle, oracle: Oracle, cluster: Cluster) -> list[JobOption]:
+    """Return the options of a kind, by number.
 
     Raises:
-        ConfigError: the two oracles do not speak of the same options, or one is no figure.
+        ConfigError: the oracles have different options, or a figure is invalid.
     """
-    true, believed = truth.options(kind), oracle.options(kind)
-    if true is not believed and not _are_alike(true, believed):
+    true, estimated = truth.options(kind), oracle.options(kind)
+    if true is not estimated and not _have_same_options(true, estimated):
         raise ConfigError(
             f"oracles {truth.name!r} and {oracle.name!r} differ in the options of {kind.label}: "
-            "what a policy chooses must be what is carried out; give both the same cluster"
+            "a policy's choice must exist in both; give both the same cluster"
         )
     for name, column in (("sample_s", true.sample_s), ("power_w", true.power_w)):
         if not np.all(np.isfinite(column) & (column >= 0.0)):
@@ -88,14 +81,14 @@ def choices_of(kind: JobKind, truth: Oracle, oracle: Oracle, cluster: Cluster) -
         true.shapes(),
         true.power_w.tolist(),
         true.sample_s.tolist(),
-        believed.sample_s.tolist(),
+        estimated.sample_s.tolist(),
         (true.batch * true.gpus).astype(float).tolist(),
         (idle_w[true.type_index] * true.gpus).tolist(),
     )
     return [JobOption._make(row) for row in zip(*columns, strict=True)]
 
 
-def _are_alike(one: PlacementOptions, other: PlacementOptions) -> bool:
+def _have_same_options(one: PlacementOptions, other: PlacementOptions) -> bool:
     return (
         one.shapes() == other.shapes()
         and np.array_equal(one.batch, other.batch)
@@ -104,10 +97,10 @@ def _are_alike(one: PlacementOptions, other: PlacementOptions) -> bool:
 
 
 class Outages:
-    """Takes nodes out of the machines and the ledger, and puts them back.
+    """Removal of failed nodes from machines and ledger, and their return.
 
     Attributes:
-        since_s: node -> when it died, of those that are away.
+        since_s: node that is down -> time of its failure.
     """
 
     def __init__(self, cluster: Cluster, machines: Machines, ledger: PowerLedger) -> None:
@@ -116,49 +109,50 @@ class Outages:
         self.since_s: dict[int, float] = {}
 
     def begin(self, now_s: float, node: int) -> None:
-        """A node dies; nothing runs on it any more."""
-        self._machines.put_down(node)
+        """Take a node down; nothing runs on it any more."""
+        self._machines.set_down(node)
         self.since_s[node] = now_s
         host_w, gpus_w = self._idle_w(node)
         self._ledger.add_node_w(-host_w, -gpus_w)
 
     def end(self, now_s: float, node: int) -> None:
         machines = self._machines
-        machines.put_up(node)
+        machines.set_up(node)
         away_s = now_s - self.since_s.pop(node)
         self._ended_gpu_s[machines.node_type[node]] += machines.sizes[node] * away_s
         self._ledger.add_node_w(*self._idle_w(node))
 
     def gpu_s(self, now_s: float) -> list[float]:
-        """GPU seconds that GPUs of each type were away by then."""
+        """Return the GPU seconds of outages by GPU type."""
         machines, found = self._machines, self._ended_gpu_s.copy()
         for node, since_s in self.since_s.items():
             found[machines.node_type[node]] += machines.sizes[node] * (now_s - since_s)
         return found
 
     def _idle_w(self, node: int) -> tuple[float, float]:
-        """What its host draws, and its GPUs with nothing to do."""
+        """Return the idle power of a node's host, and of its GPUs."""
         group = self._cluster.node_groups[node]
         idle_w = self._cluster.types[self._machines.node_type[node]].idle_w
         return group.host_w, group.gpus_per_node * idle_w
 
 
 Entry = tuple[float, int, int, int]
-"""An event to come: time, what, about which job or node, and which version of it."""
+"""Future event: time, kind, job or node, version."""
 END = 0
-BEGIN, REST = 5, 6
-"""A job that was started begins to work; a job's work is done, and its GPUs are not yet free."""
+WORK_BEGIN, WORK_END = 5, 6
+"""Begin and end of a job's work, while it holds GPUs that idle before and after."""
 START, FINISH = int(EventKind.START), int(EventKind.FINISH)
 
 
 class Execution:
-    """What is true of a simulated cluster, and the only place that changes it.
+    """True state of a simulated cluster; all changes go through this class.
 
     Args:
         cluster: the machines.
-        jobs: all jobs there will be.
-        truth, oracle: time and power as they turn out, and as policies are told.
-        settings: rules of this world.
+        jobs: all jobs, including future ones.
+        truth: oracle of true time and power.
+        oracle: oracle of the policy's estimates.
+        settings: settings of the simulation.
     """
 
     def __init__(
@@ -171,7 +165,7 @@ class Execution:
     ) -> None:
         self.cluster, self.jobs, self.settings = cluster, jobs, settings
         self.oracle = oracle
-        self.choices = [choices_of(kind, truth, oracle, cluster) for kind in jobs.kinds]
+        self.choices = [job_options(kind, truth, oracle, cluster) for kind in jobs.kinds]
         self.machines = Machines(cluster)
         self.ledger = PowerLedger(cluster, settings)
         self.outages = Outages(cluster, self.machines, self.ledger)
@@ -185,12 +179,11 @@ class Execution:
         self.kind = self.queue.kind_of
         self._user: list[int] = jobs.user.tolist()
         self._rules = settings.preemption
-        self.promised_w = 0.0
-        """What the cluster is believed to draw beyond what it draws: for jobs that were started and
-        do not work yet, and for those that have ended and nobody knows it yet.
+        self.expected_w = 0.0
+        """Estimated power in addition to the true power: of started jobs that do not work yet, and
+        of ended jobs that the scheduler still takes for running.
         """
         self.stopped_s = 0.0
-        """When a job was last stopped."""
         self._start_latency_s = settings.start_latency_s
         self._end_latency_s = settings.end_latency_s
         self._has_latency = settings.start_latency_s > 0.0 or settings.end_latency_s > 0.0
@@ -205,27 +198,27 @@ class Execution:
         self._has_busy_hosts = any(self._host_busy_w)
 
     def start(self, now_s: float, job: int, option: int) -> bool:
-        """Start a waiting job; False, with nothing changed, when its GPUs cannot be had."""
+        """Start a waiting job; return False, with nothing changed, if its GPUs are not free."""
         kind = self.kind[job]
-        shape, power_w, sample_s, believed_s, step_work, idle_w = self.choices[kind][option]
+        shape, power_w, sample_s, estimated_s, step_work, idle_w = self.choices[kind][option]
         nodes = self.machines.take_if_free(shape)
         if nodes is None:
             return False
         work = self.queue.remove(job)
         started_s = self.accounts.started_s
         trains_from_s, version = now_s + self._start_latency_s, 0
-        if started_s[job] == started_s[job]:  # NaN, for never, is not itself
+        if started_s[job] == started_s[job]:  # not NaN: it has started before
             trains_from_s += self._rules.restart_s
             version = self._versions.pop(job)
         else:
             started_s[job] = now_s
         if self._has_factors:
-            believed_s *= self._share(job, kind, option)
-        believed_s *= work
+            estimated_s *= self._share(job, kind, option)
+        estimated_s *= work
         if self._rules.pauses:
-            believed_s = self._rules.elapsed_s(believed_s)
+            estimated_s = self._rules.elapsed_s(estimated_s)
         type_index, gpus, _ = shape
-        self.running[job] = stretch = JobSegment(
+        self.running[job] = segment = JobSegment(
             job,
             option,
             type_index,
@@ -233,7 +226,7 @@ class Execution:
             nodes,
             now_s,
             power_w,
-            trains_from_s + believed_s + self._end_latency_s,
+            trains_from_s + estimated_s + self._end_latency_s,
             work,
             sample_s,
             step_work,
@@ -241,9 +234,9 @@ class Execution:
             now_s,
         )
         if version:
-            stretch.version = version
+            segment.version = version
         if self._start_latency_s:
-            self._promise(stretch, idle_w)
+            self._delay_work(segment, idle_w)
         else:
             self.ledger.power_w += power_w - idle_w
         if self._has_busy_hosts:
@@ -251,157 +244,157 @@ class Execution:
         self.use.start(self._user[job], gpus, now_s)
         self.log.pending.append((now_s, START, job, option))
         if self._neighbours is not None:
-            self._disturb(now_s, self._neighbours.join(stretch, self.running))
+            self._change_speeds(now_s, self._neighbours.join(segment, self.running))
         end_s = trains_from_s + work * sample_s
         if self._neighbours is not None or self._rules.pauses:
-            end_s = stretch.end_s(self._rules)
+            end_s = segment.end_s(self._rules)
         if self._has_latency:
-            self._push_rest(end_s, job, version)
+            self._push_end(end_s, job, version)
         else:
             heappush(self.heap, (end_s, END, job, version))
         return True
 
-    def begin(self, now_s: float, stretch: JobSegment) -> None:
-        """A job that was started some time ago begins to work."""
-        stretch.settle(now_s, self._rules)
-        power_w = self.choices[self.kind[stretch.job]][stretch.option].power_w
-        self.ledger.power_w += power_w - stretch.power_w
-        self.promised_w -= power_w - stretch.power_w
-        stretch.power_w = power_w
+    def begin_work(self, now_s: float, segment: JobSegment) -> None:
+        """Begin the work of a job after its start latency."""
+        segment.update(now_s, self._rules)
+        power_w = self.choices[self.kind[segment.job]][segment.option].power_w
+        self.ledger.power_w += power_w - segment.power_w
+        self.expected_w -= power_w - segment.power_w
+        segment.power_w = power_w
 
-    def rest(self, now_s: float, stretch: JobSegment) -> None:
-        """A job's work is done; its GPUs idle until they can be given to another."""
-        stretch.settle(now_s, self._rules)
-        idle_w = stretch.gpus * self._idle_w[stretch.type_index]
-        self.ledger.power_w += idle_w - stretch.power_w
-        self.promised_w += stretch.power_w - idle_w
-        stretch.power_w = idle_w
-        stretch.rests = True
+    def end_work(self, now_s: float, segment: JobSegment) -> None:
+        """End the work of a job; its GPUs idle until they are freed."""
+        segment.update(now_s, self._rules)
+        idle_w = segment.gpus * self._idle_w[segment.type_index]
+        self.ledger.power_w += idle_w - segment.power_w
+        self.expected_w += segment.power_w - idle_w
+        segment.power_w = idle_w
+        segment.is_ending = True
 
-    def finish(self, now_s: float, stretch: JobSegment) -> None:
-        """A job has done its work."""
-        job = stretch.job
-        if stretch.trains_from_s > stretch.started_s:
-            self.accounts.wasted_j[job] += stretch.restart_at_j(now_s)
-        if stretch.rests:
-            power_w = self.choices[self.kind[job]][stretch.option].power_w
-            self.promised_w -= power_w - stretch.power_w
-        self._release(now_s, stretch)
+    def finish(self, now_s: float, segment: JobSegment) -> None:
+        """Free the GPUs of a job that has done its work."""
+        job = segment.job
+        if segment.trains_from_s > segment.started_s:
+            self.accounts.wasted_j[job] += segment.restart_at_j(now_s)
+        if segment.is_ending:
+            power_w = self.choices[self.kind[job]][segment.option].power_w
+            self.expected_w -= power_w - segment.power_w
+        self._release(now_s, segment)
         self.accounts.finished_s[job] = now_s - self._end_latency_s
         self.log.pending.append((now_s, FINISH, job, 0))
 
-    def stop(self, now_s: float, stretch: JobSegment, what: EventKind) -> None:
-        """A job is stopped before its end, and waits again."""
-        job = stretch.job
+    def stop(self, now_s: float, segment: JobSegment, what: EventKind) -> None:
+        """Stop a job before its end, and put it back into the queue."""
+        job = segment.job
         counts = self.accounts.preemptions
         if what is EventKind.INTERRUPT:
             counts = self.accounts.interruptions
         counts[job] += 1
         self.stopped_s = now_s
-        self.accounts.wasted_j[job] += stretch.loss_at(now_s, self._rules).energy_j
-        left = stretch.work_at_start - stretch.kept_at(now_s, self._rules)
-        if now_s < stretch.works_from_s:
-            power_w = self.choices[self.kind[job]][stretch.option].power_w
-            self.promised_w -= power_w - stretch.power_w
-        self._release(now_s, stretch)
-        self._versions[job] = stretch.version + 1  # its end in the heap is void
+        self.accounts.wasted_j[job] += segment.loss_at(now_s, self._rules).energy_j
+        left = segment.work_at_start - segment.kept_at(now_s, self._rules)
+        if now_s < segment.works_from_s:
+            power_w = self.choices[self.kind[job]][segment.option].power_w
+            self.expected_w -= power_w - segment.power_w
+        self._release(now_s, segment)
+        self._versions[job] = segment.version + 1  # voids its end in the heap
         self.queue.add(job, left)
-        self.log.add(now_s, what, job, stretch.option)
+        self.log.add(now_s, what, job, segment.option)
 
-    def recap(self, now_s: float, stretch: JobSegment, option: int) -> None:
-        """A job goes on under another power limit."""
-        kind = self.kind[stretch.job]
+    def recap(self, now_s: float, segment: JobSegment, option: int) -> None:
+        """Continue a job under another power cap."""
+        kind = self.kind[segment.job]
         choice = self.choices[kind][option]
-        stretch.settle(now_s, self._rules)
-        if now_s < stretch.works_from_s:
-            old_w = self.choices[kind][stretch.option].power_w
-            self.promised_w += choice.power_w - old_w
+        segment.update(now_s, self._rules)
+        if now_s < segment.works_from_s:
+            old_w = self.choices[kind][segment.option].power_w
+            self.expected_w += choice.power_w - old_w
         else:
-            self.ledger.power_w += choice.power_w - stretch.power_w
-            stretch.power_w = choice.power_w
-        stretch.option = option
-        stretch.sample_s = choice.sample_s
-        believed_s = choice.believed_sample_s * self._share(stretch.job, kind, option)
-        left_s = (stretch.end_s(self._rules) - now_s) * believed_s
-        stretch.expected_end_s = now_s + (left_s / choice.sample_s if choice.sample_s else 0.0)
-        self.log.add(now_s, EventKind.RECAP, stretch.job, option)
-        self._move_end(stretch)
+            self.ledger.power_w += choice.power_w - segment.power_w
+            segment.power_w = choice.power_w
+        segment.option = option
+        segment.sample_s = choice.sample_s
+        estimated_s = choice.estimated_sample_s * self._share(segment.job, kind, option)
+        left_s = (segment.end_s(self._rules) - now_s) * estimated_s
+        segment.expected_end_s = now_s + (left_s / choice.sample_s if choice.sample_s else 0.0)
+        self.log.add(now_s, EventKind.RECAP, segment.job, option)
+        self._move_end(segment)
 
     def move_node(self, now_s: float, node: int, *, is_up: bool) -> bool:
-        """A node dies, or is back; False when it already was."""
+        """Take a node down or up; return False if it already was."""
         if self.machines.is_up[node] == is_up:
             return False
         if is_up:
             self.outages.end(now_s, node)
         else:
             for job in self._neighbours.on(node) if self._neighbours is not None else ():
-                stretch = self.running[job]
-                if stretch.rests:
-                    self.finish(now_s, stretch)
+                segment = self.running[job]
+                if segment.is_ending:
+                    self.finish(now_s, segment)
+                    self.accounts.finished_s[job] = segment.since_s  # the end of its work
                 else:
-                    self.stop(now_s, stretch, EventKind.INTERRUPT)
+                    self.stop(now_s, segment, EventKind.INTERRUPT)
             self.outages.begin(now_s, node)
         self.log.add(now_s, EventKind.NODE_UP if is_up else EventKind.NODE_DOWN, -1, node)
         return True
 
     def loss(self, running: RunningJob) -> PreemptionLoss:
-        """What stopping a running job now would throw away."""
+        """Return the loss of stopping a running job now."""
         return self.running[running.job].loss_at(self.ledger.now_s, self._rules)
 
-    def _release(self, now_s: float, stretch: JobSegment) -> None:
-        """A job leaves its machines."""
-        job, gpus, type_index = stretch.job, stretch.gpus, stretch.type_index
+    def _release(self, now_s: float, segment: JobSegment) -> None:
+        job, gpus, type_index = segment.job, segment.gpus, segment.type_index
         running, ledger, accounts = self.running, self.ledger, self.accounts
         del running[job]
-        self.machines.give(stretch.nodes)
+        self.machines.give(segment.nodes)
         if self._has_busy_hosts:
-            ledger.add_host_w(-self._hosts_w(stretch.nodes))
+            ledger.add_host_w(-self._hosts_w(segment.nodes))
         if running:
-            ledger.power_w += gpus * self._idle_w[type_index] - stretch.power_w
+            ledger.power_w += gpus * self._idle_w[type_index] - segment.power_w
         else:
-            ledger.power_w = ledger.resting_w  # rounding does not pile up
-            self.promised_w = 0.0
+            ledger.power_w = ledger.resting_w  # rounding errors do not accumulate
+            self.expected_w = 0.0
         self.use.stop(self._user[job], gpus, now_s)
-        gpu_s = gpus * (now_s - stretch.started_s)
-        accounts.energy_j[job] += stretch.energy_j + stretch.power_w * (now_s - stretch.since_s)
+        gpu_s = gpus * (now_s - segment.started_s)
+        accounts.energy_j[job] += segment.energy_j + segment.power_w * (now_s - segment.since_s)
         accounts.gpu_s[job] += gpu_s
         accounts.busy_gpu_s[type_index] += gpu_s
         if self._neighbours is not None:
-            self._disturb(now_s, self._neighbours.leave(stretch, running))
+            self._change_speeds(now_s, self._neighbours.leave(segment, running))
 
-    def _disturb(self, now_s: float, slowdowns: list[tuple[JobSegment, float]]) -> None:
-        """Neighbours of a job that came or went change their speed."""
-        for stretch, slowdown in slowdowns:
-            if stretch.rests:
+    def _change_speeds(self, now_s: float, slowdowns: list[tuple[JobSegment, float]]) -> None:
+        """Change the speed of jobs whose neighbour came or left."""
+        for segment, slowdown in slowdowns:
+            if segment.is_ending:
                 continue
-            stretch.settle(now_s, self._rules)
-            stretch.slowdown = slowdown
-            self._move_end(stretch)
+            segment.update(now_s, self._rules)
+            segment.slowdown = slowdown
+            self._move_end(segment)
 
     def _share(self, job: int, kind: int, option: int) -> float:
-        """The time this very job is believed to take, over that of its kind."""
+        """Return the estimated time of this job relative to that of its kind."""
         factors = self.oracle.factors(job, self.jobs.kinds[kind])
         return 1.0 if factors is None else float(factors.time[option])
 
-    def _move_end(self, stretch: JobSegment) -> None:
-        stretch.version += 1
-        end_s = stretch.end_s(self._rules)
+    def _move_end(self, segment: JobSegment) -> None:
+        segment.version += 1
+        end_s = segment.end_s(self._rules)
         if self._has_latency:
-            self._push_rest(end_s, stretch.job, stretch.version)
+            self._push_end(end_s, segment.job, segment.version)
         else:
-            heappush(self.heap, (end_s, END, stretch.job, stretch.version))
+            heappush(self.heap, (end_s, END, segment.job, segment.version))
 
-    def _promise(self, stretch: JobSegment, idle_w: float) -> None:
-        """A job has its GPUs, which idle until it works."""
-        self.promised_w += stretch.power_w - idle_w
-        stretch.power_w = idle_w
-        stretch.works_from_s = begin_s = stretch.started_s + self._start_latency_s
-        heappush(self.heap, (begin_s, BEGIN, stretch.job, stretch.version))
+    def _delay_work(self, segment: JobSegment, idle_w: float) -> None:
+        """Allocate GPUs that idle until the job works."""
+        self.expected_w += segment.power_w - idle_w
+        segment.power_w = idle_w
+        segment.works_from_s = begin_s = segment.started_s + self._start_latency_s
+        heappush(self.heap, (begin_s, WORK_BEGIN, segment.job, segment.version))
 
-    def _push_rest(self, end_s: float, job: int, version: int) -> None:
-        """When a job's work is done, and when its GPUs are free."""
+    def _push_end(self, end_s: float, job: int, version: int) -> None:
+        """Schedule the end of the work, and the release of the GPUs."""
         if self._end_latency_s:
-            heappush(self.heap, (end_s, REST, job, version))
+            heappush(self.heap, (end_s, WORK_END, job, version))
         heappush(self.heap, (end_s + self._end_latency_s, END, job, version))
 
     def _hosts_w(self, nodes: Nodes) -> float:

@@ -1,7 +1,7 @@
-"""What must hold after every event, whatever a policy does.
+"""Invariants that hold after every event, for any policy.
 
-Everything is counted again from the masks of running jobs and the facts of the cluster, never
-from the sums the engine keeps: a slip in one of them shows as a difference.
+Everything is counted again from the GPU masks of running jobs and the cluster's description, never
+from the engine's own sums, so an error in one of them shows as a difference.
 """
 
 import math
@@ -17,7 +17,7 @@ ROUNDING = 1e-9
 
 
 class _Parts(NamedTuple):
-    """Watts or joules by what draws them."""
+    """Power or energy by consumer."""
 
     active: float
     idle: float
@@ -26,11 +26,7 @@ class _Parts(NamedTuple):
 
 
 class Invariants:
-    """Looks at a simulated cluster after every event.
-
-    Args:
-        world: what to look at.
-    """
+    """Checks of a simulated cluster after every event."""
 
     def __init__(self, world: Execution) -> None:
         self._world = world
@@ -39,14 +35,10 @@ class Invariants:
         self._joules = _Parts(0.0, 0.0, 0.0, 0.0)
 
     def check(self, arrived: int, never: int) -> None:
-        """Raise if something does not add up.
-
-        Args:
-            arrived: jobs that have come.
-            never: those of them that can never run.
+        """Check everything; `arrived` counts arrived jobs, `never` those that can never run.
 
         Raises:
-            InvariantBroken: what, and after which event.
+            InvariantBroken: which invariant, and after which event.
         """
         self._no_job_lost(arrived, never)
         self._no_gpu_twice()
@@ -71,19 +63,19 @@ class Invariants:
     def _no_gpu_twice(self) -> None:
         world, machines = self._world, self._world.machines
         seen = list(machines.free_mask)
-        for job, stretch in world.running.items():
+        for job, segment in world.running.items():
             had = 0
-            for node, mask in stretch.nodes:
+            for node, mask in segment.nodes:
                 if not machines.is_up[node]:
                     self._broken(f"job {job} runs on node {node}, which is down")
                 if seen[node] & mask:
                     self._broken(f"job {job} has GPUs of node {node} that are not its own")
-                if machines.node_type[node] != stretch.type_index:
+                if machines.node_type[node] != segment.type_index:
                     self._broken(f"job {job} runs on node {node}, which has other GPUs")
                 seen[node] |= mask
                 had += mask.bit_count()
-            if had != stretch.gpus:
-                self._broken(f"job {job} has {had} GPUs instead of {stretch.gpus}")
+            if had != segment.gpus:
+                self._broken(f"job {job} has {had} GPUs instead of {segment.gpus}")
         for node, mask in enumerate(seen):
             if mask != (1 << machines.sizes[node]) - 1:
                 self._broken(f"GPUs of node {node} are neither free nor used")
@@ -102,7 +94,7 @@ class Invariants:
             self._broken("free GPUs as policies see them are not those of the nodes")
 
     def _watts(self) -> _Parts:
-        """What the cluster draws, from scratch."""
+        """Compute the power of the cluster from scratch."""
         world = self._world
         cluster, machines = world.cluster, world.machines
         host_w = idle_w = 0.0
@@ -143,33 +135,33 @@ class Invariants:
         if len(wrong):
             self._broken(f"job {wrong[0]} wasted more energy than it drew")
         gpus = np.zeros(len(world.jobs.users), dtype=np.int64)
-        for job, stretch in world.running.items():
-            gpus[world.jobs.user[job]] += stretch.gpus
+        for job, segment in world.running.items():
+            gpus[world.jobs.user[job]] += segment.gpus
         if not np.array_equal(gpus, world.use.gpus()):
             self._broken("users have other GPUs than their jobs")
 
     def _caps(self) -> None:
         world = self._world
-        for job, stretch in world.running.items():
+        for job, segment in world.running.items():
             options = world.queue.options(job)
-            cap_w = float(options.cap_w[stretch.option]) * stretch.gpus
-            if stretch.power_w > cap_w * (1 + ROUNDING):
+            cap_w = float(options.cap_w[segment.option]) * segment.gpus
+            if segment.power_w > cap_w * (1 + ROUNDING):
                 self._broken(
-                    f"job {job} draws {stretch.power_w:g} W under a cap of {cap_w:g} W: "
+                    f"job {job} draws {segment.power_w:g} W under a cap of {cap_w:g} W: "
                     "the oracle of true power has it so"
                 )
 
     def _ends(self) -> None:
         ends = {entry[2:] for entry in self._world.heap if entry[1] == END}
-        for job, stretch in self._world.running.items():
-            if (job, stretch.version) not in ends:
+        for job, segment in self._world.running.items():
+            if (job, segment.version) not in ends:
                 self._broken(f"job {job} runs and would never end")
 
     def _broken(self, what: str) -> None:
-        raise InvariantBroken(f"after {_words(self._world.log.last())}: {what}")
+        raise InvariantBroken(f"after {_event_text(self._world.log.last())}: {what}")
 
 
-def _words(event: Event | None) -> str:
+def _event_text(event: Event | None) -> str:
     if event is None:
         return "nothing"
     about = f"job {event.job}" if event.job >= 0 else f"node {event.detail}"

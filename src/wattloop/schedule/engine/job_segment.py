@@ -1,4 +1,4 @@
-"""One uninterrupted segment of a job on its machines, and interference between neighbours."""
+"""Segment of a job: one uninterrupted allocation, and interference between neighbours."""
 
 import math
 from collections.abc import Mapping
@@ -10,24 +10,23 @@ from wattloop.schedule.view import PreemptionLoss, RunningJob
 
 @dataclass(eq=False)
 class JobSegment(RunningJob):
-    """A running job as it truly goes.
+    """True state of a running job.
 
-    Most jobs run in one go at one speed: what only others need is a default of the class, not set
-    for each.
+    Most jobs run without a change of speed. Fields that only others need have class defaults, which
+    cost nothing to create.
 
     Attributes:
-        sample_s: seconds per sample, undisturbed.
+        sample_s: seconds per sample without neighbours.
         step_work: samples of one iteration.
-        trains_from_s: when it begins to train, after a restart.
-        since_s: up to when the figures below hold.
-        slowdown: by others on its nodes; 1 for none.
-        done: samples trained on in this stretch.
-        saved: those up to the last checkpoint.
-        energy_j: drawn in this stretch.
-        restart_j: the part of it before training began.
-        version: how often its end was moved; older ends in the heap are void.
-        works_from_s: when its GPUs stop idling, after what a cluster needs to start a job.
-        rests: its work is done, and its GPUs idle until the cluster has cleaned up after it.
+        trains_from_s: begin of training, after a restart.
+        since_s: time of the values below.
+        slowdown: by neighbours on its nodes; 1 for none.
+        done: samples of this segment.
+        saved: samples of this segment up to the last checkpoint.
+        energy_j: energy of this segment; `restart_j` is its part before training.
+        version: number of changes of its end; older ends in the heap are void.
+        works_from_s: end of its start latency, during which its GPUs idle.
+        is_ending: its work is done, and its GPUs idle during the end latency.
     """
 
     sample_s: float
@@ -41,19 +40,18 @@ class JobSegment(RunningJob):
     restart_j: float = field(default=0.0, init=False)
     version: int = field(default=0, init=False)
     works_from_s: float = field(default=-math.inf, init=False)
-    rests: bool = field(default=False, init=False)
+    is_ending: bool = field(default=False, init=False)
 
     @property
     def is_done(self) -> bool:
-        """Its work is done, and its GPUs are about to be free."""
-        return self.rests
+        return self.is_ending
 
     def is_at_work(self, now_s: float) -> bool:
-        """Whether its GPUs draw what the job makes them draw."""
-        return self.works_from_s <= now_s and not self.rests
+        """Return True if its GPUs draw the power of the job, not idle power."""
+        return self.works_from_s <= now_s and not self.is_ending
 
     def end_s(self, rules: Preemption) -> float:
-        """When it will have done its work, if all stays as it is."""
+        """Return the end of its work at the current speed."""
         left_s = (self.work_at_start - self.done) * self.sample_s * self.slowdown
         if not rules.pauses:
             return max(self.since_s, self.trains_from_s) + left_s
@@ -61,7 +59,7 @@ class JobSegment(RunningJob):
         return self.trains_from_s + rules.elapsed_s(trained_s + left_s)
 
     def done_at(self, now_s: float, rules: Preemption) -> float:
-        """Samples trained on in this stretch by then."""
+        """Return the samples of this segment up to a time."""
         begin_s = self.trains_from_s
         if rules.pauses:
             trained_s = rules.trained_s(now_s - begin_s) - rules.trained_s(self.since_s - begin_s)
@@ -72,17 +70,17 @@ class JobSegment(RunningJob):
         return min(self.done + trained_s / (self.sample_s * self.slowdown), self.work_at_start)
 
     def kept_at(self, now_s: float, rules: Preemption) -> float:
-        """Samples of this stretch that would not have to be trained on again."""
+        """Return the samples of this segment that a stop would not lose."""
         if rules.keeps is Keeps.NOTHING:
             return 0.0
         if rules.keeps is Keeps.CHECKPOINTS:
             return self._saved_at(now_s, rules)
         done = self.done_at(now_s, rules)
-        # A share of an iteration that is only rounding still makes it whole.
+        # tolerance: a rounding error must not lose an iteration
         return min(math.floor(done / self.step_work + 1e-9) * self.step_work, done)
 
     def loss_at(self, now_s: float, rules: Preemption) -> PreemptionLoss:
-        """What stopping now throws away: lost work with its share of the energy, and restarts."""
+        """Return the loss of a stop: lost work with its share of the energy, and restarts."""
         done = self.done_at(now_s, rules)
         energy_j, restart_j = self.energy_at_j(now_s), self.restart_at_j(now_s)
         lost = max(done - self.kept_at(now_s, rules), 0.0)
@@ -90,16 +88,15 @@ class JobSegment(RunningJob):
         return PreemptionLoss(lost, restart_j + (energy_j - restart_j) * share)
 
     def energy_at_j(self, now_s: float) -> float:
-        """Drawn in this stretch by then."""
         return self.energy_j + self.power_w * (now_s - self.since_s)
 
     def restart_at_j(self, now_s: float) -> float:
-        """Drawn in this stretch before it trained."""
+        """Return the energy of this segment before training."""
         waited_s = min(now_s, self.trains_from_s) - self.since_s
         return self.restart_j + self.power_w * waited_s if waited_s > 0.0 else self.restart_j
 
-    def settle(self, now_s: float, rules: Preemption) -> None:
-        """Bring everything up to now, before the speed or the power changes."""
+    def update(self, now_s: float, rules: Preemption) -> None:
+        """Update all values to now, before speed or power change."""
         if rules.keeps is Keeps.CHECKPOINTS:
             self.saved = self._saved_at(now_s, rules)
         self.done = self.done_at(now_s, rules)
@@ -108,17 +105,17 @@ class JobSegment(RunningJob):
         self.since_s = now_s
 
     def _saved_at(self, now_s: float, rules: Preemption) -> float:
-        """Samples up to the last checkpoint that was complete."""
+        """Return the samples up to the last complete checkpoint."""
         last_s = self.trains_from_s + rules.last_checkpoint_s(now_s - self.trains_from_s)
         return self.done_at(last_s, rules) if last_s > self.since_s else self.saved
 
 
 class Neighbours:
-    """Jobs by node.
+    """Jobs by node, and their slowdown.
 
     Args:
-        nodes: how many there are.
-        interference: by how much a job slows down for each other job on its busiest node.
+        nodes: number of nodes.
+        interference: slowdown of a job for each other job on its busiest node.
     """
 
     def __init__(self, nodes: int, interference: float) -> None:
@@ -126,35 +123,35 @@ class Neighbours:
         self._interference = interference
 
     def on(self, node: int) -> list[int]:
-        """Jobs on a node, by number."""
+        """Return the jobs on a node, by number."""
         return sorted(self._jobs[node])
 
     def join(
-        self, stretch: JobSegment, running: Mapping[int, JobSegment]
+        self, segment: JobSegment, running: Mapping[int, JobSegment]
     ) -> list[tuple[JobSegment, float]]:
-        """A job comes and takes its speed; the others whose speed changes, and their slowdowns."""
-        for node, _ in stretch.nodes:
-            self._jobs[node].add(stretch.job)
+        """Add a job and set its slowdown; return other jobs with a changed slowdown."""
+        for node, _ in segment.nodes:
+            self._jobs[node].add(segment.job)
         if not self._interference:
             return []
-        stretch.slowdown = self._slowdown(stretch)
-        return self._changed(stretch, running)
+        segment.slowdown = self._slowdown(segment)
+        return self._changed(segment, running)
 
     def leave(
-        self, stretch: JobSegment, running: Mapping[int, JobSegment]
+        self, segment: JobSegment, running: Mapping[int, JobSegment]
     ) -> list[tuple[JobSegment, float]]:
-        """A job goes; the others whose speed changes, and their slowdowns."""
-        for node, _ in stretch.nodes:
-            self._jobs[node].discard(stretch.job)
-        return self._changed(stretch, running) if self._interference else []
+        """Remove a job; return other jobs with a changed slowdown."""
+        for node, _ in segment.nodes:
+            self._jobs[node].discard(segment.job)
+        return self._changed(segment, running) if self._interference else []
 
     def _changed(
-        self, stretch: JobSegment, running: Mapping[int, JobSegment]
+        self, segment: JobSegment, running: Mapping[int, JobSegment]
     ) -> list[tuple[JobSegment, float]]:
-        met = {job for node, _ in stretch.nodes for job in self._jobs[node]} - {stretch.job}
+        met = {job for node, _ in segment.nodes for job in self._jobs[node]} - {segment.job}
         found = [(running[job], self._slowdown(running[job])) for job in sorted(met)]
         return [(other, slowdown) for other, slowdown in found if slowdown != other.slowdown]
 
-    def _slowdown(self, stretch: JobSegment) -> float:
-        others = max(len(self._jobs[node]) for node, _ in stretch.nodes) - 1
+    def _slowdown(self, segment: JobSegment) -> float:
+        others = max(len(self._jobs[node]) for node, _ in segment.nodes) - 1
         return 1.0 + self._interference * others

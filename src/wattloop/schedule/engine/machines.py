@@ -6,18 +6,15 @@ from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.jobs.kind import JobKind
 
 Nodes = tuple[tuple[int, int], ...]
-"""(node, bit mask of GPUs there), in the order they were taken."""
+"""(node, bit mask of its GPUs), in the order of allocation."""
 
 
 class Machines:
     """Nodes of a cluster; GPUs of a node are bits of a mask.
 
-    Nodes are kept by how many of their GPUs are free, which is all that choosing one needs. The
-    counts in `free` are what policies see; nothing here is decided by them, so that a policy that
-    takes from them instead of from a copy misleads itself only.
-
-    Args:
-        cluster: as built; all of it is free and up at first.
+    Nodes are grouped by their number of free GPUs, which is enough to choose one. Policies see the
+    counts in `free`. The engine does not read them, so a policy that changes them misleads only
+    itself.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -26,8 +23,8 @@ class Machines:
         self.free_mask = [(1 << size) - 1 for size in self.sizes]
         self.is_up = [True] * len(self.sizes)
         largest = [cluster.gpus_per_node(index) for index in range(len(cluster.types))]
-        # Dictionaries keep the order of insertion: the same events give the same machines. The
-        # last one in is the first one out, at no cost; so the first nodes are put in last.
+        # Dictionaries keep the order of insertion, so the same events give the same machines.
+        # `popitem` returns the last one in, so the first nodes are inserted last.
         self.nodes_with: list[list[dict[int, None]]] = [
             [{} for _ in range(size + 1)] for size in largest
         ]
@@ -36,7 +33,7 @@ class Machines:
         self.free = FreeGpus([[len(nodes) for nodes in each] for each in self.nodes_with])
 
     def take(self, shape: Shape) -> Nodes:
-        """GPUs for a placement, by the rule of `FreeGpus`.
+        """Allocate GPUs for a placement, by the rule of `FreeGpus`.
 
         Raises:
             ValueError: they are not free.
@@ -47,7 +44,7 @@ class Machines:
         return nodes
 
     def take_if_free(self, shape: Shape) -> Nodes | None:
-        """GPUs for a placement; None, with nothing changed, when they cannot be had."""
+        """Allocate GPUs for a placement; None, with nothing changed, if they are not free."""
         type_index, gpus, spread = shape
         nodes_with = self.nodes_with[type_index]
         for had in range(gpus, len(nodes_with)):
@@ -68,7 +65,7 @@ class Machines:
         return ((node, mask ^ rest),)
 
     def give(self, nodes: Nodes) -> None:
-        """GPUs that are free again. Those of a node that is down stay away until it is back."""
+        """Free GPUs. Those of a node that is down stay unavailable until it is up."""
         for node, mask in nodes:
             had = self.free_mask[node]
             self.free_mask[node] = has = had | mask
@@ -84,11 +81,11 @@ class Machines:
                 counts[after] += 1
                 free.by_type[type_index] += after - before
 
-    def put_down(self, node: int) -> None:
-        """A node dies; whoever ran there has been stopped."""
+    def set_down(self, node: int) -> None:
+        """Take a node down; its jobs have been stopped."""
         self._move(node, is_up=False)
 
-    def put_up(self, node: int) -> None:
+    def set_up(self, node: int) -> None:
         self._move(node, is_up=True)
 
     def _move(self, node: int, *, is_up: bool) -> None:
@@ -103,10 +100,10 @@ class Machines:
         self.free.by_type[type_index] += sign * free
 
     def _take_several(self, shape: Shape) -> Nodes | None:
-        """GPUs of more than one node."""
+        """Allocate GPUs of more than one node."""
         type_index, left, _ = shape
         nodes_with = self.nodes_with[type_index]
-        # From counts of its own: those in `free` may have been tampered with.
+        # own counts: a policy may have changed those in `free`
         plan = FreeGpus([[]] * type_index + [[len(each) for each in nodes_with]])
         if not plan.fits(shape):
             return None
@@ -127,7 +124,7 @@ class Machines:
 
 
 def _without(mask: int, gpus: int) -> int:
-    """The mask less its lowest bits."""
+    """Clear the lowest bits of a mask."""
     if gpus == mask.bit_count():
         return 0
     for _ in range(gpus):
@@ -136,7 +133,7 @@ def _without(mask: int, gpus: int) -> int:
 
 
 def why_never(kind: JobKind, options: PlacementOptions, cluster: Cluster) -> str:
-    """Why no job of this kind can run, even on the empty cluster; empty when it can."""
+    """Return why no job of this kind can run, even on the empty cluster; empty if it can."""
     by_type = zip(cluster.types, cluster.gpus_by_type, strict=True)
     most = max((n for each, n in by_type if not kind.types or each.name in kind.types), default=0)
     least = min(kind.gpus)

@@ -1,4 +1,4 @@
-"""Every watt of the cluster over time: at work, idle, hosts, network."""
+"""Power ledger: power of the whole cluster over time, its energy, carbon and cost."""
 
 import math
 from array import array
@@ -9,28 +9,19 @@ from wattloop.schedule.step_function import StepFunction
 
 JOULES_PER_KWH = 3.6e6
 ROUNDING = 1e-9
-"""Share by which sums of floats may miss a budget that they keep."""
+"""Relative rounding error of sums that is not counted as exceeding the budget."""
 
 
 class PowerLedger:
-    """Power of the whole cluster now, and its integral up to now.
+    """Current power of the whole cluster, and its integral.
 
-    Power changes with every event and is integrated with every step of the clock; hosts, carbon
-    and price change seldom and are integrated when they do. What GPUs at work have drawn is in
-    the accounts of their jobs; what is left of the whole was drawn by idle ones.
-
-    Args:
-        cluster: what draws power.
-        settings: budget, carbon and price.
+    Power changes with every event and is integrated at every step of the clock. Host power, carbon
+    and price change rarely and are integrated when they change. The accounts of jobs have the
+    energy of allocated GPUs; the rest of the total is idle energy.
 
     Attributes:
-        now_s: up to when time has passed.
-        power_w: what the whole cluster draws now.
-        resting_w: what it would draw now if nothing ran.
-        energy_j: what it has drawn.
-        peak_w: most it drew.
-        over_budget_s, over_budget_j: how long it was above its budget, and by how much.
-        budget_w: as it is now.
+        resting_w: power of the cluster if nothing ran.
+        over_budget_s, over_budget_j: time and energy above the budget.
         times_s, powers_w: power over time, each value from its time on.
     """
 
@@ -53,7 +44,7 @@ class PowerLedger:
         self._budget = settings.budget_w
         self._carbon = settings.carbon_g_per_kwh
         self._price = settings.price_per_kwh
-        self.turn(0.0)
+        self.change_rates(0.0)
 
     @property
     def host_j(self) -> float:
@@ -64,25 +55,27 @@ class PowerLedger:
         return self.network_w * self.now_s
 
     def idle_j(self, active_j: float) -> float:
-        """What idle GPUs have drawn, given what those at work have."""
+        """Return the energy of idle GPUs, given that of allocated ones."""
         rest_j = self.energy_j - active_j - self.host_j - self.network_j
         return rest_j if rest_j > ROUNDING * self.energy_j else 0.0
 
     @property
     def carbon_g(self) -> float | None:
-        """Emitted so far; None where nobody said what electricity emits."""
-        return None if self._carbon is None else self._carbon_g + self._unpriced(self._carbon_now)
+        """Emissions; None without a carbon intensity."""
+        return (
+            None if self._carbon is None else self._carbon_g + self._since_change(self._carbon_now)
+        )
 
     @property
     def cost(self) -> float | None:
-        """Paid so far; None where nobody said what electricity costs."""
-        return None if self._price is None else self._cost + self._unpriced(self._price_now)
+        """Cost; None without a price."""
+        return None if self._price is None else self._cost + self._since_change(self._price_now)
 
-    def turn(self, now_s: float) -> None:
-        """Budget, carbon or price change at this time."""
+    def change_rates(self, now_s: float) -> None:
+        """Update budget, carbon intensity and price."""
         if now_s:
-            self._carbon_g += self._unpriced(self._carbon_now)
-            self._cost += self._unpriced(self._price_now)
+            self._carbon_g += self._since_change(self._carbon_now)
+            self._cost += self._since_change(self._price_now)
             self._priced_j = self.energy_j
         self.budget_w = self._budget.at(now_s)
         self._limit_w = self.budget_w * (1 + ROUNDING)
@@ -90,20 +83,20 @@ class PowerLedger:
         self._price_now = _at(self._price, now_s)
 
     def add_host_w(self, watts: float) -> None:
-        """Hosts draw more from now on, or less."""
+        """Add to the power of hosts from now on."""
         self._host_j += self.host_w * (self.now_s - self._host_since_s)
         self._host_since_s = self.now_s
         self.host_w += watts
         self.power_w += watts
 
     def add_node_w(self, host_w: float, gpus_w: float) -> None:
-        """A node that runs nothing is back, or gone (negative)."""
+        """Add the power of an idle node, or subtract it (negative)."""
         self.add_host_w(host_w)
         self.power_w += gpus_w
         self.resting_w += host_w + gpus_w
 
     def advance(self, now_s: float) -> None:
-        """Let time pass with the power as it is."""
+        """Advance the clock at constant power."""
         passed_s = now_s - self.now_s
         if passed_s <= 0.0:
             return
@@ -120,8 +113,8 @@ class PowerLedger:
             self.over_budget_j += (power_w - self.budget_w) * passed_s
         self.now_s = now_s
 
-    def _unpriced(self, per_kwh: float) -> float:
-        """What is due for the energy since the last turn."""
+    def _since_change(self, per_kwh: float) -> float:
+        """Return carbon or cost of the energy since the last change of rates."""
         return (self.energy_j - self._priced_j) / JOULES_PER_KWH * per_kwh if per_kwh else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What a simulation leaves behind."""
+"""Result of a simulation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,48 +15,37 @@ from wattloop.schedule.step_function import StepFunction
 Floats = NDArray[np.float64]
 
 
-class FinishedJob(StrEnum):
-    """Why a simulation went no further."""
+class SimulationEnd(StrEnum):
+    """Reason why a simulation stopped."""
 
     NOT_YET = "not yet"
-    """It was asked to stop here, and can go on."""
+    """It was stopped at a given time and can continue."""
     DONE = "done"
-    """All jobs that can run at all are done."""
+    """All jobs that can run are done."""
     HORIZON = "horizon"
-    """Its time was up; jobs may wait or run."""
+    """Its horizon was reached; jobs may wait or run."""
     STUCK = "stuck"
-    """Jobs wait, nothing runs, and nothing to come will change that: see `left`."""
+    """Jobs wait, nothing runs, and no future event changes that: see `left`."""
     STALLED = "stalled"
-    """Many events went by (`Settings.patience`) and no job came or ended: see `left`."""
+    """No job came or ended in many events (`EngineSettings.patience`): see `left`."""
 
 
 @dataclass(frozen=True, eq=False)
 class SimulationResult:
-    """Jobs, energy and events of one simulation. All arrays over jobs are by job number.
+    """Jobs, energy and events of one simulation. Arrays over jobs are by job number.
 
     Attributes:
-        policy: name of the policy.
-        cluster, jobs: what was simulated.
-        end_s: when the simulation ended.
-        started_s, finished_s: of each job, first start and end; NaN for never.
-        energy_j: of each job's GPUs while it had them.
-        wasted_j: the part of it whose work was lost, or that went into restarts.
-        gpu_s: GPU seconds of each job.
-        preemptions: how often each was stopped by the policy.
-        interruptions: how often each was stopped by a node that died.
-        active_j, idle_j, host_j, network_j: the cluster's energy by what drew it.
-        carbon_g, cost: None where nobody said what electricity emits or costs.
-        peak_w, over_budget_s, over_budget_j: of the whole cluster's power; joules above the budget.
-        budget_w: as given.
-        power_times_s, power_w: the whole cluster's power, each value from its time on.
-        busy_gpu_s: GPU seconds of work by GPU type.
-        down_gpu_s: GPU seconds that GPUs of each type were away.
-        never: jobs that could never run -> why.
-        refused: impossible actions of the policy, in words (the first hundred), and how many.
-        refusals: how many there were.
-        log: all events.
-        wall_s, policy_s: time this simulation took, and the policy's part of it.
-        ended: why it went no further.
+        started_s, finished_s: first start and end of each job; NaN for never.
+        energy_j: energy of each job's GPUs during its allocations.
+        wasted_j: part of that energy for lost work and restarts.
+        preemptions, interruptions: stops of each job by the policy, and by failed nodes.
+        active_j, idle_j, host_j, network_j: the cluster's energy by consumer.
+        carbon_g, cost: None without a carbon intensity or price of electricity.
+        power_times_s, power_w: power of the whole cluster, each value from its time on.
+        busy_gpu_s, down_gpu_s: allocated and failed GPU seconds by GPU type.
+        never: jobs that can never run -> why.
+        refused: impossible actions of the policy (the first hundred); `refusals` counts all.
+        wall_s, policy_s: real duration of the simulation, and the policy's part of it.
         left: jobs that still waited when it was stuck or stalled -> why.
     """
 
@@ -91,12 +80,12 @@ class SimulationResult:
     log: EventLog
     wall_s: float
     policy_s: float
-    ended: FinishedJob = FinishedJob.DONE
+    ended: SimulationEnd = SimulationEnd.DONE
     left: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def total_j(self) -> float:
-        """Energy of the whole cluster from start to end."""
+        """Energy of the whole cluster."""
         return self.active_j + self.idle_j + self.host_j + self.network_j
 
     @property
@@ -105,5 +94,4 @@ class SimulationResult:
 
     @property
     def event_hash(self) -> str:
-        """The same for the same jobs, seed and policy."""
         return self.log.digest()

@@ -1,4 +1,4 @@
-"""How a simulated cluster behaves, whatever the policy."""
+"""Settings of a simulation that do not depend on the policy."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,23 +13,20 @@ __all__ = ["EngineSettings", "Keeps", "NodeEvent", "Preemption"]
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Rules of a simulation.
+    """Settings of a simulation.
 
     Attributes:
-        round_s: decisions fall on multiples of this; None decides whenever something happens.
-        horizon_s: when the simulation ends; infinite lets all jobs finish.
-        preemption: what stopping a job costs.
-        start_latency_s: from the decision to start a job until it works; it has its GPUs, which
-            idle.
-        end_latency_s: from the end of a job's work until the scheduler knows and its GPUs can be
-            given to another; they idle, and their power is still believed to be drawn.
-        interference: by how much a job slows down for each other job on its nodes (0.05 = 5%).
-        budget_w: most the whole cluster may draw; what is above is counted, not prevented.
-        carbon_g_per_kwh, price_per_kwh: of electricity.
+        round_s: decisions are made at multiples of this time; None for a decision at every event.
+        horizon_s: end of the simulation; infinite to finish all jobs.
+        start_latency_s: time from the start of a job until it works; its GPUs idle.
+        end_latency_s: time from the end of a job's work until the scheduler knows and its GPUs are
+            free; they idle, but count as busy in the estimated power.
+        interference: slowdown of a job for each other job on its nodes (0.05 = 5%).
+        budget_w: power budget of the whole cluster; excess is counted, not prevented.
         node_events: failures and repairs, by time.
-        checks: look after every event whether the invariants hold.
-        strict: an impossible action of the policy is an error, not only refused and counted.
-        patience: give up after so many events in a row with no job that came or ended.
+        checks: check the invariants after every event.
+        strict: raise on an impossible action of the policy instead of refusing and counting it.
+        patience: stop after this many successive events without an arrival or end of a job.
     """
 
     round_s: float | None = None

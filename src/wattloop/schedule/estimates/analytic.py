@@ -35,12 +35,10 @@ SHIPPED = Path(__file__).with_name("saved_workloads")
 
 
 def workload_of(kind: JobKind, batch: int) -> "Workload":
-    """Return one training step of the kind with `batch` samples on a GPU: shipped, cached or
-    traced.
+    """Return one training step of the kind with this batch per GPU: shipped, cached or traced.
 
     Raises:
-        ConfigError: it is neither shipped nor cached and cannot be traced; the message says what is
-            missing.
+        ConfigError: it cannot be traced; the message says what is missing.
     """
     from wattloop.predict.request import asked_workload
     from wattloop.predict.workload.files import load_workload
@@ -63,7 +61,6 @@ def shipped_workload(kind: JobKind, batch: int) -> Path:
 
 
 def question_of(kind: JobKind, batch: int) -> "Question":
-    """Return the corresponding question for `predict`."""
     from wattloop.predict.request import Question
 
     return Question(
@@ -97,7 +94,6 @@ def analytic_fingerprint(
 
 
 def _workloads(kind: JobKind) -> list[str] | None:
-    """Return the sources of the workloads of the kind's batches."""
     found: list[str] = []
     for batch in kind.batches:
         path = shipped_workload(kind, batch)
@@ -146,13 +142,7 @@ BACKWARD_SHARE = 2 / 3
 
 
 class StepFigures(NamedTuple):
-    """Figures of every workload (rows) on every placement (columns).
-
-    Attributes:
-        step_s: time of one optimizer step.
-        power_w: mean power of one GPU.
-        source: which model answered, from which constants.
-    """
+    """Step time and mean power of one GPU of every workload (rows) on every placement (columns)."""
 
     step_s: NDArray[np.float64]
     power_w: NDArray[np.float64]
@@ -234,18 +224,11 @@ class AnalyticOracle(Oracle):
         self._models: dict[int, Model] = {}
 
     def options(self, kind: JobKind) -> PlacementOptions:
-        """Return all placements that fit into memory.
-
-        Raises:
-            ConfigError: the model is unknown and cannot be traced here, or the estimator has no
-                constants for a GPU of the cluster.
-        """
         if kind not in self._options:
             self._options[kind] = self._predicted(kind)
         return self._options[kind]
 
     def fingerprint(self, kind: JobKind) -> Sequence[str] | None:
-        """Return a fingerprint of kind, machines, constants, workloads and code."""
         return analytic_fingerprint(kind, self.cluster, self.estimator, self.calibrations)
 
     def _predicted(self, kind: JobKind) -> PlacementOptions:
@@ -258,19 +241,9 @@ class AnalyticOracle(Oracle):
             found = self._of_type(type_index, rows, mine, workloads)
             step_s[mine], power_w[mine] = found.step_s, found.power_w
             sources.append(found.source)
-        fits = np.isfinite(step_s)
         samples = np.array([workloads[batch].samples for batch in rows.batch.tolist()])
-        return PlacementOptions(
-            type_index=rows.type_index[fits],
-            gpus=rows.gpus[fits],
-            batch=rows.batch[fits],
-            cap_w=rows.cap_w[fits],
-            spread=rows.spread[fits],
-            sample_s=step_s[fits] / (samples * rows.gpus)[fits],
-            power_w=(power_w * rows.gpus)[fits],
-            step_s=step_s[fits],
-            source="; ".join(dict.fromkeys(sources)),
-        )
+        source = "; ".join(dict.fromkeys(sources))
+        return rows.options(step_s / (samples * rows.gpus), power_w * rows.gpus, step_s, source)
 
     def _of_type(
         self,
@@ -278,7 +251,7 @@ class AnalyticOracle(Oracle):
         rows: Placements,
         mine: NDArray[np.bool_],
         workloads: Mapping[int, "Workload"],
-    ) -> "_Found":
+    ) -> StepFigures:
         """Return the figures of one GPU type; NaN where the kind cannot run."""
         from wattloop.predict.memory import memory_fit
 
@@ -307,10 +280,9 @@ class AnalyticOracle(Oracle):
         fits = np.array([fitting[pair] for pair in pairs])
         place = np.searchsorted(batches, rows.batch[mine]), np.array(at)
         step_s = np.where(fits, figures.step_s[place], np.nan)
-        return _Found(step_s, figures.power_w[place], figures.source)
+        return StepFigures(step_s, figures.power_w[place], figures.source)
 
     def _workload(self, kind: JobKind, batch: int) -> "Workload":
-
         key = (kind.model, kind.precision, kind.sequence, batch)
         if key not in self._workloads:
             self._workloads[key] = workload_of(kind, batch)
@@ -327,8 +299,6 @@ class AnalyticOracle(Oracle):
         return self._models[type_index]
 
     def _placement(self, type_index: int, gpus: int, spread: bool, cap_w: float) -> "Placement":
-        from wattloop.predict.prediction import Placement
-
         gpu_type = self.cluster.types[type_index]
         return Placement(
             gpu=gpu_type.gpu,
@@ -344,9 +314,3 @@ class AnalyticOracle(Oracle):
 def _runs(workload: "Workload", gpu: Gpu) -> bool:
     """Return False without bfloat16 units: `predict` does not model torch's emulation."""
     return workload.precision != "bf16" or "bf16" in gpu.matrix_flops
-
-
-class _Found(NamedTuple):
-    step_s: Floats
-    power_w: Floats
-    source: str

@@ -26,9 +26,7 @@ TYPES = {"spread": np.bool_, "type_index": np.int64, "gpus": np.int64, "batch": 
 class CachedOracle(Oracle):
     """Oracle that caches the options of another oracle in memory and on disk.
 
-    Args:
-        inner: wrapped oracle. Kinds without a fingerprint are cached in memory only.
-        folder: folder of the files; by default the user's cache folder.
+    Kinds without a fingerprint are cached in memory only.
     """
 
     def __init__(self, inner: Oracle, folder: Path | None = None) -> None:
@@ -44,7 +42,6 @@ class CachedOracle(Oracle):
         self._options: dict[JobKind, PlacementOptions] = {}
 
     def options(self, kind: JobKind) -> PlacementOptions:
-        """Return the options of the inner oracle, from the cache if possible."""
         if kind not in self._options:
             self._options[kind] = self._kept_or_asked(kind)
         return self._options[kind]

@@ -104,9 +104,6 @@ class CapCurves:
 
         A GPU without measurements uses those of a GPU with the same kind of memory, which
         determines the idle share of the limit.
-
-        Raises:
-            ConfigError: no program represents the model.
         """
         workload = model if model in self.workloads else self._nearest.get(model, "")
         if workload not in self.workloads:
@@ -169,31 +166,23 @@ def _curve(
     )
 
 
-OURS = ("model", "gpu", "batch", "cap_w", "time_s", "power_w")
+OURS = ("model", "batch", "cap_w", "time_s", "power_w")
+"""Columns of Wattloop's format, in addition to `gpu`."""
 ZEUS = ("network", "batch_size", "power_limit", "time_per_epoch", "average_power")
+"""The same columns in Zeus traces."""
 ZEUS_NAME = re.compile(r"power_(\w+)\.csv")
 
 
 def load_cap_curves(names: Sequence[str], nearest: Mapping[str, str] | None = None) -> CapCurves:
-    """Load curves from files, or from folders with files `power_GPU.csv` (docs/oracles.md).
-
-    Raises:
-        ConfigError: a file cannot be read, has an unknown format, or a wrong field; the message
-            names file, line and column.
-    """
+    """Load curves from files, or from folders with files `power_GPU.csv` (docs/oracles.md)."""
     points: list[CapPoint] = []
     for path in curve_files(names):
-        file = read_rows(path)
-        points += _zeus(file) if file.has(ZEUS) else _ours(file)
+        points += _points(read_rows(path))
     return CapCurves(points, ", ".join(names), nearest)
 
 
 def curve_files(names: Sequence[str]) -> list[str]:
-    """Expand folders to their files.
-
-    Raises:
-        ConfigError: a folder has no such file.
-    """
+    """Expand folders to their files."""
     found: list[str] = []
     for name in names:
         folder = user_path(name)
@@ -207,40 +196,28 @@ def curve_files(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _zeus(file: CsvFile) -> list[CapPoint]:
+def _points(file: CsvFile) -> list[CapPoint]:
+    is_zeus = file.has(ZEUS)
+    missing = [each for each in ("model", "gpu", *OURS[1:]) if each not in file.columns]
+    if missing and not is_zeus:
+        raise ConfigError(
+            f"{file.path}:1: cap curves need the columns model, gpu, {', '.join(OURS[1:])}; "
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing (docs/oracles.md)"
+        )
     named = ZEUS_NAME.fullmatch(Path(file.path).name)
-    if named is None:
+    if is_zeus and named is None:
         raise ConfigError(
             f"{file.path}: the GPU of a Zeus trace is in its name; call it power_v100.csv"
         )
+    model, batch, cap_w, time_s, power_w = ZEUS if is_zeus else OURS
     return [
         CapPoint(
-            row.text("network"),
-            named[1].lower(),
-            row.number("batch_size", least=1.0),
-            row.number("power_limit", least=1.0),
-            row.number("time_per_epoch", least=1e-9),
-            row.number("average_power", least=1e-9),
-        )
-        for row in file
-    ]
-
-
-def _ours(file: CsvFile) -> list[CapPoint]:
-    missing = [column for column in OURS if column not in file.columns]
-    if missing:
-        raise ConfigError(
-            f"{file.path}:1: cap curves need the columns {', '.join(OURS)}; {', '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} missing (docs/oracles.md)"
-        )
-    return [
-        CapPoint(
-            row.text("model"),
-            row.text("gpu").lower(),
-            row.number("batch", least=1e-9),
-            row.number("cap_w", least=1.0),
-            row.number("time_s", least=1e-12),
-            row.number("power_w", least=1e-9),
+            row.text(model),
+            (named[1] if is_zeus and named else row.text("gpu")).lower(),
+            row.number(batch, least=1e-9),
+            row.number(cap_w, least=1.0),
+            row.number(time_s, least=1e-12),
+            row.number(power_w, least=1e-9),
         )
         for row in file
     ]

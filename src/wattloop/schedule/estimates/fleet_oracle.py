@@ -3,7 +3,6 @@
 import queue
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -12,6 +11,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from wattloop.core.cache import LruCache
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
 from wattloop.core.yaml_spec import read_yaml
@@ -38,20 +38,12 @@ class BackgroundCache(Generic[K, V]):
 
     def __init__(self, make: Callable[[K], V], *, most: int, most_waiting: int = 64) -> None:
         self._make = make
-        self._most = most
-        self._kept: OrderedDict[K, V | ConfigError] = OrderedDict()
+        self._values: LruCache[K, V | ConfigError] = LruCache(most)
         self._guard = threading.Lock()
         self._one_at_a_time = threading.Lock()
         self._waiting: queue.Queue[K] = queue.Queue(most_waiting)
         self._coming: dict[K, threading.Event] = {}
         self._worker: threading.Thread | None = None
-
-    def __contains__(self, key: K) -> bool:
-        with self._guard:
-            return key in self._kept
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
     def get(self, key: K) -> V:
         """Return the value, computed now if necessary.
@@ -59,12 +51,16 @@ class BackgroundCache(Generic[K, V]):
         Raises:
             ConfigError: it cannot be computed.
         """
-        found = self._look(key)
+        found = self._values.get(key)
         if found is None:
             with self._one_at_a_time:
-                found = self._look(key)
+                found = self._values.get(key)
                 if found is None:
-                    found = self._made(key)
+                    try:
+                        found = self._make(key)
+                    except ConfigError as error:
+                        found = error
+                    self._values.put(key, found)
         if isinstance(found, ConfigError):
             raise ConfigError(str(found))  # a new object: the cached one would collect tracebacks
         return found
@@ -75,30 +71,11 @@ class BackgroundCache(Generic[K, V]):
         Raises:
             ConfigError: it cannot be computed.
         """
-        if self._look(key) is None:
+        if self._values.get(key) is None:
             event = self._requested(key)
             if event is None or not event.wait(wait_s):
                 return None
         return self.get(key)
-
-    def _made(self, key: K) -> V | ConfigError:
-        found: V | ConfigError
-        try:
-            found = self._make(key)
-        except ConfigError as error:
-            found = error
-        with self._guard:
-            self._kept[key] = found
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-        return found
-
-    def _look(self, key: K) -> V | ConfigError | None:
-        with self._guard:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-            return found
 
     def _requested(self, key: K) -> threading.Event | None:
         """Return an event that is set with the value; None when too many keys wait."""
@@ -125,8 +102,7 @@ class BackgroundCache(Generic[K, V]):
             except ConfigError:
                 pass  # cached; the next caller gets the error
             except Exception as error:  # noqa: BLE001 - an error of one key must not end the worker
-                with self._guard:
-                    self._kept[key] = ConfigError(f"cannot be predicted: {error}")
+                self._values.put(key, ConfigError(f"cannot be predicted: {error}"))
             with self._guard:
                 self._coming.pop(key).set()
 
@@ -176,23 +152,16 @@ class ModelNames:
         return self._known[name]
 
     def batches(self, model: str) -> tuple[int, ...]:
-        """Return the only batches of a model (the oracle's name); empty for any."""
         return tuple(self._batches.get(model, ()))
 
     def precision(self, model: str) -> str:
-        """Return the default precision of a model (the oracle's name); empty for any."""
         return self._precisions.get(model, self._precision)
 
     def names(self) -> list[str]:
-        """Return all known names."""
         return sorted(self._known)
 
     def with_workloads(self, files: Mapping[str, str]) -> "ModelNames":
-        """Return the table with saved workloads under the operator's names, each with one batch.
-
-        Raises:
-            ConfigError: a file is not a saved workload.
-        """
+        """Return the table with saved workloads under the operator's names, each with one batch."""
         if not files:
             return self
         from wattloop.predict.workload.files import load_workload
@@ -216,7 +185,6 @@ class ModelNames:
 
 
 def predicted_names() -> ModelNames:
-    """Return the names of `predict`'s models."""
     from wattloop.predict.sources.huggingface import architecture_names, canonical_name
 
     known = {name: f"hf:{name}" for name in architecture_names()}
@@ -246,7 +214,6 @@ def timed_model(gpu_w: float | None = None) -> str:
 
 
 def is_timed(kind: JobKind) -> bool:
-    """Return True if the work of the kind is in seconds."""
     return kind.model.startswith(TIMED)
 
 
@@ -270,17 +237,8 @@ def timed_options(kind: JobKind, cluster: Cluster) -> PlacementOptions:
             curve = cap_curve(1.0, own_w, rows.cap_w[mine], gpu_type.gpu)
             stretch[mine] = np.maximum(curve.step_s.ravel(), 1.0)
             power_w[mine] = curve.power_w.ravel()
-    return PlacementOptions(
-        type_index=rows.type_index,
-        gpus=rows.gpus,
-        batch=rows.batch,
-        cap_w=rows.cap_w,
-        spread=rows.spread,
-        sample_s=stretch,
-        power_w=power_w * rows.gpus,
-        step_s=stretch,
-        source=f"measured: {said} W per GPU" if said else "time limit at the GPUs' power limit",
-    )
+    source = f"measured: {said} W per GPU" if said else "time limit at the GPUs' power limit"
+    return rows.options(stretch, power_w * rows.gpus, stretch, source)
 
 
 MOST_KINDS = 2_000
@@ -322,11 +280,7 @@ class FleetOracle(Oracle):
         spec: OracleSpec | None = None,
         workloads: Mapping[str, str] | None = None,
     ) -> "FleetOracle":
-        """Build the oracle of a scenario's `oracle` section; `workloads` are saved ones by name.
-
-        Raises:
-            ConfigError: a file that it names is invalid.
-        """
+        """Build the oracle of a scenario's `oracle` section; `workloads` are saved ones by name."""
         spec = spec or OracleSpec()
         if spec.kind == "analytic":
             names = predicted_names().with_workloads(workloads or {})
@@ -340,27 +294,17 @@ class FleetOracle(Oracle):
         return cls(cluster, lambda: spec.truth(cluster), table_names(table.throughputs.models))
 
     def options(self, kind: JobKind) -> PlacementOptions:
-        """Return all placements of the kind; the same object as long as it is cached.
-
-        Raises:
-            ConfigError: the kind is unknown, or cannot be predicted here.
-        """
+        """Return all placements of the kind; the same object as long as it is cached."""
         return (self._timed if is_timed(kind) else self._prepared).get(kind)
 
     def soon(self, kind: JobKind, wait_s: float = 0.0) -> PlacementOptions | None:
-        """Return the options if available within `wait_s`; None while they are computed.
-
-        Raises:
-            ConfigError: as `options`.
-        """
+        """Return the options if available within `wait_s`; None while they are computed."""
         return self.options(kind) if is_timed(kind) else self._prepared.soon(kind, wait_s)
 
     def factors(self, job: int, kind: JobKind) -> Factors | None:
-        """The inner oracle's; what was measured or limited has none."""
         return None if is_timed(kind) else self._inner.factors(job, kind)
 
     def factors_of(self, jobs: Sequence[int], kind: JobKind) -> Factors | None:
-        """The inner oracle's; what was measured or limited has none."""
         return None if is_timed(kind) else self._inner.factors_of(jobs, kind)
 
     @property
@@ -379,36 +323,25 @@ class FleetOracle(Oracle):
         return self._inner.options(kind)
 
 
-# Fleet file: machines, oracle, and rules for jobs.
-#
-# cluster: cluster.yaml      # or a shipped one by name, or its fields
-# oracle: analytic           # as in a scenario
-# rules: jobs.yaml           # optional
-
-
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Machines with their oracle and the operator's rules."""
+    """Machines with their oracle and the operator's rules.
+
+    cluster: cluster.yaml      # or a shipped one by name, or its fields
+    oracle: analytic           # as in a scenario
+    rules: jobs.yaml           # optional
+    """
 
     cluster: Cluster
     spec: OracleSpec
     rules: JobRules = field(default_factory=JobRules)
 
     def oracle(self) -> FleetOracle:
-        """Return the oracle, shared by all callers in this process.
-
-        Raises:
-            ConfigError: a file that it needs is invalid.
-        """
         return FleetOracle.of(self.cluster, self.spec, self.rules.workloads)
 
 
 def load_fleet(name: str, mapping: str = "") -> Fleet:
-    """Load a fleet from a fleet file, a cluster file, or the name of a shipped cluster.
-
-    Args:
-        name: file or name of the cluster.
-        mapping: file of rules that replaces the one in the fleet file.
+    """Load a fleet file, a cluster file or a shipped cluster; `mapping` replaces its rules.
 
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
@@ -432,7 +365,6 @@ def load_fleet(name: str, mapping: str = "") -> Fleet:
 
 
 def _resolved(name: str, folder: Path) -> str:
-    """Resolve a file relative to the folder of the fleet file; a name stays a name."""
     return str(folder / user_path(name)) if name.endswith((".yaml", ".yml")) else name
 
 

@@ -2,13 +2,13 @@
 
 import statistics
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import select
 
+from wattloop.core.cache import LruCache
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import RunStatus
 from wattloop.core.units import format_duration, format_power
@@ -62,13 +62,7 @@ class PastRuns:
 
 
 class History:
-    """Past jobs of a store, cached for a minute, because a queue repeats the same queries.
-
-    Args:
-        store: store of the runs.
-        fewest: fewest jobs for an estimate.
-        now_s: clock of the cache.
-    """
+    """Past jobs of a store, cached for a minute, because a queue repeats the same queries."""
 
     def __init__(
         self,
@@ -79,8 +73,7 @@ class History:
     ) -> None:
         self._store = store
         self._fewest = fewest
-        self._now_s = now_s
-        self._kept: OrderedDict[tuple[str, str], tuple[float, list[_Past]]] = OrderedDict()
+        self._past: LruCache[tuple[str, str], list[_Past]] = LruCache(MOST_KEPT, KEPT_S, now_s)
 
     def of(self, user: str, name: str, gpus: int) -> PastRuns | None:
         """Return the statistics of such jobs on `gpus` GPUs; None when there are too few."""
@@ -108,13 +101,10 @@ class History:
         )
 
     def _jobs(self, user: str, name: str) -> "list[_Past]":
-        now_s, key = self._now_s(), (user, name)
-        kept = self._kept.get(key)
-        if kept is None or now_s - kept[0] > KEPT_S:
-            kept = self._kept[key] = (now_s, _past_jobs(self._store, user, name))
-            while len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
-        return kept[1]
+        known = self._past.get((user, name))
+        if known is None:
+            known = self._past.put((user, name), _past_jobs(self._store, user, name))
+        return known
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,11 +50,9 @@ class NoisyOracle(Oracle):
         return self.exact.options(kind)
 
     def fingerprint(self, kind: JobKind) -> Sequence[str] | None:
-        """Return the fingerprint of the exact oracle, whose options these are."""
         return self.exact.fingerprint(kind)
 
     def factors(self, job: int, kind: JobKind) -> Factors | None:
-        """Return the estimates of this job relative to the true values."""
         if not self.share:
             return None
         # cached: policy and engine ask repeatedly for the same job
@@ -63,7 +61,6 @@ class NoisyOracle(Oracle):
         return self._last[2]
 
     def factors_of(self, jobs: Sequence[int], kind: JobKind) -> Factors | None:
-        """Return the factors of many jobs of the kind, one row each."""
         if not self.share:
             return None
         numbers = np.array(jobs, dtype=np.int64)
@@ -71,12 +68,11 @@ class NoisyOracle(Oracle):
 
     @property
     def power_error(self) -> float:
-        """When the estimate was as low as it may be."""
+        """With the lowest possible estimate."""
         return 1.0 / (1.0 - self.share) - 1.0
 
     @property
     def time_error(self) -> float:
-        """When the estimate was as low as it may be."""
         return 1.0 / (1.0 - self.share) - 1.0
 
     def _factors(self, jobs: Words, kind: JobKind) -> Factors:

@@ -50,7 +50,6 @@ class PlacementOptions:
         return len(self.gpus)
 
     def shape(self, option: int) -> Shape:
-        """Return the shape of an option."""
         return self._shapes[option]
 
     def shapes(self) -> list[Shape]:
@@ -133,6 +132,27 @@ class Placements:
 
     def __len__(self) -> int:
         return len(self.gpus)
+
+    def options(
+        self,
+        sample_s: NDArray[np.float64],
+        power_w: NDArray[np.float64],
+        step_s: NDArray[np.float64],
+        source: str,
+    ) -> PlacementOptions:
+        """Add figures of all GPUs together; placements without a time or a power are left out."""
+        known = np.isfinite(sample_s) & np.isfinite(power_w)
+        return PlacementOptions(
+            type_index=self.type_index[known],
+            gpus=self.gpus[known],
+            batch=self.batch[known],
+            cap_w=self.cap_w[known],
+            spread=self.spread[known],
+            sample_s=sample_s[known],
+            power_w=power_w[known],
+            step_s=step_s[known],
+            source=source,
+        )
 
 
 def placements_of(kind: JobKind, cluster: Cluster) -> Placements:

@@ -50,7 +50,6 @@ class OracleSpec(StrictModel):
         return self
 
     def truth(self, cluster: Cluster) -> Oracle:
-        """Build the oracle of true time and power."""
         if self.kind == "table":
             return self._table(cluster)
         from wattloop.schedule.estimates.analytic import AnalyticOracle
@@ -81,11 +80,7 @@ class OracleSpec(StrictModel):
         )
 
     def files(self) -> list[Path]:
-        """Return the files that it reads, with folders expanded.
-
-        Raises:
-            ConfigError: a folder has no cap curves.
-        """
+        """Return the files that it reads, with folders expanded."""
         from wattloop.schedule.estimates.cap_curves import curve_files
 
         curves = curve_files(self.cap_curves)

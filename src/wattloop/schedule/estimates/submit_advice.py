@@ -57,11 +57,7 @@ class SubmitAdvice:
 
 
 def submit_advice(service: OracleService, job: SubmittedJob, wait_s: float) -> SubmitAdvice:
-    """Estimate a job on the service's fleet, and compare other GPU counts.
-
-    Raises:
-        ConfigError: the service has no fleet.
-    """
+    """Estimate a job on the service's fleet, and compare other GPU counts."""
     fleet = service.fleet()
     if job.gpus < 1:
         return SubmitAdvice(source=EstimateSource.NONE.value)
@@ -108,7 +104,6 @@ def _type(job: SubmittedJob, cluster: Cluster) -> str:
 
 
 def _own(answer: Answer, gpus: int) -> PlacementEstimate | None:
-    """Return the cheapest estimate with the requested GPU count."""
     mine = [
         price
         for (_, place), price in zip(answer.pairs, answer.prices, strict=True)

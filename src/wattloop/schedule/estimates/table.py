@@ -45,11 +45,6 @@ class TableOracle(Oracle):
         self._options: dict[JobKind, PlacementOptions] = {}
 
     def options(self, kind: JobKind) -> PlacementOptions:
-        """Return all placements that were measured or follow from measured GPU counts.
-
-        Raises:
-            ConfigError: the table does not have the model, its batches or any GPU of the cluster.
-        """
         if kind not in self._options:
             self._options[kind] = self._looked_up(kind)
         return self._options[kind]
@@ -69,18 +64,9 @@ class TableOracle(Oracle):
             if found is not None:
                 sample_s[mine], power_w[mine] = found.sample_s, found.power_w
                 sources.append(found.source)
-        known = np.isfinite(sample_s) & np.isfinite(power_w)
-        return PlacementOptions(
-            type_index=rows.type_index[known],
-            gpus=rows.gpus[known],
-            batch=rows.batch[known],
-            cap_w=rows.cap_w[known],
-            spread=rows.spread[known],
-            sample_s=sample_s[known],
-            power_w=power_w[known],
-            step_s=(sample_s * rows.gpus * rows.batch)[known],
-            source="; ".join((self.throughputs.source, *dict.fromkeys(sources))),
-        )
+        source = "; ".join((self.throughputs.source, *dict.fromkeys(sources)))
+        step_s = np.asarray(sample_s * rows.gpus * rows.batch, dtype=np.float64)
+        return rows.options(sample_s, power_w, step_s, source)
 
     def _found(
         self, kind: JobKind, type_index: int, batch: int, spread: bool, gpus: Ints, cap_w: Floats
@@ -130,7 +116,6 @@ class TableOracle(Oracle):
         return None
 
     def _check(self, kind: JobKind) -> None:
-        """Check that the table has the kind."""
         table = self.throughputs
         if kind.model not in table.models:
             raise ConfigError(

@@ -23,15 +23,10 @@ class CsvRow:
     values: dict[str, str]
 
     def text(self, column: str) -> str:
-        """Return the stripped text of a column; empty if the file has no such column."""
         return self.values.get(column, "").strip()
 
     def number(self, column: str, *, least: float = 0.0) -> float:
-        """Parse a finite number of at least `least`.
-
-        Raises:
-            ConfigError: it is not such a number; the message names file, line and column.
-        """
+        """Parse a finite number of at least `least`."""
         text = self.text(column)
         try:
             value = float(text)
@@ -73,16 +68,11 @@ class CsvFile:
         return iter(self.rows)
 
     def has(self, columns: Sequence[str]) -> bool:
-        """Return True if the file has all of these columns."""
         return set(columns) <= set(self.columns)
 
 
 def read_rows(name: str | Path) -> CsvFile:
-    """Read a comma-separated file whose first line names the columns.
-
-    Raises:
-        ConfigError: missing file, not text, empty, or a line with more fields than columns.
-    """
+    """Read a comma-separated file whose first line names the columns."""
     path = user_path(str(name))
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -164,12 +154,7 @@ class ThroughputSeries:
 
 
 class Throughputs:
-    """Table of measured throughputs.
-
-    Args:
-        rows: in any order; of several rows for the same placement, the last one counts.
-        source: source of the rows, for people.
-    """
+    """Table of measured throughputs; of several rows for one placement, the last one counts."""
 
     def __init__(self, rows: Iterable[ThroughputRow], source: str) -> None:
         self.source = source
@@ -190,9 +175,6 @@ class Throughputs:
         """Return the measurements of one placement over GPU counts; None when there are none.
 
         Rows without a precision match any. A query without a precision gets the only one.
-
-        Raises:
-            ConfigError: the query has no precision, and the table has several.
         """
         at = self._series.get(_Place(model, gpu, float(batch), spread), {})
         if precision in at or "" in at:
@@ -208,14 +190,13 @@ class Throughputs:
 
     @property
     def models(self) -> Mapping[str, tuple[float, ...]]:
-        """Return each model with its measured batches."""
+        """Models with their measured batches."""
         found: dict[str, set[float]] = {}
         for place in self._series:
             found.setdefault(place.model, set()).add(place.batch)
         return {model: tuple(sorted(found[model])) for model in sorted(found)}
 
     def gpus(self, model: str) -> tuple[str, ...]:
-        """Return the GPU types on which a model was measured."""
         return tuple(sorted({place.gpu for place in self._series if place.model == model}))
 
     def precisions(self, model: str) -> tuple[str, ...]:
@@ -263,12 +244,7 @@ UNCONSOLIDATED = "_unconsolidated"
 
 
 def load_throughputs(names: Sequence[str]) -> Throughputs:
-    """Load a table from one or more files (docs/oracles.md); later files override earlier ones.
-
-    Raises:
-        ConfigError: a file cannot be read, has an unknown format, or a wrong field; the message
-            names file, line and column.
-    """
+    """Load a table from one or more files (docs/oracles.md); later files override earlier ones."""
     rows: list[ThroughputRow] = []
     for name in names:
         file = read_rows(name)

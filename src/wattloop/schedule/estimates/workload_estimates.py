@@ -61,13 +61,7 @@ class PairFigures(NamedTuple):
 
 
 class OnGpu:
-    """Workload on one GPU type, with everything that does not depend on the placement.
-
-    Args:
-        model: model with constants of the GPU.
-        workload: one training step.
-        gpu: GPU of all placements.
-    """
+    """Workload on one GPU type, with everything that does not depend on the placement."""
 
     def __init__(self, model: KernelModel, workload: Workload, gpu: Gpu) -> None:
         one = model.predict(workload, Placement(gpu))
@@ -82,11 +76,9 @@ class OnGpu:
             self._distance = self._intervals.scope.distance(workload, Placement(gpu)).factor
 
     def figures(self, placements: Sequence[Placement]) -> PairFigures:
-        """Predict all placements at once."""
         return figures_of([self], [placements])[0]
 
     def factors(self, steps: Steps, result: StepResults) -> dict[str, Floats]:
-        """Return the interval factors of each step."""
         if self._intervals is None:
             return {}
         traits = traits_at(result.power_w / steps.cap_w, result.gpu_s / result.step_s, self._kinds)
@@ -185,11 +177,7 @@ class PlacementKey:
 
 
 class WorkloadEstimates:
-    """Cache of traced workloads and their predictions on placements.
-
-    Args:
-        trace: traces a workload; by default in this process.
-    """
+    """Cache of traced workloads and their predictions on placements."""
 
     def __init__(self, trace: Trace | None = None) -> None:
         make = traced_workload if trace is None else trace
@@ -204,21 +192,12 @@ class WorkloadEstimates:
         self._new = 0
 
     def workload(self, key: WorkloadKey, wait_s: float | None) -> Workload | None:
-        """Return the traced step; None if tracing takes longer than `wait_s`.
-
-        Raises:
-            ConfigError: it cannot be traced here.
-        """
+        """Return the traced step; None if tracing takes longer than `wait_s`."""
         if wait_s is None:
             return self._workloads.get(key)
         return self._workloads.soon(key, wait_s)
 
     def on(self, key: WorkloadKey, workload: Workload, gpu: Gpu) -> OnGpu:
-        """Return the workload on a GPU type, computed once.
-
-        Raises:
-            ConfigError: no constants for the GPU.
-        """
         with self._lock:
             known = self._on.get((key, gpu))
             if known is None or known[0] is not workload:
@@ -236,11 +215,7 @@ class WorkloadEstimates:
     def figures(
         self, wanted: Mapping[WorkloadKey, tuple[Workload, Sequence[PlacementKey]]]
     ) -> dict[tuple[WorkloadKey, PlacementKey], Figure]:
-        """Predict workloads on their placements of one GPU type, using cached figures.
-
-        Raises:
-            ConfigError: no constants for the GPU.
-        """
+        """Predict workloads on their placements of one GPU type, using cached figures."""
         found: dict[tuple[WorkloadKey, PlacementKey], Figure] = {}
         new: dict[WorkloadKey, tuple[OnGpu, Workload, list[PlacementKey]]] = {}
         for key, (workload, spots) in wanted.items():
@@ -320,6 +295,5 @@ def _why_not(workload: Workload, placement: Placement) -> str:
 
 
 def traced_workload(key: WorkloadKey) -> Workload:
-    """Return the workload: shipped, cached or traced now."""
     kind = JobKind(key.model, key.precision, sequence=key.sequence)
     return workload_of(kind, key.batch)

@@ -1,23 +1,26 @@
 """Random attributes of jobs: deadlines, users, rigid options."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Annotated, Any
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from wattloop.schedule.estimates.oracle import Oracle
 from wattloop.schedule.jobs.kind import JobKind
+from wattloop.schedule.quantities import Positive, Share, StrictModel
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 class Draws:
     """Random streams, one for each aspect of a workload.
 
     Jobs draw in order, so a longer workload begins with the jobs of a shorter one.
-
-    Args:
-        seed: seed of the whole workload, 0 or more.
     """
 
     def __init__(self, seed: int) -> None:
@@ -28,7 +31,6 @@ class Draws:
         return np.random.default_rng([self.seed, crc32(aspect.encode())])
 
     def uniform(self, aspect: str, count: int) -> NDArray[np.float64]:
-        """Draw a number from 0 to below 1 for each job."""
         return self.stream(aspect).random(count)
 
 
@@ -39,28 +41,17 @@ def chosen(uniform: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArra
     return np.minimum(picked, len(weights) - 1).astype(np.int64)
 
 
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Deadlines:
+class Deadlines(StrictModel):
     """Deadlines of a share of the jobs: arrival + factor x best runtime (thesis 5.5.1).
 
     The urgent jobs of a smaller share stay urgent with a larger one.
     """
 
-    share: float
-    factor: float
+    share: Share = 0.1
+    factor: Positive = 3.5
 
     def draw(self, draws: Draws, arrival_s: Floats, best_s: Floats) -> Floats:
-        """Draw the deadline of each job; infinite without one.
-
-        Args:
-            draws: random streams of the workload.
-            arrival_s: arrival of each job.
-            best_s: runtime on the fastest placement; infinite for a job that can never run, which
-                gets no deadline.
-        """
+        """Draw the deadline of each job; infinite for jobs without one."""
         urgent = draws.uniform("deadlines", len(arrival_s)) < self.share
         return np.where(urgent, arrival_s + self.factor * best_s, np.inf)
 
@@ -77,39 +68,44 @@ def best_runtime_s(
     return np.asarray(work * fastest[kind])
 
 
-@dataclass(frozen=True, slots=True)
-class People:
-    """Users and the share of jobs that each submits.
+class Users(StrictModel):
+    """Users: a number of equal ones, one with a `majority` of jobs, or shares by name.
 
-    Attributes:
-        names: names of the users.
-        shares: share of each user, with any sum.
+    With a majority (thesis 5.5.2.5), `user-0` submits that share of the jobs.
     """
 
-    names: tuple[str, ...]
-    shares: tuple[float, ...]
+    count: Annotated[int, Field(ge=1, le=100_000)] = 1
+    majority: Share | None = None
+    shares: dict[str, Positive] = Field(default_factory=dict)
 
+    @model_validator(mode="before")
     @classmethod
-    def equal(cls, count: int) -> "People":
-        """Return users `user-0`, `user-1`, ... with equal shares."""
-        return cls(tuple(f"user-{n}" for n in range(count)), (1.0,) * count)
+    def _plain_count(cls, value: Any) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return {"count": value}
+        if not isinstance(value, Mapping):
+            raise ValueError("write a number, or count and majority, or shares by name")
+        return value
 
-    @classmethod
-    def with_majority(cls, count: int, share: float = 0.5) -> "People":
-        """Return users of which `user-0` submits `share` of all jobs (thesis 5.5.2.5)."""
-        rest = (1 - share) / (count - 1) if count > 1 else 0.0
-        return cls(cls.equal(count).names, (share, *(rest,) * (count - 1)))
+    @model_validator(mode="after")
+    def _one_way(self) -> "Users":
+        if self.shares and (self.count != 1 or self.majority is not None):
+            raise ValueError("shares name every user; leave count and majority out")
+        return self
 
-    @classmethod
-    def named(cls, shares: Mapping[str, float]) -> "People":
-        return cls(tuple(shares), tuple(shares.values()))
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.shares) or tuple(f"user-{number}" for number in range(self.count))
 
-    def draw(self, draws: Draws, count: int) -> NDArray[np.int64]:
+    def draw(self, draws: Draws, count: int) -> Ints:
         """Draw the user of each of `count` jobs, as an index into `names`."""
-        return chosen(draws.uniform("users", count), np.asarray(self.shares))
-
-
-Ints = NDArray[np.int64]
+        weights = np.ones(self.count)
+        if self.shares:
+            weights = np.array(list(self.shares.values()))
+        elif self.majority is not None:
+            weights[1:] = (1 - self.majority) / (self.count - 1) if self.count > 1 else 0.0
+            weights[0] = self.majority
+        return chosen(draws.uniform("users", count), weights)
 
 
 def pinned(
@@ -119,9 +115,6 @@ def pinned(
 
     GPU type and power limit stay open, because the operator chooses them (thesis 5.5.2.1: "a fixed
     number of GPUs with a fixed batch size").
-
-    Returns:
-        The resulting kinds, and the kind of each job.
     """
     found: list[JobKind] = []
     first, count = np.zeros(len(kinds), np.int64), np.ones(len(kinds), np.int64)

@@ -12,7 +12,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.yaml_spec import nearest
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions
-from wattloop.schedule.jobs.attributes import Deadlines, Draws, People, best_runtime_s, pinned
+from wattloop.schedule.jobs.attributes import Deadlines, Draws, Users, best_runtime_s, pinned
 from wattloop.schedule.jobs.kind import JobKind, JobTemplate
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.traces.trace import Coded, Trace
@@ -35,15 +35,8 @@ def known_types(
 ) -> Codes:
     """Return the cluster's GPU type (index) of each row; -1 for unknown ones.
 
-    Args:
-        words: the column.
-        cluster: cluster with the types.
-        renamed: word of the trace -> GPU type of the cluster.
-        source: the file, for messages.
-        strict: a type that the cluster does not have is an error.
-
-    Raises:
-        ConfigError: an unknown type; names those of the cluster.
+    `renamed` maps words of the trace to types of the cluster; with `strict`, an unknown type is an
+    error.
     """
     types: dict[str, int] = {}
     for number, each in enumerate(cluster.types):
@@ -223,7 +216,7 @@ class Completion:
     """
 
     templates: tuple[JobTemplate, ...]
-    people: People = field(default_factory=lambda: People.equal(1))
+    people: Users = field(default_factory=Users)
     deadlines: Deadlines | None = None
     rigid: bool = False
     reference: str = ""
@@ -235,11 +228,7 @@ class Completion:
             raise ConfigError("jobs: no models that the trace's jobs could be training")
 
     def table(self, trace: Trace, seed: int, cluster: Cluster, oracle: Oracle) -> JobTable:
-        """Build the jobs of a trace for one seed.
-
-        Raises:
-            ConfigError: the cluster lacks a GPU type, or the oracle refuses a model.
-        """
+        """Build the jobs of a trace for one seed."""
         draws, notes = Draws(seed), list(trace.notes)
         made_from, own_model = drawn_models(trace, self.templates, draws, notes)
         recorded_on, tied = self._types(trace, cluster, notes)
@@ -291,7 +280,6 @@ class Completion:
     def _kinds(
         self, trace: Trace, made_from: Codes, tied: Codes, cluster: Cluster
     ) -> tuple[tuple[JobKind, ...], Ints]:
-        """Return the kinds by model, GPU count and, where required, type and batch."""
         batch = np.zeros(len(trace), np.int64)
         if self.rigid and trace.batch is not None:
             known = np.nan_to_num(trace.batch)

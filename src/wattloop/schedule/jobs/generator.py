@@ -1,57 +1,54 @@
 """Job generator: Poisson arrivals, constant or by the hour of the day (thesis 5.5.1)."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.estimates.oracle import Oracle
 from wattloop.schedule.jobs.attributes import (
     Deadlines,
     Draws,
-    People,
+    Users,
     best_runtime_s,
     chosen,
     pinned,
 )
 from wattloop.schedule.jobs.kind import JobTemplate
 from wattloop.schedule.jobs.table import JobTable
+from wattloop.schedule.quantities import Positive, PositiveSeconds, StrictModel
 
 DAY_S = 86_400.0
 MOST_JOBS = 1e8
 """Most jobs that fit into memory; more usually means a wrong unit of the rate."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
-    """Poisson arrivals with a mean rate.
+class Arrivals(StrictModel):
+    """Poisson process: `rate_per_s` jobs on average until the `horizon`, or `count` of them.
 
-    Attributes:
-        rate_per_s: jobs per second, on average over a day.
-        horizon_s: end of arrivals; None to stop after `count`.
-        count: most jobs; None for all until the horizon.
-        daily: weights of equal parts of the day, such as 24 for its hours; empty for no change.
+    `daily` has the weights of equal parts of the day, such as 24 for its hours.
     """
 
-    rate_per_s: float
-    horizon_s: float | None = None
-    count: int | None = None
-    daily: tuple[float, ...] = ()
+    rate_per_s: Positive
+    horizon_s: Annotated[PositiveSeconds | None, Field(alias="horizon")] = None
+    count: Annotated[int | None, Field(ge=1, le=100_000_000)] = None
+    daily: list[Annotated[float, Field(ge=0)]] = Field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _ends(self) -> "Arrivals":
         if self.horizon_s is None and self.count is None:
-            raise ConfigError("jobs: say until when they come (horizon) or how many (count)")
-        if not self.rate_per_s > 0:
-            raise ConfigError(f"jobs: a rate of {self.rate_per_s:g} per second brings none")
+            raise ValueError("give a horizon such as 10 h, or a count of jobs")
         expected = self.rate_per_s * (np.inf if self.horizon_s is None else self.horizon_s)
         if min(expected, np.inf if self.count is None else self.count) > MOST_JOBS:
-            raise ConfigError(f"jobs: these are more than {MOST_JOBS:g}; is the rate per second?")
-        if self.daily and (min(self.daily) < 0 or not sum(self.daily) > 0):
-            raise ConfigError("jobs: the weights of the day must be 0 or more, and not all 0")
+            raise ValueError(f"these are more than {MOST_JOBS:g} jobs; is the rate per second?")
+        if self.daily and not sum(self.daily) > 0:
+            raise ValueError("daily: all weights are 0; at least one must be above 0")
+        return self
 
     def draw(self, draws: Draws) -> NDArray[np.float64]:
-        """Draw arrival times, ascending from 0."""
         stream, wanted = draws.stream("arrivals"), self.count
         if self.horizon_s is None:
             assert wanted is not None
@@ -85,17 +82,13 @@ class PoissonJobs:
     random streams, so changing one setting does not change the other columns.
 
     Attributes:
-        templates: templates of jobs.
-        arrivals: process of arrivals.
-        people: users who submit jobs.
-        deadlines: deadlines of urgent jobs; None for none.
         rigid: each job has only one GPU count and batch.
         priorities: priority -> share of the jobs; empty for priority 0.
     """
 
     templates: tuple[JobTemplate, ...]
     arrivals: Arrivals
-    people: People = field(default_factory=lambda: People.equal(1))
+    people: Users = field(default_factory=Users)
     deadlines: Deadlines | None = None
     rigid: bool = False
     priorities: tuple[tuple[int, float], ...] = ()

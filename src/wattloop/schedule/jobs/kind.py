@@ -35,7 +35,6 @@ class JobKind:
 
     @property
     def label(self) -> str:
-        """Format the kind for people: `vit-base-patch16-224 fp32`."""
         return f"{self.model.rpartition('/')[2].removeprefix('hf:')} {self.precision}".strip()
 
 

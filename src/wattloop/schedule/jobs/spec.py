@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -15,16 +15,16 @@ from wattloop.core.paths import user_path
 from wattloop.core.units import format_duration
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Oracle
-from wattloop.schedule.jobs.attributes import Deadlines, Draws, People
+from wattloop.schedule.jobs.attributes import Deadlines, Draws, Users
 from wattloop.schedule.jobs.completion import Completion
 from wattloop.schedule.jobs.generator import Arrivals, PoissonJobs
 from wattloop.schedule.jobs.kind import JobKind, JobTemplate
 from wattloop.schedule.jobs.table import JobTable, is_job_table, load_jobs
 from wattloop.schedule.quantities import (
     Count,
+    Positive,
     PositiveSeconds,
     Seconds,
-    Share,
     StrictModel,
     number,
     seconds,
@@ -33,37 +33,28 @@ from wattloop.schedule.traces.reader import read_trace
 from wattloop.schedule.traces.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Changes of a trace, applied in this order; the defaults change nothing.
+class Scaling(StrictModel):
+    """Selection and scaling of a trace, in this order.
 
-    Attributes:
-        begin_s, end_s: select jobs by arrival, from, to (not included); `begin_s` becomes time 0.
-        head: select the first jobs.
-        sample: select random jobs; a larger sample contains the smaller one. Fewer jobs in the
-            same time are less load, which `speed` can compensate.
-        speed: factor of the arrival rate.
-        work: factor of each job's duration.
-        gpus: factor of each job's GPUs, rounded, 1 at least.
+    `begin` and `end` (not included) select jobs by arrival, and `begin` becomes time 0. `head`
+    takes the first jobs, `sample` random ones; a larger sample contains the smaller one. Fewer jobs
+    in the same time are less load, which `speed` can compensate. `speed`, `work` and `gpus` are
+    factors of arrival rate, duration and GPUs (rounded, 1 at least).
     """
 
-    begin_s: float = 0.0
-    end_s: float = math.inf
-    head: int | None = None
-    sample: int | None = None
-    speed: float = 1.0
-    work: float = 1.0
-    gpus: float = 1.0
+    begin_s: Annotated[Seconds, Field(alias="begin")] = 0.0
+    end_s: Annotated[PositiveSeconds | None, Field(alias="end")] = None
+    head: Count | None = None
+    sample: Count | None = None
+    speed: Positive = 1.0
+    work: Positive = 1.0
+    gpus: Positive = 1.0
 
-    def __post_init__(self) -> None:
-        for name in ("speed", "work", "gpus"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"trace: {name} must be above 0, not {getattr(self, name):g}")
-        for name in ("head", "sample"):
-            if (getattr(self, name) or 1) < 1 or getattr(self, name) == 0:
-                raise ConfigError(f"trace: {name} must be 1 or more, not {getattr(self, name)}")
-        if not 0 <= self.begin_s < self.end_s:
-            raise ConfigError("trace: the part of it must end after it begins, at 0 or later")
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.end_s is not None and self.end_s <= self.begin_s:
+            raise ValueError(f"end is {self.end_s:g} s, not after begin, which is {self.begin_s:g}")
+        return self
 
     def of(self, trace: Trace, seed: int) -> Trace:
         """Return the scaled trace; `seed` is the seed of the sample.
@@ -76,11 +67,12 @@ class Scaling:
         return self._scaled(trace)
 
     def _part(self, trace: Trace) -> Trace:
-        if self.begin_s == 0 and math.isinf(self.end_s):
+        if self.begin_s == 0 and self.end_s is None:
             return trace
-        first, last = np.searchsorted(trace.arrival_s, (self.begin_s, self.end_s))
+        end_s = math.inf if self.end_s is None else self.end_s
+        first, last = np.searchsorted(trace.arrival_s, (self.begin_s, end_s))
         said = f"from {format_duration(self.begin_s)}" + (
-            "" if math.isinf(self.end_s) else f" to {format_duration(self.end_s)}"
+            "" if self.end_s is None else f" to {format_duration(end_s)}"
         )
         if first == last:
             end = format_duration(float(trace.arrival_s[-1]))
@@ -133,7 +125,6 @@ Most = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
 Cap = Annotated[
     float, BeforeValidator(number), Field(gt=0, le=1), AfterValidator(lambda share: round(share, 6))
 ]
-Positive = Annotated[float, Field(gt=0)]
 Bound = Annotated[float, Field(ge=0, allow_inf_nan=True), BeforeValidator(_bound)]
 Bounds = Annotated[list[Bound], Field(min_length=2, max_length=2)]
 
@@ -207,7 +198,6 @@ class ModelSpec(StrictModel):
         return value
 
     def template(self) -> JobTemplate:
-        """As generators and completion use it."""
         kind = JobKind(
             model=self.model,
             precision=self.precision,
@@ -231,13 +221,8 @@ class ModelSpec(StrictModel):
         )
 
 
-class TraceSpec(StrictModel):
-    """Trace with its format, selection and scale.
-
-    A text is short for `file`. `begin`, `end`, `head` and `sample` select a part; `speed`, `work`
-    and
-    `gpus` are factors of arrival rate, duration and GPUs.
-    """
+class TraceSpec(Scaling):
+    """Trace with its format, selection and scale; a text is short for `file`."""
 
     file: Annotated[str, Field(min_length=1)]
     format: str = ""
@@ -245,13 +230,6 @@ class TraceSpec(StrictModel):
     unusable: Literal["", "refuse", "leave_out"] = ""
     reference: str = ""
     gpu_types: Literal["any", "match"] | dict[str, str] = "any"
-    begin_s: Annotated[Seconds, Field(alias="begin")] = 0.0
-    end_s: Annotated[PositiveSeconds | None, Field(alias="end")] = None
-    head: Count | None = None
-    sample: Count | None = None
-    speed: Positive = 1.0
-    work: Positive = 1.0
-    gpus: Positive = 1.0
 
     @model_validator(mode="before")
     @classmethod
@@ -260,40 +238,22 @@ class TraceSpec(StrictModel):
             raise ValueError("write the path of a trace, or 'file' and further fields")
         return {"file": value} if isinstance(value, str) else value
 
-    @model_validator(mode="after")
-    def _in_order(self) -> "TraceSpec":
-        if self.end_s is not None and self.end_s <= self.begin_s:
-            raise ValueError(f"end is {self.end_s:g} s, not after begin, which is {self.begin_s:g}")
-        return self
-
     @property
     def is_changed(self) -> bool:
         """Return True if any field except `file` is set."""
         return self != TraceSpec(file=self.file)
 
     def located(self, folder: Path) -> "TraceSpec":
-        """Resolve files relative to `folder`."""
         names = {"file": _located(self.file, folder)}
         if self.format.endswith((".yaml", ".yml")):
             names["format"] = _located(self.format, folder)
         return self.model_copy(update=names)
 
     def trace(self, seed: int) -> Trace:
-        """Read the selected part; `seed` is the seed of the sample."""
         form = self.format
         stamps = (_stamp(self.file), _stamp(form) if form.endswith((".yaml", ".yml")) else None)
         whole = _read(self.file, form, tuple(self.columns.items()), self.unusable, stamps)
-        end_s = math.inf if self.end_s is None else self.end_s
-        scaling = Scaling(
-            begin_s=self.begin_s,
-            end_s=end_s,
-            head=self.head,
-            sample=self.sample,
-            speed=self.speed,
-            work=self.work,
-            gpus=self.gpus,
-        )
-        return scaling.of(whole, seed)
+        return self.of(whole, seed)
 
 
 @lru_cache(maxsize=1)
@@ -325,71 +285,10 @@ def _located(file: str, folder: Path) -> str:
     return str(folder / user_path(file))
 
 
-class DeadlinesSpec(StrictModel):
-    """Deadlines of a share of the jobs: arrival + factor x best runtime."""
+class GenerateSpec(Arrivals):
+    """Generated jobs; `priorities` has the share of each priority."""
 
-    share: Share = 0.1
-    factor: Positive = 3.5
-
-    def deadlines(self) -> Deadlines:
-        """As generators and completion use it."""
-        return Deadlines(self.share, self.factor)
-
-
-class UsersSpec(StrictModel):
-    """Users: a number of equal ones, one with a `majority` of jobs, or shares by name."""
-
-    count: Annotated[int, Field(ge=1, le=100_000)] = 1
-    majority: Share | None = None
-    shares: dict[str, Positive] = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _plain_count(cls, value: Any) -> Any:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return {"count": value}
-        if not isinstance(value, Mapping):
-            raise ValueError("write a number, or count and majority, or shares by name")
-        return value
-
-    @model_validator(mode="after")
-    def _one_way(self) -> "UsersSpec":
-        if self.shares and (self.count != 1 or self.majority is not None):
-            raise ValueError("shares name every user; leave count and majority out")
-        return self
-
-    def people(self) -> People:
-        """As generators and completion use it."""
-        if self.shares:
-            return People.named(self.shares)
-        if self.majority is not None:
-            return People.with_majority(self.count, self.majority)
-        return People.equal(self.count)
-
-
-class GenerateSpec(StrictModel):
-    """Poisson process: `rate_per_s` jobs until the `horizon`, or `count` of them.
-
-    `daily` has the weights of equal parts of the day; `priorities` the share of each priority.
-    """
-
-    rate_per_s: Positive
-    horizon_s: Annotated[PositiveSeconds | None, Field(alias="horizon")] = None
-    count: Annotated[int | None, Field(ge=1, le=100_000_000)] = None
-    daily: list[Annotated[float, Field(ge=0)]] = Field(default_factory=list)
     priorities: dict[int, Positive] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _ends(self) -> "GenerateSpec":
-        if self.horizon_s is None and self.count is None:
-            raise ValueError("give a horizon such as 10 h, or a count of jobs")
-        if self.daily and not sum(self.daily) > 0:
-            raise ValueError("daily: all weights are 0; at least one must be above 0")
-        return self
-
-    def arrivals(self) -> Arrivals:
-        """Convert to `Arrivals`."""
-        return Arrivals(self.rate_per_s, self.horizon_s, self.count, tuple(self.daily))
 
 
 class JobsSpec(StrictModel):
@@ -398,8 +297,8 @@ class JobsSpec(StrictModel):
     models: Annotated[list[ModelSpec], Field(min_length=1)]
     generate: GenerateSpec | None = None
     trace: TraceSpec | None = None
-    users: UsersSpec = UsersSpec()
-    deadlines: DeadlinesSpec | None = None
+    users: Users = Users()
+    deadlines: Deadlines | None = None
     rigid: bool = False
 
     @model_validator(mode="after")
@@ -412,31 +311,19 @@ class JobsSpec(StrictModel):
         return self
 
     def located(self, folder: Path) -> "JobsSpec":
-        """Resolve files relative to `folder`, the scenario's folder."""
         if self.trace is None:
             return self
         return self.model_copy(update={"trace": self.trace.located(folder)})
 
     def table(self, seed: int, cluster: Cluster, oracle: Oracle) -> JobTable:
-        """Build the jobs of one seed.
-
-        Args:
-            seed: seed of all draws.
-            cluster: machines of the jobs.
-            oracle: oracle of true times, used for deadlines and the work of a trace.
-
-        Raises:
-            ConfigError: the trace cannot be read, or does not suit the cluster.
-        """
+        """Build the jobs of one seed; `oracle` has the true times."""
         templates = tuple(model.template() for model in self.models)
-        people = self.users.people()
-        deadlines = self.deadlines.deadlines() if self.deadlines is not None else None
         if self.generate is not None:
             made = PoissonJobs(
                 templates=templates,
-                arrivals=self.generate.arrivals(),
-                people=people,
-                deadlines=deadlines,
+                arrivals=self.generate,
+                people=self.users,
+                deadlines=self.deadlines,
                 rigid=self.rigid,
                 priorities=tuple(self.generate.priorities.items()),
             )
@@ -452,8 +339,8 @@ class JobsSpec(StrictModel):
         types = self.trace.gpu_types
         completion = Completion(
             templates=templates,
-            people=people,
-            deadlines=deadlines,
+            people=self.users,
+            deadlines=self.deadlines,
             rigid=self.rigid,
             reference=self.trace.reference,
             match_types=types != "any",

@@ -60,7 +60,6 @@ class JobTable:
 
 
 def uncapped(jobs: JobTable) -> JobTable:
-    """Return the same jobs with only their highest power limit."""
     kinds = tuple(replace(kind, caps=(max(kind.caps),)) for kind in jobs.kinds)
     return jobs if kinds == jobs.kinds else replace(jobs, kinds=kinds)
 
@@ -72,11 +71,7 @@ ROWS_AT_ONCE = 50_000
 
 
 def save_jobs(jobs: JobTable, place: str | Path) -> None:
-    """Write one line per job; lists have spaces between their values.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
+    """Write one line per job; lists have spaces between their values."""
     kinds = [_words(kind) for kind in jobs.kinds]
     try:
         with user_path(str(place)).open("w", encoding="utf-8", newline="") as file:

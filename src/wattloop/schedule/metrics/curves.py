@@ -89,9 +89,7 @@ class GpuAllocation(NamedTuple):
 def gpu_allocations(result: SimulationResult, truth: Oracle) -> list[GpuAllocation]:
     """Reconstruct allocations by replaying a simulation's events on the same machines.
 
-    Args:
-        result: result of the simulation.
-        truth: oracle of the simulation, for the shape of each option.
+    `truth` is the simulation's oracle, for the shape of each option.
     """
     machines = Machines(result.cluster)
     shapes = [truth.options(kind).shapes() for kind in result.jobs.kinds]
@@ -107,9 +105,9 @@ def gpu_allocations(result: SimulationResult, truth: Oracle) -> list[GpuAllocati
             machines.give(nodes)
             found += _of(event.job, nodes, begin_s, event.time_s, ENDS[event.what])
         elif event.what is EventKind.NODE_DOWN:
-            machines.put_down(event.detail)
+            machines.set_down(event.detail)
         elif event.what is EventKind.NODE_UP:
-            machines.put_up(event.detail)
+            machines.set_up(event.detail)
     for job, (begin_s, nodes) in held.items():
         found += _of(job, nodes, begin_s, result.end_s, "still running")
     return found

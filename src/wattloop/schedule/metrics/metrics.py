@@ -106,7 +106,6 @@ class Metrics:
 
 
 def metrics_of(result: SimulationResult) -> Metrics:
-    """Compute the metrics of a simulation."""
     jobs = result.jobs
     came = jobs.arrival_s <= result.end_s
     done = result.is_done

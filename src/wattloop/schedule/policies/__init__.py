@@ -1,4 +1,4 @@
-"""Who runs next, where, and under which power limit: one policy per file."""
+"""Scheduling policies: order of jobs, their placements and power caps; one policy per module."""
 
 from wattloop.schedule.policies.base import Policy
 

@@ -1,6 +1,6 @@
-"""AuraChronos: deadlines kept by stopping others, at the least waste; the rest by energy and delay.
+"""AuraChronos: deadlines met by preemption with the least waste; other jobs by energy and delay.
 
-Algorithm 7 of the thesis is lost; this is made from its sections 5.2.3 and 5.4.3 (ADR 0034).
+Algorithm 7 of the thesis is lost; this one follows its sections 5.2.3 and 5.4.3 (ADR 0034).
 """
 
 import math
@@ -18,30 +18,29 @@ from wattloop.schedule.policies.node_plan import NodePlan, Promise, Victims
 from wattloop.schedule.policies.packing import EDP_AGE_WEIGHT_PER_S
 from wattloop.schedule.policies.time_value import full_batch
 from wattloop.schedule.policies.zeus import Zeus
-from wattloop.schedule.queue import Columns
+from wattloop.schedule.queue import Columns, Floats
 from wattloop.schedule.view import ClusterView, RunningJob
 
 LOOKS = 32
-"""Urgent jobs of a round that plans are made for, those with least slack."""
+"""Most urgent jobs of a round that are planned for, those with least slack."""
 REACTION_S = 2.0
-"""How long before it is too late help is called: policies are asked in rounds."""
+"""Margin before the latest start, because policies are called in rounds."""
 
 
 class AuraChronos(Zeus):
     """Urgent jobs by least slack = deadline - (now + min(T)); all others as Zeus does.
 
-    An urgent job starts on the fastest placement that is free, if that keeps its deadline. Where
-    none is, it waits as long as a placement that keeps it is believed to become free in time,
-    and keeps others from taking it. Only where none is, jobs without a deadline are stopped: of
-    all placements that would do, the one whose victims lose least energy. No job is stopped more
-    than `most_preemptions` times, so that none is kept from ending. A deadline that nothing can
-    keep any more makes nobody stop; its job is one among the others.
+    An urgent job starts on the fastest free placement that meets its deadline. Without one, it
+    waits while such a placement is expected to become free in time, and reserves it. Only if none
+    is expected, jobs without a deadline are preempted, on the placement whose victims lose the
+    least energy. No job is preempted more than `most_preemptions` times, so that every job ends. A
+    job whose deadline can no longer be met preempts no other job and is scheduled like the others.
 
     Args:
         age_weight_per_s: W_age, as in Zeus.
-        most_preemptions: how often a job may be stopped.
-        patience: share of its slack that an urgent job waits for others to end by themselves. At 1
-            it waits to the last moment, and another urgent job that comes then finds no time left.
+        most_preemptions: most preemptions of a job.
+        patience: share of its slack that an urgent job waits for the end of others. With 1 it waits
+            until the last moment, and another urgent job that arrives then has no time left.
     """
 
     name = "aurachronos"
@@ -58,13 +57,12 @@ class AuraChronos(Zeus):
         self.most_preemptions = most_preemptions
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
-        """Deadlines first; what is left goes to the others."""
         urgent = self._urgent(view)
         if not urgent:
             return self.fill(view)
         starts = self._started(view, urgent)
         if starts:
-            return starts  # asked again with these running
+            return starts  # called again with these running
         plan, hopes, lost = NodePlan(view), list[Hope](), set[int]()
         for job in urgent[:LOOKS]:
             promised = [each.promise for each in hopes]
@@ -72,9 +70,9 @@ class AuraChronos(Zeus):
             if hope is not None:
                 hopes.append(hope)
                 continue
-            # Those before it wait for machines that it needs, too: if they go now, so may it.
+            # Jobs before it may wait for the same GPUs: if they start now, it may start as well.
             for other in (*(each.job for each in hopes), job):
-                # More of those who wait only make it harder: once in a round is enough.
+                # More waiting jobs only make it harder: one attempt per round is enough.
                 if other not in lost and (actions := self._rescued(view, plan, other, hopes)):
                     return actions
                 lost.add(other)
@@ -82,29 +80,27 @@ class AuraChronos(Zeus):
         for hope in hopes:
             plan.hold(free, hope.promise.shape)
         rest = self.fill(replace(view, free=free))
-        # Who waits in vain is one among the others as soon as his deadline is lost.
-        # The first is enough: then it is asked again, and names the next.
+        # A job without a placement becomes an ordinary one when its deadline is lost. The first
+        # such time is enough: the policy is called then and returns the next one.
         wake_s = min(_first_lost_s(view) + REACTION_S, *(hope.latest_s for hope in hopes), math.inf)
         return [*rest, Wake(wake_s)] if wake_s < math.inf else rest
 
     def fill(self, view: ClusterView) -> Sequence[Action]:
-        """Jobs without a deadline, on what those with one leave."""
+        """Start jobs without a deadline on GPUs that urgent jobs leave."""
         return super().decide(view) if view.free.total else ()
 
     def in_time(self, view: ClusterView, job: int, estimates: Estimates) -> list[int]:
-        """Options that keep the deadline of a waiting job, best first: the fastest."""
+        """Return the options that meet the deadline of a waiting job, fastest first."""
         return options_in_time(view, job, estimates, estimates.time_s)
 
-    def rank(
-        self, view: ClusterView, waiting: Columns, cost: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Zeus's; those whose deadline can still be kept do not fill gaps that would break it."""
+    def rank(self, view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
+        """Score as Zeus, but infinite for jobs whose deadline can still be met."""
         kept = waiting.deadline_s - view.now_s >= _at_best(view) * _fastest_s(view)
         found = super().rank(view, waiting, cost)
         return np.where(kept & np.isfinite(waiting.deadline_s), np.inf, found)
 
     def _urgent(self, view: ClusterView) -> list[int]:
-        """Waiting jobs whose deadline can still be kept, least slack first."""
+        """Return the waiting jobs whose deadline can still be met, least slack first."""
         waiting, rows, slack_s = _slack(view)
         jobs = waiting.job[rows]
         order = np.lexsort((jobs, slack_s))
@@ -112,7 +108,7 @@ class AuraChronos(Zeus):
         return found
 
     def _started(self, view: ClusterView, urgent: Sequence[int]) -> list[Action]:
-        """Urgent jobs that keep their deadline on what is free."""
+        """Start urgent jobs that meet their deadline on free GPUs."""
         free, starts = view.free.copy(), list[Action]()
         if not free.total:
             return starts
@@ -134,7 +130,7 @@ class AuraChronos(Zeus):
     def _hope(
         self, view: ClusterView, plan: NodePlan, job: int, promised: Sequence[Promise]
     ) -> "Hope | None":
-        """The placement that becomes free first, if it does soon enough."""
+        """Return the placement that becomes free first, if that is soon enough."""
         options, estimates, found = view.queue.options(job), view.queue.estimates(job), None
         came_s = float(view.jobs.arrival_s[job])
         for option in self.in_time(view, job, estimates):
@@ -151,10 +147,10 @@ class AuraChronos(Zeus):
     def _rescued(
         self, view: ClusterView, plan: NodePlan, job: int, hopes: Sequence["Hope"]
     ) -> list[Action]:
-        """Stop those that waste least and start the job; nothing where that does not help.
+        """Preempt the jobs that waste least and start the job; nothing if that does not help.
 
-        Nor where it would take from another urgent job what that one waits for. Urgent jobs are
-        stopped only where no other will do, and only if they can be done in time after this one.
+        Placements that other urgent jobs wait for are left to them. Urgent jobs are preempted only
+        if no other job can be, and only if they can still meet their deadline afterwards.
         """
         options, estimates = view.queue.options(job), view.queue.estimates(job)
         others = [hope for hope in hopes if hope.job != job]
@@ -175,14 +171,14 @@ class AuraChronos(Zeus):
         return []
 
     def _may_stop(self, view: ClusterView, end_s: float, running: RunningJob) -> bool:
-        """Nobody whose own deadline could still be kept, and nobody too often."""
+        """Allow jobs without a deadline that can be met, within the limit of preemptions."""
         del end_s
         deadline_s = float(view.jobs.deadline_s[running.job])
         is_free = math.isinf(deadline_s) or deadline_s <= view.now_s
         return is_free and view.preemptions[running.job] < self.most_preemptions
 
     def _may_stop_for_now(self, view: ClusterView, end_s: float, running: RunningJob) -> bool:
-        """Also an urgent job that has time to begin again once the other one is done."""
+        """Allow also urgent jobs that have time to run again after the other one."""
         if view.preemptions[running.job] >= self.most_preemptions:
             return False
         again = view.queue.estimates_for(running.job, running.work_at_start).time_s
@@ -190,7 +186,7 @@ class AuraChronos(Zeus):
 
 
 class Hope(NamedTuple):
-    """A placement that is believed to become free in time, and when it would be too late."""
+    """Placement that is expected to become free in time, and the latest useful time."""
 
     job: int
     promise: Promise
@@ -200,18 +196,18 @@ class Hope(NamedTuple):
 def options_in_time(
     view: ClusterView, job: int, estimates: Estimates, cost: NDArray[np.float64]
 ) -> list[int]:
-    """Of each shape the option of least cost that keeps the deadline even at its slowest.
+    """Return per shape the option of least cost that meets the deadline at the largest error.
 
-    Where there is none, the fastest of those that may keep it with luck. Least cost first.
+    If there is none, return the fastest options that may meet it. Least cost first.
     """
     left_s = float(view.jobs.deadline_s[job]) - view.now_s
-    # Estimates are off by more than batches differ; no GPU is slower with more to do at once.
+    # Estimates differ more than batches do; a larger batch is never slower on a GPU.
     full = full_batch(estimates.options)
     safe = full & (estimates.time_s * (1 + view.time_error) <= left_s) & np.isfinite(cost)
     if not safe.any():
         cost = np.where(np.isfinite(cost), estimates.time_s, np.inf)
         safe = full & (estimates.time_s * _at_best(view) <= left_s) & np.isfinite(cost)
-        # With no time to spare, estimates are no reason for a cap: none makes a job faster.
+        # With no time to spare, use the highest cap: a lower one never makes a job faster.
         caps_w, shapes = np.where(safe, estimates.options.cap_w, 0.0), view.queue.shape_of(job)
         highest_w = np.zeros(len(view.queue.shapes))
         np.maximum.at(highest_w, shapes, caps_w)
@@ -223,12 +219,12 @@ def options_in_time(
 
 
 def _latest_s(view: ClusterView, job: int, time_s: float) -> float:
-    """When a job has to start at the latest, with the margin that estimates need."""
+    """Return the latest start of a job, with a margin for the error of the estimate."""
     return float(view.jobs.deadline_s[job]) - time_s * (1 + view.time_error) - REACTION_S
 
 
 def _slack(view: ClusterView) -> tuple[Columns, NDArray[np.int64], NDArray[np.float64]]:
-    """Waiting jobs, the rows of those whose deadline can still be kept, and how late they may."""
+    """Return waiting jobs, the rows of those whose deadline can still be met, and their slack."""
     waiting = view.queue.columns()
     rows = np.flatnonzero(waiting.deadline_s - view.now_s >= 0)
     rows = rows[np.isfinite(waiting.deadline_s[rows])]
@@ -240,13 +236,13 @@ def _slack(view: ClusterView) -> tuple[Columns, NDArray[np.int64], NDArray[np.fl
 
 
 def _first_lost_s(view: ClusterView) -> float:
-    """When the next deadline can no longer be kept by any placement; infinite for none."""
+    """Return when the next deadline can no longer be met by any placement."""
     _, _, slack_s = _slack(view)
     return view.now_s + float(slack_s.min(initial=math.inf))
 
 
 def _may_keep_now(view: ClusterView) -> set[int]:
-    """Waiting jobs that keep their deadline with luck on what is free."""
+    """Return the waiting jobs that may meet their deadline on free GPUs."""
     times, waiting = view.queue.table(TIME), view.queue.columns()
     fits = np.array([view.free.fits(shape) for shape in view.queue.shapes])
     free_s = times.of_jobs(times.costs[fits].min(axis=0, initial=np.inf))
@@ -255,16 +251,16 @@ def _may_keep_now(view: ClusterView) -> set[int]:
 
 
 def _fastest_s(view: ClusterView) -> NDArray[np.float64]:
-    """Run time of every waiting job on its fastest placement, free or not."""
+    """Return the run time of every waiting job on its fastest placement, free or not."""
     times = view.queue.table(TIME)
     return times.of_jobs(times.costs.min(axis=0))
 
 
 def _at_best(view: ClusterView) -> float:
-    """Least that the truth may be, as a share of the estimate.
+    """Return the least true value, as a share of the estimate.
 
-    Errors go both ways: an estimate off by a tenth of the truth is exceeded by up to 1/0.9 - 1,
-    and fallen short of by up to 1 - 1/1.1.
+    If estimates are off by up to a tenth of the true value, the true value exceeds them by up to
+    1/0.9 - 1 and falls short by up to 1 - 1/1.1.
     """
     error = view.time_error
     return (1 + error) / (1 + 2 * error)

@@ -1,4 +1,4 @@
-"""First in, first out with backfilling (EASY): others go ahead where the first is not held up.
+"""First in, first out with backfilling (EASY): later jobs start if the first is not delayed.
 
 The rule of Lifka, "The ANL/IBM SP scheduling system" (1995), which Slurm's backfill extends.
 """
@@ -21,21 +21,21 @@ from wattloop.schedule.policies.fifo import Fifo
 from wattloop.schedule.view import ClusterView
 
 MOST_S = sys.float_info.max
-"""Below the infinite time of a job on machines that it cannot use."""
+"""Below the infinite time of a job on GPUs that it cannot use."""
 SAME_LOOK = 1e-9
-"""Share of the time between looks, for quotients of floats."""
+"""Tolerance of quotients of times, as a share of `look_s`."""
 
 
 class Backfill(Fifo):
-    """Order of arrival; the first job that finds no place is promised one, others fill the gaps.
+    """Order of arrival, with a reservation for the first job that does not fit.
 
-    The promise: the earliest time at which running jobs are believed to have left enough GPUs. A
-    later job starts before it if it is believed to end by then, or if its GPUs are not needed for
-    the promise. With exact estimates the first job is never held up.
+    The reservation is at the earliest time at which running jobs are expected to have freed enough
+    GPUs. A later job starts before it if it is expected to end by then, or if its GPUs are not part
+    of the reservation. With exact estimates the first job is never delayed.
 
     Args:
-        look_s: gaps are filled at multiples of this time only, as Slurm's `bf_interval` has it;
-            0 fills them whenever something happens.
+        look_s: gaps are filled only at multiples of this time, like Slurm's `bf_interval`; 0 fills
+            them at every event.
     """
 
     name = "backfill"
@@ -46,7 +46,6 @@ class Backfill(Fifo):
         self.look_s = look_s
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
-        """Start the first jobs; fill the gaps when none of them fits."""
         starts = super().decide(view)
         if starts or not len(view.queue) or not view.free.total:
             return starts
@@ -54,18 +53,17 @@ class Backfill(Fifo):
             looks_s = self.look_s * math.ceil(view.now_s / self.look_s - SAME_LOOK)
             if looks_s > view.now_s:
                 return [Wake(looks_s)]
-        return _fill(view, _promise(view))
+        return _fill(view, _reserve(view))
 
 
 @dataclass(frozen=True, slots=True)
-class _Promise:
-    """When and where the first job will start.
+class _Reservation:
+    """Reservation of the first job.
 
     Attributes:
-        at_s: infinite when nobody knows, as where nodes are down; then it holds nobody up.
-        shape: what it will take.
+        at_s: infinite when unknown, such as with failed nodes; then no job is held back.
         later: free GPUs at that time.
-        grown: free GPUs of a busy node of that type -> what such nodes will have at that time.
+        grown: free GPUs of a busy node of that type -> free GPUs of such nodes at that time.
     """
 
     at_s: float
@@ -73,8 +71,8 @@ class _Promise:
     later: FreeGpus
     grown: Mapping[int, set[int]]
 
-    def is_kept_beside(self, shape: Shape, free: FreeGpus) -> bool:
-        """Whether a job may stay on this shape for ever, whichever of the nodes it gets."""
+    def allows(self, shape: Shape, free: FreeGpus) -> bool:
+        """Return True if a job may keep this shape for ever, on any node that it may get."""
         if shape[0] != self.shape[0]:
             return True
         had = free.copy().take(shape)
@@ -86,11 +84,11 @@ class _Promise:
         )
 
 
-def _promise(view: ClusterView) -> _Promise:
-    """Let running jobs end one after the other until the first job fits."""
+def _reserve(view: ClusterView) -> _Reservation:
+    """End running jobs one after the other until the first job fits."""
     queue, later = view.queue, view.free.copy()
     head = queue.head()
-    assert head is not None  # somebody waits
+    assert head is not None  # the queue is not empty
     options = queue.options(head)
     shapes = list(dict.fromkeys(options.shape(each) for each in queue.options_by(TIME, head)))
     free_now = _free_of_busy_nodes(view)
@@ -110,12 +108,12 @@ def _promise(view: ClusterView) -> _Promise:
             for node, free in free_now.items():
                 if view.cluster.node_types[node] == shape[0]:
                     grown[free].add(free_later[node])
-            return _Promise(max(end_s, view.now_s), shape, later, grown)
-    return _Promise(math.inf, (-1, 0, False), later, {})
+            return _Reservation(max(end_s, view.now_s), shape, later, grown)
+    return _Reservation(math.inf, (-1, 0, False), later, {})
 
 
 def _free_of_busy_nodes(view: ClusterView) -> dict[int, int]:
-    """Node where something runs -> its free GPUs."""
+    """Return busy node -> its free GPUs."""
     groups = view.cluster.node_groups
     free: dict[int, int] = {}
     for running in view.running.values():
@@ -125,27 +123,27 @@ def _free_of_busy_nodes(view: ClusterView) -> dict[int, int]:
 
 
 def _without(later: FreeGpus, shape: Shape, had: int) -> FreeGpus:
-    """What is free later if a job has its GPUs on a node that would have `had`."""
+    """Return the later free GPUs if a job holds GPUs on a node that would have `had` free."""
     rest = later.copy()
     rest.give(shape[0], -shape[1], had)
     return rest
 
 
-def _fill(view: ClusterView, promise: _Promise) -> list[Action]:
-    """Later jobs by arrival, each on the fastest placement that leaves the promise alone."""
+def _fill(view: ClusterView, reservation: _Reservation) -> list[Action]:
+    """Start later jobs by arrival, each on the fastest placement that respects the reservation."""
     queue, free = view.queue, view.free.copy()
     fitting = [number for number, shape in enumerate(queue.shapes) if free.fits(shape)]
     costs_s, jobs = queue.cost(TIME)[fitting], queue.columns().job
-    until_s = min((promise.at_s - view.now_s) / (1 + view.time_error), MOST_S)
-    is_first = True  # of this type; what other nodes will have is known only before it
+    until_s = min((reservation.at_s - view.now_s) / (1 + view.time_error), MOST_S)
+    is_first = True  # of this type: later free GPUs of nodes are known only before a start
     starts: list[Action] = []
     while True:
         limits_s = np.full(len(fitting), -1.0)
         for place, number in enumerate(fitting):
             shape = queue.shapes[number]
             if free.fits(shape):
-                may_stay = is_first or shape[0] != promise.shape[0]
-                stays = may_stay and promise.is_kept_beside(shape, free)
+                may_stay = is_first or shape[0] != reservation.shape[0]
+                stays = may_stay and reservation.allows(shape, free)
                 limits_s[place] = MOST_S if stays else until_s
         rows = np.flatnonzero((costs_s <= limits_s[:, None]).any(axis=0))
         if not len(rows):
@@ -157,4 +155,4 @@ def _fill(view: ClusterView, promise: _Promise) -> list[Action]:
         starts.append(Start(job, queue.best_option(TIME, job, shape)))
         free.take(shape)
         costs_s[:, row] = math.inf
-        is_first &= shape[0] != promise.shape[0]
+        is_first &= shape[0] != reservation.shape[0]

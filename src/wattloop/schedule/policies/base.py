@@ -1,4 +1,4 @@
-"""What every policy is: a pure function of a view."""
+"""Policy interface: a pure function of a view."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -8,19 +8,19 @@ from wattloop.schedule.view import ClusterView
 
 
 class Policy(ABC):
-    """Looks at a cluster and says what to do now.
+    """Function from the state of a cluster to actions.
 
-    `decide` keeps no memory from one call to the next and changes nothing it is shown: the same
-    view gives the same actions, so that a simulation repeats and a driver may be restarted.
-    It is asked again, at once or at the next round, as long as it starts or stops something.
+    `decide` has no memory between calls and changes nothing in the view: the same view gives the
+    same actions, so that simulations are reproducible and a driver can be restarted. It is called
+    again, at once or at the next round, as long as it starts or stops jobs.
     """
 
     name: str = ""
     needs_free_gpus: bool = True
-    """Asked only when a job waits and a GPU is free. One that stops or recaps jobs says False."""
+    """Called only if a job waits and a GPU is free. False for policies that stop or recap jobs."""
     sets_caps: bool = False
-    """Chooses power limits. All others are shown placements under the highest one only."""
+    """Chooses power caps. Other policies see only placements with the highest cap."""
 
     @abstractmethod
     def decide(self, view: ClusterView) -> Sequence[Action]:
-        """Actions to carry out in this order; none when there is nothing to do."""
+        """Return actions in the order of their execution."""

@@ -10,15 +10,15 @@ from wattloop.schedule.view import ClusterView, RunningJob
 
 
 class Charon(Zeus):
-    """Zeus's order; a job starts on its best placement among those that keep the budget.
+    """Zeus's order; a job starts on its best placement among those within the budget.
 
-    Three things the algorithm leaves open. (a) Estimates may be too low: a start counts at its
-    worst (see `headroom`), what runs as measured. (b) A placement that would break the budget is
-    no placement: the job takes a smaller one instead of waiting for power that it may never get
-    (8 H100s alone are above 4,500 W). (c) Budgets change over the day: a start has to keep those
-    to come until its end, except for a job that is too long for all times between two falls: it
-    runs in parts where it keeps some of its work. Where a budget is about to fall below what runs,
-    jobs are stopped, those first that lose least.
+    The algorithm leaves three cases open. (a) Estimates may be too low: a start counts with its
+    largest power (see `power_budget`), a running job with its measured power. (b) A placement above
+    the budget does not exist: the job takes a smaller one instead of waiting for power that may
+    never be available (8 H100s alone are above 4,500 W). (c) Budgets change over the day: a start
+    must keep the budgets until its end. A job that is too long for every interval between two
+    decreases runs in parts, if it keeps some of its work. Before a budget falls below the current
+    power, jobs are preempted, those with the least loss first.
 
     Args:
         age_weight_per_s: W_age, as in Zeus.
@@ -28,7 +28,6 @@ class Charon(Zeus):
     needs_free_gpus = False
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
-        """Stop what breaks the budget, else start what keeps it."""
         # The budgets until the next round: nothing can be stopped before that.
         over_w = view.power_w - view.budget_w.least(view.now_s, view.now_s + look_s(view))
         if over_w > 0:
@@ -41,7 +40,7 @@ class Charon(Zeus):
 
 
 def stopped_for_budget(view: ClusterView, over_w: float) -> list[Action]:
-    """Jobs to stop until so many watts are saved: those first that lose least per watt."""
+    """Preempt jobs until this power is saved, those with the least loss per watt first."""
     saved_w = {job: _above_idle_w(view, each) for job, each in view.running.items()}
     losses = [
         (view.loss(running).energy_j / saved_w[job], job)
@@ -58,7 +57,7 @@ def stopped_for_budget(view: ClusterView, over_w: float) -> list[Action]:
 
 
 def _above_idle_w(view: ClusterView, running: RunningJob) -> float:
-    """What stopping a job saves; a job that does not work yet as estimated."""
+    """Return the power that stopping a job saves; estimated for a job that does not work yet."""
     if running.is_done:
         return 0.0
     power_w = running.power_w
@@ -69,5 +68,5 @@ def _above_idle_w(view: ClusterView, running: RunningJob) -> float:
 
 
 def look_s(view: ClusterView) -> float:
-    """How far to look ahead at a budget: until just before the policy can be asked again."""
+    """Return the look-ahead at a budget: until just before the next call of the policy."""
     return view.round_s * (1 - 1e-9)

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.schedule.policies.pollux import Pollux
-from wattloop.schedule.queue import Columns
+from wattloop.schedule.queue import Columns, Floats
 from wattloop.schedule.view import ClusterView
 
 
@@ -18,14 +18,11 @@ class Chronos(Pollux):
     name = "chronos"
 
     def tier(self, view: ClusterView, waiting: Columns) -> NDArray[np.int64]:
-        """0 for jobs with a deadline, 1 for those that fill the gaps."""
+        """Return 0 for jobs with a deadline, 1 for the others."""
         del view
         return np.where(np.isfinite(waiting.deadline_s), 0, 1)
 
-    def rank(
-        self, view: ClusterView, waiting: Columns, cost: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Thesis 5.4.1."""
+    def rank(self, view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
         slack_s = waiting.deadline_s - (view.now_s + cost)
         has_deadline = np.isfinite(waiting.deadline_s)
         return np.where(has_deadline, slack_s, super().rank(view, waiting, cost))

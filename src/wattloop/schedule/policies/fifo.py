@@ -1,4 +1,4 @@
-"""First in, first out: nobody overtakes."""
+"""First in, first out: jobs start in order of arrival."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -12,12 +12,11 @@ from wattloop.schedule.view import ClusterView
 
 
 class Fifo(Policy):
-    """Starts jobs in order of arrival on their fastest free placement, until one finds none."""
+    """Start jobs in order of arrival on their fastest free placement, until one does not fit."""
 
     name = "fifo"
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
-        """Start the first jobs, as many as fit."""
         queue, free = view.queue, view.free
         head = queue.head()
         option = None if head is None else fastest(queue, head, free)
@@ -38,7 +37,7 @@ class Fifo(Policy):
 
 
 def fastest(queue: JobQueue, job: int, free: FreeGpus) -> int | None:
-    """The job's fastest option among those that fit; None when none does."""
+    """Return the job's fastest option that fits; None if none does."""
     options = queue.options(job)
     for option in queue.options_by(TIME, job):
         if free.fits(options.shape(option)):

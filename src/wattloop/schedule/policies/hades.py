@@ -5,14 +5,14 @@ from wattloop.schedule.policies.themis import Themis, ThemisAsPrinted
 
 
 class Hades(Themis):
-    """score = min(P T^2) (C + 1), C the GPU seconds its user has had: Themis with energy."""
+    """score = min(P T^2) (C + 1), C the GPU seconds of its user: Themis with energy."""
 
     name = "hades"
     objective = EDP
 
 
 class HadesAsPrinted(ThemisAsPrinted):
-    """score = min(P T^2) / (C + 1), C the GPU seconds its user has had: who had much goes first."""
+    """score = min(P T^2) / (C + 1), C the GPU seconds of its user: much usage goes first."""
 
     name = "hades-as-printed"
     objective = EDP

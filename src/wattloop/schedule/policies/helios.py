@@ -26,32 +26,27 @@ from wattloop.schedule.policies.time_value import (
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView, RunningJob
 
-# Waiting for a better place: a job stays in the queue while that costs less than starting here.
-#
-#     stays if cost there + v P_ref (wait for it) < cost here
-#
-# The wait is until running jobs leave room, by what is believed of their ends, and for those ahead
-# that wait for the same GPU type. A second of it is worth what a second of running is. Ever new
-# jobs
-# may go before it there, so that nobody stays who has waited for as long as he would run here.
-
 Floats = NDArray[np.float64]
 Rank = Callable[[ClusterView, Columns, Floats], Floats]
 LOOKS = 16
-"""Jobs of a round that may stay, those whose turn it is: behind so many nobody gains by waiting."""
+"""Most jobs of a round that may wait, the next ones in order: a later job does not gain by it."""
 
 
 class Patience:
-    """Who had better wait, in one round.
+    """Choice of jobs that wait for a better placement, in one round.
+
+        a job waits if cost there + v P_ref (wait for it) < cost here
+
+    The wait lasts until running jobs are expected to leave room, and for jobs ahead that wait for
+    the same GPU type. A second of it costs the same as a second of running. New jobs may overtake,
+    so a job that has waited for as long as it would run here does not wait any longer.
 
     Args:
-        view: the cluster.
-        objective: by what placements are chosen.
         value: v.
-        headroom: what power is left; what never fits into the budget is not waited for.
+        headroom: available power; placements that never fit into the budget are not waited for.
 
     Attributes:
-        wakes: when to look again if what was waited for does not come.
+        wakes: when to decide again if the placement does not become free.
     """
 
     def __init__(
@@ -65,7 +60,7 @@ class Patience:
         self.wakes: list[Action] = []
 
     def after(self, rank: Rank) -> Rank:
-        """The same order of jobs, without those that stay."""
+        """Return the same order of jobs without those that wait."""
 
         def ranked(view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
             scores, queue = rank(view, waiting, cost), view.queue
@@ -105,7 +100,7 @@ class Patience:
         return ranked
 
     def _stays(self, job: int, shape_number: int, gain_j: float, second_j: float) -> bool:
-        """Whether a place that is taken now gains this job more than the wait for it costs."""
+        """Return True if an occupied placement gains this job more than the wait costs."""
         queue, now_s = self._view.queue, self._view.now_s
         type_index, gpus, _ = shape = queue.shapes[shape_number]
         if self._ahead_s[type_index] * second_j >= gain_j:
@@ -121,7 +116,7 @@ class Patience:
         return True
 
     def _free_at_s(self, shape_number: int) -> float:
-        """When there is room; never for what is kept for somebody else."""
+        """Return when there is room; infinite for GPUs that are reserved for another job."""
         if shape_number not in self._free_s:
             self._plan = self._plan or NodePlan(self._view)
             at_s = self._plan.soonest_s(self._view.queue.shapes[shape_number])
@@ -130,16 +125,16 @@ class Patience:
 
 
 FAST = 1.0
-"""Value of time with which jobs take as long as under policies that do not know of energy."""
+"""Value of time with which jobs are as fast as under policies without regard to energy."""
 SCARCE = 0.1
-"""Value of time, of the usual one, while jobs wait for power: joules are then throughput."""
+"""Factor of the value of time while jobs wait for power: saved joules are then throughput."""
 URGENT, RELAXED = 4.0, 3.0
 """Value of time of jobs with less than 3 times their run time to the deadline.
 
-They leave their GPUs soon to the next deadline, and have time to begin again if that comes first.
+They free their GPUs soon for the next deadline, and have time to restart if that one is earlier.
 """
 FIT_WEIGHT, LEAST_FIT = 4, 0.5
-"""Exponent of a job's cost here over that elsewhere in its score, and the least it is taken for."""
+"""Exponent of the ratio of a job's cost here to that elsewhere, and the least ratio."""
 
 
 class Helios(AuraChronos):
@@ -147,19 +142,19 @@ class Helios(AuraChronos):
 
     score = cost x (cost / cost on other GPU types)^4 x fairness / (1 + W_age age).
 
-    Every job has the placement and the cap of least cost (see `time_value`), chosen among those
-    that keep the power budget even if the estimate is off; caps of running jobs follow the queue,
-    the price of electricity and the budget. GPUs go first to jobs that would lose most on those of
-    another type; who gains more by them than the wait costs waits for them (see `patience`).
-    Deadlines are kept as in AuraChronos, on the placement of least cost that keeps them; where they
-    are tight, at a value of time of at least 4. Users that had more than others wait longer.
+    Each job takes the placement and cap of least cost (see `time_value`) among those that keep the
+    power budget even with the largest error of the estimate. Caps of running jobs follow the queue,
+    the price of electricity and the budget. GPUs go first to jobs that would lose most on another
+    type. A job that gains more on occupied GPUs than the wait costs waits for them (see
+    `Patience`). Deadlines are met as in AuraChronos, on the placement of least cost; tight
+    deadlines use a value of time of at least 4. Users with more usage than others wait longer.
 
     Args:
-        time_value: v, what a job's time is worth: 0 saves most energy, 1 is about as fast as
-            policies that know no energy.
-        max_delay: a promise instead of `time_value`: how much longer a job may take than at full
-            power, as a share (0.1) or `10%`. Placements are then chosen for speed, caps for energy
-            within the promise, and while jobs wait for GPUs all run at full power.
+        time_value: v, the value of a job's time: 0 saves most energy, 1 is about as fast as
+            policies without regard to energy.
+        max_delay: a promise instead of `time_value`: most extra time of a job relative to full
+            power, as a share (0.1) or `10%`. Placements are then chosen for speed, and caps for
+            energy within the promise; while jobs wait for GPUs, all run at full power.
         age_weight_per_s: W_age.
         fairness: exponent of a user's share of GPU seconds over the mean share; 0 for none.
         most_preemptions, patience: as in AuraChronos.
@@ -187,7 +182,7 @@ class Helios(AuraChronos):
         self._rescue_deadline_s = math.inf
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
-        """The budget first, then deadlines, then the rest, then caps."""
+        """Keep the budget first, then deadlines, then start other jobs, then set caps."""
         over_w = view.power_w - view.budget_w.least(view.now_s, view.now_s + look_s(view))
         if over_w > 0:
             actions, left_w = lowered(view, over_w)
@@ -200,7 +195,7 @@ class Helios(AuraChronos):
         return actions
 
     def fill(self, view: ClusterView) -> Sequence[Action]:
-        """Start what is worth it; else let the caps of what runs follow the queue."""
+        """Start jobs; otherwise adapt the caps of running jobs to the queue."""
         headroom, waiting = Headroom(view), len(view.queue)
         objective = self._objective(view, waiting - 1)
         patience = Patience(view, objective, self.time_value, headroom)
@@ -208,7 +203,7 @@ class Helios(AuraChronos):
         if starts:
             return [*starts, *patience.wakes]
         value = self.time_value * (SCARCE if is_short else 1.0)
-        # While jobs wait beside free GPUs, power is what they wait for: nobody takes more of it.
+        # Jobs that wait although GPUs are free wait for power: no running job takes more of it.
         has_budget = math.isfinite(view.budget_w.at(view.now_s))
         may_raise = not (has_budget and waiting and view.free.total)
         objective = self._objective(view, waiting, value)
@@ -217,7 +212,7 @@ class Helios(AuraChronos):
         return [*recaps, *patience.wakes]
 
     def in_time(self, view: ClusterView, job: int, estimates: Estimates) -> list[int]:
-        """Options that keep deadline and budget, least cost for an urgent job first."""
+        """Return options that keep deadline and budget, least cost for an urgent job first."""
         if _is_tight(view, job, estimates, view.now_s):
             objective = self._urgent_objective(view)
         else:
@@ -227,7 +222,6 @@ class Helios(AuraChronos):
         return options_in_time(view, job, estimates, np.where(keeps, cost, np.inf))
 
     def rank(self, view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
-        """Cost, here and elsewhere, age and how much the user had."""
         had_gpu_s = view.use.gpu_s(view.now_s) + 1.0
         share = (had_gpu_s / had_gpu_s.mean()) ** self.fairness
         fit = _fit(view, self._objective(view, len(view.queue) - 1), cost)
@@ -240,13 +234,12 @@ class Helios(AuraChronos):
         return super()._rescued(view, plan, job, hopes)
 
     def _may_stop_for_now(self, view: ClusterView, end_s: float, running: RunningJob) -> bool:
-        """As AuraChronos, but only for an earlier deadline: two jobs do not stop each other."""
+        """As AuraChronos, but for an earlier deadline only: two jobs do not stop each other."""
         if view.jobs.deadline_s[running.job] < self._rescue_deadline_s:
             return False
         return super()._may_stop_for_now(view, end_s, running)
 
     def _urgent_objective(self, view: ClusterView) -> PlacementObjective:
-        """The objective of jobs with a tight deadline."""
         return self._objective(view, len(view.queue) - 1, max(self.time_value, URGENT))
 
     def _objective(
@@ -267,13 +260,13 @@ class Helios(AuraChronos):
 
 
 def _is_tight(view: ClusterView, job: int, estimates: Estimates, since_s: float) -> bool:
-    """Whether a job had, at a time, less than `RELAXED` times its run time to its deadline."""
+    """Return True if a job had less than `RELAXED` times its run time left at a time."""
     left_s = float(view.jobs.deadline_s[job]) - since_s
     return left_s < RELAXED * float(estimates.time_s.min())
 
 
 def _runs_tight(view: ClusterView, running: RunningJob) -> bool:
-    """The same of a running job when it was started, if its deadline is still to come."""
+    """Return True if a running job was tight at its start and its deadline is in the future."""
     if not view.now_s <= view.jobs.deadline_s[running.job] < math.inf:
         return False
     estimates = view.queue.estimates_for(running.job, running.work_at_start)
@@ -281,10 +274,10 @@ def _runs_tight(view: ClusterView, running: RunningJob) -> bool:
 
 
 def _fit(view: ClusterView, objective: PlacementObjective, here: Floats) -> Floats:
-    """What jobs cost on the GPUs they may have now, over what they cost on other types.
+    """Return the cost of jobs on GPUs that they may have now, relative to other GPU types.
 
-    Where a job knows no other type, or a far worse one, it is that much better off here and no
-    more: others have to have a turn, too.
+    For a job with no other type, or a far worse one, the ratio is bounded, so that other jobs get a
+    turn.
     """
     types = np.array([shape[0] for shape in view.queue.shapes])
     if len(here) == 1 or types.min() == types.max():
@@ -297,13 +290,13 @@ def _fit(view: ClusterView, objective: PlacementObjective, here: Floats) -> Floa
     free = np.stack([costs[rows[is_free[rows]]].min(axis=0, initial=np.inf) for rows in by_type])
     least[np.argmin(free, axis=0), np.arange(costs.shape[1])] = np.inf
     elsewhere, fit = table.of_jobs(least.min(axis=0)), np.ones_like(here)
-    # What draws no more than idle costs nothing anywhere; what finds no place now is not looked at.
+    # Without power above idle all costs are 0; jobs without a free placement are ignored.
     np.divide(here, elsewhere, out=fit, where=(elsewhere > 0) & np.isfinite(here))
     return np.maximum(fit, LEAST_FIT)
 
 
 def _within_budget(view: ClusterView, actions: Sequence[Action]) -> list[Action]:
-    """The actions up to the first start that would break the budget with those before it."""
+    """Return the actions up to the first start that would exceed the budget."""
     if math.isinf(view.budget_w.at(view.now_s)):
         return list(actions)
     headroom, kept = Headroom(view), list[Action]()

@@ -1,4 +1,4 @@
-"""What each node will have free, and when, if running jobs end as believed or are stopped."""
+"""Free GPUs of each node over time, if running jobs end as estimated or are preempted."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from wattloop.schedule.view import ClusterView, RunningJob
 
 
 class Promise(NamedTuple):
-    """A placement that somebody waits for, from when to when."""
+    """Reserved placement, from when to when."""
 
     shape: Shape
     at_s: float
@@ -20,14 +20,14 @@ class Promise(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Running jobs to stop for a placement, and the energy that is lost by it."""
+    """Running jobs to preempt for a placement, and the lost energy."""
 
     jobs: tuple[int, ...]
     lost_j: float
 
 
 class NodePlan:
-    """Free GPUs of every node by its number, beside the anonymous counts of the view."""
+    """Free GPUs by node number, in addition to the anonymous counts of the view."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
@@ -45,7 +45,7 @@ class NodePlan:
 
     @cached_property
     def _running(self) -> list[list[tuple[float, int]]]:
-        """(end, job) of every GPU type, by end."""
+        """(end, job) by GPU type, ordered by end."""
         found: list[list[tuple[float, int]]] = [[] for _ in self._view.cluster.types]
         now_s = self._view.now_s
         for job, each in self._view.running.items():
@@ -56,7 +56,7 @@ class NodePlan:
 
     @cached_property
     def _on_node(self) -> dict[int, list[tuple[float, int]]]:
-        """Node -> (end, GPUs) of what runs there, by end."""
+        """Node -> (end, GPUs) of its jobs, ordered by end."""
         found: dict[int, list[tuple[float, int]]] = {}
         for each in self._view.running.values():
             for node, mask in each.nodes:
@@ -66,7 +66,7 @@ class NodePlan:
         return found
 
     def when_s(self, shape: Shape, promised: Sequence[Promise] = ()) -> float:
-        """When a placement is believed to fit beside what is promised; infinite for never."""
+        """Return when a placement is expected to fit in addition to reserved ones."""
         mine = tuple(each for each in promised if each.shape[0] == shape[0])
         key = (shape, mine)
         if key not in self._when_s:
@@ -76,21 +76,21 @@ class NodePlan:
     def _found_s(self, shape: Shape, mine: Sequence[Promise]) -> float:
         view, free, left = self._view, self._view.free.copy(), self._free.copy()
         ends = [(view.now_s, -1), *((each.end_s, -1) for each in mine), *self._running[shape[0]]]
-        # Promises take GPUs: with them it is never sooner than without.
+        # Reservations take GPUs, so with them it is never sooner.
         from_s = self.when_s(shape) if mine else view.now_s
         for end_s, job in sorted(ends):
             if job >= 0:
                 self._give(free, left, view.running[job])
             if end_s < from_s or not free.fits(shape):
                 continue
-            if _fits_beside(free, shape, [each.shape for each in mine if each.end_s > end_s]):
+            if _fits_with(free, shape, [each.shape for each in mine if each.end_s > end_s]):
                 return end_s
         return float("inf")
 
     def soonest_s(self, shape: Shape) -> float:
-        """When running jobs leave room for a placement, whoever else waits for it.
+        """Return when running jobs leave room for a placement, ignoring other waiting jobs.
 
-        What is overdue by so many seconds is believed to take as many more.
+        A job that is overdue by some time is expected to take the same time again.
         """
         type_index, gpus, spread = shape
         view = self._view
@@ -119,9 +119,9 @@ class NodePlan:
         return float("inf")
 
     def hold(self, free: FreeGpus, shape: Shape) -> None:
-        """Take GPUs that are kept for a placement to come out of what is free.
+        """Remove GPUs that are reserved for a placement from the free ones.
 
-        Those of the node where it will fit first; of all nodes of its type if it needs several.
+        These are on the node where it fits first; on all nodes of its type if it needs several.
         """
         type_index, gpus, spread = shape
         types = self._view.cluster.node_types
@@ -134,7 +134,7 @@ class NodePlan:
                 free.give(type_index, -left, left)
 
     def victims(self, shape: Shape, may_stop: Callable[[RunningJob], bool]) -> Victims | None:
-        """Whom to stop so that a placement fits, wasting least energy; None if nothing helps."""
+        """Return the jobs to preempt for a placement, with the least loss; None if none helps."""
         type_index, gpus, spread = shape
         view = self._view
         allowed = [
@@ -152,7 +152,7 @@ class NodePlan:
         return min((each for each in tried if each), key=lambda each: each.lost_j, default=None)
 
     def _by_loss(self, type_index: int) -> list[tuple[float, float, int]]:
-        """(loss per GPU, loss, job) of what runs on a type, least first."""
+        """Return (loss per GPU, loss, job) of the jobs on a type, least first."""
         if type_index not in self._losses:
             running, loss = self._view.running, self._view.loss
             found = []
@@ -166,7 +166,7 @@ class NodePlan:
         return self._losses[type_index]
 
     def _least(self, shape: Shape, allowed: Iterable[tuple[float, int]]) -> Victims | None:
-        """The first of the allowed ones that suffice, without those that turn out needless."""
+        """Return the first allowed jobs that suffice, without unnecessary ones."""
         chosen: list[tuple[float, int]] = []
         for found in allowed:
             chosen.append(found)
@@ -197,7 +197,7 @@ class NodePlan:
             left[node] += gpus
 
     def _full_s(self, node: int, gpus: int) -> float:
-        """When a node is believed to have so many GPUs free."""
+        """Return when a node is expected to have this many free GPUs."""
         free = self._free[node]
         if free >= gpus:
             return self._view.now_s
@@ -209,8 +209,8 @@ class NodePlan:
         return float("inf")
 
 
-def _fits_beside(free: FreeGpus, shape: Shape, others: Sequence[Shape]) -> bool:
-    """Whether a placement fits once the others have taken theirs."""
+def _fits_with(free: FreeGpus, shape: Shape, others: Sequence[Shape]) -> bool:
+    """Return True if a placement fits after the others have taken their GPUs."""
     if not others:
         return free.fits(shape)
     rest = free.copy()

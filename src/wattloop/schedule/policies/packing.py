@@ -1,4 +1,7 @@
-"""Batch packing: score every waiting job once, then start jobs in that order while they fit."""
+"""Batch packing (thesis 5.3.2.4): score every waiting job once, then start jobs in that order.
+
+A policy defines how a placement is chosen (`objective`) and how jobs are ordered (`rank`).
+"""
 
 import math
 from abc import abstractmethod
@@ -15,16 +18,16 @@ from wattloop.schedule.queue import Columns, Placed
 from wattloop.schedule.view import ClusterView
 
 TIME_AGE_WEIGHT = 1.0
-"""Seconds of score per second waited: jobs go in the order in which they would have ended."""
+"""Seconds of score per second of waiting: jobs start in the order of arrival + run time."""
 EDP_AGE_WEIGHT_PER_S = 1 / 600
 """Ten minutes of waiting halve a job's energy-delay product."""
 
 
 def weight(name: str, value: float) -> float:
-    """The parameter called `name`, if it is one that a policy can weigh with.
+    """Validate a parameter that is a weight.
 
     Raises:
-        ConfigError: it is negative, infinite or no number.
+        ConfigError: it is negative, infinite or not a number.
     """
     if not (0 <= value < math.inf):
         raise ConfigError(f"{name} is {value:g}; give a number from 0 up")
@@ -32,7 +35,7 @@ def weight(name: str, value: float) -> float:
 
 
 def share(name: str, value: float | str) -> float:
-    """The parameter called `name`, written as a share (`0.1`) or in percent (`10%`).
+    """Parse a parameter that is a share (`0.1`) or a percentage (`10%`).
 
     Raises:
         ConfigError: it is neither, or not from 0 to 1.
@@ -47,36 +50,30 @@ def share(name: str, value: float | str) -> float:
     return found
 
 
-# Batch packing: score every waiting job once, then start them in that order while they fit.
-#
-# The loop of thesis 5.3.2.4, over arrays: a policy says by what a placement is chosen
-# (`objective`)
-# and how jobs are ranked (`rank`), and is done.
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 class PackingPolicy(Policy):
-    """Each job's best placement among those that fit now, jobs in order of their rank.
+    """Policy that starts each job on its best placement that fits, in the order of `rank`.
 
-    Order of jobs: higher priority first, then lower tier, then lower score, then who came first.
-    Tiers are numbers of their own, not part of the score, so that no score can outweigh one.
-    A job whose placement was taken in this round waits for the next, as in the thesis.
+    Order of jobs: higher priority, then lower tier, then lower score, then earlier arrival. Tiers
+    are separate from the score, so that no score can outweigh them. A job whose placement was taken
+    in this round waits for the next one, as in the thesis.
     """
 
     objective: PlacementObjective
 
     @abstractmethod
     def rank(self, view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
-        """Score of every waiting job, lowest first, given the cost of its best free placement.
+        """Return the score of every waiting job, lowest first, by the cost of its best placement.
 
-        The cost is infinite where none is free; scores of such jobs are not looked at. A job with
-        an infinite score stays in the queue.
+        The cost is infinite if no placement is free; the scores of such jobs are ignored. A job
+        with an infinite score stays in the queue.
         """
 
     def tier(self, view: ClusterView, waiting: Columns) -> Ints | None:
-        """Whose jobs go before all others, whatever the scores: lowest first. None: all alike."""
+        """Return the tier of every waiting job, lowest first; None if all are equal."""
         del view, waiting
         return None
 
@@ -91,7 +88,7 @@ class PackingPolicy(Policy):
             return ()
         chosen, best = _best_rows(queue.cost(self.objective), fitting)
         waiting = queue.columns()
-        with np.errstate(invalid="ignore"):  # infinite costs of jobs that find no place now
+        with np.errstate(invalid="ignore"):  # infinite costs of jobs without a free placement
             scores = np.where(best < np.inf, self.rank(view, waiting, best), np.inf)
         tiers = _tiers(waiting.priority, self.tier(view, waiting))
         if np.isnan(scores.min()):
@@ -116,7 +113,7 @@ class PackingPolicy(Policy):
     def _start_the_only_one(
         self, view: ClusterView, job: int, placed: Iterable[Placed]
     ) -> Sequence[Action]:
-        """With one job there is nothing to compare: its first placement that fits."""
+        """Start a single waiting job on its first placement that fits."""
         fits = view.free.fits
         for found in placed:
             if fits(found.shape):
@@ -134,9 +131,9 @@ class PackingPolicy(Policy):
 
 
 def _best_rows(costs: Floats, rows: Sequence[int]) -> tuple[Ints, Floats]:
-    """Of some rows, the one with the least cost for each job, and that cost; the first of equals.
+    """Return the row of least cost for each job, and that cost; the first of equals.
 
-    Row by row: numpy's argmin over the short axis takes four times as long.
+    Row by row, because numpy's argmin over the short axis takes four times as long.
     """
     best = costs[rows[0]].copy()
     chosen = np.full(len(best), rows[0])
@@ -148,7 +145,7 @@ def _best_rows(costs: Floats, rows: Sequence[int]) -> tuple[Ints, Floats]:
 
 
 def _tiers(priority: Ints, tier: Ints | None) -> Ints | None:
-    """Priority and tier as one number, lowest first; None when all jobs are alike."""
+    """Combine priority and tier into one number, lowest first; None if all jobs are equal."""
     if priority.min() == priority.max():
         return tier
     if tier is None:
@@ -157,7 +154,7 @@ def _tiers(priority: Ints, tier: Ints | None) -> Ints | None:
 
 
 def _first(scores: Floats, tiers: Ints | None, jobs: Ints) -> int | None:
-    """Row of the job whose turn it is; None when none is left."""
+    """Return the row of the next job; None if none is left."""
     rows = np.flatnonzero(scores == scores.min())
     if scores[rows[0]] == np.inf:
         return None

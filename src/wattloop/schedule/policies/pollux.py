@@ -1,11 +1,8 @@
-"""Pollux: shortest job first, on the fastest machines that are free (thesis algorithm 3)."""
-
-import numpy as np
-from numpy.typing import NDArray
+"""Pollux: shortest job first, on the fastest free machines (thesis algorithm 3)."""
 
 from wattloop.schedule.objectives import TIME
 from wattloop.schedule.policies.packing import TIME_AGE_WEIGHT, PackingPolicy, weight
-from wattloop.schedule.queue import Columns
+from wattloop.schedule.queue import Columns, Floats
 from wattloop.schedule.view import ClusterView
 
 
@@ -22,8 +19,5 @@ class Pollux(PackingPolicy):
     def __init__(self, age_weight: float = TIME_AGE_WEIGHT) -> None:
         self.age_weight = weight("age_weight", age_weight)
 
-    def rank(
-        self, view: ClusterView, waiting: Columns, cost: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Thesis 5.4.1."""
+    def rank(self, view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
         return cost - self.age_weight * (view.now_s - waiting.arrival_s)

@@ -18,18 +18,13 @@ from wattloop.schedule.objectives import ENERGY, Estimates, PlacementObjective
 from wattloop.schedule.queue import Columns, JobQueue
 from wattloop.schedule.view import ClusterView
 
-# How much more power a cluster may draw, if whatever may go wrong with estimates does.
-#
-# Promise: if every start and recap stays within the headroom, the cluster is never above its
-# budget, as long as truth exceeds estimates by no more than the oracle says it may.
-
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 SAFETY = 1e-6
-"""Share of the budget that is left alone, for sums of floats."""
+"""Share of the budget that is not used, for rounding errors."""
 DOUBT_PER_STOP = 0.05
-"""By how much more than an oracle admits a job's power is doubted, each time it was stopped
-without a fall of the budget: perhaps it drew more than estimated.
+"""Additional doubt of a job's power for each preemption without a decrease of the budget: it may
+have drawn more than estimated.
 """
 
 
@@ -38,17 +33,20 @@ def _above_idle(estimates: Estimates) -> Floats:
 
 
 _buildable: WeakKeyDictionary[JobQueue, Bools] = WeakKeyDictionary()
-"""Which shapes of a queue's jobs the whole cluster has the GPUs for."""
+"""Queue -> shapes for which the whole cluster has the GPUs."""
 ABOVE_IDLE = PlacementObjective("power above idle", _above_idle, degree=0)
-"""What a start adds to the cluster's power if the estimate holds: no start adds less, at worst."""
+"""Power that a start adds if the estimate is exact; with its largest error it adds more."""
 
 
 class Headroom:
-    """Power that is left, counted down as a round's decisions are made.
+    """Available power, reduced by the decisions of a round.
 
-    What runs is taken as measured, and as going on for ever; nodes that are away as coming back.
-    A job to be started or recapped is taken at its worst: by how much its estimate may be
-    exceeded, but not above the factory limits of its GPUs.
+    Promise: if every start and recap stays within the headroom, the cluster never exceeds its
+    budget, as long as true power exceeds estimates by no more than the oracle states.
+
+    Running jobs count as measured and as endless; failed nodes count as repaired. A job to be
+    started or recapped counts with the largest error of its estimate, up to the factory limits of
+    its GPUs.
     """
 
     def __init__(self, view: ClusterView) -> None:
@@ -60,22 +58,22 @@ class Headroom:
         self._is_stepped = math.isfinite(view.budget_w.next_change_s(view.now_s))
 
     def now_w(self) -> float:
-        """What may be added for a moment."""
+        """Return the power that may be added now."""
         return self._budget_w * (1 - SAFETY) - self.drawn_w
 
     def alone_w(self) -> float:
-        """What may be added now if nothing ran."""
+        """Return the power that could be added now if nothing ran."""
         return self._budget_w * (1 - SAFETY) - self._view.cluster.idle_w
 
     def until_w(self, end_s: float) -> float:
-        """What may be added from now until a time: the least of the budgets until then."""
+        """Return the power that may be added until a time: by the least budget until then."""
         view = self._view
         return view.budget_w.least(view.now_s, end_s) * (1 - SAFETY) - self.drawn_w
 
     def added_w(self, job: int, estimates: Estimates) -> Floats:
-        """What each option of a waiting job adds at worst: GPUs at work instead of idle, hosts."""
+        """Return the most power that each option of a waiting job adds, hosts included."""
         queue, stops = self._view.queue, self.unexplained_stops(job)
-        # Jobs of a kind are alike where estimates are exact.
+        # Jobs of a kind are equal if estimates are exact.
         alike = (queue.kind_of[job] if queue.is_exact else -1 - job, stops)
         if alike not in self._added_w:
             options = queue.options(job)
@@ -85,7 +83,7 @@ class Headroom:
         return self._added_w[alike]
 
     def keeps(self, job: int, estimates: Estimates) -> Bools:
-        """Which options of a waiting job keep all budgets until it is done, at worst."""
+        """Return the options of a waiting job that keep all budgets until its end."""
         added_w = self.added_w(job, estimates)
         if not self._is_stepped:
             return added_w <= self.now_w()
@@ -97,13 +95,13 @@ class Headroom:
         return found
 
     def surely_w(self) -> float:
-        """What may be added for ever: within the least of all budgets to come."""
+        """Return the power that may be added for ever: by the least of all future budgets."""
         if not self._is_stepped:
             return self.now_w()
         return float(self._least[1][-1]) * (1 - SAFETY) - self.drawn_w
 
     def keeps_for(self, added_w: float, occupied_s: float) -> bool:
-        """Whether so much power, for so long from now on, keeps all budgets: `keeps` of one."""
+        """Return True if this power for this time keeps all budgets: `keeps` for one option."""
         if not self._is_stepped:
             return added_w <= self.now_w()
         times_s, least_w = self._least_lists
@@ -111,10 +109,10 @@ class Headroom:
         return added_w <= least_w[place] * (1 - SAFETY) - self.drawn_w
 
     def may_start(self, job: int, estimates: Estimates) -> Bools:
-        """Which options of a waiting job may start: those that keep all budgets until its end.
+        """Return the options that may start: those that keep all budgets until their end.
 
-        A job that is too long for all times between two falls of the budget would wait for ever.
-        It may start wherever it gets on before the budget falls, when it is stopped again.
+        A job that is too long for every interval between two decreases of the budget would wait for
+        ever. It may start where it makes progress before the budget falls and it is preempted.
         """
         found = self.keeps(job, estimates)
         if not self._is_stepped:
@@ -125,23 +123,23 @@ class Headroom:
         found = added_w <= self.now_w()
         for option in np.flatnonzero(found).tolist():
             lasts_s = self._lasts_s(self.drawn_w + float(added_w[option]))
-            found[option] = self._gets_on(estimates, option, lasts_s)
+            found[option] = self._makes_progress(estimates, option, lasts_s)
         return found
 
     def hopeless(self, job: int, estimates: Estimates, here: Bools) -> tuple[float, float]:
-        """From how much work to how much a job like this one finds no power in this round either.
+        """Return the range of work for which a similar job finds no power in this round either.
 
         Args:
-            job: one that may not start on any of the options.
-            estimates: of it, which are exact.
-            here: options that there are GPUs for.
+            job: a job that may not start on any of the options.
+            estimates: its exact estimates.
+            here: options with free GPUs.
         """
         if not (self.added_w(job, estimates)[here] <= self.now_w()).any():
             return 0.0, math.inf
         work = self._view.queue.work(job)
         if not self.fits_in_one_go(job, estimates):
             return work, math.inf
-        # A longer one may run in parts, where this one waits for a time that is long enough.
+        # A longer job may run in parts, where this one waits for a long enough interval.
         if self._view.preemption.pauses:
             return work, work
         room_s = self._room_s(job, estimates)
@@ -151,21 +149,21 @@ class Headroom:
         return work, max(work, float(most.max()) * (1 - SAFETY))
 
     def fits_in_one_go(self, job: int, estimates: Estimates) -> bool:
-        """Whether a job can be done between two falls of the budget, with nothing else running."""
+        """Return True if a job fits between two decreases of the budget, if alone."""
         room_s = self._room_s(job, estimates)
         return bool(np.any((room_s > 0) & (self._longest_s(job, estimates) <= room_s)))
 
     def can_ever(self, job: int, estimates: Estimates) -> Bools:
-        """Which options of a waiting job may run within the budget some time, if alone."""
+        """Return the options of a waiting job that could ever run within the budget, if alone."""
         room_s = self._room_s(job, estimates)
         found: Bools = (room_s > 0) & (self._longest_s(job, estimates) <= room_s)
         if not found.any():
             for option in np.flatnonzero(room_s > 0).tolist():
-                found[option] = self._gets_on(estimates, option, float(room_s[option]))
+                found[option] = self._makes_progress(estimates, option, float(room_s[option]))
         return found
 
     def why_never(self, job: int) -> str:
-        """Why a waiting job can never run within the budget, even alone; empty when it can."""
+        """Return why a waiting job can never run within the budget, even alone; empty if it can."""
         view = self._view
         estimates = view.queue.estimates(job)
         if self.can_ever(job, estimates).any():
@@ -184,11 +182,11 @@ class Headroom:
         )
 
     def start(self, job: int, option: int) -> None:
-        """A waiting job is to start: what it may add is no longer there."""
+        """Subtract the most that a waiting job adds."""
         self.drawn_w += float(self.added_w(job, self._view.queue.estimates(job))[option])
 
     def stop(self, job: int) -> None:
-        """A running job is to be stopped: its GPUs will be idle."""
+        """Add the power that a running job will no longer draw."""
         running = self._view.running[job]
         idle_w = running.gpus * self._view.cluster.types[running.type_index].idle_w
         self.drawn_w -= max(running.power_w - idle_w, 0.0)
@@ -202,16 +200,16 @@ class Headroom:
 
     @cached_property
     def _least_lists(self) -> tuple[list[float], list[float]]:
-        """`_least` as lists, which are quicker to read one by one."""
+        """`_least` as lists, which are faster to read one by one."""
         return self._least[0].tolist(), self._least[1].tolist()
 
     def _longest_s(self, job: int, estimates: Estimates) -> Floats:
-        """How long each option of a waiting job has its GPUs at most."""
+        """Return the longest time that each option of a waiting job occupies GPUs."""
         view = self._view
         return view.occupied_s(job, estimates.time_s * (1 + view.time_error))
 
     def _room_s(self, job: int, estimates: Estimates) -> Floats:
-        """The longest time in one go that each option can run if alone; -1 without the GPUs."""
+        """Return the longest uninterrupted time of each option if alone; -1 without the GPUs."""
         view = self._view
         levels_w, room_s = self._room_by_level
         needed_w = (view.cluster.idle_w + self.added_w(job, estimates)) / (1 - SAFETY)
@@ -220,9 +218,9 @@ class Headroom:
 
     @cached_property
     def _room_by_level(self) -> tuple[Floats, Floats]:
-        """Levels of the budget, and for how long each is kept in one go; 0 above all of them.
+        """Levels of the budget, and the longest uninterrupted time of each; 0 above all of them.
 
-        A job starts at the first round after the budget has risen.
+        A job starts at the first round after an increase of the budget.
         """
         view = self._view
         levels_w = sorted({budget_w for _, budget_w in view.budget_w.changes(view.now_s)})
@@ -230,7 +228,7 @@ class Headroom:
         return np.array(levels_w), np.array([*(max(each_s, 0.0) for each_s in room_s), 0.0])
 
     def has_gpus(self, job: int) -> Bools:
-        """Which options of a job the whole cluster has the GPUs for."""
+        """Return the options of a job for which the whole cluster has the GPUs."""
         queue = self._view.queue
         if queue not in _buildable:
             built = FreeGpus.of_all(self._view.cluster)
@@ -238,22 +236,22 @@ class Headroom:
         return _buildable[queue][queue.shape_of(job)]
 
     def _lasts_s(self, drawn_w: float) -> float:
-        """For how long from now on so much may be drawn."""
+        """Return how long this power is within the budget."""
         for time_s, budget_w in self._view.budget_w.changes(self._view.now_s):
             if budget_w * (1 - SAFETY) < drawn_w:
                 return time_s - self._view.now_s
         return math.inf
 
-    def _gets_on(self, estimates: Estimates, option: int, lasts_s: float) -> bool:
-        """Whether a job that may run for so long has then done some work that it keeps."""
+    def _makes_progress(self, estimates: Estimates, option: int, lasts_s: float) -> bool:
+        """Return True if a job that may run for this time keeps some progress."""
         view = self._view
         step_s = float(estimates.options.step_s[option]) * (1 + view.time_error)
-        # It is stopped at the last round before the budget falls.
+        # It is preempted at the last round before the decrease.
         lasts_s -= view.start_latency_s + view.round_s
         return view.preemption.makes_progress(lasts_s, step_s)
 
     def unexplained_stops(self, job: int) -> int:
-        """Stops of a job that no fall of the budget explains: it may draw more than estimated."""
+        """Return the preemptions of a job that no decrease of the budget explains."""
         view = self._view
         stops = view.preemptions[job]
         if not stops or not self._is_stepped:
@@ -264,7 +262,7 @@ class Headroom:
 def worst_w(
     view: ClusterView, options: PlacementOptions, estimates: Estimates, doubt: float = 1.0
 ) -> Floats:
-    """The most that the GPUs of each option may draw, times `doubt`."""
+    """Return the most power of each option's GPUs, times `doubt`."""
     tdp_w = np.array([each.tdp_w for each in view.cluster.types])
     limit_w = tdp_w[options.type_index] * options.gpus
     worst: Floats = estimates.power_w * (1 + view.power_error) * doubt
@@ -272,7 +270,7 @@ def worst_w(
 
 
 def _away_w(cluster: Cluster, is_up: Sequence[bool]) -> float:
-    """What nodes that are down will draw, idle, once they are back."""
+    """Return the idle power of failed nodes, which they draw once repaired."""
     if all(is_up):
         return 0.0
     groups = cluster.node_groups
@@ -285,7 +283,7 @@ def _away_w(cluster: Cluster, is_up: Sequence[bool]) -> float:
 
 
 def _busy_w_per_gpu(cluster: Cluster) -> Floats:
-    """What a host draws more per GPU at work, by GPU type: the most of its groups."""
+    """Return the additional host power per busy GPU by GPU type: the most of its groups."""
     found = np.zeros(len(cluster.types))
     index = {kind.name: number for number, kind in enumerate(cluster.types)}
     for group in cluster.groups:
@@ -297,16 +295,16 @@ def _busy_w_per_gpu(cluster: Cluster) -> Floats:
 Rank = Callable[[ClusterView, Columns, Floats], Floats]
 FIRST = 256
 LOOKS = 200
-"""Jobs of a round that find nothing before the rest is not tried: they differ little in power."""
+"""Most jobs of a round without a placement; further ones are not tried."""
 
 
 def packed(
     view: ClusterView, objective: PlacementObjective, rank: Rank, headroom: Headroom
 ) -> tuple[list[Start], bool]:
-    """What to start, best first, each job on its best placement that fits and keeps the budget.
+    """Start jobs in order, each on its best placement that fits and keeps the budget.
 
     Returns:
-        The starts, and whether a job found GPUs but no power.
+        The starts, and True if a job found GPUs but no power.
     """
     queue, free = view.queue, view.free
     if not len(queue) or not free.total:
@@ -335,13 +333,11 @@ def packed(
 
 
 class _Step(NamedTuple):
-    """An option of a kind of jobs, with all that decides whether a job of it takes it.
+    """Option of a job kind with everything that decides whether a job takes it.
 
     Attributes:
-        option: its number.
-        added_w: what it adds at worst.
-        shape_number: its shape, as an index into the queue's.
-        shape: the same by what it needs.
+        added_w: most power that it adds.
+        shape_number: index of its shape in the queue's shapes.
         sample_s: time of one sample.
     """
 
@@ -352,27 +348,24 @@ class _Step(NamedTuple):
     sample_s: float
 
 
-# Options of a kind by cost do not change: they are sorted once, not in every round.
+# The order of a kind's options does not change: they are sorted once.
 _Ladders = dict[tuple[str, int, int], list[_Step]]
 _ladders: WeakKeyDictionary[JobQueue, _Ladders] = WeakKeyDictionary()
 
 
 class _Round:
-    """Jobs placed one after the other, each on the best of what those before it left.
+    """Placement of jobs one after the other, each on the best option that is left.
 
-    GPUs and power only become less in a round. What one job did not find is not looked for again
-    for others that are like it: of its kind, stopped as often, and with exact estimates. Of such
-    jobs the options are walked through by cost, and most find theirs, or that it is taken, at once.
+    GPUs and power only decrease in a round. What one job did not find is not searched again for
+    similar jobs: of the same kind, with as many preemptions, and with exact estimates. The options
+    of such jobs are tried by cost, and usually one of the first decides.
 
     Args:
-        view: the cluster.
-        objective: by what placements are chosen.
-        headroom: power that is left.
-        fits: which shapes of the queue had free GPUs when the round began.
+        fits: shapes of the queue that had free GPUs when the round began.
 
     Attributes:
         free: GPUs that are left.
-        is_short: a job found GPUs but no power; of use only where no job was started.
+        is_short: a job found GPUs but no power; valid only if no job was started.
     """
 
     def __init__(
@@ -392,9 +385,9 @@ class _Round:
         self._latency_s = view.start_latency_s + view.end_latency_s
 
     def placed(self, job: int) -> int | None:
-        """The option that a job starts on, its GPUs and its power taken; None for none."""
+        """Return the option that a job starts on, with its GPUs and power taken; None for none."""
         queue, headroom = self._view.queue, self._headroom
-        if self._is_in_vain(job):
+        if self._is_hopeless(job):
             return None
         if self._is_alike and (step := self._step(job)) is not None:
             return self._taken(job, step.option, step.shape)
@@ -404,7 +397,7 @@ class _Round:
         if queue.is_exact and not (keeps & here).any():
             alike = (queue.kind_of[job], self._view.preemptions[job])
             self._hopeless[alike] = headroom.hopeless(job, estimates, here)
-        # What the objective leaves out is better than to wait for ever.
+        # An option that the objective excludes is better than to wait for ever.
         if (
             unwanted is not None
             and not (keeps & headroom.has_gpus(job) & ~unwanted).any()
@@ -418,7 +411,7 @@ class _Round:
         return self._taken(job, option, queue.options(job).shape(option))
 
     def _taken(self, job: int, option: int, shape: Shape) -> int | None:
-        """The option, if its GPUs are still there; then they and its power no longer are."""
+        """Take GPUs and power of the option if the GPUs are still free."""
         if not self.free.fits(shape):
             return None
         self.free.take(shape)
@@ -429,9 +422,9 @@ class _Round:
         return option
 
     def _step(self, job: int) -> _Step | None:
-        """The option of least cost that had GPUs and keeps all budgets; None if that is unclear.
+        """Return the cheapest option that had GPUs and keeps all budgets; None if that is unclear.
 
-        The same that `placed` finds from arrays, one by one: most often the first will do.
+        This finds the same option as the arrays in `placed`, one by one; usually the first one.
         """
         now_w, surely_w, is_first = self._now_w, self._surely_w, True
         for step in self._ladder(job):
@@ -453,7 +446,7 @@ class _Round:
         return None
 
     def _ladder(self, job: int) -> list[_Step]:
-        """Options of a job that had free GPUs when the round began, least cost first."""
+        """Return the options of a job that had free GPUs when the round began, least cost first."""
         queue = self._view.queue
         alike = (queue.kind_of[job], self._headroom.unexplained_stops(job))
         found = self._ladders.get(alike)
@@ -480,8 +473,8 @@ class _Round:
             if np.isfinite(cost[each])
         ]
 
-    def _is_in_vain(self, job: int) -> bool:
-        """Whether another job has shown that there is nothing for this one."""
+    def _is_hopeless(self, job: int) -> bool:
+        """Return True if another job has shown that no option is left for this one."""
         queue = self._view.queue
         kind = queue.kind_of[job]
         hopeless = self._hopeless.get((kind, self._view.preemptions[job]))
@@ -495,9 +488,9 @@ class _Round:
         return not self._has_room[kind]
 
     def _costs(self, job: int) -> tuple[Bools, Floats, Bools | None]:
-        """Which options have free GPUs, their costs, and which the objective leaves out.
+        """Return which options have free GPUs, their costs, and which the objective excludes.
 
-        Costs are infinite where GPUs are not free; of one sample where estimates are exact.
+        Costs are infinite without free GPUs, and per sample if estimates are exact.
         """
         queue, objective = self._view.queue, self._objective
         kind = queue.kind_of[job]
@@ -511,9 +504,9 @@ class _Round:
 
 
 def _in_order(waiting: Columns, scores: Floats) -> Iterator[int]:
-    """Jobs with a score: higher priority first, then lower score, then who came first.
+    """Yield jobs with a score: higher priority, then lower score, then earlier arrival.
 
-    The first few are found without sorting all, as most rounds look at no more.
+    The first few are found without sorting all, because most rounds need no more.
     """
     rows = np.flatnonzero(np.isfinite(scores))
     first = rows

@@ -1,4 +1,4 @@
-"""Power caps of running jobs: followed to where they cost least, or lowered to save a budget."""
+"""Power caps of running jobs: moved to the least cost, or lowered to keep a budget."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,14 +17,12 @@ Ints = NDArray[np.int64]
 
 
 class _Caps(NamedTuple):
-    """Options of a running job that differ by their cap only, highest cap first.
+    """Options of a running job that differ only by their cap, highest cap first.
 
     Attributes:
-        options: their numbers.
-        by_cost: places in `options`, least cost first.
-        time_s: of one sample.
-        worst_w: most that they may draw.
-        best: the option of least cost.
+        by_cost: indices into `options`, least cost first.
+        time_s: time of one sample.
+        worst_w: most power of each option.
     """
 
     options: list[int]
@@ -34,7 +32,7 @@ class _Caps(NamedTuple):
     best: int
 
 
-# What a cap costs does not change while a job runs: it is looked up, round after round.
+# The costs of caps do not change while a job runs, so they are cached.
 _Known = dict[tuple[int, int], _Caps]
 _known: WeakKeyDictionary[JobQueue, dict[PlacementObjective, _Known]] = WeakKeyDictionary()
 
@@ -54,19 +52,14 @@ def recapped(
     urgent: Urgent | None = None,
     may_raise: bool = True,
 ) -> list[Action]:
-    """Every running job under the cap of least cost that keeps its deadline and the budget.
+    """Move every running job to the cap of least cost that keeps its deadline and the budget.
 
-    Args:
-        view: the cluster.
-        objective: by what caps are chosen.
-        headroom: power that is left.
-        urgent: jobs whose caps are chosen by another objective; none where not given.
-        may_raise: whether caps may be raised.
+    Caps of `urgent` jobs are chosen by their own objective.
     """
     queue, found = view.queue, list[Action]()
     known_by = _known.setdefault(queue, {})
     known_usual = known_by.setdefault(objective, {})
-    # Jobs of a kind are alike where estimates are exact.
+    # Jobs of a kind are equal if estimates are exact.
     owner = queue.kind_of if queue.is_exact else range(len(view.jobs))
     for job, running in view.running.items():
         now = running.option
@@ -86,9 +79,9 @@ def recapped(
 
 
 def lowered(view: ClusterView, over_w: float) -> tuple[list[Action], float]:
-    """Caps to lower until so many watts are surely saved; and what is left of them.
+    """Lower caps until this power is surely saved; return also the power that is left to save.
 
-    The largest savings first, so that few jobs are touched.
+    The largest savings come first, so that few jobs are changed.
     """
     steps = []
     for job, running in view.running.items():
@@ -97,7 +90,7 @@ def lowered(view: ClusterView, over_w: float) -> tuple[list[Action], float]:
         options = view.queue.options(job)
         estimates = view.queue.estimates_for(job, 1.0)
         worst = worst_w(view, options, estimates)
-        for option in _alike(view, running).tolist():
+        for option in _same_shape(view, running).tolist():
             saved_w = running.power_w - float(worst[option])
             if options.cap_w[option] < options.cap_w[running.option] and saved_w > 0:
                 steps.append((saved_w, job, option))
@@ -115,10 +108,10 @@ def lowered(view: ClusterView, over_w: float) -> tuple[list[Action], float]:
 def _best(
     view: ClusterView, caps: _Caps, running: RunningJob, headroom: Headroom, may_raise: bool
 ) -> int:
-    """The cap of least cost that is not too slow for the deadline nor too much for the budget."""
+    """Return the cap of least cost that keeps the deadline and the budget."""
     now = caps.options.index(running.option)
     deadline_s = float(view.jobs.deadline_s[running.job])
-    # Time it has had tells nothing: if it takes longer than estimated, all of that is yet to come.
+    # The elapsed time says nothing about the error, which may all be in the remaining time.
     end_s = running.expected_end_s
     left_s = max(end_s + (end_s - running.started_s) * view.time_error - view.now_s, 0.0)
     for place in caps.by_cost:
@@ -128,7 +121,7 @@ def _best(
         if place > now:  # slower
             if view.now_s <= deadline_s < end_s:
                 continue
-            # Where the budget falls below what runs, jobs get on as far as they can before.
+            # If the budget will fall below the current power, jobs progress as far as possible.
             if headroom.until_w(end_s) < 0:
                 continue
         else:
@@ -141,7 +134,7 @@ def _best(
 
 
 def _caps(view: ClusterView, objective: PlacementObjective, running: RunningJob) -> _Caps:
-    alike = _alike(view, running)
+    alike = _same_shape(view, running)
     estimates = view.queue.estimates_for(running.job, 1.0)
     worst = worst_w(view, view.queue.options(running.job), estimates)
     by_cost = np.argsort(objective.cost(estimates)[alike], kind="stable")
@@ -154,8 +147,8 @@ def _caps(view: ClusterView, objective: PlacementObjective, running: RunningJob)
     )
 
 
-def _alike(view: ClusterView, running: RunningJob) -> Ints:
-    """Options of a running job with its GPUs and its batch, highest cap first."""
+def _same_shape(view: ClusterView, running: RunningJob) -> Ints:
+    """Return the options of a running job with its GPUs and batch, highest cap first."""
     options = view.queue.options(running.job)
     shapes = view.queue.shape_of(running.job)
     same = (shapes == shapes[running.option]) & (options.batch == options.batch[running.option])

@@ -1,4 +1,4 @@
-"""Policies by name: shipped ones, and those of the user's file or package."""
+"""Registry of policies: the shipped ones by name, and those of a user's file or package."""
 
 import importlib
 import inspect
@@ -16,10 +16,10 @@ from wattloop.schedule.policies.base import Policy
 
 
 def foreign_class(text: str) -> type[Policy]:
-    """The class that is named so.
+    """Load a policy class from `FILE.py:Class` or `package.module:Class`.
 
     Raises:
-        ConfigError: no such file, module or class; it fails to load; or it is no policy.
+        ConfigError: missing file, module or class; it fails to load; or it is not a policy.
     """
     place, _, name = text.rpartition(":")
     if not place:
@@ -29,8 +29,8 @@ def foreign_class(text: str) -> type[Policy]:
     if name not in own:
         if hasattr(module, name):
             raise ConfigError(
-                f"policy {text}: {name} is no policy; derive it from PackingPolicy or Policy and "
-                "give it all of their abstract methods"
+                f"policy {text}: {name} is not a policy; derive it from PackingPolicy or Policy "
+                "and give it all of their abstract methods"
             )
         known = nearest(name, list(own)) if own else "it has no policy at all"
         raise ConfigError(f"policy {text}: no class {name} in {place}; {known}")
@@ -56,17 +56,15 @@ POLICIES: Mapping[str, str] = {
     "charon": "wattloop.schedule.policies.charon:Charon",
     "helios": "wattloop.schedule.policies.helios:Helios",
 }
-"""Name -> module and class; loaded when it is asked for."""
+"""Name -> module and class, loaded on use."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyCard:
-    """What there is to say of a policy in a list.
+    """Entry of the list of policies.
 
     Attributes:
-        name: as it is asked for.
-        summary: what it does.
-        formula: by what it ranks jobs, where it does.
+        formula: score of jobs, if the policy has one.
         parameters: name -> default.
     """
 
@@ -77,15 +75,14 @@ class PolicyCard:
 
 
 def policy_from(given: str | Mapping[str, Any]) -> Policy:
-    """A policy by its name and parameters.
+    """Create a policy from its name and parameters.
 
     Args:
-        given: `zeus`, `pollux{age_weight: 0.2}`, `{pollux: {age_weight: 0.2}}`,
-            `{name: pollux, age_weight: 0.2}`; instead of a name `FILE.py:Class` or
-            `package.module:Class`.
+        given: `zeus`, `pollux{age_weight: 0.2}`, `{pollux: {age_weight: 0.2}}`, `{name: pollux,
+            age_weight: 0.2}`; instead of a name `FILE.py:Class` or `package.module:Class`.
 
     Raises:
-        ConfigError: unknown policy or parameter, or a class that is no policy.
+        ConfigError: unknown policy or parameter, or a class that is not a policy.
     """
     name, parameters = _read(given)
     kind = _class(name)
@@ -107,10 +104,10 @@ def policy_from(given: str | Mapping[str, Any]) -> Policy:
 
 
 def policies_from(given: str | Iterable[str | Mapping[str, Any]]) -> tuple[Policy, ...]:
-    """Several policies: `fifo,pollux{age_weight: 0.2},zeus`, or a list.
+    """Create several policies: `fifo,pollux{age_weight: 0.2},zeus`, or a list.
 
     Raises:
-        ConfigError: as `policy_from`, or none, or the same one twice.
+        ConfigError: as `policy_from`, or no policy, or a duplicate.
     """
     parts = split_policies(given) if isinstance(given, str) else list(given)
     found = tuple(policy_from(part) for part in parts)
@@ -124,7 +121,7 @@ def policies_from(given: str | Iterable[str | Mapping[str, Any]]) -> tuple[Polic
 
 
 def split_policies(text: str) -> list[str]:
-    """Each policy as written, of a list such as `fifo,pollux{age_weight: 0.2},zeus`."""
+    """Split a list such as `fifo,pollux{age_weight: 0.2},zeus` into its policies."""
     parts, depth = [""], 0
     for character in text:
         depth += (character == "{") - (character == "}")
@@ -138,7 +135,7 @@ def split_policies(text: str) -> list[str]:
 def with_parameter(
     given: str | Mapping[str, Any], key: str, value: Any
 ) -> str | Mapping[str, Any] | None:
-    """A policy as written, with one more parameter; None where it has no such parameter.
+    """Add a parameter to a policy as written; None if it has no such parameter.
 
     Raises:
         ConfigError: unknown policy.
@@ -150,7 +147,7 @@ def with_parameter(
 
 
 def describe() -> list[PolicyCard]:
-    """Every policy that ships, in the order of the documentation."""
+    """Return all shipped policies, in the order of the documentation."""
     return [_card(name, _class(name)) for name in POLICIES]
 
 
@@ -199,14 +196,14 @@ def _class(name: str) -> type[Policy]:
 
 
 def _defaults(kind: type[Policy]) -> dict[str, Any]:
-    """Parameters of a policy and their defaults; `empty` for those that must be given."""
+    """Return the parameters of a policy and their defaults; `empty` for required ones."""
     known = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     found = inspect.signature(kind).parameters.values()
     return {each.name: each.default for each in found if each.kind in known}
 
 
 def _value(key: str, value: Any, default: Any) -> Any:
-    """The value as the kind of thing that its default is."""
+    """Convert a value to the type of its default."""
     if isinstance(default, bool):
         if not isinstance(value, bool):
             raise ConfigError(f"{key} is {value!r}; write true or false")
@@ -224,7 +221,7 @@ def _value(key: str, value: Any, default: Any) -> Any:
 
 
 def _own_name(given: str, policy: Policy) -> str:
-    """What somebody's policy is called: not by the name of ours that it may derive from."""
+    """Return the name of a user's policy, which must differ from all shipped names."""
     kind = type(policy)
     own = vars(policy).get("name") or vars(kind).get("name") or kind.__name__.lower()
     if own in POLICIES:
@@ -235,7 +232,6 @@ def _own_name(given: str, policy: Policy) -> str:
 
 
 def _label(name: str, parameters: Mapping[str, Any]) -> str:
-    """A name that tells two settings of one policy apart."""
     said = ", ".join(f"{key}: {value}" for key, value in parameters.items())
     return f"{name}{{{said}}}" if said else name
 

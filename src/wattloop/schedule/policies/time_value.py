@@ -1,13 +1,21 @@
-"""Sense out of estimates that are each off by themselves: what placements have in common.
+"""Helios's cost: joules above idle, and a price for the time of jobs and GPUs.
 
-Time and power of a job are nearly products: of a power of the number of GPUs, a factor for the
-batch and one for the cap, on each GPU type. An error that is drawn anew for each placement is
-not.
-So the logarithms are projected onto sums of such terms (least squares): errors of 72 placements
-then share 9 terms, and what is left of them is about a third; of how many GPUs are best, where
-few
-seconds decide, much less. Never used where a promise is made: deadlines and budgets take each
-estimate at its worst.
+    cost = (p (P - P_idle) + v P_ref (w^(1/2) + c w n^(3/4) k / K)) T
+
+P - P_idle is the power that a placement adds to the cluster. p is the current price of a joule over
+its mean, 1 without prices. v P_ref is the value of a second of a job's time; P_ref is the power
+above idle of its own fastest placement, so at v = 1 time is worth as much as the energy used then.
+w is the worth of a GPU of that type, its power limit over the mean of all: a job on a fast GPU
+leaves a slow one to the next job. Without a queue there may be no next job, so only the root of w
+counts. A second on k of the cluster's K GPUs also delays the n waiting jobs, by less than a second
+each, because the last of many wait for the others anyway. With a long queue GPU seconds count more
+than joules; with an empty queue only the job's own time counts.
+
+Smoothing of estimates with independent errors: time and power of a job are nearly products of a
+power of the GPU count, a factor for the batch and one for the cap, on each GPU type. Independent
+errors of placements are not. So logarithms are projected onto sums of such terms (least squares):
+the errors of 72 placements share 9 terms, and about a third of them remains. Deadlines and budgets
+do not use smoothed estimates; they take each estimate with its largest error.
 """
 
 import math
@@ -28,7 +36,7 @@ _full: WeakKeyDictionary[PlacementOptions, NDArray[np.bool_]] = WeakKeyDictionar
 
 
 def smoothed(estimates: Estimates) -> Estimates:
-    """The estimates with what no other placement bears out taken away."""
+    """Return the estimates without the part of the errors that other placements contradict."""
     projection = _projection(estimates.options)
     return estimates._replace(
         time_s=_projected(estimates.time_s, projection),
@@ -37,14 +45,14 @@ def smoothed(estimates: Estimates) -> Estimates:
 
 
 def _projected(values: Floats, projection: Floats) -> Floats:
-    """The nearest products; a job with a 0 among its values has no logarithms, and keeps them."""
+    """Return the nearest products; values of a job with a 0 have no logarithms and stay."""
     has_zero = ~np.all(values > 0, axis=-1, keepdims=True)
     found = np.exp(np.log(np.where(has_zero, 1.0, values)) @ projection)
     return np.where(has_zero, values, found)
 
 
 def full_batch(options: PlacementOptions) -> NDArray[np.bool_]:
-    """Which placements have the largest batch that their machines allow."""
+    """Return the placements with the largest batch of their shape."""
     if options not in _full:
         shapes = _codes(options.type_index, options.gpus, options.spread)
         most = np.zeros(int(shapes.max(initial=-1)) + 1, dtype=np.int64)
@@ -68,40 +76,24 @@ def _projection(options: PlacementOptions) -> Floats:
 
 
 def _columns(*columns: NDArray[np.generic]) -> Floats:
-    """A column for each number of `_codes`: 1 in the rows that have it."""
+    """Return indicator columns of the codes of `_codes`."""
     codes = _codes(*columns)
     found: Floats = np.eye(int(codes.max()) + 1)[codes]
     return found
 
 
 def _codes(*columns: NDArray[np.generic]) -> NDArray[np.int64]:
-    """Rows that are alike have the same number, from 0."""
+    """Number the distinct rows, from 0."""
     _, codes = np.unique(np.stack(columns, axis=1).astype(float), axis=0, return_inverse=True)
     return np.asarray(codes, dtype=np.int64).reshape(-1)
 
 
-# What Helios minimises: joules above idle, and a price for the time of jobs and of GPUs.
-#
-#     cost = (p (P - P_idle) + v P_ref (w^(1/2) + c w n^(3/4) k / K)) T
-#
-# P - P_idle is what a placement adds to the cluster's power: idle GPUs draw theirs anyway. p is
-# the
-# price of a joule now over its mean, 1 without prices. v P_ref is what a second of a job's time is
-# worth, P_ref being the power above idle of its own fastest placement: at v = 1 as much again as
-# the
-# energy it then uses. w is what a GPU of that type is worth, its power limit over the mean of all:
-# who takes a fast one leaves a slow one to those who come next. Nobody may come, so that without a
-# queue only its root counts. A second on k of the cluster's K GPUs also keeps the n jobs that wait
-# from them; less than each, as the last of many wait for those before them anyway: with a long
-# queue
-# GPU seconds count more than joules, with none only the job's own time does.
-
 WAITING_PRICE, WAITING_EXPONENT = 1.1, 0.75
-"""c, and the exponent of n: what a GPU second is charged for jobs that wait (ADR 0033)."""
+"""c, and the exponent of n: price of a GPU second for waiting jobs (ADR 0033)."""
 NEAR = 1e-6
-"""Share of its cost by which caps of one placement differ where their order is by energy."""
+"""Relative difference of costs between caps of one placement that are ordered by energy."""
 EACH_UP_TO, LEVELS_PER_DOUBLING, PRICES_PER_DOUBLING = 4, 1, 4
-"""How finely queues and prices are told apart: costs are kept for each level."""
+"""Resolution of queue lengths and prices: costs are cached for each level."""
 
 
 @lru_cache(maxsize=256)
@@ -115,17 +107,17 @@ def time_value(
     exact: bool = False,
     max_delay: float | None = None,
 ) -> PlacementObjective:
-    """The objective for a queue of so many jobs on a cluster of so many GPUs.
+    """Return the objective for a queue of this length on a cluster of this size.
 
     Args:
         value: v.
         waiting: n.
         gpus: K.
         price: p.
-        worth: w of each GPU type, by its index; 1 for all where not given.
-        exact: estimates are the truth, and need no smoothing.
-        max_delay: instead of the cap of least cost, the one of least energy that takes no longer
-            than so much more of the time at full power.
+        worth: w of each GPU type, by its index; by default 1.
+        exact: estimates are exact and need no smoothing.
+        max_delay: choose the cap of least energy that takes at most this share longer than full
+            power, instead of the cap of least cost.
     """
 
     def cost(estimates: Estimates) -> Floats:
@@ -135,7 +127,7 @@ def time_value(
         w = np.array(worth)[estimates.options.type_index] if worth else 1.0
         others = WAITING_PRICE * w * waiting**WAITING_EXPONENT * seen.gpus / gpus
         second_w = value * _fastest_w(seen, above_w, full) * (np.sqrt(w) + others)
-        # Estimates are off by more than batches differ; no GPU is slower with more to do at once.
+        # Estimates differ more than batches do; a larger batch is never slower on a GPU.
         found = np.where(full, (price * above_w + second_w) * seen.time_s, np.inf)
         if max_delay is None:
             return found
@@ -150,7 +142,7 @@ def time_value(
 
 @lru_cache(maxsize=2)
 def reference_w(*, exact: bool) -> PlacementObjective:
-    """P_ref, alike on all placements of a job: power above idle of its fastest one."""
+    """Return P_ref as an objective: power above idle of a job's fastest placement."""
 
     def found(estimates: Estimates) -> Floats:
         seen = estimates if exact else smoothed(estimates)
@@ -162,19 +154,19 @@ def reference_w(*, exact: bool) -> PlacementObjective:
 
 
 def gpu_worth(cluster: Cluster) -> tuple[float, ...]:
-    """Power limit of a GPU of each type over the mean of all GPUs."""
+    """Return the power limit of a GPU of each type over the mean of all GPUs."""
     limits_w = [kind.tdp_w for kind in cluster.types]
     total_w = sum(w * gpus for w, gpus in zip(limits_w, cluster.gpus_by_type, strict=True))
     return tuple(limit_w * cluster.gpus / total_w for limit_w in limits_w)
 
 
 def waiting_level(waiting: float) -> float:
-    """The number of waiting jobs, rounded to one of few levels."""
+    """Round the number of waiting jobs to one of few levels."""
     return float(waiting) if waiting <= EACH_UP_TO else _level(waiting, LEVELS_PER_DOUBLING)
 
 
 def joule_price(view: ClusterView) -> float:
-    """Carbon intensity now over its mean, else price over its mean; 1 where nobody said."""
+    """Return the carbon intensity over its mean, else the price over its mean, else 1."""
     steps = view.carbon_g_per_kwh or view.price_per_kwh
     if steps is None:
         return 1.0
@@ -189,7 +181,7 @@ def _level(value: float, per_doubling: int) -> float:
 
 
 def _thriftiest(cost: Floats, seen: Estimates, above_w: Floats, max_delay: float) -> Floats:
-    """Costs by which the thriftiest cap within the delay is the best of its placement.
+    """Return costs by which the cap of least energy within the delay is the best of its placement.
 
     The placement itself is chosen by its cost at the fastest cap.
     """
@@ -207,7 +199,7 @@ def _thriftiest(cost: Floats, seen: Estimates, above_w: Floats, max_delay: float
     fastest_s = least(time_s)
     fastest_cost = least(np.where(time_s <= fastest_s, cost, np.inf))
     energy_j = np.where(time_s <= (1 + max_delay) * fastest_s, above_w * time_s, np.inf)
-    # By energy within a placement; all of them near the cost of its fastest cap.
+    # ordered by energy within a placement, all near the cost of its fastest cap
     more = energy_j / np.maximum(least(energy_j), 1e-12) - 1
     return np.where(is_full, fastest_cost * (1 + NEAR * np.minimum(more, 1e3)), np.inf)
 

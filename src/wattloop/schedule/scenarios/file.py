@@ -18,8 +18,7 @@ from wattloop.core.yaml_spec import (
     validation_errors,
 )
 from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.cluster.file import ClusterSpec, failures_of, load_cluster
-from wattloop.schedule.cluster.file import build_cluster as built_cluster
+from wattloop.schedule.cluster.file import ClusterSpec, build_cluster, failures_of, load_cluster
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.scenarios.scenario import Scenario, budget_fault
 from wattloop.schedule.scenarios.spec import ScenarioSpec
@@ -56,7 +55,6 @@ class Layered(YamlWithLines):
     base: YamlWithLines | None = None
 
     def where(self, place: Sequence[str | int]) -> str:
-        """Return `FILE:LINE` in the file that sets the field."""
         if self.base is not None and tuple(place) not in self.lines:
             known = self.base.where(place)
             if self.base.line(place) and len(_known(self.base, place)) > len(_known(self, place)):
@@ -131,7 +129,6 @@ def _changed(data: Any, parts: Sequence[str], value: Any, path: str) -> Any:
 
 
 def _at(data: Any, place: Sequence[str]) -> Any:
-    """Return the value at a path; None if there is none."""
     for part in place:
         data = data.get(part) if isinstance(data, Mapping) else None
     return data
@@ -181,19 +178,8 @@ def _known(lined: YamlWithLines, place: Sequence[str | int]) -> list[str | int]:
     return known
 
 
-def build_scenario(
-    spec: ScenarioSpec, *, name: str, folder: Path | None
-) -> tuple[Scenario | None, list[Fault]]:
-    """Build the scenario without its variants, or return the faults of its description.
-
-    Files are resolved relative to `folder`, the scenario's folder.
-    """
-    reader = _Reader(spec, name, folder)
-    return reader.scenario(), reader.faults
-
-
-class _Reader:
-    """Builder of a scenario that collects all faults."""
+class _Builder:
+    """Builder of a scenario without its variants, which collects all faults."""
 
     def __init__(self, spec: ScenarioSpec, name: str, folder: Path | None) -> None:
         self.spec = spec
@@ -202,7 +188,6 @@ class _Reader:
         self.faults: list[Fault] = []
 
     def scenario(self) -> Scenario | None:
-        """Build the scenario; None when there are faults."""
         spec = self.spec
         cluster = self._cluster()
         starts_at_s = self._starts_at_s()
@@ -260,7 +245,7 @@ class _Reader:
             faults = validation_errors(error, ClusterSpec)
             self.faults += [(("cluster", *place), message) for place, message in faults]
             return None
-        cluster, faults = built_cluster(spec, name=self.name.partition("/")[0], folder=self.folder)
+        cluster, faults = build_cluster(spec, name=self.name.partition("/")[0], folder=self.folder)
         self.faults += [(("cluster", *place), message) for place, message in faults]
         return cluster
 
@@ -315,10 +300,8 @@ CHANGED_FILES = ("jobs.trace.file", "oracle.throughputs", "oracle.cap_curves")
 def load_scenario(name: str, changes: Mapping[str, Any] | None = None) -> Scenario:
     """Load the scenario of a YAML file, or a shipped one by name (docs/scenarios.md).
 
-    Args:
-        name: a path, or a name such as `thesis-pareto`.
-        changes: dotted path of a field -> value that overrides the file, such as
-        `{"jobs.trace.file": "jobs.csv"}`; a trace replaces generated jobs.
+    `changes` maps dotted paths of fields to values that override the file, such as
+    `{"jobs.trace.file": "jobs.csv"}`; a trace replaces generated jobs.
 
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
@@ -362,16 +345,12 @@ def scenario_from(
     Raises:
         ConfigError: one line per fault.
     """
-    try:
-        spec = ScenarioSpec.model_validate(_with_horizon(data))
-    except ValidationError as error:
-        raise ConfigError(
-            format_errors(validation_errors(error, ScenarioSpec), source, otherwise=name)
-        ) from None
+    spec = ScenarioSpec.read(_with_horizon(data), source, name)
     folder = None if source is None else Path(source.path).parent
-    whole, faults = build_scenario(spec, name=name, folder=folder)
+    builder = _Builder(spec, name, folder)
+    whole = builder.scenario()
     if whole is None:
-        raise ConfigError(format_errors(faults, source, otherwise=name))
+        raise ConfigError(format_errors(builder.faults, source, otherwise=name))
     plain = {key: value for key, value in data.items() if key != "variants"}
     variants = {
         variant: _variant(plain, source, whole.name, variant, changes)

@@ -25,15 +25,7 @@ from wattloop.schedule.step_function import StepFunction, Written
 
 
 class World(NamedTuple):
-    """Inputs of a simulation except the policy.
-
-    Attributes:
-        cluster: the machines.
-        jobs: the jobs.
-        truth: oracle of true time and power.
-        oracle: oracle of the policies' estimates.
-        settings: settings of the engine.
-    """
+    """Inputs of a simulation except the policy; `oracle` has the policies' estimates."""
 
     cluster: Cluster
     jobs: JobTable
@@ -82,11 +74,7 @@ class Scenario:
             raise ConfigError(f"scenario {self.name}: budget: {fault}")
 
     def world(self, seed: int) -> World:
-        """Build the world of one seed.
-
-        Raises:
-            ConfigError: a trace, table or model cannot be used.
-        """
+        """Build the inputs of one seed."""
         truth = self.truth
         return World(
             cluster=self.cluster,
@@ -98,11 +86,10 @@ class Scenario:
 
     @cached_property
     def truth(self) -> Oracle:
-        """Return the oracle of true time and power, built once for all seeds."""
+        """Oracle of true time and power, built once for all seeds."""
         return self.oracle.truth(self.cluster)
 
     def settings(self, seed: int) -> EngineSettings:
-        """Return the engine settings with the failures of one seed."""
         engine, failures = self.engine, self.cluster.failures
         horizon_s = math.inf if engine.horizon_s is None else engine.horizon_s
         events: tuple[NodeEvent, ...] = ()
@@ -125,7 +112,6 @@ class Scenario:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain data without variants."""
         return {
             "name": self.name,
             "description": self.description,
@@ -155,7 +141,6 @@ class Scenario:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _noted(self, jobs: JobTable) -> JobTable:
-        """Return the jobs, with a note about those after the horizon."""
         horizon_s = self.engine.horizon_s
         late = 0 if horizon_s is None else int((jobs.arrival_s >= horizon_s).sum())
         if not late or horizon_s is None:
@@ -196,7 +181,6 @@ def _trace_files(jobs: JobsSpec) -> list[Path]:
 
 
 def _content(path: Path) -> bytes:
-    """Return the content of a file, or of all files of a folder."""
     try:
         if path.is_dir():
             inside = sorted(each for each in path.iterdir() if each.is_file())

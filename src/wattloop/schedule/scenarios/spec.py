@@ -48,7 +48,6 @@ class PreemptionSpec(StrictModel):
         return self
 
     def preemption(self) -> Preemption:
-        """Convert to `Preemption`."""
         return Preemption(
             keeps=Keeps(self.keeps),
             checkpoint_period_s=float("inf") if self.period_s is None else self.period_s,

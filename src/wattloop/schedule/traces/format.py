@@ -70,7 +70,6 @@ class TraceFormat:
         return self.units.get(name) or UNITS.get(name, ("",))[0]
 
     def positions(self, header: Sequence[str]) -> dict[str, int]:
-        """Return field -> column index for these names; missing fields are left out."""
         places = {name.strip().lower(): place for place, name in reversed([*enumerate(header)])}
         found = {}
         for name, choices in self.columns.items():
@@ -80,7 +79,6 @@ class TraceFormat:
         return found
 
     def missing(self, found: Mapping[str, int]) -> list[str]:
-        """Return descriptions of the required fields that are missing."""
         lacking = [name for name in ("arrival", "gpus") if name not in found]
         if not any(all(name in found for name in way) for way in EITHER):
             lacking.append("duration")
@@ -92,11 +90,7 @@ class TraceFormat:
 
 
 def with_columns(base: TraceFormat, given: Mapping[str, str]) -> TraceFormat:
-    """Return the format with other column names: `{"arrival": "t0:ms"}`.
-
-    Raises:
-        ConfigError: unknown field or unit.
-    """
+    """Return the format with other column names: `{"arrival": "t0:ms"}`."""
     columns, units = dict(base.columns), dict(base.units)
     for name, column in given.items():
         if name not in FIELDS:
@@ -126,11 +120,7 @@ def known_formats() -> Mapping[str, TraceFormat]:
 
 
 def format_named(name: str) -> TraceFormat:
-    """Return a shipped format, or the format of a YAML file.
-
-    Raises:
-        ConfigError: unknown format; the message has the nearest names.
-    """
+    """Return a shipped format, or the format of a YAML file."""
     known = known_formats()
     if name in known:
         return known[name]
@@ -143,11 +133,7 @@ def format_named(name: str) -> TraceFormat:
 
 
 def read_format(path: str) -> TraceFormat:
-    """Read a format from a file.
-
-    Raises:
-        ConfigError: `FILE:LINE: field: what is wrong`.
-    """
+    """Read a format from a file."""
     lined = read_yaml(path)
     for key in lined.data:
         if key not in KEYS:
@@ -257,7 +243,6 @@ def numbers(
 
 
 def parser_of(unit: str) -> Parser:
-    """Return the parser of a unit."""
     if unit == "date":
         return _date_s
     if unit == "clock":
@@ -341,11 +326,7 @@ def detected(
 ) -> TraceLayout:
     """Detect the layout of a file from its first line.
 
-    Args:
-        place: the file, for messages.
-        first_line: first line of the file.
-        form_name: name of the format; empty to detect it.
-        columns: field -> column (or `column:unit`), for other column names.
+    `columns` maps fields to columns, or `column:unit`, for other column names.
 
     Raises:
         ConfigError: columns are missing; the message lists present and expected ones.

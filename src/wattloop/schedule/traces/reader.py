@@ -37,15 +37,8 @@ MOST_NAMED = 1_000_000
 OPTIONAL = ("steps", "batch", "deadline", "priority")
 WORDS = ("user", "model", "gpu_type")
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Chunk of rows with its position in the file."""
-
-    rows: Sequence[Sequence[str]]
-    first_line: int
-    one_line_each: bool
+_Rows = tuple[list[list[str]], int, bool]
+"""Rows, line number of the first one, and True if each has one line."""
 
 
 @dataclass(slots=True)
@@ -69,30 +62,34 @@ class TraceColumns:
     rounded_up: int = 0
 
 
-def gather(
-    found: TraceColumns, chunk: Chunk, layout: TraceLayout, place: str, refuse: bool
-) -> None:
-    """Add the usable rows of a chunk.
-
-    Raises:
-        ConfigError: an unusable row, with `refuse`; the message has line, column and value.
-    """
-    _Chunk(found, chunk, layout, place, refuse).gather()
-
-
 class _Chunk:
+    """Rows of a chunk that are added to the columns; with `refuse`, an unusable row raises.
+
+    Args:
+        first_line: line number of the first row.
+        one_line_each: no row contains a line break.
+    """
+
     def __init__(
-        self, found: TraceColumns, chunk: Chunk, layout: TraceLayout, place: str, refuse: bool
+        self,
+        found: TraceColumns,
+        layout: TraceLayout,
+        place: str,
+        refuse: bool,
+        rows: Sequence[Sequence[str]],
+        first_line: int,
+        one_line_each: bool,
     ) -> None:
         self.found, self.layout, self.place, self.refuse = found, layout, place, refuse
-        self.chunk, self.form, self.at = chunk, layout.form, layout.positions
+        self.form, self.at = layout.form, layout.positions
+        self.first_line, self.one_line_each = first_line, one_line_each
         width = len(layout.header)
         self.lines: Sequence[int] | None = None
-        self.rows = chunk.rows
-        if set(map(len, chunk.rows)) != {width}:
-            self.lines = [n for n, row in enumerate(chunk.rows) if len(row) == width]
-            self._odd(width)
-            self.rows = [chunk.rows[n] for n in self.lines]
+        self.rows = rows
+        if set(map(len, rows)) != {width}:
+            self.lines = [n for n, row in enumerate(rows) if len(row) == width]
+            self._count_odd(rows, width)
+            self.rows = [rows[n] for n in self.lines]
         found.rows += len(self.rows)
         self.keep = np.ones(len(self.rows), bool)
 
@@ -212,12 +209,12 @@ class _Chunk:
             )
         self._leave_out(rows, f"{column} that {why}")
 
-    def _odd(self, width: int) -> None:
-        """Handle rows of another length; blank lines are ignored."""
-        odd = [n for n, row in enumerate(self.chunk.rows) if len(row) not in (0, width)]
+    def _count_odd(self, rows: Sequence[Sequence[str]], width: int) -> None:
+        """Count or refuse rows of another length; blank lines are ignored."""
+        odd = [n for n, row in enumerate(rows) if len(row) not in (0, width)]
         self.found.rows += len(odd)
         if odd and self.refuse:
-            count = len(self.chunk.rows[odd[0]])
+            count = len(rows[odd[0]])
             raise ConfigError(
                 f"{self._line(odd[0])}: {count} values for {width} columns. Correct it, or have "
                 "such rows left out and counted (jobs.trace.unusable=leave_out)"
@@ -229,9 +226,9 @@ class _Chunk:
         return self._line(row if self.lines is None else self.lines[row])
 
     def _line(self, row: int) -> str:
-        line = self.chunk.first_line + row
+        line = self.first_line + row
         # a quoted line break shifts all following line numbers
-        return f"{self.place}:{line}" if self.chunk.one_line_each else f"{self.place}, row {line}"
+        return f"{self.place}:{line}" if self.one_line_each else f"{self.place}, row {line}"
 
 
 HEADER = ("jobid", "vc", "user", "status", "submitted_time", "gpus", "duration")
@@ -251,16 +248,11 @@ FORM = TraceFormat(
 
 
 def philly_log_layout() -> TraceLayout:
-    """Return the layout of `philly_log_rows`."""
     return TraceLayout(FORM, ",", HEADER, False, FORM.positions(HEADER))
 
 
 def philly_log_rows(name: str, text: str) -> Iterator[list[str]]:
-    """Yield one row per job: GPUs of its last attempt, and the total time of all attempts.
-
-    Raises:
-        ConfigError: not the JSON of Philly's log.
-    """
+    """Yield one row per job: GPUs of its last attempt, and the total time of all attempts."""
     try:
         jobs = json.loads(text)
     except ValueError as error:
@@ -293,11 +285,6 @@ LONGEST_S = 3e9
 
 
 def trace_of(name: str, found: TraceColumns, layout: TraceLayout) -> Trace:
-    """Build the trace from the rows of a file.
-
-    Raises:
-        ConfigError: no usable row, or implausible times.
-    """
     columns = {key: _joined(found, key) for key in list(found.columns)}
     arrival_s = columns.pop("arrival", np.empty(0))
     if not len(arrival_s):
@@ -456,7 +443,7 @@ def read_trace(
             refuse = (unusable or layout.form.unusable) == "refuse"
             found = TraceColumns()
             for chunk in chunks:
-                gather(found, chunk, layout, name, refuse)
+                _Chunk(found, layout, name, refuse, *chunk).gather()
                 if progress is not None:
                     progress(min(1.0, raw.tell() / size))
     except (OSError, EOFError) as error:
@@ -478,13 +465,13 @@ def _text(name: str, raw: IO[bytes]) -> io.TextIOWrapper:
     return io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
 
 
-def _json_chunks(name: str, text: str) -> Iterator[Chunk]:
+def _json_chunks(name: str, text: str) -> Iterator[_Rows]:
     rows = list(philly_log_rows(name, text))
     for begin in range(0, len(rows), ROWS_AT_ONCE):
-        yield Chunk(rows[begin : begin + ROWS_AT_ONCE], begin, False)
+        yield rows[begin : begin + ROWS_AT_ONCE], begin, False
 
 
-def _chunks(name: str, first: str, text: io.TextIOWrapper, layout: TraceLayout) -> Iterator[Chunk]:
+def _chunks(name: str, first: str, text: io.TextIOWrapper, layout: TraceLayout) -> Iterator[_Rows]:
     lines: Iterator[str] = text if layout.named else itertools.chain([first], text)
     reader = rows_of(lines, layout.separator)
     before = 1 if layout.named else 0
@@ -498,4 +485,4 @@ def _chunks(name: str, first: str, text: io.TextIOWrapper, layout: TraceLayout) 
         if not rows:
             return
         one_each = reader.line_num - begin == len(rows)
-        yield Chunk(rows, before + begin + 1, one_each)
+        yield rows, before + begin + 1, one_each

@@ -22,11 +22,9 @@ class Coded:
     codes: NDArray[np.int32]
 
     def take(self, rows: NDArray[np.int64]) -> "Coded":
-        """Return these rows in this order, with the words that they use."""
         return Coded(self.values, self.codes[rows]).used()
 
     def used(self) -> "Coded":
-        """Return the column without unused words."""
         counts = np.bincount(self.codes + 1, minlength=len(self.values) + 1)[1:]
         if counts.all():
             return self
