@@ -19,8 +19,6 @@ class Estimates(NamedTuple):
         time_s: time until the job is done.
         power_w: power of the placement's GPUs while it runs.
         idle_w: idle power of those GPUs.
-        gpus: GPUs of each option.
-        options: the placements.
     """
 
     time_s: Floats
@@ -36,7 +34,6 @@ class PlacementObjective:
 
     Attributes:
         name: name in caches and tables; objectives with the same name are equal.
-        cost: function from estimates to costs.
         keeps_order: the best option of a job does not depend on its remaining work.
         degree: the cost grows with work^degree; None for another relation. Costs with a degree are
             computed once per kind instead of for each job.
@@ -54,6 +51,7 @@ class PlacementObjective:
         return hash(self.name)
 
 
+# named functions, not lambdas: a simulation that is saved is pickled
 def _time(estimates: Estimates) -> Floats:
     return estimates.time_s
 

@@ -23,7 +23,6 @@ class Preemption:
     """Settings of preemption.
 
     Attributes:
-        keeps: progress of a stopped job.
         checkpoint_period_s: training time between checkpoints, with `Keeps.CHECKPOINTS`.
         checkpoint_cost_s: duration of a checkpoint; the job draws power and does not train. No
             checkpoint follows the end of the work.

@@ -25,8 +25,6 @@ class StepFunction:
 
     Attributes:
         times_s: start of each value, ascending, the first one 0.
-        values: value of each step.
-        period_s: period, such as a day.
     """
 
     times_s: tuple[float, ...]

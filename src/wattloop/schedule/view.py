@@ -20,9 +20,6 @@ class RunningJob:
     """Running job with its allocation.
 
     Attributes:
-        job: job number.
-        option: row of its kind's options.
-        type_index, gpus: GPU type and number of GPUs.
         nodes: (node, bit mask of its GPUs there), in the order of allocation.
         started_s: time of the last start or recap.
         power_w: measured power of its GPUs.
@@ -80,12 +77,8 @@ class ClusterView:
     """State of a cluster at one moment, updated by a simulator or a driver, read by a policy.
 
     Attributes:
-        cluster: the machines.
         jobs: all known jobs; rows of future jobs may exist but must not be read.
-        queue: waiting jobs.
         free: free GPUs; copy it to plan with.
-        running: job number -> running job.
-        use: GPU seconds of each user.
         budget_w: power budget of the whole cluster, over time; infinite without a budget.
         power_error, time_error: most by which true values may exceed estimates, as a share.
         loss: function that returns the loss of preempting a running job now.
@@ -95,7 +88,6 @@ class ClusterView:
         preemption: settings of preemption. By default a stopped job keeps no progress.
         round_s: the policy is called at multiples of this time; 0 for a call at every event.
         start_latency_s, end_latency_s: time with GPUs before the work starts and after it ends.
-        now_s: current time.
         power_w: current power of the whole cluster: measured, plus jobs that have started but do
             not work yet, plus jobs that have just finished.
     """

@@ -127,7 +127,7 @@ def test_what_users_invent_does_not_fill_memory(monkeypatch: pytest.MonkeyPatch)
     describer = JobEstimator(oracle)
     for batch in range(1, 21):
         describer.describe(_job(comment=f"wattloop:model=toy,batch={batch},samples=9"))
-    assert len(oracle._prepared) == 5
+    assert len(oracle._prepared._values) == 5
     assert len(made) == 4 and all(len(each._known) <= 5 for each in made)
 
 

@@ -161,10 +161,8 @@ class Campaign:
     """Simulations of policies x seeds.
 
     Attributes:
-        scenario: cluster, jobs, oracle and rules.
         choices: the policies; the others are compared with the first.
         seeds: the same for all policies, so that differences are paired.
-        checks: check the invariants after every event.
     """
 
     scenario: Scenario

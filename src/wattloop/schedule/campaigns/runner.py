@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.process import stops_deferred
 from wattloop.schedule.campaigns.campaign import Campaign, Outcomes, SimulationJob, fingerprint
 from wattloop.schedule.campaigns.store import (
     FAILED,
@@ -14,7 +15,7 @@ from wattloop.schedule.campaigns.store import (
     known_cells,
     open_campaign,
 )
-from wattloop.schedule.campaigns.workers import Simulator, each_outcome, later
+from wattloop.schedule.campaigns.workers import Simulator, each_outcome
 from wattloop.schedule.scenarios.scenario import Scenario
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
@@ -25,16 +26,16 @@ def share_predictions(scenarios: Iterable[Scenario]) -> None:
     """Share one oracle, with its cached predictions, among scenarios of the same cluster."""
     first: list[Scenario] = []
     for scenario in scenarios:
-        like = [each for each in first if _is_alike(each, scenario)]
+        like = [
+            each
+            for each in first
+            if each.cluster == scenario.cluster and each.oracle == scenario.oracle
+        ]
         if like:
             # the attribute that `cached_property` would set
             scenario.__dict__["truth"] = like[0].truth
         else:
             first.append(scenario)
-
-
-def _is_alike(one: Scenario, other: Scenario) -> bool:
-    return one.cluster == other.cluster and one.oracle == other.oracle
 
 
 class CampaignCallback:
@@ -84,7 +85,7 @@ def run_campaign(
         try:
             _compute(simulator, cells, record, found, workers, listener)
         except BaseException:
-            with later():
+            with stops_deferred():
                 record.ended("interrupted")
             raise
         failed = any("error" in outcome for outcome in found.values())
@@ -114,7 +115,7 @@ def _compute(
     numbers = {cell.key: number for number, cell in enumerate(cells)}
     pace = _Pace([cell.choice.label for cell in todo], min(workers, len(todo)))
     for cell, outcome in each_outcome(simulator, todo, workers):
-        with later():
+        with stops_deferred():
             record.keep(numbers[cell.key], cell, outcome)
         found[cell.key] = outcome
         listener.ended(cell, outcome, pace.left_s(cell.choice.label, outcome.get("wall_s", 0.0)))

@@ -36,7 +36,6 @@ class Summary:
 
     Attributes:
         labels: the policies, in the order of the campaign.
-        seeds: seeds of the campaign.
         spreads: policy -> metric -> mean and deviation; None where no seed has the figure.
         differences: policy -> metric -> paired difference from the first policy.
         failed: (policy, seed) -> error.

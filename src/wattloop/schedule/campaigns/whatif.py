@@ -1,6 +1,7 @@
 """What-if comparison: the same jobs on a scenario and on a changed one."""
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -15,7 +16,6 @@ from wattloop.schedule.campaigns.runner import share_predictions
 from wattloop.schedule.campaigns.summary import Summary, per_cell, summary_of
 from wattloop.schedule.cluster.cluster import Cluster, GpuType
 from wattloop.schedule.jobs.table import JobTable
-from wattloop.schedule.metrics.metrics import Difference
 from wattloop.schedule.quantities import watts
 from wattloop.schedule.scenarios.scenario import Scenario, World
 from wattloop.schedule.step_function import StepFunction, Written
@@ -37,30 +37,21 @@ def answer(summary: Summary, label: str) -> str:
     """Format the result: `With h100 in place of a100: +12.0% throughput (95%: +10.1 to +14.0)`."""
     differences = summary.differences[CHANGED]
     parts = [
-        _percent(found, words)
+        _format_difference(found.relative, found.relative_half_width, "%", words)
         for name, words in WORDS.items()
         if (found := differences.get(name)) is not None and found.relative is not None
     ]
-    for name, words in POINTS.items():
-        found = differences.get(name)
-        if found is not None:
-            parts.append(_points(found, words))
+    parts += [
+        _format_difference(found.mean, found.half_width, " points", words)
+        for name, words in POINTS.items()
+        if (found := differences.get(name)) is not None
+    ]
     return f"{label}: {', '.join(parts)}."
 
 
-def _percent(found: Difference, words: str) -> str:
-    assert found.relative is not None
-    half = found.relative_half_width
-    return _said(100 * found.relative, None if half is None else 100 * half, "%", words)
-
-
-def _points(found: Difference, words: str) -> str:
-    half = None if found.half_width is None else 100 * found.half_width
-    return _said(100 * found.mean, half, " points", words)
-
-
-def _said(mean: float, half: float | None, unit: str, words: str) -> str:
+def _format_difference(share: float, half_share: float | None, unit: str, words: str) -> str:
     """Format a difference; one whose interval contains 0 is called no clear change."""
+    mean, half = 100 * share, None if half_share is None else 100 * half_share
     if half is None:
         return f"{mean:+.1f}{unit} {words}" if abs(mean) >= 0.05 else f"the same {words}"
     if abs(mean) + half < 0.05:
@@ -173,7 +164,7 @@ def with_budget(budget_w: StepFunction | None, text: str) -> StepFunction:
     if match is None:
         raise ConfigError(f"--budget {text}: write +20kW, -10% or 4500W")
     sign, number, unit = match.groups()
-    if sign and (budget_w is None or not any(map(_is_finite, budget_w.values))):
+    if sign and (budget_w is None or not any(map(math.isfinite, budget_w.values))):
         raise ConfigError(
             f"--budget {text}: the scenario has no power budget to change; give one such as 4500W"
         )
@@ -198,10 +189,6 @@ def _nodes_said(text: str) -> str:
     more = {"+": " more", "-": " fewer"}.get(amount[:1], "")
     of = f" of {group}" if group else ""
     return f"{number}{more} node{'s' * (number != '1')}{of}"
-
-
-def _is_finite(value: float) -> bool:
-    return value < float("inf")
 
 
 def _dealt(number: int, sizes: list[int]) -> list[int]:
@@ -238,7 +225,6 @@ class ChangedScenario(Scenario):
     machines must get the same work and the same deadlines.
 
     Attributes:
-        base: scenario of the jobs.
         names: GPU type -> its replacement in jobs that ask for it.
     """
 

@@ -97,23 +97,7 @@ def _sources(world: World) -> list[str]:
 
 
 @contextmanager
-def later() -> Iterator[None]:
-    """Delay a Ctrl-C until the end of the block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread receives signals and may set handlers
-        return
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if heard:
-        signal.raise_signal(signal.SIGINT)
-
-
-@contextmanager
-def deaf() -> Iterator[None]:
+def _ctrl_c_ignored() -> Iterator[None]:
     """Make processes started inside ignore Ctrl-C from their first instruction."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -148,7 +132,7 @@ def each_outcome(
             yield from simulate(mine)
         return
     context = multiprocessing.get_context("spawn")
-    crew: dict[Connection, Any] = {}
+    processes: dict[Connection, Any] = {}
     try:
         for number in range(min(workers, len(tasks))):
             ours, theirs = context.Pipe()
@@ -156,16 +140,16 @@ def each_outcome(
                 target=_work, args=(theirs, simulate), name=f"wattloop-simulate-{number}"
             )
             process.daemon = True
-            with deaf():
+            with _ctrl_c_ignored():
                 process.start()
             theirs.close()  # so that the pipe closes when the worker ends
-            crew[ours] = process
-        yield from _collected(crew, list(reversed(tasks)))
+            processes[ours] = process
+        yield from _collected(processes, list(reversed(tasks)))
     finally:
-        for connection, process in crew.items():
+        for connection, process in processes.items():
             process.terminate()
             connection.close()
-        for process in crew.values():
+        for process in processes.values():
             process.join()
 
 
@@ -183,30 +167,34 @@ def shares(cells: Sequence[SimulationJob], workers: int) -> list[list[Simulation
     return found
 
 
-def _collected(crew: dict[Connection, Any], tasks: list[list[SimulationJob]]) -> Iterator[Outcome]:
+def _collected(
+    processes: dict[Connection, Any], tasks: list[list[SimulationJob]]
+) -> Iterator[Outcome]:
     busy: dict[Connection, list[SimulationJob]] = {}
-    for connection in crew:
+    for connection in processes:
         _hand_out(connection, tasks, busy)
     while busy:
         for ready in wait(list(busy)):
             assert isinstance(ready, Connection)
             try:
-                told = ready.recv()
+                answer = ready.recv()
             except (EOFError, OSError):
-                crew[ready].join()
+                processes[ready].join()
                 raise WattloopError(
                     f"the process that simulated {busy[ready][0].label} died (exit code "
-                    f"{crew[ready].exitcode}); is memory short? What has ended is kept: the same "
-                    "command goes on, --workers 1 needs least"
+                    f"{processes[ready].exitcode}); is memory short? Finished simulations are "
+                    "stored: the same command continues, --workers 1 needs least"
                 ) from None
-            if told is DONE:
+            if answer is DONE:
                 del busy[ready]
                 _hand_out(ready, tasks, busy)
-            elif isinstance(told, BaseException):
-                raise told
+            elif isinstance(answer, BaseException):
+                raise answer
             else:
-                busy[ready] = [each for each in busy[ready] if each.key != told[0].key] or [told[0]]
-                yield told
+                busy[ready] = [each for each in busy[ready] if each.key != answer[0].key] or [
+                    answer[0]
+                ]
+                yield answer
 
 
 def _hand_out(
@@ -229,8 +217,8 @@ def _work(connection: Connection, simulate: Simulate) -> None:
         except (EOFError, OSError):
             return
         try:
-            for told in simulate(cells):
-                connection.send(told)
+            for answer in simulate(cells):
+                connection.send(answer)
             connection.send(DONE)
         except BrokenPipeError:  # the parent has ended
             return

@@ -34,7 +34,6 @@ class Failures:
         outages: known outages, such as planned maintenance.
         mtbf_s: mean time of each node from its repair to its next failure; None for no more
             failures than those listed.
-        mttr_s: mean time of a repair.
         until_s: no failure is drawn after this time; infinite leaves that to the horizon.
     """
 
@@ -98,8 +97,6 @@ class GpuType:
 
     Attributes:
         name: name in jobs, traces and figures, such as `a100`.
-        gpu: entry of the hardware table.
-        idle_w: power of one idle GPU.
         limit_w: power limit set by the cluster's operator; None for the factory limit.
         link_bytes_s: one-way bandwidth of one GPU to the others of its node; None for the bandwidth
             of the GPU's own link.
@@ -143,8 +140,6 @@ class Cluster:
     """Groups of nodes and their network.
 
     Attributes:
-        types: all GPU types of the groups.
-        groups: groups in the order of node numbers.
         network_w: constant power of the switches.
         network_bytes_s: one-way bandwidth between two nodes.
         sources: field -> source of its figure.

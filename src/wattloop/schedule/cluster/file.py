@@ -186,7 +186,8 @@ def failures_of(spec: FailuresSpec, cluster: Cluster, place: Place) -> tuple[Fai
     for number, outage in enumerate(spec.outages):
         node = names.get(outage.node, -1) if isinstance(outage.node, str) else outage.node
         if not 0 <= node < len(names):
-            said = f"no node {outage.node!r}; they are called {_some(cluster.node_names)}"
+            shown = ", ".join([*cluster.node_names[:4], *(["..."] if len(names) > 4 else [])])
+            said = f"no node {outage.node!r}; they are called {shown}"
             faults.append(((*place, "outages", number, "node"), said))
         outages.append(Outage(outage.at_s, outage.at_s + outage.for_s, node))
     until_s = float("inf") if spec.until_s is None else spec.until_s
@@ -203,7 +204,9 @@ class _Site:
 
     def add(self, group: GroupSpec, place: Place) -> None:
         try:
-            gpu = gpu_named(self._resolved(group.gpu))
+            local = None if self.folder is None else self.folder / group.gpu
+            is_local = group.gpu.endswith(SUFFIXES) and local is not None and local.is_file()
+            gpu = gpu_named(str(local) if is_local else group.gpu)
         except ConfigError as error:
             self.faults.append(((*place, "gpu"), str(error)))
             return
@@ -220,14 +223,9 @@ class _Site:
             name, kind.name, group.nodes, group.gpus_per_node, host_w, busy_w
         )
 
-    def _resolved(self, text: str) -> str:
-        if text.endswith((".yaml", ".yml")) and self.folder is not None:
-            local = self.folder / text
-            return str(local) if local.is_file() else text
-        return text
-
     def _type(self, group: GroupSpec, gpu: Gpu, place: Place) -> GpuType | None:
-        name = group.type or _type_name(group.gpu)
+        default = Path(group.gpu).stem if group.gpu.endswith(SUFFIXES) else group.gpu
+        name = group.type or default.lower()
         idle = static_power(gpu)
         idle_w = idle.watts if group.idle_w is None else group.idle_w
         if idle_w > gpu.tdp_w:
@@ -275,17 +273,8 @@ class _Site:
         return typical.host_w, typical.busy_w_per_gpu
 
 
-def _type_name(text: str) -> str:
-    """Return the default name of a type: the GPU as written, or a file name without suffix."""
-    return Path(text).stem.lower() if text.endswith((".yaml", ".yml")) else text.lower()
-
-
-def _some(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:4])
-    return f"{shown}, ..." if len(names) > 4 else shown
-
-
 SHIPPED = Path(__file__).with_name("shipped")
+SUFFIXES = (".yaml", ".yml")
 
 
 def load_cluster(name: str) -> Cluster:
@@ -295,7 +284,7 @@ def load_cluster(name: str) -> Cluster:
         ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
     """
     path = name
-    if not name.endswith((".yaml", ".yml")) and not Path(name).is_file():
+    if not name.endswith(SUFFIXES) and not Path(name).is_file():
         known = shipped_clusters()
         if name not in known:
             raise ConfigError(

@@ -148,7 +148,6 @@ class Execution:
     """True state of a simulated cluster; all changes go through this class.
 
     Args:
-        cluster: the machines.
         jobs: all jobs, including future ones.
         truth: oracle of true time and power.
         oracle: oracle of the policy's estimates.

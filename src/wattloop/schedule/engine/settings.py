@@ -24,7 +24,6 @@ class EngineSettings:
         interference: slowdown of a job for each other job on its nodes (0.05 = 5%).
         budget_w: power budget of the whole cluster; excess is counted, not prevented.
         node_events: failures and repairs, by time.
-        checks: check the invariants after every event.
         strict: raise on an impossible action of the policy instead of refusing and counting it.
         patience: stop after this many successive events without an arrival or end of a job.
     """

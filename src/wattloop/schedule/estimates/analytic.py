@@ -202,7 +202,6 @@ class AnalyticOracle(Oracle):
     """Oracle that predicts all placements of a kind at once, without those that exceed memory.
 
     Args:
-        cluster: machines of the jobs.
         estimator: one of `predict`'s models: `kernels`, `adept` or `roofline`.
         calibrations: GPU type name -> file of constants; by default those of `predict`.
     """
@@ -271,7 +270,8 @@ class AnalyticOracle(Oracle):
         figures = step_figures(model, list(workloads.values()), list(columns))
         counts = np.unique(rows.gpus[mine]).tolist()
         fitting = {
-            (batch, gpus): _runs(workloads[batch], gpu)
+            # without bfloat16 units: `predict` does not model torch's emulation
+            (batch, gpus): (workloads[batch].precision != "bf16" or "bf16" in gpu.matrix_flops)
             and memory_fit(workloads[batch], gpu, gpus).fits
             for batch in batches
             for gpus in counts
@@ -309,8 +309,3 @@ class AnalyticOracle(Oracle):
             gpus_per_node=1 if spread else self.cluster.gpus_per_node(type_index),
             network_bytes_s=self.cluster.network_bytes_s,
         )
-
-
-def _runs(workload: "Workload", gpu: Gpu) -> bool:
-    """Return False without bfloat16 units: `predict` does not model torch's emulation."""
-    return workload.precision != "bf16" or "bf16" in gpu.matrix_flops

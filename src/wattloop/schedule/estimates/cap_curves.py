@@ -42,7 +42,6 @@ class MeasuredCapCurve:
     Attributes:
         stretch: time relative to that at the factory limit.
         power: mean power as a share of the factory limit.
-        source: program, GPU and batch of the measurement.
     """
 
     share: Floats
@@ -77,7 +76,6 @@ class CapCurves:
 
     Args:
         points: measurements. A GPU's highest limit among them counts as its factory limit.
-        source: source of the measurements, for people.
         nearest: model -> program whose curve is used, in addition to the shipped ones.
     """
 

@@ -32,7 +32,6 @@ class BackgroundCache(Generic[K, V]):
 
     Args:
         make: computes the value of a key, one call at a time; a `ConfigError` is cached as well.
-        most: number of cached values.
         most_waiting: most keys that wait for the worker; further ones are requested again later.
     """
 
@@ -252,9 +251,7 @@ class FleetOracle(Oracle):
     `soon` does not, and a background thread continues with it.
 
     Args:
-        cluster: machines of the jobs.
         make: creates the oracle of models; called again when its cache is too large.
-        names: models that jobs may name.
     """
 
     name = "fleet"

@@ -29,8 +29,6 @@ class PastRuns:
     """Statistics of finished jobs of one user and name on a number of GPUs.
 
     Attributes:
-        jobs: number of jobs.
-        gpus: GPUs of each job.
         time_s: median; `time_low_s` and `time_high_s` bound the middle 80%.
         gpu_w: mean power of one GPU (scope: gpu); None where no GPU was measured.
         provenance: weakest provenance of that power.

@@ -63,8 +63,6 @@ class JobDescription:
         unknown_model: why the oracle has no workload for the stated model; empty when it has.
         gpus: allowed GPU counts; empty for any.
         time_s: known time, where there is no model.
-        past: earlier runs behind an estimate from history.
-        notes: assumptions.
         refusals: rejected settings, and why.
     """
 
@@ -227,11 +225,8 @@ class JobEstimate:
         kind: model and allowed placements; None when the job asks for no GPU.
         work: samples to train on, or seconds where only a time is known.
         deadline_s: seconds after submission; infinite without one.
-        low_power: the user asks for a low cap.
-        source: source of the estimate.
         provenance: source and assumptions, for people.
         refusals: rejected settings of the job, and why; for log and user.
-        past: earlier runs behind an estimate from history.
     """
 
     kind: JobKind | None
@@ -251,8 +246,6 @@ class JobEstimator:
 
     Args:
         oracle: oracle of models and their names.
-        rules: the operator's rules.
-        history: past jobs.
         wait_s: most time to wait for the first prediction of a model; after that, the next source
             is used. None waits without limit.
     """

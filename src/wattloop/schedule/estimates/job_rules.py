@@ -38,7 +38,6 @@ class SubmittedJob:
         job_id: identifier in the batch system, for messages.
         name, user, account, partition: as Slurm shows them.
         script: path of the batch script, or the command.
-        comment: text of `--comment`.
         gpus: requested GPUs, all nodes together; 0 for none.
         gpu_type: requested GPU type; empty for any.
         deadline_s: the batch system's `--deadline`, in seconds after submission.

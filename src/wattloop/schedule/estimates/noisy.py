@@ -29,8 +29,6 @@ class NoisyOracle(Oracle):
     """Oracle with errors up to `share`; estimated power never exceeds the placement's limit.
 
     Args:
-        exact: oracle of the true values.
-        seed: seed of the errors.
         share: largest error, as a share of the true value.
     """
 

@@ -26,14 +26,11 @@ class PlacementOptions:
 
     Attributes:
         type_index: GPU type, index into the cluster's types.
-        gpus: number of GPUs.
         batch: samples per GPU and step.
         cap_w: power limit of each GPU.
         spread: on more nodes than necessary, connected by the network.
         sample_s: seconds per sample of the whole placement (step time / samples per step).
         power_w: of all its GPUs together while it runs.
-        step_s: seconds of one iteration.
-        source: source of the figures, for people.
     """
 
     type_index: NDArray[np.int64]

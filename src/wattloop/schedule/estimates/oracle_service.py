@@ -54,7 +54,6 @@ class Answer:
         pairs: indices of job and placement.
         prices: estimate of each pair.
         best: index of each job's best pair; None without one.
-        objective: objective of the choice.
     """
 
     jobs: tuple[JobDescription, ...]
@@ -89,7 +88,6 @@ class OracleService:
 
     Args:
         fleet: machines for queries without placements, and the operator's rules.
-        history: past jobs.
         trace: traces the workload of a model; a server traces in another process.
     """
 

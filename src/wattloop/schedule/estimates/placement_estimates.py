@@ -44,7 +44,6 @@ class PlacementQuery:
         gpu: name in the hardware table or, with a cluster, of its GPU type.
         cap_w: power limit of each; None for the factory limit.
         gpus_per_node: more GPUs than this communicate over the network.
-        network_bytes_s: bandwidth between two nodes.
         spread: on more nodes than necessary.
     """
 
@@ -121,7 +120,6 @@ class PlacementEstimate:
         cap_w: power limit of each GPU.
         factors: quantity -> the true value is within value / factor and value x factor.
         provenance: `predicted`, `measured`, ..., or `limit` for the most it may be.
-        source: source of the estimate, for people.
         error: why there is no estimate; all other fields are then None.
         later: the estimate is being computed; ask again in some seconds.
     """

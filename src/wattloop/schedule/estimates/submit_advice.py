@@ -21,7 +21,6 @@ class SubmitAdvice:
     Attributes:
         energy_j, time_s: expected (scope: gpu); None where only a time limit is known.
         gpus, gpu: placement of the estimate.
-        source: source of the estimate.
         messages: lines for the user, the most important first.
         later: the model is being traced; a repeated query is answered in some seconds.
     """

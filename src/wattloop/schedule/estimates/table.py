@@ -28,8 +28,6 @@ class TableOracle(Oracle):
     """Oracle of the placements for which the table has a throughput and the curves a power.
 
     Args:
-        cluster: machines of the jobs.
-        throughputs: samples per second of models on GPUs.
         curves: effect of power limits. Without curves, the table must have the power of GPUs at
             their factory limit, and the curve of a typical program of that power is used.
     """

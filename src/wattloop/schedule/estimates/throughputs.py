@@ -115,8 +115,6 @@ class ThroughputRow(NamedTuple):
 
     Attributes:
         model, precision: names in the table; precision is empty where it has only one.
-        gpu: GPU type, in lower case.
-        gpus: number of GPUs.
         batch: samples per GPU and step; a fraction where a fixed batch is divided among GPUs.
         spread: on more nodes than necessary.
         samples_s: of all GPUs together.

@@ -49,7 +49,6 @@ class PairFigures(NamedTuple):
     """Figures of each placement.
 
     Attributes:
-        step_s: time of one optimizer step.
         power_w: mean power of one GPU.
         factors: quantity -> with 90% confidence the true value is within value / factor and value x
         factor; a quantity with an unknown factor is absent.
@@ -156,7 +155,6 @@ class Figure(NamedTuple):
         power_w: power of all GPUs together.
         most_w: power at their limit, with the tolerance of GPUs.
         factors: quantity -> interval factor (see `PairFigures`).
-        source: model and constants.
     """
 
     refused: str

@@ -77,8 +77,6 @@ class Combined:
     """Distinct combinations of integer columns.
 
     Attributes:
-        rows: the combinations.
-        counts: number of rows of each.
         of_job: combination of each row, as an index into `rows`.
     """
 
@@ -206,7 +204,6 @@ class Completion:
     Attributes:
         templates: assumed models, drawn by weight among those that suit a row's GPUs and duration.
             Their GPU counts are ignored, because the trace has its own.
-        people: users of jobs, where the trace has none.
         deadlines: deadlines of a share of the jobs, where the trace has no column for them.
         rigid: jobs run on the GPUs they asked for; otherwise also on half and twice as many.
         reference: GPU type on which a trace without types was recorded; empty is the cluster's

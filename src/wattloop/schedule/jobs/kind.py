@@ -16,7 +16,6 @@ class JobKind:
     Attributes:
         model: name in the oracle: `hf:google/vit-base-patch16-224`, a row of a table, ...
         precision: `fp32`, `tf32`, `bf16`, `fp16`; empty where the oracle's table has only one.
-        gpus: allowed GPU counts.
         batches: allowed batches, in samples per GPU and step.
         caps: allowed power limits, as shares of the GPU's TDP.
         types: allowed GPU types; empty for any.
@@ -43,10 +42,8 @@ class JobTemplate:
     """Job kind with the distribution of its work and its frequency.
 
     Attributes:
-        kind: model and allowed placements.
         least_work, most_work: range of samples, drawn uniformly on a logarithmic scale. Not used
             for traces, which have durations.
-        weight: frequency relative to the other templates.
         trace_gpus: GPU counts of a trace's jobs that may use this template, from, to.
         trace_s: durations of a trace's jobs that may use this template, from, to.
         called: further names of this model in traces.

@@ -20,11 +20,7 @@ class JobTable:
     """Jobs in order of arrival; a job's number is its row.
 
     Attributes:
-        kinds: job kinds.
-        users: names of users.
         arrival_s: submission of each job, ascending, from the start of the simulation.
-        kind: index into `kinds`.
-        user: index into `users`.
         work: samples to train on in all.
         deadline_s: deadline on the same clock as arrival; infinite without one.
         priority: higher first, in policies that use priorities.

@@ -18,7 +18,6 @@ class PowerCurve(NamedTuple):
     """Power of the whole cluster in bins of equal length.
 
     Attributes:
-        times_s: start of each bin.
         mean_w: energy of the bin divided by its length.
         max_w: highest power in the bin, so that short violations of a budget are visible.
         budget_w: lowest budget at its edges.
@@ -72,9 +71,7 @@ class GpuAllocation(NamedTuple):
     """Allocation of one GPU to one job.
 
     Attributes:
-        job: job number.
         node, gpu: number of the node, and of the GPU within it.
-        begin_s, end_s: time of the allocation.
         end: `finished`, `preempted`, `node died` or `still running`.
     """
 

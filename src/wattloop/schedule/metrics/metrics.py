@@ -36,29 +36,23 @@ class Metrics:
     Attributes:
         jobs, jobs_done, jobs_unfinished, jobs_never: arrived; finished; running or waiting at the
             end; unable to run.
-        throughput_per_h: finished jobs per hour of simulation.
         makespan_s: from the first arrival to the last end of a job; None when none finished.
         jct_*_s: job completion time, arrival to end, of finished jobs; None when none finished.
         age_mean_s: the same with unfinished jobs counted up to the end of the simulation, so that
             a policy does not gain by postponing long jobs.
         queue_mean_s, queue_p95_s: arrival to first start, of jobs that started.
         energy_kwh: total energy; `active`, `idle`, `host` and `network` are its parts.
-        energy_per_job_kwh: total energy per finished job.
         idle_share: share of the energy drawn by idle GPUs.
         edp_kwh_h: energy times mean completion time.
         wasted_kwh: energy of lost work; part of `active_kwh`.
         miss_rate: share of missed deadlines, of those that were due or met; None without any.
         deadlines, misses: number of those deadlines, and of missed ones.
-        peak_power_w, mean_power_w: of the cluster.
-        over_budget_s, over_budget_kwh: time and energy above the budget.
         jain_jct: Jain's index of users' mean completion times.
         jain_share: Jain's index of users' GPU seconds.
         preemptions, interruptions: stops by the policy, and by failed nodes.
         utilisation: GPU type -> share of its GPU seconds with a job, failures left out.
         carbon_kg, cost: None without a carbon intensity or price of electricity.
-        refusals: number of impossible actions of the policy.
         event_hash: hash of all events, equal for equal simulations.
-        wall_s: real duration of the simulation.
     """
 
     jobs: int
@@ -123,7 +117,7 @@ def metrics_of(result: SimulationResult) -> Metrics:
         jobs_unfinished=int((came & ~done & ~never).sum()),
         jobs_never=len(result.never),
         throughput_per_h=float(done.sum()) / result.end_s * SECONDS_PER_H if result.end_s else 0.0,
-        makespan_s=_makespan_s(result),
+        makespan_s=float(np.nanmax(result.finished_s) - jobs.arrival_s[0]) if done.any() else None,
         jct_mean_s=jct_mean_s,
         jct_p50_s=_quantile(jct_s, 0.5),
         jct_p95_s=_quantile(jct_s, 0.95),
@@ -169,12 +163,6 @@ def _deadlines(result: SimulationResult, counted: NDArray[np.bool_]) -> tuple[in
     return int(decided.sum()), int((urgent & (late | overdue)).sum())
 
 
-def _makespan_s(result: SimulationResult) -> float | None:
-    if not result.is_done.any():
-        return None
-    return float(np.nanmax(result.finished_s) - result.jobs.arrival_s[0])
-
-
 def _by_user(user: NDArray[np.int64], values: Floats, *, mean: bool) -> Floats:
     """Return the sum or mean of the values of each user with any."""
     counts = np.bincount(user)
@@ -215,7 +203,6 @@ class Difference:
         mean, half_width: mean difference and its 95% t-interval; None for a single pair.
         relative, relative_half_width: the same as shares of the mean of A.
         p_value: two-sided sign-flip permutation test; None for less than `LEAST_PAIRS`.
-        pairs: number of common seeds.
     """
 
     mean: float

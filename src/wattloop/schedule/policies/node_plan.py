@@ -80,7 +80,9 @@ class NodePlan:
         from_s = self.when_s(shape) if mine else view.now_s
         for end_s, job in sorted(ends):
             if job >= 0:
-                self._give(free, left, view.running[job])
+                for node, mask in view.running[job].nodes:
+                    free.give(shape[0], mask.bit_count(), left[node])
+                    left[node] += mask.bit_count()
             if end_s < from_s or not free.fits(shape):
                 continue
             if _fits_with(free, shape, [each.shape for each in mine if each.end_s > end_s]):
@@ -189,12 +191,6 @@ class NodePlan:
                 free.give(running.type_index, gpus, self._free[node] + had)
                 more[node] = had + gpus
         return free.fits(shape)
-
-    def _give(self, free: FreeGpus, left: list[int], running: RunningJob) -> None:
-        for node, mask in running.nodes:
-            gpus = mask.bit_count()
-            free.give(running.type_index, gpus, left[node])
-            left[node] += gpus
 
     def _full_s(self, node: int, gpus: int) -> float:
         """Return when a node is expected to have this many free GPUs."""

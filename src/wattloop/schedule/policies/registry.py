@@ -25,7 +25,11 @@ def foreign_class(text: str) -> type[Policy]:
     if not place:
         raise ConfigError(f"policy {text}: name the class as well, such as {text}:MyPolicy")
     module = load_user_code(place, f"policy {text}", "Class")
-    own: dict[str, type[Policy]] = dict(inspect.getmembers(module, _is_policy))
+    own: dict[str, type[Policy]] = {
+        key: found
+        for key, found in inspect.getmembers(module, inspect.isclass)
+        if issubclass(found, Policy) and not inspect.isabstract(found)
+    }
     if name not in own:
         if hasattr(module, name):
             raise ConfigError(
@@ -35,10 +39,6 @@ def foreign_class(text: str) -> type[Policy]:
         known = nearest(name, list(own)) if own else "it has no policy at all"
         raise ConfigError(f"policy {text}: no class {name} in {place}; {known}")
     return own[name]
-
-
-def _is_policy(found: object) -> bool:
-    return isinstance(found, type) and issubclass(found, Policy) and not inspect.isabstract(found)
 
 
 POLICIES: Mapping[str, str] = {
@@ -99,7 +99,10 @@ def policy_from(given: str | Mapping[str, Any]) -> Policy:
         policy = kind(**values)
     except (ConfigError, TypeError, ValueError) as error:
         raise ConfigError(f"policy {name}: {error}") from None
-    policy.name = _label(policy.name if name in POLICIES else _own_name(name, policy), values)
+    policy.name = policy.name if name in POLICIES else _own_name(name, policy)
+    if values:  # tells two settings of one policy apart
+        said = ", ".join(f"{key}: {value}" for key, value in values.items())
+        policy.name = f"{policy.name}{{{said}}}"
     return policy
 
 
@@ -229,11 +232,6 @@ def _own_name(given: str, policy: Policy) -> str:
             f"policy {given}: is called {own}, as one of ours is; give its class another name"
         )
     return str(own)
-
-
-def _label(name: str, parameters: Mapping[str, Any]) -> str:
-    said = ", ".join(f"{key}: {value}" for key, value in parameters.items())
-    return f"{name}{{{said}}}" if said else name
 
 
 def _card(name: str, kind: type[Policy]) -> PolicyCard:

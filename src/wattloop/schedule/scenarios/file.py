@@ -223,7 +223,12 @@ class _Builder:
     def _cluster(self) -> Cluster | None:
         given = self.spec.cluster
         try:
-            cluster = self._inline(given) if isinstance(given, dict) else self._named(given)
+            if isinstance(given, dict):
+                cluster = self._inline(given)
+            else:
+                local = None if self.folder is None else self.folder / given
+                is_local = local is not None and local.is_file()
+                cluster = load_cluster(str(local) if is_local else given)
         except ConfigError as error:
             self.faults.append((("cluster",), str(error)))
             return None
@@ -233,10 +238,6 @@ class _Builder:
         found, faults = failures_of(failures, cluster, ("engine", "failures"))
         self.faults += faults
         return cluster.with_failures(found)
-
-    def _named(self, text: str) -> Cluster:
-        local = None if self.folder is None else self.folder / text
-        return load_cluster(str(local) if local is not None and local.is_file() else text)
 
     def _inline(self, data: Mapping[str, Any]) -> Cluster | None:
         try:

@@ -39,18 +39,10 @@ class Scenario:
     """Machines, jobs and rules of a campaign, with default policies and seeds.
 
     Attributes:
-        name: name in tables and files.
-        description: description in one line.
-        cluster: the machines.
-        jobs: source of jobs.
         oracle: source of time and power, and their noise.
-        engine: rounds, horizon, preemption, interference.
         budget: power budget of the whole cluster, over time; None without one.
-        price: price of a kilowatt-hour, over time; None when unknown.
-        carbon: grams per kilowatt-hour, over time; None when unknown.
         starts_at_s: time of the day at which the simulation starts.
         policies: as written: names, or names with parameters.
-        seeds: one simulation each.
         variants: name -> the same scenario with something changed.
     """
 

@@ -40,17 +40,14 @@ class TraceFormat:
     """Column mapping of a trace format.
 
     Attributes:
-        name: name of the format.
         columns: field -> names that a column with this meaning may have, the best first.
         units: field -> unit, where it is not the usual one.
-        separator: separator of the values of a row.
         layouts: names of the columns for files without a header, by number of columns.
         leave_out: field -> patterns (`*` is anything) of rows that are not finished jobs.
         empty: field -> value of an empty cell.
         unusable: treatment of rows with wrong values: `refuse` or `leave_out`.
         marks: names that a file must have for automatic detection of this format.
         model_batch: pattern that splits a value into a model's name and its batch.
-        about, source: for people.
     """
 
     name: str
@@ -250,7 +247,7 @@ def parser_of(unit: str) -> Parser:
     if unit == "tres":
         return _tres_gpus
     if unit == "percent":
-        return _per_cent
+        return lambda cell: float(cell) / 100
     scale = SCALES.get(unit, 1.0)
     return float if scale == 1.0 else lambda cell: float(cell) * scale
 
@@ -295,10 +292,6 @@ def _tres_gpus(cell: str) -> float:
     return float(total[0] if total else sum(count for _, count in found))
 
 
-def _per_cent(cell: str) -> float:
-    return float(cell) / 100
-
-
 SEPARATORS = (",", "\t", "|", ";")
 MOST_NAMES = 20
 
@@ -307,9 +300,6 @@ class TraceLayout(NamedTuple):
     """Layout of the rows of one file.
 
     Attributes:
-        form: the format.
-        separator: separator of values.
-        header: names of the columns.
         named: the first line contains the names.
         positions: field -> column.
     """

@@ -48,9 +48,7 @@ class TraceColumns:
     Attributes:
         columns: field -> arrays, one per chunk.
         words: field -> word -> its code.
-        names: names of jobs; None once they are too many.
         left_out: reason -> number of rows.
-        rows: number of rows read.
         rounded_up: jobs that asked for parts of a GPU.
     """
 
@@ -203,8 +201,9 @@ class _Chunk:
             row = int(hits[0])
             cell = self.rows[row][self.at[name]].strip()
             shown = f" '{cell[:40]}'" if cell else ""
+            where = self._line(row if self.lines is None else self.lines[row])
             raise ConfigError(
-                f"{self._where(row)}: column {column}:{shown} {why}. Correct it, or have such rows "
+                f"{where}: column {column}:{shown} {why}. Correct it, or have such rows "
                 "left out and counted (jobs.trace.unusable=leave_out)"
             )
         self._leave_out(rows, f"{column} that {why}")
@@ -221,9 +220,6 @@ class _Chunk:
             )
         if odd:
             self.found.left_out["another number of values"] += len(odd)
-
-    def _where(self, row: int) -> str:
-        return self._line(row if self.lines is None else self.lines[row])
 
     def _line(self, row: int) -> str:
         line = self.first_line + row
@@ -285,7 +281,8 @@ LONGEST_S = 3e9
 
 
 def trace_of(name: str, found: TraceColumns, layout: TraceLayout) -> Trace:
-    columns = {key: _joined(found, key) for key in list(found.columns)}
+    # popped: never two copies of all columns
+    columns = {key: np.concatenate(found.columns.pop(key)) for key in list(found.columns)}
     arrival_s = columns.pop("arrival", np.empty(0))
     if not len(arrival_s):
         why = f": left out {_counted(found.left_out)}" if found.left_out else ""
@@ -328,10 +325,6 @@ def trace_of(name: str, found: TraceColumns, layout: TraceLayout) -> Trace:
         names=names,
         notes=(*_notes(name, found, layout, late, float(arrival_s[-1])), *counted),
     )
-
-
-def _joined(found: TraceColumns, key: str) -> NDArray[np.float64]:
-    return np.concatenate(found.columns.pop(key))  # popped: never two copies of all columns
 
 
 def _said(columns: dict[str, Floats], key: str) -> Floats | None:

@@ -38,7 +38,6 @@ class Trace:
     """Jobs of a real cluster in order of arrival; missing values are NaN, -1 or None.
 
     Attributes:
-        source: the file.
         arrival_s: submission of each job, relative to the first.
         gpus: requested GPUs, 1 or more.
         duration_s: run time; NaN where only `samples` gives the work.
