@@ -22,7 +22,7 @@ from wattloop.analyze.findings import Findings
 from wattloop.analyze.matrix import configuration_matrix
 from wattloop.analyze.ols import Regression, regression
 from wattloop.analyze.top import top_runs
-from wattloop.cli.commands.analyze.view import Request, read_source
+from wattloop.cli.commands.analyze.view import AnalysisOptions, read_source
 from wattloop.core.errors import ConfigError, WattloopError
 from wattloop.store.database import open_store
 from wattloop.store.experiments import list_experiments
@@ -53,7 +53,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         source = args.table or searched(args)
         chosen = {"parameters": ",".join(PARAMETERS), "results": ",".join(RESULTS)}
-        rows = read_source(Request(source=str(source), store=str(args.store), **chosen))
+        rows = read_source(str(source), AnalysisOptions(store=str(args.store), **chosen))
         page = page_of(rows, args)
     except WattloopError as error:
         print(error, file=sys.stderr)

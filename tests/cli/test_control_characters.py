@@ -14,10 +14,10 @@ import pytest
 from sqlalchemy import select, update
 
 from tests.store.test_job_queries import record
-from wattloop.cli.output import TerminalText, print_table, say
+from wattloop.cli.output import TerminalText, print_rows, say
+from wattloop.core.table import csv_text
 from wattloop.core.text import escaped, replaced, replaced_in_json
 from wattloop.store.database import open_store
-from wattloop.store.formats.csv_file import csv_text
 from wattloop.store.runs import find_run, insert_run
 from wattloop.store.schema import runs
 
@@ -92,7 +92,7 @@ def test_json_keeps_everything_else() -> None:
 def test_every_message_and_table_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """Escaped where it is printed, whatever prints it."""
     say(EVIL)
-    print_table(("name\x1b[2J",), [(EVIL,), ("two\nlines",)], title=EVIL)
+    print_rows(("name\x1b[2J",), [(EVIL,), ("two\nlines",)], title=EVIL)
     found = capsys.readouterr()
     assert not CONTROLS & set(found.out + found.err)
     assert "\\x1b[2J" in found.out and "two\\nlines" in found.out
@@ -115,7 +115,7 @@ def test_no_cell_is_a_formula(text: str) -> None:
 def test_all_exports_share_the_writer() -> None:
     """No verb writes CSV by itself; job tables and replays are files that Wattloop reads again."""
     source = Path(__file__).parents[2] / "src" / "wattloop"
-    own = {"store/formats/csv_file.py", "schedule/jobs/table.py", "meters/replay.py"}
+    own = {"core/table.py", "schedule/jobs/table.py", "meters/replay.py"}
     found = {
         str(path.relative_to(source))
         for path in source.rglob("*.py")

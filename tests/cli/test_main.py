@@ -10,7 +10,7 @@ import typer
 from tests.cli.conftest import Machine
 from wattloop.cli import main as entry
 from wattloop.cli.app import VERBS
-from wattloop.cli.commands.run.execution import WORDS, RunRequest, quick
+from wattloop.cli.commands.run.execution import WORDS, RunOptions, quick
 from wattloop.core.errors import CommandError, ConfigError
 from wattloop.version import __version__
 
@@ -184,11 +184,11 @@ def test_quick_parser_knows_exactly_the_documented_options() -> None:
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["--", "a", "-b"], RunRequest(command=["a", "-b"])),
-        (["a", "--name", "b"], RunRequest(command=["a", "--name", "b"])),
-        (["--name=x", "-q", "a"], RunRequest(command=["a"], name="x", quiet=True)),
-        (["-t", "k=v", "--tag=l=w", "--", "--x"], RunRequest(command=["--x"], tag=["k=v", "l=w"])),
-        (["--follow", "--", "--", "a"], RunRequest(command=["--", "a"], follow=True)),
+        (["--", "a", "-b"], (["a", "-b"], RunOptions())),
+        (["a", "--name", "b"], (["a", "--name", "b"], RunOptions())),
+        (["--name=x", "-q", "a"], (["a"], RunOptions(name="x", quiet=True))),
+        (["-t", "k=v", "--tag=l=w", "--", "--x"], (["--x"], RunOptions(tag=["k=v", "l=w"]))),
+        (["--follow", "--", "--", "a"], (["--", "a"], RunOptions(follow=True))),
         ([], None),
         (["--"], None),
         (["--help"], None),
@@ -197,6 +197,6 @@ def test_quick_parser_knows_exactly_the_documented_options() -> None:
         (["--quiet=1", "a"], None),
     ],
 )
-def test_quick_parser(words: list[str], wanted: RunRequest | None) -> None:
+def test_quick_parser(words: list[str], wanted: tuple[list[str], RunOptions] | None) -> None:
     """Plain lines are understood; anything else is left to the full parser."""
     assert quick(words) == wanted

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Machine, without_escapes
-from wattloop.cli.output import print_table, table_text
+from wattloop.cli.output import print_rows, table_text
 from wattloop.core.results import Missing
 from wattloop.testing.journals import ended, header, root_window, write_journal
 
@@ -21,7 +21,7 @@ def shown(columns: int, *table: Any, spare: Sequence[str] = ()) -> str:
         patch.setattr(sys, "stdout", screen)
         patch.setenv("TERM", "xterm")
         patch.setenv("COLUMNS", str(columns))
-        print_table(*table, spare=spare)
+        print_rows(*table, spare=spare)
     return without_escapes(screen.getvalue())
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from wattloop.cli.commands.study import print_step
-from wattloop.report.document import DocumentTable, Note
+from wattloop.core.table import Table
+from wattloop.report.document import Note
 from wattloop.report.study import report_of_study
 from wattloop.store.database import open_store
 from wattloop.store.experiments import Experiment
@@ -100,7 +101,7 @@ def test_a_report_says_what_the_terminal_says(
         print_step(step, found)
     said = capsys.readouterr()
     printed = [" ".join(line.split()) for line in said.out.splitlines()]
-    rows = [row for block in blocks if isinstance(block, DocumentTable) for row in block.rows]
+    rows = [row for block in blocks if isinstance(block, Table) for row in block.rows]
     assert len(rows) == 4
     for row in rows:
         shown = " ".join(row[:4]) if "s-1" not in row else " ".join(row)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wattloop.report.campaign import difference_cells, policy_cells
+from wattloop.report.campaign import difference_table, policy_table
 from wattloop.schedule.campaigns.summary import Summary, summary_of
 
 
@@ -24,7 +24,7 @@ def column(found: Any, header: str) -> list[str]:
 
 def test_the_best_is_marked_as_far_as_it_is_printed() -> None:
     """Most jobs, least energy; those that print alike share the mark, and all alike have none."""
-    found = policy_cells(
+    found = policy_table(
         summary(
             throughput_per_h={"a": [10.0], "b": [12.0], "c": [11.0]},
             energy_kwh={"a": [5.0001], "b": [5.0002], "c": [9.0]},
@@ -39,7 +39,7 @@ def test_the_best_is_marked_as_far_as_it_is_printed() -> None:
 
 def test_deviations_have_the_decimals_of_their_mean() -> None:
     """And a figure that no seed has is a dash."""
-    found = policy_cells(
+    found = policy_table(
         summary(
             energy_kwh={"a": [58.0, 62.0], "b": [58.0, 58.0]},
             miss_rate={"a": [None, None], "b": [0.25, 0.35]},
@@ -53,13 +53,13 @@ def test_deviations_have_the_decimals_of_their_mean() -> None:
 def test_a_budget_that_is_kept_is_shown() -> None:
     """Nobody above it: without a budget not worth a column, with one the very point."""
     kept = summary(over_budget_s={"a": [0.0]}, energy_kwh={"a": [1.0]})
-    assert "over budget s" not in policy_cells(kept, "title").headers
-    assert column(policy_cells(kept, "title", budget=True), "over budget s") == ["0"]
+    assert "over budget s" not in policy_table(kept, "title").headers
+    assert column(policy_table(kept, "title", budget=True), "over budget s") == ["0"]
 
 
 def test_a_difference_says_when_it_may_be_chance() -> None:
     """An interval that includes none has a question mark; shares differ by points."""
-    found = difference_cells(
+    found = difference_table(
         summary(
             energy_kwh={"a": [10.0, 10.0, 10.0], "b": [9.0, 9.1, 8.9], "c": [8.0, 12.0, 10.3]},
             miss_rate={"a": [0.2, 0.2, 0.2], "b": [0.1, 0.1, 0.1], "c": [0.2, 0.2, 0.2]},
@@ -69,4 +69,4 @@ def test_a_difference_says_when_it_may_be_chance() -> None:
     assert found.title == "against a, 95% interval over 3 paired seeds; ? may be chance"
     assert column(found, "energy") == ["-10.0 ± 2.5%", "+1.0 ± 49.9% ?"]
     assert column(found, "misses") == ["-10.0 ± 0.0 points", "0.0 ± 0.0 points"]
-    assert difference_cells(summary(energy_kwh={"a": [1.0]})) is None
+    assert difference_table(summary(energy_kwh={"a": [1.0]})) is None

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from wattloop.core.table import Table
 from wattloop.report.document import (
     Badges,
     Chart,
     Document,
     DocumentBadge,
-    DocumentTable,
     Fact,
     Facts,
     Note,
@@ -43,7 +43,7 @@ def nasty_document() -> Document:
         Note(NASTY, tone="warning", title=NASTY, command=NASTY, source=NASTY),
         Facts((Fact(NASTY, NASTY, NASTY),)),
         Badges((DocumentBadge(NASTY, NASTY, "good", NASTY),)),
-        DocumentTable((NASTY, "n"), ((NASTY, "1"), ("b", "2")), NASTY, frozenset((1,)), (NASTY,)),
+        Table.of((NASTY, "n"), ((NASTY, "1"), ("b", "2")), NASTY, (1,), (NASTY,)),
         Chart("bars", chart(), NASTY),
     )
     return Document(NASTY, NASTY, (Section(NASTY, blocks),), 0.0, "0")
@@ -80,7 +80,7 @@ def wide_document(columns: int) -> Document:
     """A table as of a campaign with all its figures."""
     names = tuple(f"figure {n}" for n in range(columns))
     rows = tuple((policy, *["1,234.5 ± 12.3 *"] * columns) for policy in ("fifo", "aurachronos"))
-    table = DocumentTable(("policy", *names), rows, "wide", frozenset(range(1, columns + 1)))
+    table = Table.of(("policy", *names), rows, "wide", range(1, columns + 1))
     return Document("t", "s", (Section("h", (table,)),), 0.0, "0")
 
 

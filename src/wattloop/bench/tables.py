@@ -3,27 +3,20 @@
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from wattloop.bench.idle import IdleByThreads
 from wattloop.bench.result import KernelResult
 from wattloop.bench.roofline import roofline
 from wattloop.bench.speedups import Speedup, speedups
+from wattloop.core.table import UNKNOWN, Table
 from wattloop.core.units import format_duration, format_number
-from wattloop.store import tables
+from wattloop.store.tables import ExportTable
 
-UNKNOWN = "-"
-
-
-class BenchTable(NamedTuple):
-    """Texts, ready to print."""
-
-    title: str
-    headers: Sequence[str]
-    rows: Sequence[Sequence[str]]
+SPARE = ("how", "of roof", "EDP J s", "FLOP/B", "size", "against", "less RAM J")
+"""Columns that a narrow terminal loses first."""
 
 
-def kernels_table(results: Sequence[KernelResult]) -> BenchTable:
+def kernels_table(results: Sequence[KernelResult]) -> Table:
     """Everything about each kernel, per run; energy of the scope at work."""
     _, points = roofline(results)
     rows = []
@@ -58,17 +51,11 @@ def kernels_table(results: Sequence[KernelResult]) -> BenchTable:
     )  # fmt: skip
     device = points[0].result.device_name if points else ""
     where = f"{points[0].result.device} {device}".strip() if points else ""
-    table = BenchTable(f"Per run, {dtype} on {where}", headers, rows)
-    return table if scope == "gpu" else _without(_without(table, "burst"), "MHz")
+    table = Table.of(headers, rows, f"Per run, {dtype} on {where}", spare=SPARE)
+    return table if scope == "gpu" else table.without("burst", "MHz")
 
 
-def _without(table: BenchTable, header: str) -> BenchTable:
-    place = list(table.headers).index(header)
-    headers, *rows = ((*line[:place], *line[place + 1 :]) for line in (table.headers, *table.rows))
-    return BenchTable(table.title, headers, rows)
-
-
-def frameworks_table(results: Sequence[KernelResult]) -> BenchTable:
+def frameworks_table(results: Sequence[KernelResult]) -> Table:
     """Table 3.17 of the thesis: time, energy and power of GPU and host, by framework.
 
     The thesis gives whole programs; these are per run, so that frameworks with different numbers
@@ -95,10 +82,10 @@ def frameworks_table(results: Sequence[KernelResult]) -> BenchTable:
         "framework", "bench", "style", "time", "GPU J", "CPU J", "GPU W", "CPU W", "GFLOPS",
         "GB/s", "GFLOPS/W",
     )  # fmt: skip
-    return BenchTable("Frameworks side by side, per run (thesis, table 3.17)", headers, rows)
+    return Table.of(headers, rows, "Frameworks side by side, per run (thesis, table 3.17)")
 
 
-def csv_table(results: Sequence[KernelResult]) -> tables.Table:
+def csv_table(results: Sequence[KernelResult]) -> ExportTable:
     """One row per result with plain numbers, SI units, for spreadsheets."""
     facts = (
         "kernel", "size", "dtype", "backend", "style", "threads", "device", "device_name", "status",
@@ -122,10 +109,10 @@ def csv_table(results: Sequence[KernelResult]) -> tables.Table:
     kinds: dict[str, type] = {
         name: str if name in texts or "provenance" in name else float for name in columns
     }
-    return tables.Table(columns=kinds, rows=iter(rows))
+    return ExportTable(columns=kinds, rows=iter(rows))
 
 
-def speedups_table(results: Sequence[KernelResult]) -> BenchTable:
+def speedups_table(results: Sequence[KernelResult]) -> Table:
     """Tables 3.15 and 3.16 of the thesis."""
     rows = [
         (
@@ -144,19 +131,21 @@ def speedups_table(results: Sequence[KernelResult]) -> BenchTable:
     ]
     headers = ("kernel", "backend", "style", "thr", "time", "faster", "less J", "less J app",
                "less RAM J", "against")  # fmt: skip
-    return BenchTable("Speed-ups in time and energy (thesis, tables 3.15 and 3.16)", headers, rows)
+    title = "Speed-ups in time and energy (thesis, tables 3.15 and 3.16)"
+    return Table.of(headers, rows, title, spare=SPARE)
 
 
-def idle_table(rows: Sequence[IdleByThreads]) -> BenchTable:
+def idle_table(rows: Sequence[IdleByThreads]) -> Table:
     """Table 3.14 of the thesis."""
-    return BenchTable(
-        "Idle by sleeping threads (thesis, tables 3.13 and 3.14)",
+    return Table.of(
         ("sleep s", "threads", "domain", "J", "W", "how"),
         [
             (f"{r.sleep_s:g}", str(r.threads), r.domain, _number(r.energy_j), _number(r.power_w),
              r.provenance)
             for r in sorted(rows, key=lambda r: (r.domain, r.sleep_s, r.threads))
         ],
+        "Idle by sleeping threads (thesis, tables 3.13 and 3.14)",
+        spare=SPARE,
     )  # fmt: skip
 
 

@@ -1,11 +1,17 @@
 """The typer application and its verbs; the module of a verb is imported when the verb is used."""
 
+import functools
 import importlib
-from typing import Annotated, Any
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from wattloop.cli.options import OptionSpec
+from wattloop.cli.output import check_target
 from wattloop.version import __version__
 
 VERBS: dict[str, tuple[str, str]] = {
@@ -83,8 +89,6 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "agent": ("wattloop.cli.commands.agent", "Measure the energy of jobs on a Slurm node."),
 }
-
-
 """Verb -> (module with a typer `app`, one line of help)."""
 
 
@@ -154,14 +158,31 @@ def _frame(
 
 
 RUN = "run"
+USER_COMMAND = "wattloop.user_command"
+
+
+class UserCommandGroup(TyperGroup):
+    """Command group that takes everything after `--` as the user's command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            end = args.index("--")
+            args, ctx.meta[USER_COMMAND] = args[:end], args[end + 1 :]
+        return list(super().parse_args(ctx, args))
+
+
+def user_command(ctx: typer.Context) -> list[str]:
+    """Return the words after `--`; empty without any."""
+    return list(ctx.meta.get(USER_COMMAND, ()))
 
 
 class UsualCommandGroup(TyperGroup):
     """Command group in which `VERB WORD` means `VERB run WORD` unless WORD is a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert `run` unless the first argument is a command or option of the group."""
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+        first = args[0] if args else None
+        is_command = first in self.commands or first in (None, "--help", "-h")
+        if not is_command or (first is None and USER_COMMAND in ctx.meta):
             args = [RUN, *args]
         return list(super().parse_args(ctx, args))
 
@@ -171,3 +192,106 @@ class UsualCommandGroup(TyperGroup):
         names = {item.value for item in own}
         more = self.commands[RUN].shell_complete(ctx, incomplete)
         return [*own, *(item for item in more if item.value not in names)]
+
+
+class Verb(typer.Typer):
+    """Commands of a verb, declared by `cli.options`.
+
+    A parameter whose type is a dataclass is a group: its fields are options in its place.
+    """
+
+    def __init__(self, text: str | None = None, epilog: str | None = None, **more: Any) -> None:
+        no_args = {"no_args_is_help": True} if text else {}
+        super().__init__(
+            add_completion=False,
+            pretty_exceptions_enable=False,
+            **{"help": text, "epilog": epilog, **no_args, **more},
+        )
+
+    def command(self, name: str | None = None, **more: Any) -> Callable[[Any], Any]:
+        return _decorator(super().command(name, **more))
+
+    def callback(self, **more: Any) -> Callable[[Any], Any]:
+        return _decorator(super().callback(**more))
+
+
+def _decorator(register: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a decorator that registers a function for typer, and leaves it as it is."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        register(_for_typer(function))
+        return function
+
+    return decorate
+
+
+def _for_typer(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with a signature that typer reads."""
+    groups: dict[str, type] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
+            groups[parameter.name] = parameter.annotation
+            parameters += map(_typed, _fields(parameter.annotation))
+        else:
+            parameters.append(_typed(parameter))
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:
+        for name, group in groups.items():
+            own = {field.name: given.pop(field.name) for field in fields(group)}
+            given[name] = group(**own)
+        command(**given)
+
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # any may
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+    del wrapped.__wrapped__  # or its signature would be read
+    return wrapped
+
+
+def _fields(group: Any) -> list[inspect.Parameter]:
+    """Return the fields of a group as parameters."""
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=hints[field.name],
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+        )
+        for field in fields(group)
+    ]
+
+
+def _typed(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return the parameter with typer's annotation and plain default."""
+    annotation, default = parameter.annotation, parameter.default
+    if isinstance(default, OptionSpec):
+        spec = default
+        default = inspect.Parameter.empty if spec.default is ... else spec.default
+    elif get_origin(annotation) is Annotated and isinstance(get_args(annotation)[1], OptionSpec):
+        annotation, spec = get_args(annotation)
+    else:
+        return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    if not spec.names:
+        known = typer.Argument(metavar=spec.metavar, help=spec.text)
+    else:
+        known = typer.Option(
+            *spec.names,
+            metavar=spec.metavar,
+            help=spec.text,
+            callback=_check_writable if spec.is_file else None,
+            **spec.more,
+        )
+    return inspect.Parameter(
+        parameter.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=Annotated[annotation, known],
+        default=default,
+    )
+
+
+def _check_writable(param: typer.CallbackParam, value: str | None) -> str | None:
+    """Refuse a file that cannot be written before hours are spent on its content."""
+    check_target(value, param.opts[0])
+    return value

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from wattloop.cli.output import check_target, say, write_json
+from wattloop.cli.options import StoreOptions, argument
+from wattloop.cli.output import print_table, say
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wattloop.cli.app import Verb
+    from wattloop.core.table import Table
     from wattloop.store.database import Store
     from wattloop.store.experiments import Experiment
 
@@ -19,80 +21,64 @@ NAMED = "identifier, its beginning or end, name (the newest of that name), or 'l
 
 def which(noun: str) -> Any:
     """Return the argument that names one experiment."""
-    return typer.Argument(metavar=f"[{noun}]", help=f"{NAMED[0].upper()}{NAMED[1:]}.")
+    return argument(f"[{noun}]", f"{NAMED[0].upper()}{NAMED[1:]}.")
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Columns and texts for listing one kind of experiment.
+def add_list_command(
+    app: "Verb",
+    kind: str,
+    *,
+    plural: str,
+    example: str,
+    row: Callable[["Store", "Experiment"], Any],
+    as_dict: Callable[[Any], dict[str, Any]],
+    table: Callable[[Sequence[Any]], "Table"],
+) -> None:
+    """Add the command that lists all experiments of a kind, newest first.
 
-    Attributes:
+    Args:
+        app: gets the command.
         kind: as it is stored.
         plural: the key of the list in JSON.
         example: the command that makes the first one.
         row: what is shown of an experiment.
         as_dict: a row as plain data.
-        print_rows: all rows for people.
+        table: all rows for people.
     """
 
-    kind: str
-    plural: str
-    example: str
-    row: Callable[["Store", "Experiment"], Any]
-    as_dict: Callable[[Any], dict[str, Any]]
-    print_rows: Callable[[Sequence[Any]], None]
+    def list_command(*, given: StoreOptions) -> None:
+        from wattloop.store.experiments import list_experiments
+        from wattloop.trials.runner import with_status_now
 
+        rows: list[Any] = []
+        with given.opened_if_any() as place:
+            if place is not None:
+                known = list_experiments(place, kind)
+                rows = [row(place, with_status_now(place, each)) for each in known]
 
-def list_stored(
-    listing: Listing, json_file: str | None, store: str | None, config: str | None
-) -> None:
-    """List all experiments of a kind, newest first."""
-    from wattloop.cli.stored_runs import opened_if_any
-    from wattloop.store.experiments import list_experiments
-    from wattloop.trials.runner import with_status_now
+        def print_rows() -> None:
+            if rows:
+                print_table(table(rows))
+            else:
+                say(f"no {kind} yet; try: {example}")
 
-    check_target(json_file, "--json")
-    rows: list[Any] = []
-    with opened_if_any(store, config) as place:
-        if place is not None:
-            known = list_experiments(place, listing.kind)
-            rows = [listing.row(place, with_status_now(place, each)) for each in known]
-    if json_file is not None:
-        write_json({listing.plural: [listing.as_dict(row) for row in rows]}, json_file)
-    if json_file == "-":
-        return
-    if rows:
-        listing.print_rows(rows)
-    else:
-        say(f"no {listing.kind} yet; try: {listing.example}")
+        given.present(lambda: {plural: [as_dict(one) for one in rows]}, print_rows)
+
+    app.command("list", help=f"Show {plural}, newest first.")(list_command)
 
 
 @contextmanager
 def stored(
-    kind: str, reference: str, store: str | None, config: str | None
+    kind: str, reference: str, given: StoreOptions
 ) -> Iterator[tuple["Store", "Experiment"]]:
     """Return the named experiment with its current status; report equal names."""
-    from wattloop.cli.stored_runs import opened
     from wattloop.store.experiments import find_experiment
     from wattloop.trials.runner import with_status_now
 
-    with opened(store, config) as place:
+    with given.opened() as place:
         experiment = find_experiment(place, reference, kind)
         say_which(place, reference, kind)
         yield place, with_status_now(place, experiment)
-
-
-def show_stored(
-    found: tuple["Store", "Experiment"],
-    json_file: str | None,
-    as_dict: Callable[["Store", "Experiment"], Any],
-    print_it: Callable[["Store", "Experiment"], None],
-) -> None:
-    """Write JSON if requested, and print text unless JSON goes to the terminal."""
-    if json_file is not None:
-        write_json(as_dict(*found), json_file)
-    if json_file != "-":
-        print_it(*found)
 
 
 def say_which(store: "Store", reference: str, *kinds: str) -> None:
@@ -110,3 +96,9 @@ def say_which(store: "Store", reference: str, *kinds: str) -> None:
         f"wattloop: {len(others) + 1} are called {reference!r}; this is the newest, "
         f"{newest.experiment_id}. Name another by its identifier, or the end of it: {shown}{more}"
     )
+
+
+def outputs_folder(store: "Store", identity: str) -> "Path":
+    """Return the folder of what the programs of an experiment print."""
+    journals = store.journals
+    return journals.with_name(journals.name.replace("journals", "trials")) / identity

@@ -16,7 +16,6 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141
 """128 + SIGPIPE, what a shell reports for `yes | head`."""
 
-
 PLACES = {
     **dict.fromkeys(
         (errno.EACCES, errno.EPERM), "name another place, or allow this user to use it"
@@ -75,9 +74,9 @@ def _run_verb(words: list[str]) -> int:
     if words[:1] == ["run"]:
         from wattloop.cli.commands.run.execution import execute, quick
 
-        request = quick(words[1:])
-        if request is not None:
-            return execute(request)
+        parsed = quick(words[1:])
+        if parsed is not None:
+            return execute(*parsed)
     import typer
 
     from wattloop.cli.app import app

@@ -1,54 +1,122 @@
-"""Options that several verbs share."""
+"""Options: their declaration, those that several verbs share, and groups of them.
 
-from typing import Annotated
+`cli.app.Verb` hands them to typer; `wattloop run` reads its own without loading it.
+"""
 
-import typer
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from wattloop.cli.output import present
+from wattloop.cli.settings import settings_of
+from wattloop.core.settings import STORE, Settings
+
+if TYPE_CHECKING:
+    from wattloop.store.database import Store
+
+
+class OptionSpec(NamedTuple):
+    """Declaration of an option, or of a positional argument, which has no names."""
+
+    names: tuple[str, ...]
+    metavar: str | None
+    text: str
+    default: Any
+    is_file: bool = False
+    more: Mapping[str, Any] = {}
+
+
+def option(names: str, text: str, default: Any = ..., **more: Any) -> Any:
+    """Return an option such as `--name -n TEXT`: its names, then how its value is shown.
+
+    Without a default it is required, or in an `Annotated` type, which leaves it to the command.
+    """
+    words = names.split(" ")
+    count = sum(word.startswith("-") for word in words)
+    return OptionSpec(
+        tuple(words[:count]), " ".join(words[count:]) or None, text, default, more=more
+    )
+
+
+def file_option(names: str, text: str, default: Any = ...) -> Any:
+    """Return an option that names a file to write; one that cannot be written is refused first."""
+    return option(names, text, default)._replace(is_file=True)
+
+
+def argument(metavar: str | None, text: str, default: Any = ...) -> Any:
+    """Return a positional argument."""
+    return OptionSpec((), metavar, text, default)
+
 
 # Numbers are taken as text: Settings checks them, and names the allowed range.
 Interval = Annotated[
-    str | None,
-    typer.Option(
-        "--interval", "-i", metavar="SECONDS", help="Seconds between samples (default: 0.1)."
-    ),
+    str | None, option("--interval -i SECONDS", "Seconds between samples (default: 0.1).")
 ]
 Devices = Annotated[
     str | None,
-    typer.Option(
-        "--devices",
-        metavar="LIST",
-        help="Read only these, such as cpu,gpu:0 (default: CPUs, memory and the GPUs that "
+    option(
+        "--devices LIST",
+        "Read only these, such as cpu,gpu:0 (default: CPUs, memory and the GPUs that "
         "CUDA_VISIBLE_DEVICES and the like show; all: every GPU).",
     ),
 ]
 Meters = Annotated[
-    str | None,
-    typer.Option(
-        "--meters", metavar="LIST", help="Use only these meters, such as rapl (default: all)."
-    ),
+    str | None, option("--meters LIST", "Use only these meters, such as rapl (default: all).")
 ]
 Pue = Annotated[
-    str | None,
-    typer.Option(
-        "--pue", metavar="FACTOR", help="Power usage effectiveness of the room (default: 1)."
-    ),
+    str | None, option("--pue FACTOR", "Power usage effectiveness of the room (default: 1).")
 ]
-Zone = Annotated[
-    str | None,
-    typer.Option("--zone", metavar="CODE", help="Country (FRA) or zone, for carbon."),
-]
+Zone = Annotated[str | None, option("--zone CODE", "Country (FRA) or zone, for carbon.")]
 Tariff = Annotated[
-    str | None,
-    typer.Option("--tariff", metavar="PRICE", help="Price of a kWh, such as 0.25 or '0.25 CHF'."),
+    str | None, option("--tariff PRICE", "Price of a kWh, such as 0.25 or '0.25 CHF'.")
 ]
 StorePlace = Annotated[
-    str | None,
-    typer.Option("--store", metavar="PLACE", help="SQLite file or postgresql:// URL for runs."),
+    str | None, option("--store PLACE", "SQLite file or postgresql:// URL for runs.")
 ]
 JsonFile = Annotated[
-    str | None,
-    typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output."),
+    str | None, file_option("--json FILE", "Write the result as JSON; - is standard output.")
 ]
-Config = Annotated[
-    str | None,
-    typer.Option("--config", metavar="FILE", help="Use this wattloop.yaml."),
-]
+Config = Annotated[str | None, option("--config FILE", "Use this wattloop.yaml.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """Options of commands that show what is stored."""
+
+    json_file: JsonFile = None
+    store: StorePlace = None
+    config: Config = None
+
+    def settings(self, needs: Collection[str] | None = STORE) -> Settings:
+        return settings_of(self.config, needs=needs, store=self.store)
+
+    def opened(self, *, create: bool = False) -> "AbstractContextManager[Store]":
+        """Open the store; one that does not exist is not created unless `create`."""
+        from wattloop.cli.stored_runs import opened
+
+        return opened(self.store, self.config, create=create)
+
+    def opened_if_any(self) -> "AbstractContextManager[Store | None]":
+        from wattloop.cli.stored_runs import opened_if_any
+
+        return opened_if_any(self.store, self.config)
+
+    def present(self, as_data: Callable[[], Any], print_text: Callable[[], None]) -> None:
+        present(self.json_file, as_data, print_text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeterOptions:
+    """Options of commands that measure and store."""
+
+    json_file: JsonFile = None
+    interval: Interval = None
+    devices: Devices = None
+    meters: Meters = None
+    store: StorePlace = None
+    config: Config = None
+
+    def settings(self) -> Settings:
+        given = {name: getattr(self, name) for name in ("interval", "devices", "meters", "store")}
+        return settings_of(self.config, **given)

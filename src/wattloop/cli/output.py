@@ -10,11 +10,14 @@ import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
 from wattloop.core.text import escaped
+
+if TYPE_CHECKING:
+    from wattloop.core.table import Table
 
 # Layout of a table on a terminal that may be too narrow for it.
 #
@@ -22,23 +25,11 @@ from wattloop.core.text import escaped
 # under the first column again, so that a number is never cut in two.
 
 GAP = 2
-
-
 """Between two columns."""
-
-
 COMFORTABLE = 12
-
-
 """A text is folded to this width before another column is left out."""
-
-
 LONGEST_WORD = 24
-
-
 """What is longer is cut rather than that it takes the place of others; identifiers are shorter."""
-
-
 Line = Sequence[str]
 
 
@@ -161,21 +152,13 @@ def _letter_width(letter: str) -> int:
 
 
 PLAIN_TERMINALS = ("dumb", "unknown")
-
-
 """Values of TERM whose terminals cannot move the cursor or style: a log, Emacs' shell."""
-
-
 BOLD, ITALIC = "1", "3"
-
-
 OBEYED = re.compile(
     # styles, and how progress bars hide the cursor and write a line again
     r"\x1b(?!\[(?:[0-9;]*m|\?25[hl]|[012]?K|[0-9]*A))"
     "|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
-
-
 """What `TerminalText` does not pass on."""
 
 
@@ -241,10 +224,22 @@ def check_target(target: str | None, option: str) -> None:
         raise ConfigError(f"{option} {target}: {allowed} is not writable; choose another place")
 
 
-def write_json(data: Any, target: str, option: str = "--json") -> None:
-    """Write `data` to a file atomically, or to standard output for `-`."""
+def write_json(data: Any, target: str | None, option: str = "--json") -> None:
+    """Write `data` to a file atomically, or to standard output for `-`; None is nowhere."""
+    if target is None:
+        return
     text = json.dumps(_plain(data), indent=2, allow_nan=False, default=str) + "\n"
     write_text(text, target, option)
+
+
+def present(
+    json_file: str | None, as_data: Callable[[], Any], print_text: Callable[[], None]
+) -> None:
+    """Write the result as JSON if asked for; print it unless that took standard output."""
+    if json_file is not None:
+        write_json(as_data(), json_file)
+    if json_file != "-":
+        print_text()
 
 
 def write_text(text: str, target: str, option: str) -> None:
@@ -254,7 +249,7 @@ def write_text(text: str, target: str, option: str) -> None:
     Target(target, option).write_text(text)
 
 
-def print_table(
+def print_rows(
     headers: Sequence[str],
     rows: Iterable[Sequence[str]],
     title: str = "",
@@ -280,6 +275,11 @@ def print_table(
     for head, *body in folded_blocks([tuple(headers), *rows], room):
         lines = [*map(bold, head), *(line for row in body for line in row)]
         sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def print_table(table: "Table") -> None:
+    """Print a table to standard output; see `print_rows`."""
+    print_rows(table.headers, table.texts(), table.title, spare=table.spare)
 
 
 def table_text(

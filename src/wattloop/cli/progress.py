@@ -117,8 +117,6 @@ def spinner(text: str) -> Iterator[None]:
 
 
 BUSY_LOAD = 0.5
-
-
 """Programs that want a core, on average over the last minute."""
 
 

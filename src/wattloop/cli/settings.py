@@ -19,8 +19,6 @@ NAMES = {
     "retain": "retain",
     "share": "share",
 }
-
-
 """Option -> setting."""
 
 

@@ -4,10 +4,11 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from wattloop.analyze.intervals import Estimate
-from wattloop.report.document import Block, Chart, Document, DocumentTable, Note, Paragraph, Section
+from wattloop.core.table import Table
+from wattloop.report.document import Block, Chart, Document, Note, Paragraph, Section
 from wattloop.report.figures.campaign import goal_figures, trade_off_figure
 from wattloop.schedule.campaigns.store import known_outcomes
 from wattloop.schedule.campaigns.summary import Summary, by_variant, per_cell, summary_of
@@ -18,11 +19,7 @@ from wattloop.trials.runner import with_status_now
 from wattloop.version import __version__
 
 UNKNOWN = "-"
-
-
 BEST = " *"
-
-
 UNSURE = " ?"
 
 
@@ -67,25 +64,16 @@ COLUMNS = (
     CampaignColumn("cost", "cost", better=-1, optional=True),
 )
 
-
 UNITS = ("kWh", "min", "%", "kW", "s", "kg")
-
-
 DIFFERENCES = (
     *("throughput_per_h", "energy_kwh", "jct_mean_s", "jct_p95_s", "miss_rate"),
     *("jain_jct", "jain_share", "carbon_kg", "cost"),
 )
+SPARE = ("Jain share", "Jain JCT", "idle kWh", "peak kW", "JCT p95 min", "preemptions", "JCT p95")
+"""Columns that a narrow terminal loses first."""
 
 
-class Cells(NamedTuple):
-    """A table of texts."""
-
-    headers: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    title: str
-
-
-def policy_cells(summary: Summary, title: str = "", *, budget: bool = False) -> Cells:
+def policy_table(summary: Summary, title: str = "", *, budget: bool = False) -> Table:
     """Return mean and deviation of each policy.
 
     Args:
@@ -103,10 +91,11 @@ def policy_cells(summary: Summary, title: str = "", *, budget: bool = False) -> 
             for column in columns
         ]
         rows.append((label, *cells))
-    return Cells(("policy", *(column.header for column in columns)), rows, title)
+    headers = ("policy", *(column.header for column in columns))
+    return Table.of(headers, rows, title, range(1, len(headers)), spare=SPARE)
 
 
-def difference_cells(summary: Summary, *, budget: bool = False) -> Cells | None:
+def difference_table(summary: Summary, *, budget: bool = False) -> Table | None:
     """Return how each policy differs from the first; None with a single policy."""
     if len(summary.labels) < 2:
         return None
@@ -120,7 +109,8 @@ def difference_cells(summary: Summary, *, budget: bool = False) -> Cells | None:
     if pairs == 1:
         how = "on the same seed"
     headers = ("", *(_unitless(column.header) for column in columns))
-    return Cells(headers, rows, f"against {summary.labels[0]}, {how}")
+    title = f"against {summary.labels[0]}, {how}"
+    return Table.of(headers, rows, title, range(1, len(headers)), spare=SPARE)
 
 
 def spread_text(found: Estimate | None, column: CampaignColumn) -> str:
@@ -197,8 +187,6 @@ IN_WORDS = {
     "misses": "Share of deadlines missed, by policy",
     "fairness": "Jain's index over users, by policy",
 }
-
-
 SCOPES = {"gpu": "energy of the GPUs", "cluster": "energy of the whole cluster"}
 
 
@@ -236,10 +224,10 @@ def _variant(
 ) -> list[Block]:
     seeds = len(summary.seeds)
     title = f"Mean ± sd of {seeds} seeds; * best" if seeds > 1 else "One seed: no deviation"
-    blocks: list[Block] = [_table(policy_cells(summary, title, budget=budget))]
-    differences = difference_cells(summary, budget=budget)
+    blocks: list[Block] = [policy_table(summary, title, budget=budget)]
+    differences = difference_table(summary, budget=budget)
     if differences is not None:
-        blocks.append(_table(differences))
+        blocks.append(differences)
     # names of charts are places on the page: one variant's must differ from another's
     end = (
         "".join(c if c.isalnum() else "-" for c in str(rows[0].get("variant", ""))) if rows else ""
@@ -268,8 +256,3 @@ def _variant(
         for policy, (count, first) in summary.refused.items()
     ]
     return blocks
-
-
-def _table(cells: Cells) -> DocumentTable:
-    numbers = frozenset(range(1, len(cells.headers)))
-    return DocumentTable(cells.headers, tuple(cells.rows), cells.title, numbers)

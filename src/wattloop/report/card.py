@@ -46,23 +46,11 @@ class CardFigure:
 #     e = (E(n2) - E(n1)) / (n2 - n1)
 
 PLACE = "{n}"
-
-
 FEW = 10
-
-
 """The first of the two executions does a tenth of the inferences."""
-
-
 CLEARLY = 0.1
-
-
 """Starting a program twice differs by some percent: what many inferences add must be more."""
-
-
 MODELS = ("modelled", "estimated")
-
-
 WHOLE = "with the start of the program"
 
 
@@ -208,8 +196,6 @@ def _ran(
 
 
 NO_SHARE = "no source here tells it; state it with --renewable"
-
-
 INFERENCES_SHOWN = 1_000
 
 
@@ -263,8 +249,6 @@ def carbon_figures(
 # reason, so that two cards can be laid side by side.
 
 FORMAT, VERSION = "wattloop-energy-card", 1
-
-
 NO_INFERENCE = "not measured; give the command with --inference"
 
 

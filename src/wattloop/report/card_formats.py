@@ -69,16 +69,9 @@ def _metadata(card: Card) -> str:
 # Colours follow the reader's light or dark setting.
 
 WIDTH, MARGIN = 460, 20
-
-
 LINE, SMALL_LINE = 20, 14
-
-
 NOTE_CHARACTERS = 66
-
-
 """What fits into the width at the small size, by the widest of common sans-serif fonts."""
-
 
 STYLE = """
   svg { color-scheme: light dark; }

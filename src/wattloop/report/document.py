@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from wattloop.core.table import Table
+
 Tone = str
 """How a remark is meant: `plain`, `good`, `info` or `warning`."""
 
@@ -68,25 +70,6 @@ class Badges:
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentTable:
-    """Rows of text; columns that hold numbers are set to the right.
-
-    Attributes:
-        columns: their headings.
-        rows: as many texts each.
-        caption: what the table shows.
-        numbers: which columns hold numbers, by position.
-        notes: below it.
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    caption: str = ""
-    numbers: frozenset[int] = frozenset()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Chart:
     """An Altair chart with an alternative text."""
 
@@ -95,7 +78,7 @@ class Chart:
     alternative: str
 
 
-Block = Paragraph | Note | Facts | Badges | DocumentTable | Chart
+Block = Paragraph | Note | Facts | Badges | Table | Chart
 
 
 @dataclass(frozen=True, slots=True)

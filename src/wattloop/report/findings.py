@@ -5,7 +5,8 @@ from typing import Any
 
 from wattloop.analyze.findings import Findings
 from wattloop.core.errors import ConfigError
-from wattloop.report.document import Block, Chart, DocumentTable, Note, Section
+from wattloop.core.table import Table
+from wattloop.report.document import Block, Chart, Note, Section
 
 ROWS_SHOWN = 40
 
@@ -26,7 +27,7 @@ def findings_blocks(found: Findings) -> list[Block]:
         *((f"and {more} more rows",) if more > 0 else ()),
     )
     blocks: list[Block] = [
-        DocumentTable(found.headers, tuple(cells[:ROWS_SHOWN]), found.title, numbers, notes)
+        Table.of(found.headers, tuple(cells[:ROWS_SHOWN]), found.title, numbers, notes)
     ]
     blocks += [Note(text, tone="warning", title="Beware:") for text in found.warnings]
     for other in found.others:

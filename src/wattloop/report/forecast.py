@@ -1,5 +1,6 @@
 """Predictions as report parts."""
 
+from wattloop.core.table import Table
 from wattloop.core.units import (
     format_bytes,
     format_duration,
@@ -9,7 +10,7 @@ from wattloop.core.units import (
 )
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.prediction import Interval
-from wattloop.report.document import Block, DocumentTable, Fact, Facts, Note
+from wattloop.report.document import Block, Fact, Facts, Note
 
 
 def forecast_blocks(found: Forecast) -> list[Block]:
@@ -29,20 +30,20 @@ def forecast_blocks(found: Forecast) -> list[Block]:
         Fact("Bound by", step.regime.value.removesuffix("-bound")),
         Fact("Memory", format_bytes(found.memory.needed_bytes), found.memory.words),
     )
-    terms = DocumentTable(
+    terms = Table.of(
         ("term", "time", "share"),
         tuple(
             (name, format_duration(value_s), f"{value_s / step.step_s:.0%}")
             for name, value_s in sorted(step.terms_s.items(), key=lambda item: -item[1])
         ),
-        caption=f"What the step is made of, by {step.model or found.estimator}",
-        numbers=frozenset((1, 2)),
+        title=f"What the step is made of, by {step.model or found.estimator}",
+        numbers=(1, 2),
     )
-    top = DocumentTable(
+    top = Table.of(
         ("operation", "GPU time"),
         tuple((name, format_duration(value_s)) for name, value_s in found.top_operations_s.items()),
-        caption="Operations that take longest",
-        numbers=frozenset((1,)),
+        title="Operations that take longest",
+        numbers=(1,),
     )
     warnings = [Note(text, tone="warning", title="Beware:") for text in found.all_warnings]
     notes = [Note(text, tone="info") for text in found.notes]

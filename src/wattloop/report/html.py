@@ -2,16 +2,16 @@
 
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from wattloop.core.table import Table
 from wattloop.report.document import (
     Badges,
     Block,
     Chart,
     Document,
-    DocumentTable,
     Facts,
     Note,
     Paragraph,
@@ -121,21 +121,22 @@ def _badges(block: Badges) -> str:
     return f'<ul class="badges">{badges}</ul>'
 
 
-def _table(block: DocumentTable) -> str:
-    def cell(text: str, place: int, tag: str, scope: str = "") -> str:
-        kind = ' class="number"' if place in block.numbers else ""
-        return f"<{tag}{kind}{scope}>{_e(text)}</{tag}>"
+def _table(block: Table) -> str:
+    def line(texts: Sequence[str], tag: str, scope: str = "") -> str:
+        kinds = (' class="number"' if column.is_number else "" for column in block.columns)
+        cells = (
+            f"<{tag}{kind}{scope}>{_e(text)}</{tag}>"
+            for kind, text in zip(kinds, texts, strict=True)
+        )
+        return f"<tr>{''.join(cells)}</tr>"
 
-    head = "".join(cell(text, n, "th", ' scope="col"') for n, text in enumerate(block.columns))
-    rows = "".join(
-        "<tr>" + "".join(cell(text, n, "td") for n, text in enumerate(row)) + "</tr>"
-        for row in block.rows
-    )
-    caption = f"<caption>{_e(block.caption)}</caption>" if block.caption else ""
+    head = line(block.headers, "th", ' scope="col"')
+    rows = "".join(line(texts, "td") for texts in block.texts())
+    caption = f"<caption>{_e(block.title)}</caption>" if block.title else ""
     notes = "".join(f'<p class="source">{_e(note)}</p>' for note in block.notes)
     return (
-        f'<div class="table" tabindex="0" role="region" aria-label="{_e(block.caption)}">'
-        f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{notes}"
+        f'<div class="table" tabindex="0" role="region" aria-label="{_e(block.title)}">'
+        f"<table>{caption}<thead>{head}</thead><tbody>{rows}</tbody></table></div>{notes}"
     )
 
 
@@ -151,7 +152,7 @@ _BLOCKS: dict[type, Callable[[Any], str]] = {
     Note: _note,
     Facts: _facts,
     Badges: _badges,
-    DocumentTable: _table,
+    Table: _table,
     Chart: _chart,
 }
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.table import Table
 from wattloop.report.document import (
     Badges,
     Block,
     Chart,
     Document,
-    DocumentTable,
     Facts,
     Note,
     Paragraph,
@@ -100,13 +100,13 @@ def _badges(block: Badges, _: Path) -> dict[str, Any]:
     return {"kind": "badges", "badges": badges}
 
 
-def _table(block: DocumentTable, _: Path) -> dict[str, Any]:
+def _table(block: Table, _: Path) -> dict[str, Any]:
     return {
         "kind": "table",
-        "columns": list(block.columns),
-        "rows": [list(row) for row in block.rows],
-        "caption": block.caption,
-        "numbers": sorted(block.numbers),
+        "columns": list(block.headers),
+        "rows": [list(texts) for texts in block.texts()],
+        "caption": block.title,
+        "numbers": [n for n, column in enumerate(block.columns) if column.is_number],
         "notes": list(block.notes),
     }
 
@@ -135,6 +135,6 @@ _BLOCKS: dict[type, Callable[[Any, Path], dict[str, Any]]] = {
     Note: _note,
     Facts: _facts,
     Badges: _badges,
-    DocumentTable: _table,
+    Table: _table,
     Chart: _chart,
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
+from wattloop.core.table import Table
 from wattloop.core.units import format_duration, format_energy, format_mass, format_power
 from wattloop.report.document import (
     Badges,
@@ -15,7 +16,6 @@ from wattloop.report.document import (
     Chart,
     Document,
     DocumentBadge,
-    DocumentTable,
     Fact,
     Facts,
     Note,
@@ -29,15 +29,11 @@ from wattloop.store.runs import RunRecord
 from wattloop.version import __version__
 
 LABEL_TONES = {"high": "good", "medium": "info", "low": "warning"}
-
-
 INSIGHT_TONES = {"good": "good", "info": "info", "warning": "warning"}
-
-
 WINDOWS_SHOWN = 30
 
 
-def sensors(record: RunRecord) -> DocumentTable:
+def sensors(record: RunRecord) -> Table:
     """Return energy of every domain with uncertainty and sensor."""
     assert record.result is not None
     result = record.result
@@ -61,11 +57,11 @@ def sensors(record: RunRecord) -> DocumentTable:
     rows += [
         (part.name, "not known", "", "", "", "missing", part.reason) for part in result.missing
     ]
-    return DocumentTable(
+    return Table.of(
         ("domain", "energy", "uncertainty", "mean power", "limit", "how", "sensor"),
         tuple(rows),
-        caption="Energy by component, and where each figure comes from",
-        numbers=frozenset((1, 2, 3, 4)),
+        title="Energy by component, and where each figure comes from",
+        numbers=(1, 2, 3, 4),
         notes=tuple(f"{part.name}: {part.remedy}" for part in result.missing if part.remedy),
     )
 
@@ -131,7 +127,7 @@ def grid_facts(accounting: Mapping[str, Any]) -> Facts | None:
     return Facts(tuple(facts))
 
 
-def windows_table(windows: Sequence[WindowResult]) -> DocumentTable | None:
+def windows_table(windows: Sequence[WindowResult]) -> Table | None:
     """Return the measured windows of a run."""
     if not windows:
         return None
@@ -149,11 +145,11 @@ def windows_table(windows: Sequence[WindowResult]) -> DocumentTable | None:
         for window in windows[:WINDOWS_SHOWN]
     )
     more = len(windows) - len(rows)
-    return DocumentTable(
+    return Table.of(
         ("window", "duration", "energy", "uncertainty"),
         rows,
-        caption="Windows",
-        numbers=frozenset((1, 2, 3)),
+        title="Windows",
+        numbers=(1, 2, 3),
         notes=(f"and {more} more; 'wattloop runs export --what windows' has them all",)
         if more > 0
         else (),
@@ -314,8 +310,6 @@ def _used(record: RunRecord) -> set[tuple[str, str]]:
 
 def _how(record: RunRecord) -> list[Block]:
     """Return sensors with their resolution, and the machine of the run."""
-    from wattloop.report.document import DocumentTable
-
     rows, unused = [], []
     used = _used(record)
     for feed in record.feeds:
@@ -336,11 +330,11 @@ def _how(record: RunRecord) -> list[Block]:
                     domain.get("device") or "",
                 )
             )
-    table = DocumentTable(
+    table = Table.of(
         ("domain", "meter", "kind", "resolution", "updates every", "known error", "device"),
         tuple(rows),
-        caption="Sensors that these figures come from",
-        numbers=frozenset((3, 4, 5)),
+        title="Sensors that these figures come from",
+        numbers=(3, 4, 5),
         notes=(f"known here and not used: {', '.join(unused)}",) if unused else (),
     )
     interval_s = record.settings.get("interval_s")

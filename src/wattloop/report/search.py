@@ -6,12 +6,12 @@ from typing import Any
 
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import RunTable as AnalyzeTable
+from wattloop.core.table import Table
 from wattloop.core.units import format_duration, format_energy, format_number
 from wattloop.report.document import (
     Block,
     Chart,
     Document,
-    DocumentTable,
     Fact,
     Facts,
     Note,
@@ -60,8 +60,6 @@ def sm2_section(store: Store, experiment: Experiment, summary: SearchSummary) ->
 
 
 COURSE = "Performance, energy and learning rate of every configuration, epoch by epoch"
-
-
 RATES = "Loss over the learning rates of an exploratory epoch, with the window that was chosen"
 
 
@@ -146,11 +144,11 @@ def _in_full(final: dict[str, Any], summary: SearchSummary) -> Section:
         )
         for name, run in runs.items()
     )
-    table = DocumentTable(
+    table = Table.of(
         ("run", "configuration", "quality", "epochs", "energy", "time", "status"),
         rows,
-        caption=f"Trained in full, energy of {summary.scope or 'nothing'}",
-        numbers=frozenset({2, 3, 4, 5}),
+        title=f"Trained in full, energy of {summary.scope or 'nothing'}",
+        numbers={2, 3, 4, 5},
     )
     said = final["said"]
     notes = (Note(text, title="Note:") for text in final.get("notes") or ())
@@ -173,7 +171,7 @@ def _saved_share(summary: SearchSummary) -> str:
 
 def _configurations(
     candidates: list[CandidateResult], summary: SearchSummary, experiment: Experiment
-) -> DocumentTable:
+) -> Table:
     names = list(parameter_columns(candidates))
     quality: dict[str, Any] = experiment.facts.get("quality") or {}
     metric = quality.get("metric") or "quality"
@@ -192,11 +190,11 @@ def _configurations(
     ]
     more = len(candidates) - len(rows)
     last = len(names) + 1
-    return DocumentTable(
+    return Table.of(
         ("trial", *names, f"best {metric}", "energy", "to target", "time", "status"),
         tuple(rows),
-        caption=f"Configurations, energy of {summary.scope or 'nothing'} ({summary.provenance})",
-        numbers=frozenset(range(last, last + 4)),
+        title=f"Configurations, energy of {summary.scope or 'nothing'} ({summary.provenance})",
+        numbers=range(last, last + 4),
         notes=(f"and {more} more; 'wattloop tune export' has all",) if more > 0 else (),
     )
 

@@ -4,13 +4,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from wattloop.core.table import Table
 from wattloop.core.units import format_number
 from wattloop.report.document import (
     Badges,
     Block,
     Document,
     DocumentBadge,
-    DocumentTable,
     Fact,
     Facts,
     Note,
@@ -22,11 +22,7 @@ from wattloop.store.experiments import Experiment
 from wattloop.version import __version__
 
 UNKNOWN = "-"
-
-
 BEST_COLUMNS = ("metric", "of", "best setting", "gain %", "how", "sweep")
-
-
 CANDIDATE_COLUMNS = ("candidate", "figure", "goal", "mean", "change", "result")
 
 
@@ -133,7 +129,7 @@ def _objective(spec: Mapping[str, Any]) -> list[Block]:
     return [
         Paragraph(str(spec.get("need", ""))),
         Facts((Fact("Primary objective", str(spec.get("objective", ""))),)),
-        DocumentTable(("figure", "goal"), rows, caption="What must come out"),
+        Table.of(("figure", "goal"), rows, title="What must come out"),
     ]
 
 
@@ -149,7 +145,7 @@ def _baseline(found: Mapping[str, Any]) -> list[Block]:
 def _characterize(found: Mapping[str, Any]) -> list[Block]:
     if not found["best"]:
         return [Paragraph(str(found["note"]))]
-    return [DocumentTable(BEST_COLUMNS, best_rows(found), "What levers do", frozenset((3,)))]
+    return [Table.of(BEST_COLUMNS, best_rows(found), "What levers do", (3,))]
 
 
 def _simulate(found: Mapping[str, Any]) -> list[Block]:
@@ -157,15 +153,13 @@ def _simulate(found: Mapping[str, Any]) -> list[Block]:
     if found["twin"]:
         compared = twin_rows(found, "yes", "no")
         heads = ("figure", "measured", "simulated", "off", "close enough")
-        blocks.append(
-            DocumentTable(heads, compared, "The twin next to the measurement", frozenset((1, 2, 3)))
-        )
+        blocks.append(Table.of(heads, compared, "The twin next to the measurement", (1, 2, 3)))
     else:
         blocks.append(Paragraph("The baseline is the simulation itself, so no twin is checked."))
     caption = f"Candidates against {found['base']}, simulated"
     rows = candidate_rows(found)
     source = (str(found["source"]),)
-    blocks.append(DocumentTable(CANDIDATE_COLUMNS, rows, caption, frozenset((3, 4)), source))
+    blocks.append(Table.of(CANDIDATE_COLUMNS, rows, caption, (3, 4), source))
     return blocks
 
 
@@ -194,7 +188,7 @@ def _validate(found: Mapping[str, Any]) -> list[Block]:
     differed = [Note(text, tone="warning", title="Differed:") for text in differed_texts(found)]
     return [
         Badges((DocumentBadge("Result", word, tone, meaning),)),
-        DocumentTable(columns, rows, "Every goal, tested", frozenset((1, 2, 3))),
+        Table.of(columns, rows, "Every goal, tested", (1, 2, 3)),
         *differed,
     ]
 

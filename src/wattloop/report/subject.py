@@ -43,8 +43,6 @@ EXPERIMENTS: dict[str, Callable[[Store, Experiment], Document]] = {
     "campaign": report_of_campaign,
     "study": report_of_study,
 }
-
-
 """Kind of experiment -> what makes its report."""
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from wattloop.analyze.intervals import Estimate
+from wattloop.core.table import Table
 from wattloop.report.document import (
     Block,
     Chart,
     Document,
-    DocumentTable,
     Fact,
     Facts,
     Note,
@@ -145,16 +145,16 @@ def _short(result: SweepResult) -> list[Block]:
         )
         for row in rows
     )
-    table = DocumentTable(
+    table = Table.of(
         ("of", "metric", "best setting", "gain %", "time %"),
         cells,
-        caption="Best setting by each metric, against the default; 95% intervals",
-        numbers=frozenset((3, 4)),
+        title="Best setting by each metric, against the default; 95% intervals",
+        numbers=(3, 4),
     )
     return [*blocks, Facts(facts), table]
 
 
-def _points(result: SweepResult) -> DocumentTable:
+def _points(result: SweepResult) -> Table:
     rows = tuple(
         (
             row["group"] or "all",
@@ -168,11 +168,11 @@ def _points(result: SweepResult) -> DocumentTable:
         )
         for row in point_rows(result)
     )
-    return DocumentTable(
+    return Table.of(
         ("of", "setting", "runs", "time (s)", "energy (J)", "power (W)", "energy %", "EDP %"),
         rows,
-        caption="Means with 95% intervals; gains over the default in per cent",
-        numbers=frozenset(range(2, 8)),
+        title="Means with 95% intervals; gains over the default in per cent",
+        numbers=range(2, 8),
     )
 
 

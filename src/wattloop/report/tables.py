@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 INACTIVE = "inactive"
-
-
 """The level of a conditional parameter where it does not apply: that is a choice, not a gap."""
-
-
 COSTS = ("energy_j", "time_s", "power_w", "epochs", "to_target_j", "to_target_s")
 
 

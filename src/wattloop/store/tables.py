@@ -21,14 +21,14 @@ Value = str | float | int | bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ExportTable:
     """Columns with their types, and rows that are generated while they are read."""
 
     columns: dict[str, type]
     rows: Iterator[tuple[Value, ...]]
 
 
-def table_of(what: str, store: Store, records: Sequence[RunRecord]) -> Table:
+def table_of(what: str, store: Store, records: Sequence[RunRecord]) -> ExportTable:
     """Return the table called `what` of these runs."""
     return TABLES[what](store, records)
 
@@ -44,20 +44,20 @@ def iso_time(wall_s: float | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _runs(store: Store, records: Sequence[RunRecord]) -> Table:
-    return Table(
+def _runs(store: Store, records: Sequence[RunRecord]) -> ExportTable:
+    return ExportTable(
         {name: kind for name, kind, _ in _RUN_COLUMNS},
         (tuple(value(record) for _, _, value in _RUN_COLUMNS) for record in records),
     )
 
 
-def _samples(store: Store, records: Sequence[RunRecord]) -> Table:
+def _samples(store: Store, records: Sequence[RunRecord]) -> ExportTable:
     """Return raw joules and watts; with one run exactly what the replay meter reads."""
     columns = {"time_s": float, "domain": str, "kind": str, "value": float}
     return _readings(store, records, columns, lambda s: s.kind != "signal", lambda s: s.kind)
 
 
-def _signals(store: Store, records: Sequence[RunRecord]) -> Table:
+def _signals(store: Store, records: Sequence[RunRecord]) -> ExportTable:
     columns = {"time_s": float, "signal": str, "unit": str, "value": float}
     return _readings(store, records, columns, lambda s: s.kind == "signal", lambda s: s.unit)
 
@@ -68,7 +68,7 @@ def _readings(
     columns: dict[str, type],
     wanted: Callable[[Series], bool],
     third: Callable[[Series], str],
-) -> Table:
+) -> ExportTable:
     several = len(records) > 1
 
     def rows() -> Iterator[tuple[Value, ...]]:
@@ -81,10 +81,10 @@ def _readings(
                     known = None if math.isnan(value) else value
                     yield (time_s, series.name, label, known, *tail)
 
-    return Table(columns | ({"run_id": str} if several else {}), rows())
+    return ExportTable(columns | ({"run_id": str} if several else {}), rows())
 
 
-def _windows(store: Store, records: Sequence[RunRecord]) -> Table:
+def _windows(store: Store, records: Sequence[RunRecord]) -> ExportTable:
     """Return one row per window and domain; add up only those with `in_total`."""
     columns = {
         **{"run_id": str, "window_id": int, "parent_id": int, "window": str},
@@ -108,10 +108,10 @@ def _windows(store: Store, records: Sequence[RunRecord]) -> Table:
                 if not window.domains:
                     yield (*head, *[None] * 8)
 
-    return Table(columns, rows())
+    return ExportTable(columns, rows())
 
 
-def _steps(store: Store, records: Sequence[RunRecord]) -> Table:
+def _steps(store: Store, records: Sequence[RunRecord]) -> ExportTable:
     """Return one row per training step or epoch, one column per domain and metric.
 
     `count` is above 1 where a very long run wrote several steps as one row.
@@ -136,10 +136,10 @@ def _steps(store: Store, records: Sequence[RunRecord]) -> Table:
             head = (run_id, *which, begin_s, end_s, end_s - begin_s)
             yield (*head, *pairs, *(_number(values.get(name)) for name in metrics))
 
-    return Table(columns, rows())
+    return ExportTable(columns, rows())
 
 
-TABLES: dict[str, Callable[[Store, Sequence[RunRecord]], Table]] = {
+TABLES: dict[str, Callable[[Store, Sequence[RunRecord]], ExportTable]] = {
     "runs": _runs,
     "samples": _samples,
     "signals": _signals,

@@ -11,11 +11,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_number
 
 Values = Mapping[int | str, float]
-
-
 """Seed or run -> the figure."""
-
-
 CONFIDENCE = "95%"
 
 
@@ -166,8 +162,6 @@ TREE = {
     "deadlines": ("aurachronos", "slack first, preempting where a deadline is in danger"),
     "power budget": ("charon", "starts jobs only while they fit under the budget"),
 }
-
-
 """Primary objective -> the policy the tree names, and why."""
 
 

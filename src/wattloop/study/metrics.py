@@ -110,14 +110,8 @@ def _of_run(record: RunRecord) -> dict[str, float | None]:
 
 
 UNEVEN = 0.15
-
-
 """Utilisations of GPU types that differ by more than this are out of balance."""
-
-
 IDLE = 0.10
-
-
 PEAK = 0.85
 
 

@@ -19,7 +19,6 @@ LESS_IS_BETTER = {
     **dict.fromkeys(("throughput_per_h", "jobs_done", "jain_jct", "jain_share"), False),
 }
 """KPI -> which way is better. Those of campaigns, and of runs (energy_j, time_s, power_w, ...)."""
-
 Objective = Literal["energy and performance", "fairness", "deadlines", "power budget"]
 
 

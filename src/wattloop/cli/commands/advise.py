@@ -2,12 +2,11 @@
 
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from wattloop.cli.options import Config, JsonFile, StorePlace
-from wattloop.cli.output import check_target, say, write_json
+from wattloop.cli.app import Verb
+from wattloop.cli.options import StoreOptions, argument
+from wattloop.cli.output import say, write_json
 
 if TYPE_CHECKING:
     from wattloop.advise.advice import Advice
@@ -15,51 +14,34 @@ if TYPE_CHECKING:
     from wattloop.store.database import Store
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
+app = Verb()
 WIDTH = 96
-
-
 IN_SUMMARY = 2
-
-
 """Lines of advice below the summary of a run; `wattloop advise` has them all."""
 
 
 @app.command()
 def advise(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="[RUN]",
-            help="Identifier, its beginning, a name, or 'last' for the last run.",
-        ),
-    ] = "last",
+    run: str = argument(
+        "[RUN]", "Identifier, its beginning, a name, or 'last' for the last run.", "last"
+    ),
     *,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
+    given: StoreOptions,
 ) -> None:
     """Show what a run wasted and how to save it, the largest saving first.
 
     Every advice has its evidence, where its saving comes from, and the command that confirms it.
     """
     from wattloop.advise.advisor import RULES, advice_on
-    from wattloop.cli.settings import settings_of
-    from wattloop.cli.stored_runs import opened
-    from wattloop.core.settings import STORE
     from wattloop.store.runs import find_run
 
-    check_target(json_file, "--json")
-    settings = settings_of(config, needs=STORE, store=store)
-    with opened(store, config) as place:
+    settings = given.settings()
+    with given.opened() as place:
         record = find_run(place, run, by_name=True)
         found = advice_on(place, record, settings)
-    if json_file is not None:
-        advice = [one.to_dict() for one in found]
-        write_json({"run_id": record.run_id, "rules": list(RULES), "advice": advice}, json_file)
-    if json_file != "-":
+    advice = [one.to_dict() for one in found]
+    write_json({"run_id": record.run_id, "rules": list(RULES), "advice": advice}, given.json_file)
+    if given.json_file != "-":
         if found:
             print_advice(found)
         else:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattloop.cli.options import JsonFile
-from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.app import Verb
+from wattloop.cli.options import JsonFile, option
+from wattloop.cli.output import present, print_rows, say, write_json
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
 from wattloop.core.results import non_overlapping
@@ -23,14 +24,10 @@ if TYPE_CHECKING:
     from wattloop.fleet.delivery import DeliveryOptions, DeliveryProgress
 
 
-ConfigFile = Annotated[
-    str | None, typer.Option("--config", metavar="FILE", help="agent.yaml (docs/agent.md).")
-]
-
-
+ConfigFile = Annotated[str | None, option("--config FILE", "agent.yaml (docs/agent.md).")]
 Node = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="This node's name in Slurm (default: the host's)."),
+    option("--node NAME", "This node's name in Slurm (default: the host's)."),
 ]
 
 
@@ -47,7 +44,6 @@ def run_command(
     from wattloop.fleet.agent.config import agent_context, load_agent_config
     from wattloop.fleet.agent.service import Service
 
-    check_target(json_file, "--json")
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -62,8 +58,7 @@ def run_command(
     folder = service.context.folder
     say(f"wattloop: agent of {name}, folder {folder} (Ctrl-C ends it; jobs continue)")
     service.run()
-    if json_file is not None:
-        write_json({"node": name, "folder": str(service.context.folder)}, json_file)
+    write_json({"node": name, "folder": str(folder)}, json_file)
 
 
 LOOK_S = 0.1
@@ -71,26 +66,18 @@ LOOK_S = 0.1
 
 def deliver_command(
     *,
-    node: Annotated[str, typer.Option(metavar="NAME", help="This node, as Slurm calls it.")],
-    config: Annotated[
-        str | None, typer.Option("--config", metavar="FILE", help="agent.yaml of the cluster.")
-    ] = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="End when all is in the store, or fail when it cannot.")
-    ] = False,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout", metavar="SECONDS", help="With --once: fail after so long without progress."
-        ),
-    ] = 30.0,
+    node: str = option("--node NAME", "This node, as Slurm calls it."),
+    config: str | None = option("--config FILE", "agent.yaml of the cluster.", None),
+    once: bool = option("--once", "End when all is in the store, or fail when it cannot.", False),
+    timeout: float = option(
+        "--timeout SECONDS", "With --once: fail after so long without progress.", 30.0
+    ),
     json: JsonFile = None,
 ) -> None:
     """Send the journals of a node whose agent has stopped, or whose server was away."""
     from wattloop.fleet.agent.config import load_agent_config
     from wattloop.fleet.delivery import DeliveryOptions, deliver, status_from_file
 
-    check_target(json, "--json")
     told = load_agent_config(config, node)
     if told.deliver is None:
         raise ConfigError(f"{config or 'agent.yaml'}: deliver: url is needed to send anything")
@@ -116,8 +103,7 @@ def deliver_command(
             stop=stop,
             report=watch.report,
         )
-    if json is not None:
-        write_json(total._asdict(), json)
+    write_json(total._asdict(), json)
 
 
 class _Watch:
@@ -198,23 +184,20 @@ FOLDER = "/var/lib/wattloop/{node}"
 
 def hooks_command(
     *,
-    install: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Write both scripts here (default: print them)."),
-    ] = None,
-    folder: Annotated[
-        str, typer.Option(help="The agents' folder, as in agent.yaml; {node} is the node's name.")
-    ] = FOLDER,
-    wait: Annotated[
-        float,
-        typer.Option(min=0.0, max=60.0, help="Seconds a job may wait for its power cap."),
-    ] = 2.0,
+    install: str | None = option(
+        "--install DIR", "Write both scripts here (default: print them).", None
+    ),
+    folder: str = option(
+        "--folder", "The agents' folder, as in agent.yaml; {node} is the node's name.", FOLDER
+    ),
+    wait: float = option(
+        "--wait", "Seconds a job may wait for its power cap.", 2.0, min=0.0, max=60.0
+    ),
     json_file: JsonFile = None,
 ) -> None:
     """Print or install Slurm's prolog and epilog."""
     from wattloop.fleet.agent.hooks import HOOKS, hook_text, install_hooks
 
-    check_target(json_file, "--json")
     if install is None:
         texts = {name: hook_text(name, folder, wait) for name in HOOKS}
         if json_file is not None:
@@ -226,10 +209,7 @@ def hooks_command(
     written = install_hooks(Path(user_path(install)), folder, wait)
     lines = [f"{name.capitalize()}={p.absolute()}" for name, p in zip(HOOKS, written, strict=True)]
     lines.append("PrologFlags=Alloc")
-    if json_file is not None:
-        write_json(
-            {"scripts": [str(p.absolute()) for p in written], "slurm_conf": lines}, json_file
-        )
+    write_json({"scripts": [str(p.absolute()) for p in written], "slurm_conf": lines}, json_file)
     if json_file != "-":
         say("add to slurm.conf, and run 'scontrol reconfigure':")
         typer.echo("\n".join(lines))
@@ -244,13 +224,9 @@ def status_command(
     """Show jobs, power and faults of this node as its agent sees them."""
     from wattloop.fleet.agent.config import load_agent_config
 
-    check_target(json_file, "--json")
     name = node_name(node)
     found = _status(load_agent_config(config, name).place, name)
-    if json_file is not None:
-        write_json(found, json_file)
-    if json_file != "-":
-        _show(found)
+    present(json_file, lambda: found, lambda: _show(found))
 
 
 def _status(folder: Path, node: str) -> dict[str, Any]:
@@ -319,14 +295,11 @@ def _show(found: dict[str, Any]) -> None:
         )
         for job in found["jobs"]
     ]
-    print_table(("job", "name", "user", "GPUs", "CPUs", "for", "energy"), rows)
+    print_rows(("job", "name", "user", "GPUs", "CPUs", "for", "energy"), rows)
 
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Measure a node once, and share its energy among the jobs that Slurm runs on it.",
+app = Verb(
+    "Measure a node once, and share its energy among the jobs that Slurm runs on it.",
     epilog="Example: wattloop agent hooks --install /etc/slurm; wattloop agent run --node n1.",
 )
 

@@ -4,7 +4,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import typer
 
@@ -16,21 +16,25 @@ from wattloop.bench.roofline import roofline
 from wattloop.bench.runner import TIMEOUT_S, KernelBench
 from wattloop.bench.speedups import threads_stop_paying
 from wattloop.bench.tables import (
-    BenchTable,
     csv_table,
     frameworks_table,
     idle_table,
     kernels_table,
     speedups_table,
 )
-from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
-from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.app import Verb
+from wattloop.cli.options import (
+    MeterOptions,
+    file_option,
+    option,
+)
+from wattloop.cli.output import print_rows, print_table, say, write_json
 from wattloop.cli.progress import bars, is_redrawable, warn_if_busy
-from wattloop.cli.settings import settings_of
 from wattloop.core.errors import ConfigError, StoreError
 from wattloop.core.paths import user_path
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
+from wattloop.core.table import Table
 from wattloop.core.units import format_bytes, format_duration
 from wattloop.kernels.registry import BACKENDS, KERNELS, backend_named
 from wattloop.measure.session import Session
@@ -41,15 +45,12 @@ from wattloop.store.formats.target import Target
 TABLES = ("kernels", "speedups", "frameworks", "idle")
 
 
-SPARE = ("how", "of roof", "EDP J s", "FLOP/B", "size", "against", "less RAM J")
-
-
 def show(record: BenchRecord, wanted: Sequence[str] = ()) -> None:
     """Print tables to standard output and remarks to standard error."""
     for name in wanted or _usual(record):
         table = _table(name, record)
         if table.rows:
-            print_table(table.headers, table.rows, table.title, spare=SPARE)
+            print_table(table)
             sys.stdout.write("\n")
         else:
             say(f"wattloop: nothing for the table '{name}'")
@@ -90,12 +91,11 @@ def remarks(record: BenchRecord) -> list[str]:
 
 def list_kernels(json_file: str | None) -> None:
     """List kernels with their counts and sizes, and frameworks with their install commands."""
-    if json_file is not None:
-        write_json(_listing(), json_file)
+    write_json(_listing(), json_file)
     if json_file == "-":
         return
     listing = _listing()
-    print_table(
+    print_rows(
         ("kernel", "computes", "size is", *KERNELS["gemm"].sizes),
         [
             (k["name"], k["equation"], k["size_means"], *map(str, k["sizes"].values()))
@@ -103,7 +103,7 @@ def list_kernels(json_file: str | None) -> None:
         ],
     )
     sys.stdout.write("\n")
-    print_table(
+    print_rows(
         ("backend", "devices", "styles", "formats", "here"),
         [
             (
@@ -145,7 +145,7 @@ def _usual(record: BenchRecord) -> list[str]:
     return [*names, "idle"] if record.idle_by_threads else names
 
 
-def _table(name: str, record: BenchRecord) -> BenchTable:
+def _table(name: str, record: BenchRecord) -> Table:
     if name == "idle":
         return idle_table(record.idle_by_threads)
     makers = {
@@ -294,81 +294,40 @@ def _plain_progress(text: str, result: KernelResult | None) -> None:
 
 
 IDLE = ("auto", "stored", "fit", "threads", "none")
-
-
 USAGE_ERROR = 2
-
-
-app = typer.Typer(add_completion=False)
+app = Verb()
 
 
 @app.command("bench")
 def bench(  # noqa: PLR0913 - one parameter per option
     *,
-    kernels: Annotated[
-        str, typer.Option("--kernels", "-k", metavar="LIST", help="Such as gemm,triad.")
-    ] = "",
-    backends: Annotated[
-        str, typer.Option("--backends", "-b", metavar="LIST", help="Such as numpy,torch.")
-    ] = "",
-    styles: Annotated[
-        str, typer.Option("--styles", metavar="LIST", help="Such as scalar,simd or compiled.")
-    ] = "",
-    threads: Annotated[
-        str, typer.Option("--threads", metavar="LIST", help="CPU threads, such as 1,2,4.")
-    ] = "",
-    sizes: Annotated[
-        str,
-        typer.Option("--sizes", metavar="LIST", help="Such as small, or gemm=4096,triad=1e8."),
-    ] = "",
-    dtype: Annotated[
-        str, typer.Option("--dtype", help="Number format: fp64, fp32, tf32, bf16 or fp16.")
-    ] = "fp32",
-    device: Annotated[
-        str, typer.Option("--device", help="cpu, gpu or gpu:N (default: a GPU if there is one).")
-    ] = "",
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", "-s", help="Measured seconds per kernel.")
-    ] = None,
-    idle: Annotated[
-        str, typer.Option("--idle", help="What to subtract: auto, stored, fit, threads, none.")
-    ] = "auto",
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="Most seconds for one kernel.")
-    ] = TIMEOUT_S,
-    tables: Annotated[
-        str, typer.Option("--tables", metavar="LIST", help=f"Of {','.join(TABLES)}, or all.")
-    ] = "",
-    listing: Annotated[
-        bool, typer.Option("--list", help="Show kernels, sizes and frameworks, and end.")
-    ] = False,
-    kept: Annotated[
-        str | None,
-        typer.Option("--show", metavar="ID", help="Show an earlier session; 'last' is the newest."),
-    ] = None,
-    csv_file: Annotated[
-        str | None, typer.Option("--csv", metavar="FILE", help="Write the results as CSV.")
-    ] = None,
-    figures: Annotated[
-        str | None, typer.Option("--figures", metavar="DIR", help="Draw the roofline there.")
-    ] = None,
-    json_file: JsonFile = None,
-    interval: Interval = None,
-    devices: Devices = None,
-    meters: Meters = None,
-    store: StorePlace = None,
-    config: Config = None,
+    kernels: str = option("--kernels -k LIST", "Such as gemm,triad.", ""),
+    backends: str = option("--backends -b LIST", "Such as numpy,torch.", ""),
+    styles: str = option("--styles LIST", "Such as scalar,simd or compiled.", ""),
+    threads: str = option("--threads LIST", "CPU threads, such as 1,2,4.", ""),
+    sizes: str = option("--sizes LIST", "Such as small, or gemm=4096,triad=1e8.", ""),
+    dtype: str = option("--dtype", "Number format: fp64, fp32, tf32, bf16 or fp16.", "fp32"),
+    device: str = option("--device", "cpu, gpu or gpu:N (default: a GPU if there is one).", ""),
+    seconds: float | None = option("--seconds -s", "Measured seconds per kernel.", None),
+    idle: str = option("--idle", "What to subtract: auto, stored, fit, threads, none.", "auto"),
+    timeout: float = option("--timeout", "Most seconds for one kernel.", TIMEOUT_S, min=1),
+    tables: str = option("--tables LIST", f"Of {','.join(TABLES)}, or all.", ""),
+    listing: bool = option("--list", "Show kernels, sizes and frameworks, and end.", False),
+    kept: str | None = option("--show ID", "Show an earlier session; 'last' is the newest.", None),
+    csv_file: str | None = file_option("--csv FILE", "Write the results as CSV.", None),
+    figures: str | None = option("--figures DIR", "Draw the roofline there.", None),
+    given: MeterOptions,
 ) -> None:
     """Run six kernels on every installed framework; report their speed and energy.
 
     Results are checked, kernels run in processes of their own, and energy is read from outside.
     """
-    outputs = Outputs(json_file, csv_file, figures)
+    outputs = Outputs(given.json_file, csv_file, figures)
     outputs.check()
     wanted = _tables(tables)
-    settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
+    settings = given.settings()
     if listing:
-        list_kernels(json_file)
+        list_kernels(given.json_file)
         return
     if kept is not None:
         _give(_kept(settings, kept), wanted, outputs)
@@ -416,8 +375,6 @@ class Outputs(NamedTuple):
 
     def check(self) -> None:
         """Refuse what cannot be written before minutes are spent on it."""
-        check_target(self.json_file, "--json")
-        check_target(self.csv_file, "--csv")
         if self.figures is not None:
             from wattloop.report.figures.render import needs_libraries
 
@@ -427,8 +384,7 @@ class Outputs(NamedTuple):
 def _give(record: BenchRecord, wanted: list[str], outputs: Outputs) -> None:
     if "-" not in (outputs.json_file, outputs.csv_file):
         show(record, wanted)
-    if outputs.json_file is not None:
-        write_json(record.to_dict(), outputs.json_file)
+    write_json(record.to_dict(), outputs.json_file)
     if outputs.csv_file is not None:
         write_csv(csv_table(record.results), Target(outputs.csv_file, "--csv"))
     if outputs.figures is not None:

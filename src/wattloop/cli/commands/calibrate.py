@@ -10,11 +10,10 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from wattloop.cli.app import Verb
 from wattloop.cli.commands.predict.options import Calibration
-from wattloop.cli.options import JsonFile
-from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json
+from wattloop.cli.options import JsonFile, argument, file_option, option
+from wattloop.cli.output import is_terminal, present, print_rows, say, write_json
 from wattloop.cli.progress import bars, is_redrawable
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
@@ -42,25 +41,13 @@ def device_of(gpu: str) -> str:
 
 def collect_command(
     *,
-    gpu: Annotated[
-        str, typer.Option("--gpu", metavar="N", help="Which GPU; 'cpu' only tries the program.")
-    ] = "0",
-    output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Default: calibration-GPU.jsonl."),
-    ] = None,
-    sections: Annotated[
-        str,
-        typer.Option(
-            "--sections", metavar="LIST", help="Of host,kernels,power,steps,waiting,profile."
-        ),
-    ] = "",
-    minutes: Annotated[
-        float, typer.Option("--minutes", min=0.01, help="Stop after so long; more is better.")
-    ] = 8.0,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the file; what it has is not taken again.")
-    ] = False,
+    gpu: str = option("--gpu N", "Which GPU; 'cpu' only tries the program.", "0"),
+    output: str | None = file_option("--output -o FILE", "Default: calibration-GPU.jsonl.", None),
+    sections: str = option("--sections LIST", "Of host,kernels,power,steps,waiting,profile.", ""),
+    minutes: float = option("--minutes", "Stop after so long; more is better.", 8.0, min=0.01),
+    resume: bool = option(
+        "--resume", "Go on with the file; what it has is not taken again.", False
+    ),
     json_file: JsonFile = None,
 ) -> None:
     """Measure kernels, host and small models on this GPU, for 'calibrate fit'.
@@ -73,10 +60,8 @@ def collect_command(
     from wattloop.predict.calibrate.sample_file import SampleFile
 
     chosen = chosen_sections(sections)
-    check_target(json_file, "--json")
     if output == "-":
         raise ConfigError("--output -: samples are kept to go on with, so name a file")
-    check_target(output, "--output")
     bench = open_device(device_of(gpu))
     sensor = open_sensor(bench)
     path = user_path(output) if output else Path(f"calibration-{_short(bench)}.jsonl")
@@ -117,11 +102,10 @@ def _report(
     *,
     is_trial: bool,
 ) -> None:
-    if json_file is not None:
-        rows = {name: result._asdict() for name, result in results.items()}
-        write_json({"file": str(path), "seconds": seconds, "sections": rows}, json_file)
+    rows = {name: result._asdict() for name, result in results.items()}
+    write_json({"file": str(path), "seconds": seconds, "sections": rows}, json_file)
     if json_file != "-":
-        print_table(
+        print_rows(
             ["section", "taken", "failed", "had before", "of"],
             [
                 [name, str(r.taken), str(r.failed), str(r.kept), str(r.cases)]
@@ -163,22 +147,11 @@ def _progress() -> Iterator["Progress"]:
         yield show
 
 
-Files = Annotated[
-    list[Path], typer.Argument(metavar="FILE...", help="What 'calibrate collect' wrote.")
-]
-
-
+Files = Annotated[list[Path], argument("FILE...", "What 'calibrate collect' wrote.")]
 Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="Constants (default: where predict finds them)."
-    ),
+    Path | None, option("--output -o FILE", "Constants (default: where predict finds them).")
 ]
-
-
-Steps = Annotated[
-    bool, typer.Option("--steps/--no-steps", help="Use training steps, which need torch.")
-]
+Steps = Annotated[bool, option("--steps/--no-steps", "Use training steps, which need torch.")]
 
 
 def fit_command(
@@ -188,7 +161,6 @@ def fit_command(
     from wattloop.predict.calibrate.fit import fit_files
     from wattloop.predict.models.kernels.lookup import user_constants_path
 
-    check_target(json, "--json")
     told = say if is_terminal(sys.stderr) else _quietly
     report = fit_files(files, steps=steps, progress=told)
     place = output or user_constants_path(report.gpu.name)
@@ -210,7 +182,7 @@ def fit_command(
         )
         if json == "-":
             return
-    print_table(
+    print_rows(
         ["kind", "samples", "median error", "mean error"],
         [
             [name, str(number), f"{median:.1%}", f"{mean:.1%}"]
@@ -234,7 +206,7 @@ def _quietly(message: str) -> None:
 
 
 def host_command(
-    gpu: Annotated[str, typer.Option("--gpu", metavar="N", help="Which GPU.")] = "0",
+    gpu: str = option("--gpu N", "Which GPU.", "0"),
     calibration: Calibration = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -248,7 +220,6 @@ def host_command(
     from wattloop.predict.calibrate.machine import check_at_rest, open_device, open_sensor
     from wattloop.predict.forecaster import estimator_for
 
-    check_target(json_file, "--json")
     if gpu == CPU:
         raise ConfigError("--gpu cpu: how quick a host asks a GPU is measured on one, such as 0")
     bench = open_device(device_of(gpu))
@@ -268,10 +239,10 @@ def host_command(
 
 def report(found: "HostSpeed", gpu: str, calibration: str | None, json_file: str | None) -> None:
     """Tell what was found; a speed holds for the constants that it was compared with."""
-    if json_file is not None:
-        write_json({"gpu": gpu, "calibration": calibration, **asdict(found)}, json_file)
-    if json_file != "-":
-        print_table(
+    present(
+        json_file,
+        lambda: {"gpu": gpu, "calibration": calibration, **asdict(found)},
+        lambda: print_rows(
             ["network", "dispatch", "calibrated host", "speed"],
             [
                 [
@@ -282,7 +253,8 @@ def report(found: "HostSpeed", gpu: str, calibration: str | None, json_file: str
                 ]
                 for network, seconds in found.dispatch_s.items()
             ],
-        )
+        ),
+    )
     own = "" if calibration is None else f" --calibration {quote(calibration)}"
     say(
         f"wattloop: host speed {found.speed:.2f} ({found.low:.2f} to {found.high:.2f} from round "
@@ -290,11 +262,8 @@ def report(found: "HostSpeed", gpu: str, calibration: str | None, json_file: str
     )
 
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Measure a GPU in minutes, and fit the constants predict uses.",
+app = Verb(
+    "Measure a GPU in minutes, and fit the constants predict uses.",
     epilog="Example: wattloop calibrate collect -o mine.jsonl; wattloop calibrate fit mine.jsonl.",
 )
 

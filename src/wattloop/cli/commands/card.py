@@ -1,11 +1,10 @@
 """`wattloop card`: write the energy card of a model."""
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from wattloop.cli.options import Config, JsonFile, Meters, StorePlace, Zone
+from wattloop.cli.app import Verb
+from wattloop.cli.options import Config, JsonFile, Meters, StorePlace, Zone, argument, option
 from wattloop.cli.output import check_target, say, write_json, write_text
 from wattloop.core.errors import ConfigError
 
@@ -17,9 +16,7 @@ if TYPE_CHECKING:
     from wattloop.store.runs import RunRecord
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
+app = Verb()
 LOOK_BACK = 100
 
 
@@ -28,33 +25,17 @@ LOOK_BACK = 100
     "--inferences 1000 -o resnet50"
 )
 def card(  # noqa: PLR0913 - one parameter per option
-    run: Annotated[
-        str,
-        typer.Argument(metavar="[RUN]", help="The training: identifier, its beginning, or 'last'."),
-    ] = "last",
+    run: str = argument("[RUN]", "The training: identifier, its beginning, or 'last'.", "last"),
     *,
-    inference: Annotated[
-        str | None,
-        typer.Option(
-            "--inference", metavar="CMD", help="A command that does {n} inferences; it is run."
-        ),
-    ] = None,
-    inferences: Annotated[
-        int, typer.Option("--inferences", min=1, help="How many inferences the command does.")
-    ] = 100,
-    output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="NAME", help="NAME.svg, NAME.md and NAME.json."),
-    ] = None,
-    model: Annotated[
-        str, typer.Option("--model", help="What the model is called (the name of the run).")
-    ] = "",
-    renewable: Annotated[
-        str | None,
-        typer.Option(
-            "--renewable", metavar="SHARE", help="Renewable parse_share of the electricity."
-        ),
-    ] = None,
+    inference: str | None = option(
+        "--inference CMD", "A command that does {n} inferences; it is run.", None
+    ),
+    inferences: int = option("--inferences", "How many inferences the command does.", 100, min=1),
+    output: str | None = option("--output -o NAME", "NAME.svg, NAME.md and NAME.json.", None),
+    model: str = option("--model", "What the model is called (the name of the run).", ""),
+    renewable: str | None = option(
+        "--renewable SHARE", "Renewable share of the electricity.", None
+    ),
     json_file: JsonFile = None,
     zone: Zone = None,
     meters: Meters = None,
@@ -75,7 +56,6 @@ def card(  # noqa: PLR0913 - one parameter per option
 
     settings = settings_of(config, zone=zone, meters=meters, store=store)
     share = _share(renewable)
-    check_target(json_file, "--json")
     with opened(store, config) as place:
         record = find_run(place, run, by_name=True) if run != "last" else _last_training(place)
     stem = output or f"card-{record.run_id}"
@@ -90,8 +70,7 @@ def card(  # noqa: PLR0913 - one parameter per option
     write_text(card_svg(made), f"{stem}.svg", "--output")
     write_text(card_markdown(made), f"{stem}.md", "--output")
     write_json(made.to_dict(), f"{stem}.json", "--output")
-    if json_file is not None:
-        write_json(made.to_dict(), json_file)
+    write_json(made.to_dict(), json_file)
     say(f"wattloop: energy card of {made.model}: {stem}.svg, {stem}.md, {stem}.json")
     for note in made.notes:
         say(f"wattloop: {note}")

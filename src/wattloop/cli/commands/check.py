@@ -4,7 +4,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,8 +13,14 @@ from wattloop.check.figures import Execution, FigureKind, format_figure, judged_
 from wattloop.check.markdown import HEADERS, comparison_markdown, judgement_row
 from wattloop.check.measurement import CommandFigures
 from wattloop.check.verdict import BaselineComparison, mean_and_noise
-from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
-from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json, write_text
+from wattloop.cli.app import Verb
+from wattloop.cli.options import (
+    MeterOptions,
+    argument,
+    file_option,
+    option,
+)
+from wattloop.cli.output import check_target, is_terminal, print_rows, say, write_json, write_text
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
 from wattloop.version import __version__
@@ -30,13 +36,12 @@ def report(
     remarks = _remarks(found, done)
     if markdown is not None:
         write_text(comparison_markdown(found, remarks), markdown, "--markdown")
-    if json_file is not None:
-        data = {**found.to_dict(), "runs": done.run_ids, "remarks": remarks}
-        write_json(data, json_file)
+    data = {**found.to_dict(), "runs": done.run_ids, "remarks": remarks}
+    write_json(data, json_file)
     if "-" not in (markdown, json_file):
         rows = [judgement_row(found.judged, found.provenance)]
         rows += [(*judgement_row(one)[:-1], "shown only") for one in found.others]
-        print_table(HEADERS, rows)
+        print_rows(HEADERS, rows)
     for remark in remarks:
         say(f"wattloop: {remark}")
 
@@ -73,9 +78,7 @@ def _remarks(found: BaselineComparison, done: CommandFigures) -> list[str]:
     return [*remarks, *found.notes, *found.judged.notes, *done.notes]
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
+app = Verb()
 REGRESSION = 1
 
 
@@ -85,48 +88,24 @@ REGRESSION = 1
     "Exit code 1 for a regression, 2 for what cannot be compared.",
 )
 def check(  # noqa: PLR0913 - one parameter per option
-    command: Annotated[
-        list[str], typer.Argument(metavar="PROGRAM", help="What to check, and its arguments.")
-    ],
+    command: list[str] = argument("PROGRAM", "What to check, and its arguments."),
     *,
-    baseline: Annotated[
-        str, typer.Option("--baseline", metavar="FILE", help="The figures to compare with.")
-    ],
-    repeats: Annotated[
-        int, typer.Option("--repeats", min=1, max=1000, help="How often to run it.")
-    ] = 5,
-    warmup: Annotated[
-        int, typer.Option("--warmup", min=0, max=100, help="Runs before those that count.")
-    ] = 0,
-    tolerance: Annotated[
-        str, typer.Option("--tolerance", metavar="SHARE", help="What may be lost, beyond noise.")
-    ] = "5%",
-    update: Annotated[
-        bool, typer.Option("--update", help="Take the figures of now as the baseline.")
-    ] = False,
-    name: Annotated[
-        str, typer.Option("--name", "-n", help="What the baseline is called (the command).")
-    ] = "",
-    figure: Annotated[
-        str | None,
-        typer.Option(
-            "--figure", metavar="KIND", help="Judge energy, instructions, cpu_time or time."
-        ),
-    ] = None,
-    other_machine: Annotated[
-        bool,
-        typer.Option("--other-machine", help="Compare also with another kind of machine."),
-    ] = False,
-    markdown: Annotated[
-        str | None,
-        typer.Option("--markdown", metavar="FILE", help="Write a table for the pull request."),
-    ] = None,
-    json_file: JsonFile = None,
-    interval: Interval = None,
-    devices: Devices = None,
-    meters: Meters = None,
-    store: StorePlace = None,
-    config: Config = None,
+    baseline: str = option("--baseline FILE", "The figures to compare with."),
+    repeats: int = option("--repeats", "How often to run it.", 5, min=1, max=1000),
+    warmup: int = option("--warmup", "Runs before those that count.", 0, min=0, max=100),
+    tolerance: str = option("--tolerance SHARE", "What may be lost, beyond noise.", "5%"),
+    update: bool = option("--update", "Take the figures of now as the baseline.", False),
+    name: str = option("--name -n", "What the baseline is called (the command).", ""),
+    figure: str | None = option(
+        "--figure KIND", "Judge energy, instructions, cpu_time or time.", None
+    ),
+    other_machine: bool = option(
+        "--other-machine", "Compare also with another kind of machine.", False
+    ),
+    markdown: str | None = file_option(
+        "--markdown FILE", "Write a table for the pull request.", None
+    ),
+    given: MeterOptions,
 ) -> None:
     """Run a command several times, and compare its energy with a baseline.
 
@@ -138,16 +117,13 @@ def check(  # noqa: PLR0913 - one parameter per option
     from wattloop.check.measurement import measure_command
     from wattloop.check.verdict import compare
     from wattloop.cli.commands.run.execution import keep
-    from wattloop.cli.settings import settings_of
 
     path = user_path(baseline)
     machine = Machine.here()
     label = name or shlex.join(command)
     allowed = parse_share(tolerance, "--tolerance")
     wanted = _kind(figure)
-    settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
-    for target, option in ((markdown, "--markdown"), (json_file, "--json")):
-        check_target(target, option)
+    settings = given.settings()
     known = Baselines.read_if_any(path) if update else Baselines.read(path)
     if update:
         check_target(str(path), "--baseline")
@@ -165,13 +141,12 @@ def check(  # noqa: PLR0913 - one parameter per option
         known.put(label, taken)
         write_text(known.to_text(), str(path), "--baseline")
         say_taken(label, taken, done, baseline)
-        if json_file is not None:
-            write_json({"name": label, "runs": done.run_ids, **taken.to_dict()}, json_file)
+        write_json({"name": label, "runs": done.run_ids, **taken.to_dict()}, given.json_file)
         return
     found = compare(
         label, before, now, kind, machine=machine, tolerance=allowed, chosen=wanted is not None
     )
-    report(found, done, markdown, json_file)
+    report(found, done, markdown, given.json_file)
     raise typer.Exit(REGRESSION if found.verdict.value == "regression" else 0)
 
 

@@ -6,24 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from wattloop.cli.options import JsonFile
-from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.app import Verb
+from wattloop.cli.options import JsonFile, option
+from wattloop.cli.output import print_rows, say, write_json
 from wattloop.core.paths import user_path
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Let users who are not root set levers, within an operator's rules.",
+app = Verb(
+    "Let users who are not root set levers, within an operator's rules.",
     epilog="Examples: wattloop control-daemon --check; wattloop control-daemon log --lines 20.",
+    no_args_is_help=False,
 )
-
-
 RULES = "/etc/wattloop/control.yaml"
-
-
-RulesFile = Annotated[
-    str, typer.Option("--rules", metavar="FILE", help="The operator's rules, owned by root.")
-]
+RulesFile = Annotated[str, option("--rules FILE", "The operator's rules, owned by root.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -31,13 +25,10 @@ def control_daemon(
     ctx: typer.Context,
     *,
     rules: RulesFile = RULES,
-    socket: Annotated[
-        str | None, typer.Option("--socket", metavar="PATH", help="In place of the rules' own.")
-    ] = None,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Say what the rules allow on this machine; start nothing."),
-    ] = False,
+    socket: str | None = option("--socket PATH", "In place of the rules' own.", None),
+    check: bool = option(
+        "--check", "Say what the rules allow on this machine; start nothing.", False
+    ),
     json_file: JsonFile = None,
 ) -> None:
     """Serve until SIGTERM; SIGHUP reads the rules again.
@@ -46,7 +37,6 @@ def control_daemon(
     """
     if ctx.invoked_subcommand is not None:
         return
-    check_target(json_file, "--json")
     from wattloop.control.daemon.rules import read_rules
 
     read = read_rules(user_path(rules))
@@ -54,10 +44,7 @@ def control_daemon(
         from wattloop.control.daemon.rules import describe_rules
 
         lines = describe_rules(read)
-        if json_file is not None:
-            write_json(
-                {"rules": str(read.path), "socket": str(read.socket), "lines": lines}, json_file
-            )
+        write_json({"rules": str(read.path), "socket": str(read.socket), "lines": lines}, json_file)
         if json_file != "-":
             for line in lines:
                 sys.stdout.write(line + "\n")
@@ -67,29 +54,23 @@ def control_daemon(
     server = Server(read, user_path(socket) if socket else None)
     say(f"wattloop: control daemon at {server.path}, rules of {read.path}")
     server.run()
-    if json_file is not None:
-        write_json({"rules": str(read.path), "socket": str(server.path), "ended": True}, json_file)
+    write_json({"rules": str(read.path), "socket": str(server.path), "ended": True}, json_file)
 
 
 @app.command("log")
 def log(
     *,
     rules: RulesFile = RULES,
-    file: Annotated[
-        str | None, typer.Option("--log", metavar="FILE", help="In place of the rules' own.")
-    ] = None,
-    lines: Annotated[int, typer.Option("--lines", min=1, help="The last so many.")] = 50,
-    user: Annotated[str | None, typer.Option("--user", help="Only of this user.")] = None,
-    lever: Annotated[
-        str | None, typer.Option("--lever", help="Only of this lever, such as gpu:0/power_limit.")
-    ] = None,
-    refused: Annotated[bool, typer.Option("--refused", help="Only what was refused.")] = False,
+    file: str | None = option("--log FILE", "In place of the rules' own.", None),
+    lines: int = option("--lines", "The last so many.", 50, min=1),
+    user: str | None = option("--user", "Only of this user.", None),
+    lever: str | None = option("--lever", "Only of this lever, such as gpu:0/power_limit.", None),
+    refused: bool = option("--refused", "Only what was refused.", False),
     json_file: JsonFile = None,
 ) -> None:
     """Show changes and refusals, the newest last."""
     from wattloop.control.daemon.audit_log import REFUSALS, read_log
 
-    check_target(json_file, "--json")
     records = [
         record
         for record in read_log(_log_path(rules, file))
@@ -97,11 +78,10 @@ def log(
         and (lever is None or record.get("lever") == lever)
         and (not refused or record["event"] in REFUSALS)
     ][-lines:]
-    if json_file is not None:
-        write_json(records, json_file)
+    write_json(records, json_file)
     if json_file != "-":
         headers = ("time", "event", "user", "process", "lever", "before", "after", "why")
-        print_table(headers, [_row(record) for record in records], spare=("process",))
+        print_rows(headers, [_row(record) for record in records], spare=("process",))
 
 
 def _log_path(rules: str, file: str | None) -> Path:

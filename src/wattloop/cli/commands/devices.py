@@ -4,12 +4,11 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from wattloop.cli.options import Config, Devices, JsonFile, Meters
-from wattloop.cli.output import check_target, print_table, write_json
+from wattloop.cli.app import Verb
+from wattloop.cli.options import Config, Devices, JsonFile, Meters, option
+from wattloop.cli.output import present, print_rows
 from wattloop.cli.progress import counted
 from wattloop.cli.settings import settings_of
 from wattloop.control.lever import LeverState, format_setting
@@ -57,7 +56,7 @@ def print_report(
     rows = [row for meter in inventory.meters for row in _domain_rows(meter)]
     if rows:
         headers = ("domain", "meter", "how", "kind", "every", "known error", "source")
-        print_table(headers, rows, title="Can be measured", spare=("kind", "every"))
+        print_rows(headers, rows, title="Can be measured", spare=("kind", "every"))
     else:
         _line("Nothing can be measured on this machine as it is.")
     for left_out in hidden:
@@ -136,7 +135,7 @@ def _levers(levers: Sequence[LeverState], everything: bool) -> None:
             for lever in present
         ]
         headers = ("lever", "now", "range", "may be set", "note")
-        print_table(headers, rows, title="Can be controlled (nothing is set by this command)")
+        print_rows(headers, rows, title="Can be controlled (nothing is set by this command)")
     blocked = [lever for lever in levers if not lever.available and (lever.remedy or everything)]
     if blocked:
         _line("\nLevers that cannot be used, and what would allow them")
@@ -249,24 +248,20 @@ def _line(text: str = "") -> None:
     sys.stdout.write(text + "\n")
 
 
-app = typer.Typer(add_completion=False)
+app = Verb()
 
 
 @app.command("devices")
 def devices(
     *,
     json_file: JsonFile = None,
-    check: Annotated[
-        bool,
-        typer.Option("--verify", help="Compare sources of the same domain over a few seconds."),
-    ] = False,
-    seconds: Annotated[
-        float,
-        typer.Option("--seconds", min=0.5, max=600, help="How long --verify compares."),
-    ] = DURATION_S,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also list what this machine plainly does not have.")
-    ] = False,
+    check: bool = option(
+        "--verify", "Compare sources of the same domain over a few seconds.", False
+    ),
+    seconds: float = option(
+        "--seconds", "How long --verify compares.", DURATION_S, min=0.5, max=600
+    ),
+    everything: bool = option("--all", "Also list what this machine plainly does not have.", False),
     wanted: Devices = None,
     meters: Meters = None,
     config: Config = None,
@@ -275,7 +270,6 @@ def devices(
 
     Nothing is ever set by this command.
     """
-    check_target(json_file, "--json")
     settings = settings_of(config, needs=SENSORS, devices=wanted, meters=meters)
     context = Context(Host.from_environment(), settings)
     inventory = detect(context)
@@ -283,10 +277,11 @@ def devices(
         levers = levers_here(context).states()
         checks = _checks(context, inventory, seconds, json_file) if check else None
         hidden = gpus_left_out(context, inventory, os.environ)
-        if json_file is not None:
-            write_json(as_dict(inventory, levers, checks, hidden), json_file)
-        if json_file != "-":
-            print_report(inventory, levers, checks, hidden, everything=everything)
+        present(
+            json_file,
+            lambda: as_dict(inventory, levers, checks, hidden),
+            lambda: print_report(inventory, levers, checks, hidden, everything=everything),
+        )
     finally:
         inventory.close()
 

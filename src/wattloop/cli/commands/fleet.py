@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from wattloop.cli.options import Config, JsonFile, StorePlace
-from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.app import Verb
+from wattloop.cli.options import Config, JsonFile, StorePlace, argument, option
+from wattloop.cli.output import print_rows, say, write_json
 from wattloop.cli.settings import settings_of
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
@@ -16,19 +15,8 @@ if TYPE_CHECKING:
     from wattloop.store.retention import Retention
 
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    help="Manage tokens of nodes and readers; delete old data.",
-)
-
-
-tokens = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Manage the tokens that may read or write at a server.",
-)
+app = Verb("Manage tokens of nodes and readers; delete old data.")
+tokens = Verb("Manage the tokens that may read or write at a server.")
 
 
 app.add_typer(tokens, name="tokens")
@@ -36,11 +24,10 @@ app.add_typer(tokens, name="tokens")
 
 TokensFile = Annotated[
     str,
-    typer.Option(
-        "--file",
+    option(
+        "--file FILE",
+        "File of tokens that 'wattloop serve --tokens' reads.",
         envvar="WATTLOOP_TOKENS",
-        metavar="FILE",
-        help="File of tokens that 'wattloop serve --tokens' reads.",
     ),
 ]
 
@@ -49,21 +36,19 @@ TokensFile = Annotated[
 def add(
     *,
     file: TokensFile,
-    role: Annotated[str, typer.Option(help="node, reader, writer or scheduler.")] = "node",
-    node: Annotated[
-        list[str] | None, typer.Option(help="Node that it is for; may be given several times.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="What to call it (default: the node).")] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Write each secret to DIR/NAME.token, for its owner."),
-    ] = None,
+    role: str = option("--role", "node, reader, writer or scheduler.", "node"),
+    node: list[str] | None = option(
+        "--node", "Node that it is for; may be given several times.", None
+    ),
+    name: str | None = option("--name", "What to call it (default: the node).", None),
+    out: str | None = option(
+        "--out DIR", "Write each secret to DIR/NAME.token, for its owner.", None
+    ),
     json: JsonFile = None,
 ) -> None:
     """Create a token; its secret is shown once, the file holds only its hash."""
     from wattloop.fleet.tokens import Role, add_token
 
-    check_target(json, "--json")
     try:
         wanted = Role(role)
     except ValueError:
@@ -86,7 +71,7 @@ def add(
         what = "secret is" if len(made) == 1 else "secrets are"
         say(f"wattloop: {len(made)} {what} in {folder}; each is for its owner only")
     else:
-        print_table(("name", "token"), made.items())
+        print_rows(("name", "token"), made.items())
 
 
 @tokens.command("list")
@@ -100,12 +85,12 @@ def list_(*, file: TokensFile, json: JsonFile = None) -> None:
         write_json([{key: getattr(token, key) for key in keys} for token in found], json)
         return
     rows = [(t.name, t.role.value, t.node or "–", t.created or "–") for t in found]
-    print_table(("name", "role", "node", "made"), rows)
+    print_rows(("name", "role", "node", "made"), rows)
 
 
 @tokens.command("revoke")
 def revoke(
-    name: Annotated[str, typer.Argument(help="What it is called.")],
+    name: str = argument(None, "What it is called."),
     *,
     file: TokensFile,
     json: JsonFile = None,
@@ -114,20 +99,19 @@ def revoke(
     from wattloop.fleet.tokens import revoke_token
 
     gone = revoke_token(user_path(file), name)
-    if json is not None:
-        write_json({"name": gone.name, "role": gone.role.value, "node": gone.node}, json)
+    write_json({"name": gone.name, "role": gone.role.value, "node": gone.node}, json)
     say(f"wattloop: token {gone.name} is revoked")
 
 
 @app.command("retain")
 def retain(
     *,
-    samples: Annotated[
-        str | None, typer.Option(help="Age at which single samples go; 30d, 1y, forever.")
-    ] = None,
-    levels: Annotated[str | None, typer.Option(help="Age at which curves go.")] = None,
-    runs: Annotated[str | None, typer.Option(help="Age at which whole runs go.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    samples: str | None = option(
+        "--samples", "Age at which single samples go; 30d, 1y, forever.", None
+    ),
+    levels: str | None = option("--levels", "Age at which curves go.", None),
+    runs: str | None = option("--runs", "Age at which whole runs go.", None),
+    dry_run: bool = option("--dry-run", "Only say what would go.", False),
     store: StorePlace = None,
     config: Config = None,
     json: JsonFile = None,
@@ -140,7 +124,6 @@ def retain(
     from wattloop.core.units import format_bytes
     from wattloop.store.retention import Dropped, apply_retention, retention_of
 
-    check_target(json, "--json")
     policy = _asked({"samples": samples, "levels": levels, "runs": runs})
     if policy is None:
         policy = retention_of(settings_of(config, needs=("retain",)))

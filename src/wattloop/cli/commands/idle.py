@@ -3,9 +3,7 @@
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from wattloop.accounting.idle import (
     DURATIONS_S,
@@ -15,10 +13,13 @@ from wattloop.accounting.idle import (
     idle_path,
     save_idle,
 )
-from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
-from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.app import Verb
+from wattloop.cli.options import (
+    MeterOptions,
+    option,
+)
+from wattloop.cli.output import print_rows, say, write_json
 from wattloop.cli.progress import counted, is_redrawable, warn_if_busy
-from wattloop.cli.settings import settings_of
 from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
@@ -26,39 +27,28 @@ from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.measure.session import Session
 
 MIN_WINDOWS = 3
-
-
 SETTLE_S = 0.25
-
-
 """A slow sensor shows the end of a window only some time after it."""
-
-
-app = typer.Typer(add_completion=False)
+app = Verb()
 
 
 @app.command("idle")
 def idle(
     *,
-    windows: Annotated[
-        str,
-        typer.Option("--windows", metavar="SECONDS,...", help="Lengths of the idle windows."),
-    ] = ",".join(f"{s:g}" for s in DURATIONS_S),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, but do not store.")] = False,
-    json_file: JsonFile = None,
-    interval: Interval = None,
-    devices: Devices = None,
-    meters: Meters = None,
-    store: StorePlace = None,
-    config: Config = None,
+    windows: str = option(
+        "--windows SECONDS,...",
+        "Lengths of the idle windows.",
+        ",".join(f"{s:g}" for s in DURATIONS_S),
+    ),
+    dry_run: bool = option("--dry-run", "Measure, but do not store.", False),
+    given: MeterOptions,
 ) -> None:
     """Measure the idle power of this machine and store it for later runs.
 
     Leave the machine alone meanwhile. Application energy is what was measured minus this.
     """
-    check_target(json_file, "--json")
     durations_s = _durations_s(windows)
-    settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
+    settings = given.settings()
     session = Session.open(settings, name="idle", in_process=False, keep=False)
     try:
         if not session.channels:
@@ -77,10 +67,9 @@ def idle(
         )
     finally:
         session.close()
-    _report(fit, quiet=json_file == "-")
+    _report(fit, quiet=given.json_file == "-")
     kept = "" if dry_run or not fit.lines else _kept(settings, record)
-    if json_file is not None:
-        write_json(_as_dict(fit, record, kept), json_file)
+    write_json(_as_dict(fit, record, kept), given.json_file)
 
 
 def _durations_s(text: str) -> list[float]:
@@ -131,7 +120,7 @@ def _report(fit: IdleFit, *, quiet: bool) -> None:
             for name, line in fit.lines.items()
         ]
         headers = ("domain", "idle power", "at t=0", "R2", "how", "source")
-        print_table(headers, rows, title="Idle energy = power x time + constant")
+        print_rows(headers, rows, title="Idle energy = power x time + constant")
     for missing in fit.skipped:
         say(f"wattloop: no idle line for {missing.name}: {missing.reason}")
     for warning in fit.warnings:

@@ -1,11 +1,15 @@
 """`wattloop report`: write a report on a run or experiment as HTML or PDF."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from wattloop.cli.options import Config, JsonFile, StorePlace
+from wattloop.cli.app import Verb
+from wattloop.cli.options import (
+    StoreOptions,
+    argument,
+    file_option,
+    option,
+)
 from wattloop.cli.output import check_target, say, write_json
 from wattloop.cli.progress import spinner
 from wattloop.core.errors import ConfigError
@@ -15,32 +19,23 @@ if TYPE_CHECKING:
     from wattloop.report.document import Document
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = Verb()
 
 
 @app.command()
 def report(
-    subject: Annotated[
-        str,
-        typer.Argument(
-            metavar="[RUN|SWEEP|SEARCH|CAMPAIGN|STUDY]",
-            help="Identifier, its beginning, a name, or 'last' for the last run.",
-        ),
-    ] = "last",
+    subject: str = argument(
+        "[RUN|SWEEP|SEARCH|CAMPAIGN|STUDY]",
+        "Identifier, its beginning, a name, or 'last' for the last run.",
+        "last",
+    ),
     *,
-    html: Annotated[bool, typer.Option("--html", help="One HTML file (the default).")] = False,
-    pdf: Annotated[bool, typer.Option("--pdf", help="A typeset PDF.")] = False,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")
-    ] = None,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
+    html: bool = option("--html", "One HTML file (the default).", False),
+    pdf: bool = option("--pdf", "A typeset PDF.", False),
+    output: str | None = file_option("--output -o FILE", "Where to write it.", None),
+    given: StoreOptions,
 ) -> None:
     """Write a report as one HTML file that opens offline, or as a PDF."""
-    from wattloop.cli.settings import settings_of
-    from wattloop.cli.stored_runs import opened
-    from wattloop.core.settings import STORE
     from wattloop.report.figures.render import needs_libraries
     from wattloop.report.pdf import needs_typesetter
     from wattloop.report.subject import report_of
@@ -50,10 +45,8 @@ def report(
     if "pdf" in kinds:
         needs_typesetter()  # its extra brings what figures need as well
     needs_libraries()
-    check_target(output, "--output")
-    check_target(json_file, "--json")
-    with opened(store, config) as place, spinner("working it out"):
-        document = report_of(place, subject, settings_of(config, needs=STORE, store=store))
+    with given.opened() as place, spinner("working it out"):
+        document = report_of(place, subject, given.settings())
     written = {}
     for kind in kinds:
         path = _target(output, kind, document.about.get("id", "report"))
@@ -62,8 +55,7 @@ def report(
             whole.write_bytes(_rendered(document, kind))
         written[kind] = str(path)
         say(f"wattloop: {document.title}: {path} ({path.stat().st_size / 1e6:.1f} MB)")
-    if json_file is not None:
-        write_json({"title": document.title, "about": dict(document.about), **written}, json_file)
+    write_json({"title": document.title, "about": dict(document.about), **written}, given.json_file)
 
 
 def _kinds(output: str | None, *, html: bool, pdf: bool) -> list[str]:

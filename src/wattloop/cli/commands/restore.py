@@ -1,20 +1,18 @@
 """`wattloop restore`: restore levers that a killed program left changed."""
 
 import sys
-from typing import Annotated
 
 import typer
 
+from wattloop.cli.app import Verb
 from wattloop.cli.lever_report import fate_text, unsettled
-from wattloop.cli.options import JsonFile
-from wattloop.cli.output import check_target, write_json
+from wattloop.cli.options import JsonFile, option
+from wattloop.cli.output import write_json
 from wattloop.control.journal import state_directory
 from wattloop.control.restore import restore as restore_levers
 from wattloop.core.errors import ConfigError
 
-app = typer.Typer(add_completion=False)
-
-
+app = Verb()
 NOT_RESTORED = 1
 
 
@@ -26,39 +24,32 @@ NOT_RESTORED = 1
 )
 def restore(
     *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show every write; write nothing.")
-    ] = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Also overwrite values that another program has set since, and restore "
-            "what programs of other users left.",
-        ),
-    ] = False,
-    forget: Annotated[
-        bool,
-        typer.Option("--forget", help="Keep the present values; drop what is left to restore."),
-    ] = False,
+    dry_run: bool = option("--dry-run", "Show every write; write nothing.", False),
+    force: bool = option(
+        "--force",
+        "Also overwrite values that another program has set since, and restore "
+        "what programs of other users left.",
+        False,
+    ),
+    forget: bool = option(
+        "--forget", "Keep the present values; drop what is left to restore.", False
+    ),
     json_file: JsonFile = None,
 ) -> None:
     """Restore power limits, clocks and governors that a crashed program left changed.
 
     Programs that are alive keep what they have set.
     """
-    check_target(json_file, "--json")
     if force and forget:
         raise ConfigError("--force writes the previous values, --forget drops them; give one")
     results = restore_levers(dry_run=dry_run, force=force, forget=forget)
-    if json_file is not None:
-        data = {
-            "directory": str(state_directory(create=False)),
-            "dry_run": dry_run,
-            "levers": [result.to_dict() for result in results],
-            "ok": not unsettled(results),
-        }
-        write_json(data, json_file)
+    data = {
+        "directory": str(state_directory(create=False)),
+        "dry_run": dry_run,
+        "levers": [result.to_dict() for result in results],
+        "ok": not unsettled(results),
+    }
+    write_json(data, json_file)
     if json_file != "-":
         for result in results:
             sys.stdout.write(fate_text(result) + "\n")

@@ -5,12 +5,11 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from wattloop.cli.options import Config, JsonFile, StorePlace
-from wattloop.cli.output import check_target, say, write_json
+from wattloop.cli.app import Verb
+from wattloop.cli.options import Config, JsonFile, StorePlace, option
+from wattloop.cli.output import say, write_json
 from wattloop.cli.settings import settings_of
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import read_secret
@@ -19,57 +18,42 @@ from wattloop.core.settings import STORE
 from wattloop.core.user_code import forbid_user_code
 from wattloop.version import __version__
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
+app = Verb()
 REMEDY = "pip install 'wattloop[serve]'"
 
 
 @app.command()
 def serve(  # noqa: PLR0913 - one parameter per option
     *,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any free one.")] = 8765,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            help="Secret for writing, and for readers on other machines. Visible in the list of "
-            "processes: prefer --token-file or WATTLOOP_TOKEN."
-        ),
-    ] = None,
-    token_file: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="The same secret in a file that only you can read; - is standard input.",
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Cluster whose machines /api/v1/predict uses by default."
-        ),
-    ] = None,
-    mapping: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Rules that map job names to models."),
-    ] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(
-            envvar="WATTLOOP_TOKENS",
-            metavar="FILE",
-            help="Further secrets by role and node; see 'wattloop fleet tokens'.",
-        ),
-    ] = None,
-    retain: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AGES",
-            help="Delete older data hourly: samples=30d,levels=1y,runs=forever "
-            "(WATTLOOP_RETAIN, or retain in wattloop.yaml).",
-        ),
-    ] = None,
+    host: str = option("--host", "Address to listen on.", "127.0.0.1"),
+    port: int = option("--port", "Port; 0 takes any free one.", 8765, min=0, max=65535),
+    token: str | None = option(
+        "--token",
+        "Secret for writing, and for readers on other machines. Visible in the list of "
+        "processes: prefer --token-file or WATTLOOP_TOKEN.",
+        None,
+    ),
+    token_file: str | None = option(
+        "--token-file FILE",
+        "The same secret in a file that only you can read; - is standard input.",
+        None,
+    ),
+    cluster: str | None = option(
+        "--cluster FILE", "Cluster whose machines /api/v1/predict uses by default.", None
+    ),
+    mapping: str | None = option("--mapping FILE", "Rules that map job names to models.", None),
+    tokens: str | None = option(
+        "--tokens FILE",
+        "Further secrets by role and node; see 'wattloop fleet tokens'.",
+        None,
+        envvar="WATTLOOP_TOKENS",
+    ),
+    retain: str | None = option(
+        "--retain AGES",
+        "Delete older data hourly: samples=30d,levels=1y,runs=forever "
+        "(WATTLOOP_RETAIN, or retain in wattloop.yaml).",
+        None,
+    ),
     json_file: JsonFile = None,
     store: StorePlace = None,
     config: Config = None,
@@ -88,7 +72,6 @@ def serve(  # noqa: PLR0913 - one parameter per option
     from wattloop.serve.options import ServeOptions
     from wattloop.store.retention import retention_of
 
-    check_target(json_file, "--json")
     chosen = settings_of(config, needs=(*STORE, "retain"), store=store, retain=retain)
     options = ServeOptions(
         store=chosen.store_location,
@@ -103,9 +86,8 @@ def serve(  # noqa: PLR0913 - one parameter per option
     forbid_user_code("a server runs no code that a stored text names")
     dashboard = create_app(options)
     with listening(host, port) as (place, at):
-        if json_file is not None:
-            # the server listens: readers of this file may connect
-            write_json(_whereabouts(dashboard.state.wattloop.store.where, host, at), json_file)
+        # the server listens: readers of this file may connect
+        write_json(_whereabouts(dashboard.state.wattloop.store.where, host, at), json_file)
         say(f"wattloop: dashboard at http://{at}/ (Ctrl-C ends it)")
         warm_up(dashboard.state.wattloop.oracle)
         # the thread that packs runs hands over sooner: each answer waits for it several times

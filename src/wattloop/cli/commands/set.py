@@ -3,13 +3,14 @@
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from wattloop.cli.app import Verb
 from wattloop.cli.lever_report import restore_leftovers
-from wattloop.cli.options import Config, JsonFile
-from wattloop.cli.output import check_target, say, write_json
+from wattloop.cli.options import Config, JsonFile, argument, option
+from wattloop.cli.output import say, write_json
 from wattloop.cli.settings import settings_of
 from wattloop.control.lever import Lever, Setting, parse_setting
 from wattloop.control.registry import find_levers, levers_named
@@ -21,12 +22,8 @@ from wattloop.hardware.host import Host
 from wattloop.measure.command import Supervisor
 from wattloop.meters.base import Context
 
-app = typer.Typer(add_completion=False)
-
-
+app = Verb()
 NOT_RESTORED = 1
-
-
 EXAMPLE = "wattloop set gpu/power_limit=70% cpu/governor=powersave -- python train.py"
 
 
@@ -37,23 +34,16 @@ EXAMPLE = "wattloop set gpu/power_limit=70% cpu/governor=powersave -- python tra
     "program's own.",
 )
 def set_levers(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="LEVER=VALUE... -- PROGRAM", help="What to set, then what to run meanwhile."
-        ),
-    ],
+    words: list[str] = argument(
+        "LEVER=VALUE... -- PROGRAM", "What to set, then what to run meanwhile."
+    ),
     *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show every write; write and run nothing.")
-    ] = False,
-    guardian: Annotated[
-        bool,
-        typer.Option(
-            "--guardian/--no-guardian",
-            help="Start a small process that restores everything if wattloop is killed.",
-        ),
-    ] = True,
+    dry_run: bool = option("--dry-run", "Show every write; write and run nothing.", False),
+    guardian: bool = option(
+        "--guardian/--no-guardian",
+        "Start a small process that restores everything if wattloop is killed.",
+        True,
+    ),
     json_file: JsonFile = None,
     config: Config = None,
 ) -> None:
@@ -62,7 +52,6 @@ def set_levers(
     They are restored however the program or wattloop ends. Values are watts, MHz, shares
     such as 70%, names, or default.
     """
-    check_target(json_file, "--json")
     pairs, command = _split(words)
     if not command and not dry_run:
         raise ConfigError(f"name the program after '--', such as: {EXAMPLE}")
@@ -75,8 +64,7 @@ def set_levers(
     held = lever_session([lever for lever, _ in chosen], dry_run=dry_run, guardian=guardian)
     values = {lever.name: value for lever, value in chosen}
     code = _shown(held, values) if dry_run else _run(held, values, command)
-    if json_file is not None:
-        write_json(_report(held, values, code), json_file)
+    write_json(_report(held, values, code), json_file)
     raise typer.Exit(code)
 
 

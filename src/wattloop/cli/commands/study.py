@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattloop.cli.options import Config, JsonFile, StorePlace
-from wattloop.cli.output import check_target, print_table, say, write_json, write_text
+from wattloop.cli.app import Verb
+from wattloop.cli.options import JsonFile, StoreOptions, argument, option
+from wattloop.cli.output import check_target, print_rows, say, write_json, write_text
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
 from wattloop.core.units import format_number
@@ -39,7 +40,7 @@ def print_step(step: str, found: Mapping[str, Any]) -> None:
 
 def print_status(spec: "StudySpec", steps: Mapping[str, Any], file: str) -> None:
     """Print every step in a line, then the last one in full."""
-    print_table(
+    print_rows(
         ("step", "", "what it says"),
         [
             (f"{number} {step}", "done" if step in steps else UNKNOWN, _brief(step, steps, spec))
@@ -86,7 +87,7 @@ def _brief(step: str, steps: Mapping[str, Any], spec: "StudySpec") -> str:
 
 
 def _print_baseline(found: Mapping[str, Any]) -> None:
-    print_table(
+    print_rows(
         ("figure", "mean"),
         [(name, format_number(value, 5)) for name, value in found["means"].items()],
         title=f"baseline, {found['provenance']}: {found['source']}",
@@ -101,7 +102,7 @@ def _print_characterize(found: Mapping[str, Any]) -> None:
     if found["note"]:
         say(f"wattloop: {found['note']}")
     if found["best"]:
-        print_table(
+        print_rows(
             BEST_COLUMNS,
             best_rows(found),
             spare=("of", "how"),
@@ -110,12 +111,12 @@ def _print_characterize(found: Mapping[str, Any]) -> None:
 
 def _print_simulate(found: Mapping[str, Any]) -> None:
     if found["twin"]:
-        print_table(
+        print_rows(
             ("figure", "measured", "simulated", "off", ""),
             twin_rows(found, "", "too far off"),
             title="the twin next to the measured baseline",
         )
-    print_table(
+    print_rows(
         CANDIDATE_COLUMNS,
         candidate_rows(found),
         title=f"simulated, against {found['base']}: {found['source']}",
@@ -129,7 +130,7 @@ def _print_decide(found: Mapping[str, Any]) -> None:
 
 
 def _print_validate(found: Mapping[str, Any]) -> None:
-    print_table(
+    print_rows(
         ("figure", "baseline", found["choice"], "change", "goal", "result"),
         [
             (
@@ -155,22 +156,9 @@ PRINTED = {
     "decide": _print_decide,
     "validate": _print_validate,
 }
-
-
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Six steps from a need to a proven saving, over one study.yaml.",
-)
-
-
-File = Annotated[str, typer.Argument(metavar="[FILE]", help="The study (default: study.yaml).")]
-
-
-Workers = Annotated[int, typer.Option(min=1, help="Processes for simulations.")]
-
-
+app = Verb("Six steps from a need to a proven saving, over one study.yaml.")
+File = Annotated[str, argument("[FILE]", "The study (default: study.yaml).")]
+Workers = Annotated[int, option("--workers", "Processes for simulations.", min=1)]
 DEFAULT = "study.yaml"
 
 
@@ -183,128 +171,74 @@ def init(file: File = DEFAULT, *, json_file: JsonFile = None) -> None:
     if path.exists():
         raise ConfigError(f"{file}: is there already; name another file")
     check_target(file, "FILE")
-    check_target(json_file, "--json")
     write_text(EXAMPLE, file, "FILE")
-    if json_file is not None:
-        told = {"file": str(path.resolve()), "next": f"wattloop study baseline {file}"}
-        write_json(told, json_file)
+    told = {"file": str(path.resolve()), "next": f"wattloop study baseline {file}"}
+    write_json(told, json_file)
     say(f"wattloop: wrote {file}; edit it, then: wattloop study baseline {file}")
 
 
 @app.command("baseline")
-def baseline(
-    file: File = DEFAULT,
-    *,
-    workers: Workers = 2,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
+def baseline(file: File = DEFAULT, *, workers: Workers = 2, given: StoreOptions) -> None:
     """Step 2: measure the KPIs of the present system, and its symptoms."""
-    _step(file, "baseline", workers, json_file, store, config)
+    _step(file, "baseline", given, workers)
 
 
 @app.command("characterize")
-def characterize(
-    file: File = DEFAULT,
-    *,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
+def characterize(file: File = DEFAULT, *, given: StoreOptions) -> None:
     """Step 3: read from sweeps what levers do to single jobs."""
-    _step(file, "characterize", 1, json_file, store, config)
+    _step(file, "characterize", given)
 
 
 @app.command("simulate")
-def simulate(
-    file: File = DEFAULT,
-    *,
-    workers: Workers = 2,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
+def simulate(file: File = DEFAULT, *, workers: Workers = 2, given: StoreOptions) -> None:
     """Step 4: check a twin of the system against the baseline, then simulate candidates."""
-    _step(file, "simulate", workers, json_file, store, config)
+    _step(file, "simulate", given, workers)
 
 
 @app.command("decide")
-def decide(
-    file: File = DEFAULT,
-    *,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
+def decide(file: File = DEFAULT, *, given: StoreOptions) -> None:
     """Step 5: choose the candidate to deploy, with reasons."""
-    _step(file, "decide", 1, json_file, store, config)
+    _step(file, "decide", given)
 
 
 @app.command("validate")
-def validate(
-    file: File = DEFAULT,
-    *,
-    workers: Workers = 2,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
+def validate(file: File = DEFAULT, *, workers: Workers = 2, given: StoreOptions) -> None:
     """Step 6: measure the KPIs again; every goal is SUCCESS or FAIL."""
-    found = _step(file, "validate", workers, json_file, store, config)
+    found = _step(file, "validate", given, workers)
     if not found["success"]:
         raise typer.Exit(1)
 
 
 @app.command("status")
-def status(
-    file: File = DEFAULT,
-    *,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
+def status(file: File = DEFAULT, *, given: StoreOptions) -> None:
     """Show the results so far, and the next step."""
-    check_target(json_file, "--json")
-    with _studying(file, 1, store, config) as work:
-        steps = work.record.steps
-        if json_file is not None:
-            write_json({"study": work.record.spec.name, "steps": steps}, json_file)
-        if json_file != "-":
-            print_status(work.record.spec, steps, file)
+    with _studying(file, given) as work:
+        spec, steps = work.record.spec, work.record.steps
+        given.present(
+            lambda: {"study": spec.name, "steps": steps}, lambda: print_status(spec, steps, file)
+        )
 
 
-def _step(
-    file: str,
-    step: str,
-    workers: int,
-    json_file: str | None,
-    store: str | None,
-    config: str | None,
-) -> dict[str, Any]:
-
-    check_target(json_file, "--json")
-    with _studying(file, workers, store, config) as work:
+def _step(file: str, step: str, given: StoreOptions, workers: int = 1) -> dict[str, Any]:
+    with _studying(file, given, workers) as work:
         run: Callable[[], dict[str, Any]] = getattr(work, step)
         found = run()
-        if json_file is not None:
-            write_json(found, json_file)
-        if json_file != "-":
+
+        def print_found() -> None:
             print_step(step, found)
             print_next(work.record.spec.name, work.record.steps, file)
+
+        given.present(lambda: found, print_found)
     return found
 
 
 @contextmanager
-def _studying(
-    file: str, workers: int, store: str | None, config: str | None
-) -> "Iterator[StudyRunner]":
-    from wattloop.cli.stored_runs import opened
+def _studying(file: str, given: StoreOptions, workers: int = 1) -> "Iterator[StudyRunner]":
     from wattloop.study.spec import read_study
     from wattloop.study.steps import StudyRunner
 
     if not Path(user_path(file)).is_file():
         raise ConfigError(f"{file}: no such file; begin with: wattloop study init {file}")
     spec = read_study(user_path(file))
-    with opened(store, config, create=True) as place:
+    with given.opened(create=True) as place:
         yield StudyRunner(place, spec, workers=workers)

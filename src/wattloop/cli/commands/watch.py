@@ -5,12 +5,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
-from wattloop.cli.output import check_target, table_text, terminal_room, write_json
+from wattloop.cli.app import Verb
+from wattloop.cli.options import (
+    Config,
+    Devices,
+    Interval,
+    JsonFile,
+    Meters,
+    StorePlace,
+    argument,
+    option,
+)
+from wattloop.cli.output import table_text, terminal_room, write_json
 from wattloop.cli.progress import is_redrawable
 from wattloop.cli.settings import settings_of
 from wattloop.core.errors import ConfigError
@@ -153,27 +161,17 @@ def _signal(value: float, unit: str) -> str:
 
 
 SETTLE_S = 1.0
-
-
 """A counter needs two readings some time apart before it says anything about power."""
-
-
-app = typer.Typer(add_completion=False)
+app = Verb()
 
 
 @app.command("watch")
 def watch(  # noqa: PLR0913 - one parameter per option
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run being measured now; else this machine.")
-    ] = "",
+    run: str = argument("RUN", "A run being measured now; else this machine.", ""),
     *,
-    once: Annotated[bool, typer.Option("--once", help="Read once and exit.")] = False,
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", "-s", min=0.1, help="End after so many seconds.")
-    ] = None,
-    refresh: Annotated[
-        float, typer.Option("--refresh", min=0.1, max=3600, help="Seconds between two looks.")
-    ] = 1.0,
+    once: bool = option("--once", "Read once and exit.", False),
+    seconds: float | None = option("--seconds -s", "End after so many seconds.", None, min=0.1),
+    refresh: float = option("--refresh", "Seconds between two looks.", 1.0, min=0.1, max=3600),
     json_file: JsonFile = None,
     interval: Interval = None,
     devices: Devices = None,
@@ -185,7 +183,6 @@ def watch(  # noqa: PLR0913 - one parameter per option
 
     On a terminal the view is updated until ctrl-C; elsewhere one line is printed per reading.
     """
-    check_target(json_file, "--json")
     if seconds is not None and not seconds < float("inf"):
         raise ConfigError("--seconds must be a finite number; leave it out to watch until ctrl-C")
     settings = settings_of(

@@ -8,17 +8,9 @@ from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, colour, 
 from wattloop.schedule.metrics import spread
 
 LETTER_PX = 6.2
-
-
 LINE_PX = 13.0
-
-
 ASIDE_PX = 10.0
-
-
 Box = tuple[float, float, float, float]
-
-
 """Left, top, right, bottom, in pixels from the upper left corner."""
 
 
@@ -69,23 +61,11 @@ def _overlaps(box: Box, taken: Sequence[Box]) -> bool:
 
 
 Row = Mapping[str, Any]
-
-
 """One policy and seed: `policy`, `seed`, figures of `schedule.metrics`, and what was varied."""
-
-
 BAR_PX = 34
-
-
 TRADE_OFF_PX = (WIDTH + 120, 320)
-
-
 MOST_NAMES = 14
-
-
 """Points that are named; more have a legend."""
-
-
 DASHES = ([1, 0], [6, 3], [2, 2])
 
 

@@ -10,16 +10,9 @@ from wattloop.report.figures.chart_data import rows_data
 from wattloop.report.figures.style import GREY, HEIGHT, colour, styled
 
 PANEL_PX = 300
-
-
 POINT_PX2 = 60
-
-
 """Area: what tells a diamond from a circle."""
-
-
 DOUBLED = ("batch", "seq", "gpus", "accumulate")
-
 
 TITLES = {
     "batch": "Samples per GPU and pass",
@@ -33,7 +26,6 @@ TITLES = {
     "optimizer": "Optimizer",
     "gpu": "GPU",
 }
-
 
 PANELS = {
     "throughput": "Samples per second",
@@ -131,14 +123,8 @@ def _panel(
 
 
 SIDE = 300
-
-
 NEAR = 0.1
-
-
 """The band around the diagonal: predictions within a tenth of what was measured."""
-
-
 _QUANTITIES = {
     "time": ("time of a step (ms)", 1e3, "log"),
     "power": ("power of the GPU (W)", 1.0, "linear"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.paths import user_path
 from wattloop.report.figures.chart_data import chart_parts, spec_of
 from wattloop.report.figures.style import with_hint
 
@@ -39,6 +40,12 @@ def writable_folder(folder: Path) -> None:
         raise ConfigError(
             f"{folder}: figures cannot be written there: {error.strerror or error}"
         ) from None
+
+
+def check_drawable(folder: str) -> None:
+    """Raise ConfigError when figures cannot be drawn into a folder that the user named."""
+    needs_libraries()
+    writable_folder(user_path(folder))
 
 
 def save(

@@ -25,11 +25,7 @@ from wattloop.report.figures.scatter import (
 from wattloop.report.figures.style import BEST, GREY, HEIGHT, PALETTE, WIDTH, styled
 
 MOST_LINES = 200
-
-
 """With more runs than this a line is the mean of several neighbours."""
-
-
 CELL_PX = 14
 
 
@@ -101,11 +97,7 @@ def matrix_figures(found: Matrix) -> dict[str, Any]:
 
 
 MOST_AXES = 10
-
-
 MOST_PARALLEL_LINES = 600
-
-
 """More lines than this are one grey band."""
 
 
@@ -301,8 +293,6 @@ def metrics_figures(found: Findings) -> dict[str, Any]:
 
 
 SHOWN = {"accuracy": "accuracy", "power": "energy_wh", "quotient": "quotient_per_wh"}
-
-
 """Order -> the column that it is by."""
 
 

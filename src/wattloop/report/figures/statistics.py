@@ -10,11 +10,7 @@ from wattloop.report.figures.scatter import titled
 from wattloop.report.figures.style import GREY, PALETTE, WIDTH, styled
 
 CELL_PX = 46
-
-
 FEW = 16
-
-
 """With more columns numbers are too small to read."""
 
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
+from wattloop.core.table import Table
 from wattloop.core.units import (
     format_change,
     format_duration,
@@ -14,7 +15,7 @@ from wattloop.core.units import (
     format_number,
     format_power,
 )
-from wattloop.report.document import Block, Chart, DocumentTable, Note
+from wattloop.report.document import Block, Chart, Note
 from wattloop.report.figures.power import power_figure
 from wattloop.report.run import grid_facts, labels, remarks, sensors, windows_table
 from wattloop.report.subject import notes_of
@@ -131,11 +132,11 @@ def _blocks(state: AppState, found: RunComparison) -> list[Block]:
         )
         for quantity in found.quantities
     )
-    table = DocumentTable(
+    table = Table.of(
         tuple(columns),
         rows,
-        caption=f"Compared with {heads[0]}; a difference within the uncertainty is marked '?'",
-        numbers=frozenset(range(1, len(columns))),
+        title=f"Compared with {heads[0]}; a difference within the uncertainty is marked '?'",
+        numbers=range(1, len(columns)),
         notes=found.notes,
     )
     blocks: list[Block] = [table]

@@ -7,7 +7,7 @@ from typing import Any
 
 from wattloop.store.formats.target import Target
 from wattloop.store.runs import RunRecord
-from wattloop.store.tables import Table
+from wattloop.store.tables import ExportTable
 
 
 def text_of_runs(records: Sequence[RunRecord]) -> str:
@@ -16,7 +16,7 @@ def text_of_runs(records: Sequence[RunRecord]) -> str:
     return json.dumps(data, indent=2, default=str) + "\n"
 
 
-def write(table: Table, target: Target) -> None:
+def write(table: ExportTable, target: Target) -> None:
     """Write a list with one object per row, one row per line."""
     names = list(table.columns)
     with target.text() as file:

@@ -7,12 +7,12 @@ from typing import Any
 from wattloop.core.errors import ConfigError
 from wattloop.core.text import plain
 from wattloop.store.formats.target import Target
-from wattloop.store.tables import Table
+from wattloop.store.tables import ExportTable
 
 ROWS_AT_ONCE = 131_072
 
 
-def write(table: Table, target: Target) -> None:
+def write(table: ExportTable, target: Target) -> None:
     """Write all rows, a group at a time."""
     if target.is_stdout:
         raise ConfigError("--format parquet is not text; name a file with -o FILE")

@@ -1,13 +1,9 @@
 """Input and output of `wattloop analyze`: source tables, printed tables, figures."""
 
-import functools
-import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, get_type_hints
-
-import typer
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from wattloop.analyze.clusters import Clusters
 from wattloop.analyze.findings import Findings, cell
@@ -15,69 +11,42 @@ from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import RunTable
 from wattloop.analyze.table_reader import fold_epochs, read_csv
 from wattloop.cli.experiments import say_which
-from wattloop.cli.options import Config, JsonFile, StorePlace
-from wattloop.cli.output import check_target, print_table, say, write_json, write_text
+from wattloop.cli.options import Config, JsonFile, StorePlace, argument, file_option, option
+from wattloop.cli.output import print_rows, say, write_json, write_text
 from wattloop.cli.progress import spinner
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
-from wattloop.store.formats.csv_file import csv_text
+from wattloop.core.table import csv_text
 
 Source = Annotated[
     str,
-    typer.Argument(
-        metavar="SEARCH|SWEEP|FILE.csv",
-        help="Identifier of a search or sweep, its beginning or end, name, 'last'; or a CSV file.",
+    argument(
+        "SEARCH|SWEEP|FILE.csv",
+        "Identifier of a search or sweep, its beginning or end, name, 'last'; or a CSV file.",
     ),
 ]
-
-
 Parameters = Annotated[
-    str | None,
-    typer.Option("--parameters", metavar="LIST", help="Columns that were chosen (default: found)."),
+    str | None, option("--parameters LIST", "Columns that were chosen (default: found).")
 ]
-
-
-Results = Annotated[
-    str | None,
-    typer.Option("--results", metavar="LIST", help="Columns that came out (default: found)."),
-]
-
-
+Results = Annotated[str | None, option("--results LIST", "Columns that came out (default: found).")]
 Where = Annotated[
     list[str] | None,
-    typer.Option(
-        "--where", metavar="CONDITION", help="Only these rows, such as 'accuracy>=0.8'; repeatable."
-    ),
+    option("--where CONDITION", "Only these rows, such as 'accuracy>=0.8'; repeatable."),
 ]
-
-
-Scope = Annotated[
-    str | None, typer.Option("--scope", help="Of a sweep: energy of gpu, cpu, dram or node.")
-]
-
-
-Rows = Annotated[
-    int, typer.Option("--rows", metavar="N", help="Print at most so many rows; 0 is all.")
-]
-
-
+Scope = Annotated[str | None, option("--scope", "Of a sweep: energy of gpu, cpu, dram or node.")]
+Rows = Annotated[int, option("--rows N", "Print at most so many rows; 0 is all.")]
 CsvFile = Annotated[
-    str | None,
-    typer.Option("--csv", metavar="FILE", help="Write the table as CSV; - is standard output."),
+    str | None, file_option("--csv FILE", "Write the table as CSV; - is standard output.")
 ]
-
-
 Figure = Annotated[
-    str | None,
-    typer.Option("--figure", metavar="FILE", help="Draw into this .svg, .png or .html file."),
+    str | None, file_option("--figure FILE", "Draw into this .svg, .png or .html file.")
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class AnalysisOptions:
     """Options that all analyses share."""
 
-    source: Source
     parameters: Parameters = None
     results: Results = None
     where: Where = None
@@ -90,35 +59,6 @@ class Request:
     config: Config = None
 
 
-def with_request(command: Callable[..., None]) -> Callable[..., None]:
-    """Add all fields of `Request` as options to a command; they are its first argument."""
-    names = [field.name for field in fields(Request)]
-    hints = get_type_hints(Request, include_extras=True)
-    own = list(inspect.signature(command).parameters.values())[1:]
-    shared = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            annotation=hints[field.name],
-            **({} if field.name == "source" else {"default": field.default}),
-        )
-        for field in fields(Request)
-    ]
-
-    @functools.wraps(command)
-    def wrapped(**options: Any) -> None:
-        request = Request(**{name: options.pop(name) for name in names})
-        command(request, **options)
-
-    # typer reads options from the signature; what only one command has comes before what all have
-    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-    arranged = [shared[0], *keyword, *shared[1:]]
-    wrapped.__signature__ = inspect.Signature(arranged)  # type: ignore[attr-defined]  # any may
-    wrapped.__annotations__ = {p.name: p.annotation for p in arranged}
-    del wrapped.__wrapped__  # or its signature would be read
-    return wrapped
-
-
 def listed(text: str | None) -> list[str] | None:
     """Split `a, b` into two names."""
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
@@ -127,32 +67,33 @@ def listed(text: str | None) -> list[str] | None:
 SWEEP, SEARCH = "sweep", "search"
 
 
-def read_source(request: Request) -> RunTable:
-    """Read the rows that the request names."""
-    place = user_path(request.source)
+def read_source(source: str, request: AnalysisOptions) -> RunTable:
+    """Read the rows that the options select; refuse output files that cannot be written first."""
+    _check_outputs(request)
+    place = user_path(source)
     if place.suffix.lower() in (".csv", ".tsv", ".txt") or place.is_file():
         chosen = listed(request.parameters), listed(request.results)
-        table = fold_epochs(read_csv(request.source, *chosen))
+        table = fold_epochs(read_csv(source, *chosen))
     else:
-        table = _stored(request)
+        table = _stored(source, request)
     table = with_energy(table)
     for condition in request.where or ():
         table = table.where(condition)
     return table
 
 
-def _stored(request: Request) -> RunTable:
+def _stored(source: str, request: AnalysisOptions) -> RunTable:
     from wattloop.cli.stored_runs import opened_if_any
     from wattloop.store.experiments import find_experiment
 
     with opened_if_any(request.store, request.config) as store:
         if store is None:
             raise ConfigError(
-                f"{request.source}: no such file, and nothing is stored yet; "
+                f"{source}: no such file, and nothing is stored yet; "
                 "name a CSV file, or run 'wattloop tune' or 'wattloop sweep' first"
             )
-        experiment = find_experiment(store, request.source, SEARCH, SWEEP)
-        say_which(store, request.source, SEARCH, SWEEP)
+        experiment = find_experiment(store, source, SEARCH, SWEEP)
+        say_which(store, source, SEARCH, SWEEP)
         chosen = listed(request.parameters), listed(request.results)
         if experiment.kind == SEARCH:
             from wattloop.report.tables import search_table
@@ -164,10 +105,7 @@ def _stored(request: Request) -> RunTable:
         return sweep_table(stored_sweep(store, experiment.experiment_id, request.scope), *chosen)
 
 
-def check_targets(request: Request) -> None:
-    """Refuse output files that cannot be written before anything is computed."""
-    check_target(request.json_file, "--json")
-    check_target(request.csv_file, "--csv")
+def _check_outputs(request: AnalysisOptions) -> None:
     if request.json_file == request.csv_file == "-":
         raise ConfigError("--json - and --csv -: only one can have standard output")
     if request.rows < 0:
@@ -176,18 +114,19 @@ def check_targets(request: Request) -> None:
         return
     from wattloop.report.figures.render import FORMATS, needs_libraries
 
-    check_target(request.figure, "--figure")
     if user_path(request.figure).suffix.lower() not in FORMATS:
         raise ConfigError(f"--figure {request.figure}: end it with {', '.join(FORMATS)}")
     needs_libraries()
 
 
 def show(
-    request: Request, table: RunTable, found: Findings, figures: Callable[[], Mapping[str, Any]]
+    request: AnalysisOptions,
+    table: RunTable,
+    found: Findings,
+    figures: Callable[[], Mapping[str, Any]],
 ) -> None:
     """Print tables to standard output and remarks to standard error; write the requested files."""
-    if request.json_file is not None:
-        write_json({"source": table.to_dict(), **found.to_dict()}, request.json_file)
+    write_json({"source": table.to_dict(), **found.to_dict()}, request.json_file)
     if request.csv_file is not None:
         write_text(_csv(found), request.csv_file, "--csv")
     if "-" not in (request.json_file, request.csv_file):
@@ -206,7 +145,7 @@ def _print(found: Findings, most: int, parameters: tuple[str, ...]) -> None:
         cells = table.cells()
         shown = cells[:most] if most and table.name != "coefficients" else cells
         spare = [name for name in reversed(parameters) if name in table.headers]
-        print_table(table.headers, shown, table.title, spare=spare)
+        print_rows(table.headers, shown, table.title, spare=spare)
         if len(shown) < len(cells):
             sys.stdout.write(f"... and {len(cells) - len(shown)} more (--rows 0, --csv FILE)\n")
         facts = ", ".join(f"{k} {cell(v)}" for k, v in table.facts.items() if v is not None)

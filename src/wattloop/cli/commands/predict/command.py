@@ -1,63 +1,199 @@
 """Commands of `wattloop predict`."""
 
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from itertools import product
 
-import typer
-
-from wattloop.cli.app import RUN, UsualCommandGroup
+from wattloop.cli.app import RUN, UsualCommandGroup, Verb
 from wattloop.cli.commands.predict.inspect import inspect_command
 from wattloop.cli.commands.predict.job import job_command
 from wattloop.cli.commands.predict.options import (
-    Accumulate,
-    Batch,
     Calibration,
-    CapW,
-    ClockMhz,
-    EstimatorName,
-    GpuName,
-    Gpus,
-    Head,
-    HostSpeed,
-    Image,
-    Inference,
-    Input,
-    ModelName,
-    Network,
-    Optimizer,
-    Precision,
-    SamplesRate,
     SaveWorkload,
-    Seq,
-    Style,
+    WorkloadOptions,
+    with_axes_named,
+    with_options_named,
 )
-from wattloop.cli.options import Config, JsonFile, Pue, Tariff, Zone
-from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.commands.predict.view import keep_workload, print_forecast, print_points
+from wattloop.cli.options import Config, JsonFile, Pue, Tariff, Zone, file_option, option
+from wattloop.cli.output import present, print_table, say
+from wattloop.cli.progress import counted, spinner
+from wattloop.cli.settings import settings_of
+from wattloop.core.errors import ConfigError
+from wattloop.core.paths import user_path
+from wattloop.core.table import Table
 from wattloop.core.units import format_bytes, format_power
 from wattloop.hardware.gpus import Gpu
+from wattloop.predict.comparison import Axis, Point, axis_of, points_data
+from wattloop.predict.forecast import Forecast, RunLength
+from wattloop.predict.forecaster import ESTIMATORS, Forecaster
+from wattloop.predict.request import Question
+
+MOST_POINTS = 2_000
+
+app = Verb(
+    "Predict time, power, energy and memory of a training on a GPU, without running it.",
+    epilog="Examples: wattloop predict --model hf:gpt2 --batch 64 --precision bf16 --gpu h200; "
+    "wattloop predict --model models.py:make --compare a100,h100,h200.",
+    cls=UsualCommandGroup,
+)
 
 
+@app.command(RUN)
+def run_command(  # noqa: PLR0913 - one parameter per option
+    *,
+    work: WorkloadOptions,
+    gpus: int = option("--gpus", "How many train together, data parallel.", 1),
+    cap: float | None = option("--cap WATTS", "Power limit of each GPU.", None),
+    clock: float | None = option("--clock MHZ", "Locked SM clock of each GPU.", None),
+    samples_rate: float | None = option(
+        "--samples-per-second RATE", "The most the data loader brings to a GPU.", None
+    ),
+    network: float | None = option(
+        "--network GBIT", "Gbit/s between nodes of 8, for more GPUs.", None
+    ),
+    host_speed: float | None = option(
+        "--host-speed X", "Of the host, as 'wattloop calibrate host' measures it.", None
+    ),
+    steps: int | None = option("--steps", "Optimizer steps of the run.", None),
+    epochs: float | None = option("--epochs", "Passes over the data, with --samples.", None),
+    samples: int | None = option("--samples", "Samples of the data set, with --epochs.", None),
+    node: bool = option("--node", "Add host, memory, fans and power supply.", False),
+    compare: str | None = option("--compare GPUS", "Such as a100,h100,h200.", None),
+    sweep: list[str] | None = option(
+        "--sweep NAME=VALUES",
+        "batch=8..256, cap=300..700:50, gpus=1,2,4, precision=fp32,bf16; repeatable.",
+        None,
+    ),
+    plot: str | None = file_option(
+        "--plot FILE", "Draw a sweep or comparison: svg, png, html.", None
+    ),
+    top: int = option("--top", "Operations to show that take longest.", 8, min=0),
+    estimator: str = option("--estimator", f"Model: {', '.join(ESTIMATORS)}.", "kernels"),
+    calibration: Calibration = None,
+    save_workload: SaveWorkload = None,
+    json_file: JsonFile = None,
+    pue: Pue = None,
+    zone: Zone = None,
+    tariff: Tariff = None,
+    config: Config = None,
+) -> None:
+    """Predict one training step and, with --steps or --epochs, the whole run."""
+    settings = settings_of(config, pue=pue, zone=zone, tariff=tariff)
+    with with_options_named():
+        question = work.question(
+            gpus=gpus,
+            cap_w=cap,
+            clock_mhz=clock,
+            samples_s=samples_rate,
+            network_bytes_s=None if network is None else network * 1e9 / 8,
+            host_speed=host_speed,
+            estimator=estimator,
+            calibration=calibration,
+        )
+        complete = RunLength(steps, epochs, samples, node, settings).of
+        axes = _axes(sweep or [], compare)
+        _check_plot(plot, axes)
+        if axes:
+            if save_workload is not None:
+                raise ConfigError(
+                    f"save-workload {save_workload}: a sweep has several workloads; leave out "
+                    "--sweep and --compare"
+                )
+            points = _points(question, complete, axes)
+            if plot is not None:
+                _draw(points, axes, plot)
+            present(json_file, lambda: points_data(points), lambda: print_points(points, axes))
+        else:
+            with spinner(f"tracing {question.model}"):
+                forecast = complete(Forecaster(cache=True).answer(question))
+            keep_workload(forecast, save_workload)
+            present(json_file, forecast.to_dict, lambda: print_forecast(forecast, top=top))
+    given = {"--pue": pue, "--zone": zone, "--tariff": tariff}
+    unused = ", ".join(option for option, value in given.items() if value is not None)
+    if unused and steps is None and epochs is None:
+        say(
+            f"note: {unused}: cost and carbon are of a run; give --steps, or --epochs and --samples"
+        )
+
+
+def _axes(sweeps: Sequence[str], compare: str | None) -> list[Axis]:
+    axes = [axis_of(text) for text in sweeps]
+    names = [axis.name for axis in axes]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"sweep {names[-1]}: varied twice; write its values in one list")
+    if compare is not None:
+        gpus = tuple(part.strip() for part in compare.split(","))
+        if not all(gpus) or len(set(gpus)) < len(gpus):
+            raise ConfigError(f"compare {compare}: name each GPU once, such as a100,h100,h200")
+        axes.append(Axis("gpu", gpus))
+    return axes
+
+
+def _check_plot(plot: str | None, axes: Sequence[Axis]) -> None:
+    if plot is None:
+        return
+    if not axes:
+        raise ConfigError(f"plot {plot}: there is one point; add --sweep or --compare")
+    from wattloop.report.figures.render import FORMATS, needs_libraries
+
+    if user_path(plot).suffix.lower() not in FORMATS:
+        raise ConfigError(f"plot {plot}: end it with {', '.join(FORMATS)}")
+    needs_libraries()
+
+
+def _points(
+    asked: Question, complete: Callable[[Forecast], Forecast], axes: Sequence[Axis]
+) -> list[Point]:
+    combinations = list(product(*(axis.values for axis in axes)))
+    if len(combinations) > MOST_POINTS:
+        raise ConfigError(f"sweep: {len(combinations)} points; take at most {MOST_POINTS}")
+    forecaster = Forecaster(cache=True)
+    points = []
+    with counted("predicting", len(combinations)) as bar:
+        for values in combinations:
+            question = asked
+            setting = dict(zip((axis.name for axis in axes), values, strict=True))
+            with with_axes_named(setting):
+                for name, value in setting.items():
+                    question = question.varied(name, value)
+                points.append(Point(setting, complete(forecaster.answer(question))))
+            bar.advance()
+    return points
+
+
+def _draw(points: Sequence[Point], axes: Sequence[Axis], plot: str) -> None:
+    from wattloop.report.figures.prediction import forecast_figures
+    from wattloop.report.figures.render import save_one
+
+    charts = forecast_figures(points, axes)
+    save_one(charts, user_path(plot), title=f"Predictions of {points[0].name}")
+    say(f"wattloop: figure in {plot}")
+
+
+app.command("inspect")(inspect_command)
+app.command("job")(job_command)
+
+
+@app.command("models")
 def models_command(*, json_file: JsonFile = None) -> None:
     """List the architectures that hf:NAME knows without any file."""
     from wattloop.predict.sources.huggingface import architecture, architecture_names
 
-    check_target(json_file, "--json")
     entries = {name: architecture(name) or {} for name in architecture_names()}
-    if json_file is not None:
-        write_json(entries, json_file)
-    if json_file != "-":
-        rows = [(f"hf:{name}", str(entry["model_type"])) for name, entry in entries.items()]
-        print_table(("model", "kind"), rows)
+    cells = {"model": lambda name: f"hf:{name}", "kind": lambda name: entries[name]["model_type"]}
+    present(json_file, lambda: entries, lambda: print_table(Table.from_records(entries, cells)))
 
 
+@app.command("gpus")
 def gpus_command(*, json_file: JsonFile = None) -> None:
     """List the GPUs that --gpu knows, and which of them are calibrated."""
     from wattloop.hardware.gpus import known_gpus
     from wattloop.predict.models.kernels.lookup import constants_for
 
-    check_target(json_file, "--json")
     found = [(gpu, constants_for(gpu)[1]) for gpu in known_gpus()]
-    if json_file is not None:
-        data = [
+    present(
+        json_file,
+        lambda: [
             {
                 "name": gpu.name,
                 "product": gpu.product,
@@ -70,24 +206,26 @@ def gpus_command(*, json_file: JsonFile = None) -> None:
                 "constants": source,
             }
             for gpu, source in found
-        ]
-        write_json(data, json_file)
-    if json_file != "-":
-        rows = [
-            (
-                gpu.name,
-                gpu.product,
-                format_bytes(gpu.memory_bytes),
-                f"{gpu.memory_bytes_s / 1e12:.2f} TB/s",
-                f"{_peak_flops(gpu) / 1e12:.0f}",
-                format_power(gpu.tdp_w),
-                f"{gpu.cap_min_w:g} to {gpu.cap_max_w:g} W",
-                source,
-            )
-            for gpu, source in found
-        ]
-        headers = ("gpu", "product", "memory", "bandwidth", "TFLOPS", "power", "caps", "constants")
-        print_table(headers, rows, spare=("caps", "TFLOPS", "bandwidth", "product"))
+        ],
+        lambda: print_table(_gpus_table(found)),
+    )
+
+
+def _gpus_table(found: Sequence[tuple[Gpu, str]]) -> Table:
+    return Table.from_records(
+        found,
+        {
+            "gpu": lambda row: row[0].name,
+            "product": lambda row: row[0].product,
+            "memory": lambda row: format_bytes(row[0].memory_bytes),
+            "bandwidth": lambda row: f"{row[0].memory_bytes_s / 1e12:.2f} TB/s",
+            "TFLOPS": lambda row: f"{_peak_flops(row[0]) / 1e12:.0f}",
+            "power": lambda row: format_power(row[0].tdp_w),
+            "caps": lambda row: f"{row[0].cap_min_w:g} to {row[0].cap_max_w:g} W",
+            "constants": lambda row: row[1],
+        },
+        spare=("caps", "TFLOPS", "bandwidth", "product"),
+    )
 
 
 def _peak_flops(gpu: Gpu) -> float:
@@ -96,140 +234,3 @@ def _peak_flops(gpu: Gpu) -> float:
 
     peaks = (*gpu.matrix_flops.items(), *gpu.vector_flops.items())
     return max(flops for precision, flops in peaks if precision in PRECISIONS)
-
-
-app = typer.Typer(
-    cls=UsualCommandGroup,
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Predict time, power, energy and memory of a training on a GPU, without running it.",
-    epilog="Examples: wattloop predict --model hf:gpt2 --batch 64 --precision bf16 --gpu h200; "
-    "wattloop predict --model models.py:make --compare a100,h100,h200.",
-)
-
-
-@app.command(RUN)
-def run_command(  # noqa: PLR0913 - one parameter per option
-    *,
-    model: ModelName,
-    batch: Batch = None,
-    seq: Seq = None,
-    image: Image = None,
-    precision: Precision = None,
-    optimizer: Optimizer = None,
-    style: Style = None,
-    accumulate: Accumulate = None,
-    inference: Inference = False,
-    head: Head = None,
-    stated: Input = None,
-    gpu: GpuName = "h200",
-    gpus: Gpus = 1,
-    cap: CapW = None,
-    clock: ClockMhz = None,
-    samples_rate: SamplesRate = None,
-    network: Network = None,
-    host_speed: HostSpeed = None,
-    steps: Annotated[
-        int | None, typer.Option("--steps", help="Optimizer steps of the run.")
-    ] = None,
-    epochs: Annotated[
-        float | None, typer.Option("--epochs", help="Passes over the data, with --samples.")
-    ] = None,
-    samples: Annotated[
-        int | None, typer.Option("--samples", help="Samples of the data set, with --epochs.")
-    ] = None,
-    node: Annotated[
-        bool, typer.Option("--node", help="Add host, memory, fans and power supply.")
-    ] = False,
-    compare: Annotated[
-        str | None, typer.Option("--compare", metavar="GPUS", help="Such as a100,h100,h200.")
-    ] = None,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--sweep",
-            metavar="NAME=VALUES",
-            help="batch=8..256, cap=300..700:50, gpus=1,2,4, precision=fp32,bf16; repeatable.",
-        ),
-    ] = None,
-    plot: Annotated[
-        str | None,
-        typer.Option("--plot", metavar="FILE", help="Draw a sweep or comparison: svg, png, html."),
-    ] = None,
-    top: Annotated[
-        int, typer.Option("--top", help="Operations to show that take longest.", min=0)
-    ] = 8,
-    estimator: EstimatorName = "kernels",
-    calibration: Calibration = None,
-    save_workload: SaveWorkload = None,
-    json_file: JsonFile = None,
-    pue: Pue = None,
-    zone: Zone = None,
-    tariff: Tariff = None,
-    config: Config = None,
-) -> None:
-    """Predict one training step and, with --steps or --epochs, the whole run."""
-    from wattloop.cli.commands.predict.execution import PredictRequest, execute
-    from wattloop.cli.commands.predict.options import with_options_named
-    from wattloop.cli.settings import settings_of
-    from wattloop.predict.forecast import RunLength
-    from wattloop.predict.request import Question
-
-    for target, option in (
-        (json_file, "--json"),
-        (plot, "--plot"),
-        (save_workload, "--save-workload"),
-    ):
-        check_target(target, option)
-    settings = settings_of(config, pue=pue, zone=zone, tariff=tariff)
-    with with_options_named():
-        question = Question(
-            model=model,
-            gpu=gpu,
-            gpus=gpus,
-            batch=batch,
-            seq=seq,
-            image=image,
-            precision=precision,
-            optimizer=optimizer,
-            style=style,
-            accumulate=accumulate,
-            training=not inference,
-            cap_w=cap,
-            clock_mhz=clock,
-            samples_s=samples_rate,
-            network_bytes_s=None if network is None else network * 1e9 / 8,
-            host_speed=host_speed,
-            head=head,
-            stated=tuple(stated or ()),
-            estimator=estimator,
-            calibration=calibration,
-        )
-        execute(
-            PredictRequest(
-                question=question,
-                extent=RunLength(steps, epochs, samples, node, settings),
-                compare=compare,
-                sweeps=tuple(sweep or ()),
-                plot=plot,
-                top=top,
-                save_workload=save_workload,
-                json_file=json_file,
-            )
-        )
-    given = {"--pue": pue, "--zone": zone, "--tariff": tariff}
-    unused = ", ".join(option for option, value in given.items() if value is not None)
-    if unused and steps is None and epochs is None:
-        say(
-            f"note: {unused}: cost and carbon are of a run; give --steps, or --epochs and --samples"
-        )
-
-
-for name, looking in (
-    ("inspect", inspect_command),
-    ("job", job_command),
-    ("models", models_command),
-    ("gpus", gpus_command),
-):
-    app.command(name)(looking)

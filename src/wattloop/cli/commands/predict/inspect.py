@@ -1,27 +1,17 @@
 """`wattloop predict inspect`: the work of one training step by module, kind and phase."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from wattloop.cli.commands.predict.options import (
-    Accumulate,
-    Batch,
-    GpuName,
-    Head,
-    Image,
-    Inference,
-    Input,
-    ModelName,
-    Optimizer,
-    Precision,
     SaveWorkload,
-    Seq,
-    Style,
+    WorkloadOptions,
+    with_options_named,
 )
-from wattloop.cli.options import JsonFile
-from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.options import JsonFile, option
+from wattloop.cli.output import present, print_rows, say
 from wattloop.cli.result_view import UNKNOWN
 from wattloop.core.units import format_bytes, format_duration
 from wattloop.predict.breakdown import (
@@ -38,81 +28,48 @@ from wattloop.predict.workload.workload import Workload
 MOST_ROWS = 30
 
 
-def inspect_command(  # noqa: PLR0913 - one parameter per option
+def inspect_command(
     *,
-    model: ModelName,
-    batch: Batch = None,
-    seq: Seq = None,
-    image: Image = None,
-    precision: Precision = None,
-    optimizer: Optimizer = None,
-    style: Style = None,
-    accumulate: Accumulate = None,
-    inference: Inference = False,
-    head: Head = None,
-    stated: Input = None,
-    gpu: GpuName = "h200",
-    depth: Annotated[
-        int, typer.Option("--depth", min=1, help="How deep to go into the modules.")
-    ] = 3,
+    work: WorkloadOptions,
+    depth: int = option("--depth", "How deep to go into the modules.", 3, min=1),
     save_workload: SaveWorkload = None,
     json_file: JsonFile = None,
 ) -> None:
     """Show the workload by module, kind and phase: FLOPs, bytes, and time on a GPU."""
-    from wattloop.cli.commands.predict.execution import keep_workload
-    from wattloop.cli.commands.predict.options import with_options_named
+    from wattloop.cli.commands.predict.view import keep_workload
     from wattloop.cli.progress import spinner
     from wattloop.predict.forecaster import Forecaster
-    from wattloop.predict.request import Question
 
-    check_target(json_file, "--json")
-    check_target(save_workload, "--save-workload")
     with with_options_named():
-        question = Question(
-            model=model,
-            gpu=gpu,
-            batch=batch,
-            seq=seq,
-            image=image,
-            precision=precision,
-            optimizer=optimizer,
-            style=style,
-            accumulate=accumulate,
-            training=not inference,
-            head=head,
-            stated=tuple(stated or ()),
-        )
+        question = work.question()
         forecaster = Forecaster(cache=True)
-        with spinner(f"tracing {model}"):
+        with spinner(f"tracing {question.model}"):
             forecast = forecaster.answer(question)
     times = operation_times_s(
         forecaster.estimator(question, forecast.placement.gpu),
         forecast.workload,
         forecast.placement,
     )
-    work = forecast.workload
+    traced = forecast.workload
     views = {
-        "module": by_module(work, times, depth),
-        "kind": by_kind(work, times),
-        "phase": by_phase(work, times),
+        "module": by_module(traced, times, depth),
+        "kind": by_kind(traced, times),
+        "phase": by_phase(traced, times),
     }
     keep_workload(forecast, save_workload)
-    if json_file is not None:
-        write_json(_data(forecast, views), json_file)
-    if json_file != "-":
-        _show(forecast, views)
+    present(json_file, lambda: _data(forecast, views), lambda: _show(forecast, views))
 
 
 def _show(forecast: Forecast, views: Mapping[str, Mapping[str, Part]]) -> None:
     work = forecast.workload
     gpu = forecast.placement.gpu.product
-    print_table(("", ""), _facts(work), title=f"{work.name}: one step on one GPU")
+    print_rows(("", ""), _facts(work), title=f"{work.name}: one step on one GPU")
     typer.echo()
     for view, parts in views.items():
         total_s = sum(part.gpu_s or 0.0 for part in parts.values())
         rows = [(name, *_cells(part, total_s)) for name, part in parts.items()]
         headers = (view, "calls", "GFLOP", "moved", "written forward", f"time on {gpu}", "share")
-        print_table(headers, rows[:MOST_ROWS], spare=("calls", "written forward"))
+        print_rows(headers, rows[:MOST_ROWS], spare=("calls", "written forward"))
         if len(rows) > MOST_ROWS:
             typer.echo(f"... and {len(rows) - MOST_ROWS} more; --json has all of them")
         typer.echo()

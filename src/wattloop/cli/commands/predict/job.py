@@ -1,12 +1,9 @@
 """`wattloop predict job`: the estimate of a batch job, and its source."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from wattloop.cli.options import Config, JsonFile, StorePlace
-from wattloop.cli.output import check_target, print_table, say, write_json
-from wattloop.cli.stored_runs import opened_if_any
+from wattloop.cli.options import StoreOptions, option
+from wattloop.cli.output import print_rows, say
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_duration, format_power, kwh_from_joules
 
@@ -17,45 +14,26 @@ if TYPE_CHECKING:
 
 
 SILENT_S = 1.5
-
-
 PATIENCE_S = 600.0
-
-
 OBJECTIVES = ("energy", "time", "edp")
 
 
 def job_command(  # noqa: PLR0913 - one parameter per option
     *,
-    cluster: Annotated[
-        str, typer.Option("--cluster", metavar="FILE", help="Its machines (docs/clusters.md).")
-    ],
-    slurm: Annotated[
-        str | None,
-        typer.Option("--slurm", metavar="JOB", help="Number of a job that Slurm has now."),
-    ] = None,
-    comment: Annotated[
-        str, typer.Option("--comment", help="As in sbatch: wattloop:model=...,samples=...")
-    ] = "",
-    gpus: Annotated[int, typer.Option("--gpus", min=1, max=4096, help="GPUs it asks for.")] = 1,
-    gpu_type: Annotated[str, typer.Option("--gpu-type", help="The type it asks for.")] = "",
-    time_limit: Annotated[
-        str | None, typer.Option("--time-limit", metavar="TIME", help="Such as 90min or 2h.")
-    ] = None,
-    name: Annotated[str, typer.Option("--name", help="Of the job, for mapping and history.")] = "",
-    user: Annotated[str, typer.Option("--user", help="Who submits it.")] = "",
-    account: Annotated[str, typer.Option("--account", help="Its account.")] = "",
-    partition: Annotated[str, typer.Option("--partition", help="Its partition.")] = "",
-    script: Annotated[str, typer.Option("--script", help="Path of its script.")] = "",
-    mapping: Annotated[
-        str, typer.Option("--mapping", metavar="FILE", help="Which jobs train what.")
-    ] = "",
-    objective: Annotated[
-        str, typer.Option("--objective", help="Best in energy, time or edp.")
-    ] = "energy",
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
+    cluster: str = option("--cluster FILE", "Its machines (docs/clusters.md)."),
+    slurm: str | None = option("--slurm JOB", "Number of a job that Slurm has now.", None),
+    comment: str = option("--comment", "As in sbatch: wattloop:model=...,samples=...", ""),
+    gpus: int = option("--gpus", "GPUs it asks for.", 1, min=1, max=4096),
+    gpu_type: str = option("--gpu-type", "The type it asks for.", ""),
+    time_limit: str | None = option("--time-limit TIME", "Such as 90min or 2h.", None),
+    name: str = option("--name", "Of the job, for mapping and history.", ""),
+    user: str = option("--user", "Who submits it.", ""),
+    account: str = option("--account", "Its account.", ""),
+    partition: str = option("--partition", "Its partition.", ""),
+    script: str = option("--script", "Path of its script.", ""),
+    mapping: str = option("--mapping FILE", "Which jobs train what.", ""),
+    objective: str = option("--objective", "Best in energy, time or edp.", "energy"),
+    given: StoreOptions,
 ) -> None:
     """Estimate a cluster job on each placement that it may take, and name the source."""
     from wattloop.schedule.estimates.fleet_oracle import load_fleet
@@ -63,7 +41,6 @@ def job_command(  # noqa: PLR0913 - one parameter per option
     from wattloop.schedule.estimates.job_rules import SubmittedJob
     from wattloop.schedule.estimates.oracle_service import AskedJob, OracleService
 
-    check_target(json_file, "--json")
     if objective not in OBJECTIVES:
         raise ConfigError(f"--objective {objective}: choose one of {', '.join(OBJECTIVES)}")
     fleet = load_fleet(cluster, mapping)
@@ -81,17 +58,14 @@ def job_command(  # noqa: PLR0913 - one parameter per option
             gpu_type=gpu_type,
             time_limit_s=_seconds(time_limit),
         )
-    with opened_if_any(store, config) as place:
+    with given.opened_if_any() as place:
         history = None if place is None else History(place)
         service = OracleService(fleet, history)
         answer = service.answer([AskedJob(job)], [], objective=objective, wait_s=SILENT_S)
         if any(price.later for price in answer.prices):
             say("wattloop: tracing the model, once; this takes some seconds")
             answer = service.answer([AskedJob(job)], [], objective=objective, wait_s=PATIENCE_S)
-    if json_file is not None:
-        write_json(answer.to_dict(), json_file)
-    if json_file != "-":
-        _show(answer)
+    given.present(answer.to_dict, lambda: _show(answer))
 
 
 def _of_slurm(number: str) -> "SubmittedJob":
@@ -151,7 +125,7 @@ def _show(answer: "Answer") -> None:
     ]
     if rows:
         headers = ("GPUs", "cap", "", "batch", "time", "power", "energy (90% interval)", " ")
-        print_table(headers, rows, spare=("", "batch"))
+        print_rows(headers, rows, spare=("", "batch"))
     for said in dict.fromkeys(price.error for price in answer.prices if price.error):
         say(f"no price: {said}")
 

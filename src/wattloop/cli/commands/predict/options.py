@@ -1,128 +1,71 @@
-"""Options of `wattloop predict`, and errors that name the option."""
+"""Options of `wattloop predict` that describe a workload, and errors that name the option."""
 
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from wattloop.cli.options import file_option, option
 from wattloop.core.errors import ConfigError
-from wattloop.predict.forecaster import ESTIMATORS
 from wattloop.predict.request import PRECISIONS
 from wattloop.predict.sources.model_name import WAYS
 
-ModelName = Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help=f"{WAYS}.")]
-
-
-Batch = Annotated[
-    int | None, typer.Option("--batch", "-b", help="Samples of one pass on one GPU (default: 8).")
-]
-
-
-Seq = Annotated[int | None, typer.Option("--seq", help="Tokens of a sample (default: 512).")]
-
-
-Image = Annotated[
-    int | None, typer.Option("--image", help="Height and width in pixels (default: the model's).")
-]
-
-
-Precision = Annotated[
-    str | None,
-    typer.Option("--precision", "-p", help=f"{', '.join(PRECISIONS)} (default: fp32)."),
-]
-
-
-Optimizer = Annotated[
-    str | None,
-    typer.Option("--optimizer", help="adamw, adam, sgd, sgd+momentum, rmsprop (default: adamw)."),
-]
-
-
-Style = Annotated[
-    str | None,
-    typer.Option("--style", help="loop, foreach or fused optimizer (default: foreach)."),
-]
-
-
-Accumulate = Annotated[
-    int | None, typer.Option("--accumulate", help="Passes per optimizer step (default: 1).")
-]
-
-
-Inference = Annotated[bool, typer.Option("--inference", help="Forward only.")]
-
-
-Head = Annotated[
-    str | None,
-    typer.Option("--head", help="Of hf:NAME: causal-lm, masked-lm, sequence-classification ..."),
-]
-
-
-Input = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input", metavar="NAME=TYPE[DIMS]", help="Such as 'x=float32[B,3,224,224]'; repeatable."
-    ),
-]
-
-
-GpuName = Annotated[
-    str, typer.Option("--gpu", "-g", metavar="NAME", help="Such as h200, a100, or my_gpu.yaml.")
-]
-
-
-Gpus = Annotated[int, typer.Option("--gpus", help="How many train together, data parallel.")]
-
-
-CapW = Annotated[
-    float | None, typer.Option("--cap", metavar="WATTS", help="Power limit of each GPU.")
-]
-
-
-ClockMhz = Annotated[
-    float | None, typer.Option("--clock", metavar="MHZ", help="Locked SM clock of each GPU.")
-]
-
-
-SamplesRate = Annotated[
-    float | None,
-    typer.Option(
-        "--samples-per-second", metavar="RATE", help="The most the data loader brings to a GPU."
-    ),
-]
-
-
-Network = Annotated[
-    float | None,
-    typer.Option("--network", metavar="GBIT", help="Gbit/s between nodes of 8, for more GPUs."),
-]
-
-
-HostSpeed = Annotated[
-    float | None,
-    typer.Option(
-        "--host-speed", metavar="X", help="Of the host, as 'wattloop calibrate host' measures it."
-    ),
-]
-
-
-EstimatorName = Annotated[str, typer.Option("--estimator", help=f"Model: {', '.join(ESTIMATORS)}.")]
-
+if TYPE_CHECKING:
+    from wattloop.predict.request import Question
 
 Calibration = Annotated[
-    str | None,
-    typer.Option("--calibration", metavar="FILE", help="Constants of 'wattloop calibrate fit'."),
+    str | None, option("--calibration FILE", "Constants of 'wattloop calibrate fit'.")
 ]
-
-
 SaveWorkload = Annotated[
     str | None,
-    typer.Option(
-        "--save-workload", metavar="FILE.json", help="Keep the trace: it predicts without torch."
-    ),
+    file_option("--save-workload FILE.json", "Keep the trace: it predicts without torch."),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions:
+    """The model, its input and its step; the GPU."""
+
+    model: Annotated[str, option("--model -m MODEL", f"{WAYS}.")]
+    batch: Annotated[
+        int | None, option("--batch -b", "Samples of one pass on one GPU (default: 8).")
+    ] = None
+    seq: Annotated[int | None, option("--seq", "Tokens of a sample (default: 512).")] = None
+    image: Annotated[
+        int | None, option("--image", "Height and width in pixels (default: the model's).")
+    ] = None
+    precision: Annotated[
+        str | None, option("--precision -p", f"{', '.join(PRECISIONS)} (default: fp32).")
+    ] = None
+    optimizer: Annotated[
+        str | None,
+        option("--optimizer", "adamw, adam, sgd, sgd+momentum, rmsprop (default: adamw)."),
+    ] = None
+    style: Annotated[
+        str | None, option("--style", "loop, foreach or fused optimizer (default: foreach).")
+    ] = None
+    accumulate: Annotated[
+        int | None, option("--accumulate", "Passes per optimizer step (default: 1).")
+    ] = None
+    inference: Annotated[bool, option("--inference", "Forward only.")] = False
+    head: Annotated[
+        str | None,
+        option("--head", "Of hf:NAME: causal-lm, masked-lm, sequence-classification ..."),
+    ] = None
+    stated: Annotated[
+        list[str] | None,
+        option("--input NAME=TYPE[DIMS]", "Such as 'x=float32[B,3,224,224]'; repeatable."),
+    ] = None
+    gpu: Annotated[str, option("--gpu -g NAME", "Such as h200, a100, or my_gpu.yaml.")] = "h200"
+
+    def question(self, **more: Any) -> "Question":
+        """Return the request for a prediction; `more` are further fields."""
+        from wattloop.predict.request import Question
+
+        given = asdict(self)
+        training, stated = not given.pop("inference"), tuple(given.pop("stated") or ())
+        return Question(**given, training=training, stated=stated, **more)
 
 
 FIELDS = (
@@ -130,8 +73,6 @@ FIELDS = (
     "samples-per-second|network|host-speed|estimator|calibration|sweep|compare|inference|steps|"
     "epochs|samples|plot|save-workload"
 )
-
-
 BEGINS_WITH_FIELD = re.compile(rf"({FIELDS})( .*)?: ", re.DOTALL)
 
 

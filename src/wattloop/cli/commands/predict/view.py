@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from wattloop.cli.output import print_table, say
+from wattloop.cli.output import print_rows, say
 from wattloop.cli.result_view import UNKNOWN, short_energy
+from wattloop.core.paths import user_path
 from wattloop.core.units import (
     format_bytes,
     format_duration,
@@ -20,8 +21,6 @@ from wattloop.predict.prediction import Interval
 from wattloop.predict.run_total import Amount, RunTotal
 
 SMALL_SHARE = 0.01
-
-
 """Terms below it are not listed: they are noise to a reader."""
 
 
@@ -54,7 +53,7 @@ def print_forecast(forecast: Forecast, *, top: int) -> None:
         rows.append(
             ("node power", format_power(node.power_w), _range(node.power_interval, format_power))
         )
-    print_table(("", "predicted", "90% interval"), rows, title=title_of(forecast))
+    print_rows(("", "predicted", "90% interval"), rows, title=title_of(forecast))
     if forecast.run is not None:
         typer.echo()
         print_run(forecast.run)
@@ -83,7 +82,7 @@ def print_run(run: RunTotal) -> None:
             ("carbon", *_amount(run.carbon_g, lambda mass_g: f"{format_mass(mass_g)} CO2e"))
         )
     title = f"A run of {run.steps:,} step{'s' * (run.steps != 1)}"
-    print_table(("", "predicted", "90% interval"), rows, title=title)
+    print_rows(("", "predicted", "90% interval"), rows, title=title)
 
 
 def all_notes(forecast: Forecast) -> list[str]:
@@ -166,7 +165,7 @@ def _print_terms(forecast: Forecast) -> None:
     ]
     if terms:
         typer.echo()
-        print_table(("part of the step", "time", "share"), terms)
+        print_rows(("part of the step", "time", "share"), terms)
 
 
 def _print_operations(forecast: Forecast, top: int) -> None:
@@ -176,7 +175,7 @@ def _print_operations(forecast: Forecast, top: int) -> None:
     ]
     if rows:
         typer.echo()
-        print_table(("operation that takes longest on the GPU", "time", "of the step"), rows)
+        print_rows(("operation that takes longest on the GPU", "time", "of the step"), rows)
 
 
 def _digits(value: float) -> str:
@@ -210,7 +209,7 @@ def print_points(points: Sequence[Point], axes: Sequence[Axis]) -> None:
     first = points[0].forecast
     kind = "training" if first.workload.training else "inference"
     title = f"{first.workload.name}, {kind}, predicted by {first.estimator}; energy of the GPUs"
-    print_table(
+    print_rows(
         headers,
         rows,
         title=title,
@@ -299,3 +298,13 @@ def _print_remarks(points: Sequence[Point]) -> None:
     for warning in dict.fromkeys(w for p in points for w in p.forecast.all_warnings):
         if not warning.startswith("memory:"):  # the table says so
             say(f"warning: {warning}")
+
+
+def keep_workload(forecast: Forecast, place: str | None) -> None:
+    """Write the workload to the file of `--save-workload`."""
+    if place is None:
+        return
+    from wattloop.predict.workload.files import save_workload
+
+    save_workload(forecast.workload, user_path(place))
+    say(f"wattloop: workload in {place}; predict from it with --model {place}")

@@ -5,9 +5,22 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args
 
+from wattloop.cli.options import (
+    Config,
+    Devices,
+    Interval,
+    JsonFile,
+    Meters,
+    Pue,
+    StorePlace,
+    Tariff,
+    Zone,
+    file_option,
+    option,
+)
 from wattloop.cli.output import check_target, say, table_text, terminal_room, write_json, write_text
 from wattloop.cli.result_view import DOMAIN_HEADERS, domain_rows, remarks
 from wattloop.cli.settings import settings_of
@@ -122,69 +135,54 @@ def write_prometheus(done: CommandRun, target: str, tags: dict[str, str]) -> Non
 
 
 FOLD_TIMEOUT_S = 2.0
-
-
 """How long to wait for a store that another process holds; the journal keeps the run meanwhile."""
-
-
 ADVISED_FROM_S = 20.0
-
-
 """Shorter runs are not worth the fraction of a second that looking for advice takes."""
 
 
 @dataclass(slots=True)
-class RunRequest:
+class RunOptions:
     """Options of `wattloop run`; None means not given."""
 
-    command: list[str] = field(default_factory=list)
-    name: str = ""
-    tag: list[str] = field(default_factory=list)
-    follow: bool = False
-    quiet: bool = False
-    json_file: str | None = None
-    prometheus: str | None = None
-    interval: str | None = None
-    devices: str | None = None
-    meters: str | None = None
-    share: str | None = None
-    pue: str | None = None
-    zone: str | None = None
-    tariff: str | None = None
-    store: str | None = None
-    config: str | None = None
+    name: Annotated[str, option("--name -n", "What the run is called.")] = ""
+    tag: Annotated[list[str] | None, option("--tag -t KEY=VALUE", "A label; repeat.")] = None
+    follow: Annotated[
+        bool, option("--follow --wait-children", "Also wait for processes it leaves behind.")
+    ] = False
+    quiet: Annotated[bool, option("--quiet -q", "Print no summary.")] = False
+    json_file: JsonFile = None
+    prometheus: Annotated[
+        str | None, file_option("--prometheus FILE", "Write a Prometheus text file.")
+    ] = None
+    interval: Interval = None
+    devices: Devices = None
+    meters: Meters = None
+    share: Annotated[
+        str | None,
+        option(
+            "--share HOW",
+            "process: only the program's part, by CPU time and GPU utilisation (modelled).",
+        ),
+    ] = None
+    pue: Pue = None
+    zone: Zone = None
+    tariff: Tariff = None
+    store: StorePlace = None
+    config: Config = None
 
 
-WORDS = {
-    "--name": "name",
-    "-n": "name",
-    "--tag": "tag",
-    "-t": "tag",
-    "--follow": "follow",
-    "--wait-children": "follow",
-    "--quiet": "quiet",
-    "-q": "quiet",
-    "--json": "json_file",
-    "--prometheus": "prometheus",
-    "--interval": "interval",
-    "-i": "interval",
-    "--devices": "devices",
-    "--meters": "meters",
-    "--share": "share",
-    "--pue": "pue",
-    "--zone": "zone",
-    "--tariff": "tariff",
-    "--store": "store",
-    "--config": "config",
+SETTINGS = ("interval", "devices", "meters", "share", "pue", "zone", "tariff", "store")
+WORDS: dict[str, str] = {
+    word: name
+    for name, hint in RunOptions.__annotations__.items()
+    for word in get_args(hint)[1].names
 }
+"""Option -> field."""
 
 
-"""Option -> field. The same options with their help are in `run.py`."""
-
-
-def quick(words: list[str]) -> RunRequest | None:
+def quick(words: list[str]) -> tuple[list[str], RunOptions] | None:
     """Parse a plain command line without typer; None when typer has to parse it."""
-    request = RunRequest()
+    options = RunOptions()
     rest = list(words)
     while rest and rest[0].startswith("-"):
         word, separator, value = rest.pop(0).partition("=")
@@ -196,41 +194,25 @@ def quick(words: list[str]) -> RunRequest | None:
         if name in ("follow", "quiet"):
             if separator:
                 return None
-            setattr(request, name, True)
+            setattr(options, name, True)
             continue
         if not separator:
             if not rest:
                 return None
             value = rest.pop(0)
-        if name == "tag":
-            request.tag.append(value)
-        else:
-            setattr(request, name, value)
-    request.command = rest
-    return request if rest else None
+        setattr(options, name, [*(options.tag or ()), value] if name == "tag" else value)
+    return (rest, options) if rest else None
 
 
-def execute(request: RunRequest) -> int:
+def execute(command: list[str], options: RunOptions) -> int:
     """Measure the program; return its exit code."""
-    settings = settings_of(
-        request.config,
-        interval=request.interval,
-        devices=request.devices,
-        meters=request.meters,
-        share=request.share,
-        pue=request.pue,
-        zone=request.zone,
-        tariff=request.tariff,
-        store=request.store,
-    )
-    check_target(request.json_file, "--json")
-    check_target(request.prometheus, "--prometheus")
-    tags = _tags(request.tag)
-    done = run_command(
-        request.command, settings, name=request.name, tags=tags, follow=request.follow
-    )
+    settings = settings_of(options.config, **{name: getattr(options, name) for name in SETTINGS})
+    check_target(options.json_file, "--json")
+    check_target(options.prometheus, "--prometheus")
+    tags = _tags(options.tag or [])
+    done = run_command(command, settings, name=options.name, tags=tags, follow=options.follow)
     with suppress(KeyboardInterrupt), _interruptible():
-        _finish(done, settings, request, tags)
+        _finish(done, settings, options, tags)
     return done.outcome.exit_code
 
 
@@ -250,22 +232,22 @@ def _interruptible() -> Iterator[None]:
 
 
 def _finish(
-    done: CommandRun, settings: Settings, request: RunRequest, tags: dict[str, str]
+    done: CommandRun, settings: Settings, options: RunOptions, tags: dict[str, str]
 ) -> None:
     """Report and store the run. Nothing in here may change the program's exit code."""
     for warning in (*done.warnings, *broken_wishes(done, settings)):
         say(f"wattloop: warning: {warning}")
     steps: list[Callable[[], None]] = []
-    if not request.quiet:
+    if not options.quiet:
         steps.append(lambda: print_summary(done))
-    if request.json_file is not None:
-        target = request.json_file
+    if options.json_file is not None:
+        target = options.json_file
         steps.append(lambda: write_run_json(done, target, tags))
-    if request.prometheus is not None:
-        text_file = request.prometheus
+    if options.prometheus is not None:
+        text_file = options.prometheus
         steps.append(lambda: write_prometheus(done, text_file, tags))
     if done.journaled and not _left_to_another(done):
-        asked = None if request.quiet or done.run is None else done.run
+        asked = None if options.quiet or done.run is None else done.run
         run_id = "" if done.run is None else done.run.run_id
         steps.append(lambda: keep(settings, asked, run_id))
     for step in steps:

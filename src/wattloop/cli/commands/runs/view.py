@@ -9,7 +9,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from wattloop.cli.output import is_terminal, print_table
+from wattloop.cli.output import is_terminal, print_rows
 from wattloop.cli.result_view import DOMAIN_HEADERS, UNKNOWN, domain_rows, remarks, short_energy
 from wattloop.core.results import WindowResult
 from wattloop.core.units import (
@@ -82,8 +82,6 @@ def _equivalents(equivalents: Any) -> Iterator[str]:
 
 
 WINDOWS_SHOWN = 20
-
-
 NAME_SHOWN = 60
 
 
@@ -92,7 +90,7 @@ def print_list(records: Sequence[RunRecord]) -> None:
     headers = ("run", "name", "status", "started", "duration", "energy", "±", "power", "how", "")
     # the identifier tells the start, and energy over duration the power
     spare = ("started", "power", "±", "duration", "status", "")
-    print_table(headers, [_list_row(record) for record in records], spare=spare)
+    print_rows(headers, [_list_row(record) for record in records], spare=spare)
 
 
 def brief(record: RunRecord) -> dict[str, Any]:
@@ -140,10 +138,10 @@ def print_run(
         lines.append("tags      " + " ".join(f"{k}={v}" for k, v in record.tags.items()))
     _write(lines)
     if record.result is not None and record.result.domains:
-        print_table(DOMAIN_HEADERS, domain_rows(record.result), spare=("power",))
+        print_rows(DOMAIN_HEADERS, domain_rows(record.result), spare=("power",))
     _write(_remarks(record))
     if windows:
-        print_table(
+        print_rows(
             ("window", "duration", "energy", "±"),
             [_window_row(window) for window in windows[:WINDOWS_SHOWN]],
             title=f"{len(windows)} windows"
@@ -160,7 +158,7 @@ def print_comparison(comparison: RunComparison) -> None:
     headers = ["quantity", _heading(comparison.records[0])]
     for record in comparison.records[1:]:
         headers += [_heading(record), "difference"]
-    print_table(headers, [_comparison_row(quantity) for quantity in comparison.quantities])
+    print_rows(headers, [_comparison_row(quantity) for quantity in comparison.quantities])
     _write([f"note: {note}" for note in comparison.notes])
 
 

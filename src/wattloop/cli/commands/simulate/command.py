@@ -1,12 +1,13 @@
 """Commands of `wattloop simulate`."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattloop.cli.app import RUN, UsualCommandGroup
-from wattloop.cli.commands.simulate.options import (
+from wattloop.cli.app import RUN, UsualCommandGroup, Verb
+from wattloop.cli.commands.simulate.scenario import (
     Budget,
     CapCurves,
     Horizon,
@@ -17,156 +18,211 @@ from wattloop.cli.commands.simulate.options import (
     Trace,
     Variant,
     Workers,
+    read_scenario,
 )
-from wattloop.cli.commands.simulate.whatif import whatif_command
-from wattloop.cli.experiments import Listing, list_stored, show_stored, stored
+from wattloop.cli.experiments import add_list_command, stored
 from wattloop.cli.experiments import which as which_one
-from wattloop.cli.options import Config, JsonFile, StorePlace
-from wattloop.cli.output import check_target, print_table, say, write_json, write_text
+from wattloop.cli.options import JsonFile, StoreOptions, argument, file_option, option
+from wattloop.cli.output import check_target, present, print_rows, say, write_json, write_text
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
+from wattloop.core.table import Table, records_csv
 from wattloop.core.units import format_number
-from wattloop.store.formats.csv_file import csv_text
+from wattloop.store.tables import iso_time
 
 if TYPE_CHECKING:
+    from wattloop.schedule.campaigns.campaign import Campaign, Outcomes, PolicyChoice
+    from wattloop.schedule.scenarios.scenario import Scenario
     from wattloop.store.database import Store
     from wattloop.store.experiments import Experiment
 
-
-def scenarios_command(*, json_file: JsonFile = None) -> None:
-    """List the scenarios that come with Wattloop."""
-    from wattloop.schedule.scenarios.file import shipped_scenarios
-
-    check_target(json_file, "--json")
-    known = shipped_scenarios()
-    if json_file is not None:
-        write_json(known, json_file)
-    if json_file != "-":
-        print_table(("scenario", "what it is"), list(known.items()))
-
-
-def policies_command(*, json_file: JsonFile = None) -> None:
-    """List the policies, what each ranks jobs by, and its parameters."""
-    from dataclasses import asdict
-
-    from wattloop.schedule.policies.registry import describe
-
-    check_target(json_file, "--json")
-    cards = describe()
-    if json_file is not None:
-        write_json([asdict(card) for card in cards], json_file)
-    if json_file != "-":
-        rows = [
-            (
-                card.name,
-                card.summary,
-                ", ".join(f"{name}: {_short(value)}" for name, value in card.parameters.items()),
-            )
-            for card in cards
-        ]
-        print_table(("policy", "what it does", "parameters"), rows)
-
-
-def init_command(
-    target: Annotated[
-        str, typer.Argument(metavar="FILE.yaml", help="Where to; - is standard output.")
-    ] = "scenario.yaml",
-    *,
-    json_file: JsonFile = None,
-) -> None:
-    """Write an example scenario to edit."""
-    from wattloop.schedule.scenarios.file import SHIPPED
-
-    check_target(json_file, "--json")
-    check_target(target, "FILE")
-    if target != "-" and user_path(target).exists():
-        raise ConfigError(f"{target}: is there already; name another file, or remove it")
-    text = SHIPPED.with_name("example.yaml").read_text(encoding="utf-8")
-    write_text(text, target, "FILE")
-    if json_file is not None:
-        write_json({"file": target}, json_file)
-    if target != "-":
-        say(f"wattloop: {target} is written; edit it, then: wattloop simulate {target}")
-
-
-def _short(value: object) -> str:
-    """Format 1/600 as 0.00167."""
-    return format_number(value, 3) if isinstance(value, float) else str(value)
-
-
 KIND = "campaign"
-
-
 Which = Annotated[str, which_one("CAMPAIGN")]
 
+app = Verb(
+    "Compare scheduling policies on a simulated GPU cluster: energy, waiting, deadlines.",
+    epilog="Examples: wattloop simulate thesis-pareto --policies fifo,pollux,zeus --seeds 10; "
+    "wattloop simulate whatif thesis-pareto --replace a100=h100.",
+    cls=UsualCommandGroup,
+)
 
-def list_command(
-    json_file: JsonFile = None, store: StorePlace = None, config: Config = None
+
+@app.command(RUN)
+def run_command(  # noqa: PLR0913 - one parameter per option
+    scenario: str = argument("SCENARIO", "YAML file, or a shipped one by its name."),
+    *,
+    policies: str | None = option(
+        "--policies -p LIST",
+        "Such as fifo,pollux,zeus{age_weight_per_s: 0.01}; 'all' is every one "
+        "(default: the scenario's).",
+        None,
+    ),
+    max_delay: str | None = option(
+        "--max-delay SHARE",
+        "How much longer than at full power jobs may take under helios, such as 10%.",
+        None,
+    ),
+    seeds: Seeds = None,
+    workers: Workers = None,
+    variant: Variant = None,
+    trace: Trace = None,
+    budget: Budget = None,
+    horizon: Horizon = None,
+    throughputs: Throughputs = None,
+    cap_curves: CapCurves = None,
+    changes: Set = None,
+    check: bool = option("--check", "Look after every event that all invariants hold.", False),
+    plot: str | None = file_option("--plot FOLDER", "Draw what came of it (SVG, PNG, HTML).", None),
+    new: New = False,
+    given: StoreOptions,
 ) -> None:
-    """Show campaigns, newest first."""
-    campaigns = Listing(
-        kind=KIND,
-        plural="campaigns",
-        example="wattloop simulate thesis-pareto --policies fifo,pollux,zeus",
-        row=_row,
-        as_dict=dict,
-        print_rows=_print_list,
+    """Simulate policies on the same seeds, and compare them.
+
+    Every finished simulation is stored: the same command resumes a stopped campaign, and computes
+    nothing twice.
+    """
+    from wattloop.cli.commands.simulate import view
+    from wattloop.schedule.campaigns.campaign import Campaign
+    from wattloop.store.database import open_store
+    from wattloop.store.experiments import find_experiment
+
+    settings = given.settings()
+    if plot is not None:
+        from wattloop.report.figures.render import check_drawable
+
+        check_drawable(plot)
+    world = read_scenario(
+        scenario,
+        variant=variant,
+        trace=trace,
+        budget=budget,
+        horizon=horizon,
+        throughputs=throughputs,
+        cap_curves=cap_curves,
+        changes=changes,
     )
-    list_stored(campaigns, json_file, store, config)
+    campaign = Campaign(world, _choices(policies, world, max_delay), _seeds(seeds, world), check)
+    with open_store(settings.store_location) as store:
+        experiment, outcomes = _carry_out(campaign, store, workers, new=new)
+        experiment = find_experiment(store, experiment.experiment_id)
+    given.present(
+        lambda: view.campaign_dict(experiment, outcomes),
+        lambda: view.print_outcomes(experiment, outcomes),
+    )
+    if plot is not None:
+        view.draw(campaign, outcomes, user_path(plot))
+    if any("error" in outcome for outcome in outcomes.values()):
+        raise typer.Exit(1)
 
 
-def show_command(
-    which: Which = "last",
+def _choices(
+    policies: str | None, scenario: "Scenario", delay: str | None = None
+) -> "tuple[PolicyChoice, ...]":
+    """Return the chosen policies, or those of the scenario; `delay` for those that promise one."""
+    from wattloop.schedule.campaigns.campaign import PolicyChoice
+    from wattloop.schedule.policies.registry import POLICIES, split_policies, with_parameter
+
+    given: Sequence[str | Mapping[str, Any]] = scenario.policies
+    if policies is not None:
+        given = tuple(POLICIES) if policies.strip() == "all" else split_policies(policies)
+    if delay is not None:
+        changed = [with_parameter(each, "max_delay", delay) for each in given]
+        if not any(changed):
+            raise ConfigError(
+                f"--max-delay {delay}: none of these policies promises a delay; add --policies "
+                "helios"
+            )
+        given = [new or old for old, new in zip(given, changed, strict=True)]
+    return tuple(PolicyChoice.named(each) for each in given)
+
+
+def _seeds(seeds: str | None, scenario: "Scenario") -> tuple[int, ...]:
+    from wattloop.schedule.campaigns.campaign import seeds_from
+
+    return scenario.seeds if seeds is None else seeds_from(seeds)
+
+
+def _carry_out(
+    campaign: "Campaign", store: "Store", workers: int | None, *, new: bool
+) -> "tuple[Experiment, Outcomes]":
+    from wattloop.cli.commands.simulate.view import progress
+    from wattloop.schedule.campaigns.runner import run_campaign
+
+    processes = len(os.sched_getaffinity(0)) if workers is None else workers
+    try:
+        with progress() as listener:
+            return run_campaign(campaign, store, workers=processes, new=new, listener=listener)
+    except KeyboardInterrupt:
+        say("wattloop: interrupted; the same command goes on, what has ended is kept")
+        raise
+
+
+@app.command("whatif")
+def whatif_command(  # noqa: PLR0913 - one parameter per option
+    scenario: str = argument("SCENARIO", "YAML file, or a shipped one by its name."),
     *,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
+    replace: list[str] | None = option("--replace OLD=NEW", "Other GPUs: a100=h100.", None),
+    budget: str | None = option(
+        "--budget POWER", "Another power budget: +20kW, -10%, 4500W.", None
+    ),
+    nodes: list[str] | None = option("--nodes [GROUP=]N", "More nodes: +4, a100=+4, h100=8.", None),
+    policy: str | None = option(
+        "--policy -p", "Who schedules (default: charon under a budget, zeus).", None
+    ),
+    seeds: Seeds = None,
+    workers: Workers = None,
+    variant: Variant = None,
+    trace: Trace = None,
+    horizon: Horizon = None,
+    throughputs: Throughputs = None,
+    cap_curves: CapCurves = None,
+    changes: Set = None,
+    new: New = False,
+    given: StoreOptions,
 ) -> None:
-    """Show the results of a campaign, also of an unfinished one."""
-    from wattloop.cli.commands.simulate.view import campaign_dict, print_outcomes
+    """Simulate a scenario and a changed one with the same jobs, and compare them.
+
+    Jobs, the work in them and their deadlines stay as they are in the scenario.
+    """
+    from wattloop.cli.commands.simulate.view import print_whatif
+    from wattloop.schedule.campaigns.campaign import Campaign
+    from wattloop.schedule.campaigns.whatif import Changes, changed_scenario, whatif_of
+    from wattloop.schedule.policies.registry import POLICIES
+    from wattloop.store.database import open_store
+
+    settings = given.settings()
+    world = read_scenario(
+        scenario,
+        variant=variant,
+        trace=trace,
+        horizon=horizon,
+        throughputs=throughputs,
+        cap_curves=cap_curves,
+        changes=changes,
+    )
+    wanted = Changes(tuple(replace or ()), budget or "", tuple(nodes or ()))
+    then = changed_scenario(world, wanted)
+    if policy is None:
+        keeps_budget = then.budget is not None and "charon" in POLICIES
+        policy = "charon" if keeps_budget else "zeus"
+    choices = _choices(policy, world)
+    if len(choices) > 1:
+        raise ConfigError(f"--policy {policy}: one policy; what-if compares two worlds")
+    worlds = [Campaign(each, choices, _seeds(seeds, world)) for each in (world, then)]
+    with open_store(settings.store_location) as store:
+        before, after = (_carry_out(each, store, workers, new=new)[1] for each in worlds)
+    failed = [
+        each["error"] for found in (before, after) for each in found.values() if "error" in each
+    ]
+    if failed:
+        say(f"wattloop: {len(failed)} simulations failed; the first: {failed[0]}")
+        raise typer.Exit(1)
+    found = whatif_of(worlds[0], wanted, before, after)
+    given.present(found.to_dict, lambda: print_whatif(found))
+
+
+def _list_row(place: "Store", experiment: "Experiment") -> dict[str, Any]:
     from wattloop.schedule.campaigns.store import known_outcomes
-
-    check_target(json_file, "--json")
-    with stored(KIND, which, store, config) as (place, experiment):
-        outcomes = known_outcomes(place, experiment)
-        show_stored(
-            (place, experiment),
-            json_file,
-            lambda _, campaign: campaign_dict(campaign, outcomes),
-            lambda _, campaign: print_outcomes(campaign, outcomes),
-        )
-
-
-def export_command(
-    which: Which = "last",
-    *,
-    csv_file: Annotated[
-        str | None,
-        typer.Option("--csv", metavar="FILE", help="A row per policy and seed; - is the output."),
-    ] = None,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
-    """Write every simulation of a campaign as CSV (default) or JSON."""
-    from wattloop.cli.commands.simulate.view import campaign_dict
-    from wattloop.schedule.campaigns.store import known_outcomes
-    from wattloop.schedule.campaigns.summary import per_cell
-
-    csv_file = "-" if csv_file is None and json_file is None else csv_file
-    check_target(csv_file, "--csv")
-    check_target(json_file, "--json")
-    with stored(KIND, which, store, config) as (place, experiment):
-        outcomes = known_outcomes(place, experiment)
-    if json_file is not None:
-        write_json(campaign_dict(experiment, outcomes), json_file)
-    if csv_file is not None:
-        write_text(_csv(per_cell(outcomes)), csv_file, "--csv")
-
-
-def _row(place: "Store", experiment: "Experiment") -> dict[str, Any]:
-    from wattloop.schedule.campaigns.store import known_outcomes
-    from wattloop.store.tables import iso_time
 
     return {
         "campaign": experiment.experiment_id,
@@ -179,122 +235,124 @@ def _row(place: "Store", experiment: "Experiment") -> dict[str, Any]:
     }
 
 
-def _print_list(rows: Sequence[dict[str, Any]]) -> None:
+def _list_table(rows: Sequence[dict[str, Any]]) -> Table:
     headers = ("campaign", "scenario", "status", "simulations", "policies", "seeds")
     texts = [
-        tuple(", ".join(r[h]) if h == "policies" else str(r[h]) for h in headers) for r in rows
+        [", ".join(row[h]) if h == "policies" else str(row[h]) for h in headers] for row in rows
     ]
-    print_table(headers, texts, spare=("seeds", "policies"))
+    return Table.of(headers, texts, spare=("seeds", "policies"))
+
+
+add_list_command(
+    app,
+    KIND,
+    plural="campaigns",
+    example="wattloop simulate thesis-pareto --policies fifo,pollux,zeus",
+    row=_list_row,
+    as_dict=dict,
+    table=_list_table,
+)
+
+
+@app.command("show")
+def show_command(which: Which = "last", *, given: StoreOptions) -> None:
+    """Show the results of a campaign, also of an unfinished one."""
+    from wattloop.cli.commands.simulate.view import campaign_dict, print_outcomes
+    from wattloop.schedule.campaigns.store import known_outcomes
+
+    with stored(KIND, which, given) as (place, campaign):
+        outcomes = known_outcomes(place, campaign)
+        given.present(
+            lambda: campaign_dict(campaign, outcomes), lambda: print_outcomes(campaign, outcomes)
+        )
+
+
+@app.command("export")
+def export_command(
+    which: Which = "last",
+    *,
+    csv_file: str | None = file_option(
+        "--csv FILE", "A row per policy and seed; - is the output.", None
+    ),
+    given: StoreOptions,
+) -> None:
+    """Write every simulation of a campaign as CSV (default) or JSON."""
+    from wattloop.cli.commands.simulate.view import campaign_dict
+    from wattloop.schedule.campaigns.store import known_outcomes
+    from wattloop.schedule.campaigns.summary import per_cell
+
+    with stored(KIND, which, given) as (place, experiment):
+        outcomes = known_outcomes(place, experiment)
+    if given.json_file is not None:
+        write_json(campaign_dict(experiment, outcomes), given.json_file)
+    elif csv_file is None:
+        csv_file = "-"
+    if csv_file is not None:
+        write_text(_csv(per_cell(outcomes)), csv_file, "--csv")
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:
-    """Return one row: utilisation by type in columns; non-numeric values are in JSON only."""
+    """Return a row per simulation: utilisation by type in columns; lists are in JSON only."""
     flat = []
     for row in rows:
         used = row.get("utilisation") or {}
         plain = {name: value for name, value in row.items() if not isinstance(value, dict | list)}
         flat.append(plain | {f"utilisation.{kind}": value for kind, value in used.items()})
-    columns = list(dict.fromkeys(name for row in flat for name in row)) or ["policy", "seed"]
-    return csv_text(columns, flat)
+    return records_csv(flat, "policy", "seed")
 
 
-app = typer.Typer(
-    cls=UsualCommandGroup,
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Compare scheduling policies on a simulated GPU cluster: energy, waiting, deadlines.",
-    epilog="Examples: wattloop simulate thesis-pareto --policies fifo,pollux,zeus --seeds 10; "
-    "wattloop simulate whatif thesis-pareto --replace a100=h100.",
-)
+@app.command("scenarios")
+def scenarios_command(*, json_file: JsonFile = None) -> None:
+    """List the scenarios that come with Wattloop."""
+    from wattloop.schedule.scenarios.file import shipped_scenarios
+
+    known = shipped_scenarios()
+    rows = list(known.items())
+    present(json_file, lambda: known, lambda: print_rows(("scenario", "what it is"), rows))
 
 
-@app.command(RUN)
-def run_command(  # noqa: PLR0913 - one parameter per option
-    scenario: Annotated[
-        str,
-        typer.Argument(metavar="SCENARIO", help="YAML file, or a shipped one by its name."),
-    ],
-    *,
-    policies: Annotated[
-        str | None,
-        typer.Option(
-            "--policies",
-            "-p",
-            metavar="LIST",
-            help="Such as fifo,pollux,zeus{age_weight_per_s: 0.01}; 'all' is every one "
-            "(default: the scenario's).",
-        ),
-    ] = None,
-    max_delay: Annotated[
-        str | None,
-        typer.Option(
-            "--max-delay",
-            metavar="SHARE",
-            help="How much longer than at full power jobs may take under helios, such as 10%.",
-        ),
-    ] = None,
-    seeds: Seeds = None,
-    workers: Workers = None,
-    variant: Variant = None,
-    trace: Trace = None,
-    budget: Budget = None,
-    horizon: Horizon = None,
-    throughputs: Throughputs = None,
-    cap_curves: CapCurves = None,
-    changes: Set = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Look after every event that all invariants hold.")
-    ] = False,
-    plot: Annotated[
-        str | None,
-        typer.Option("--plot", metavar="FOLDER", help="Draw what came of it (SVG, PNG, HTML)."),
-    ] = None,
-    new: New = False,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
-    """Simulate policies on the same seeds, and compare them.
+@app.command("policies")
+def policies_command(*, json_file: JsonFile = None) -> None:
+    """List the policies, what each ranks jobs by, and its parameters."""
+    from dataclasses import asdict
 
-    Every finished simulation is stored: the same command resumes a stopped campaign, and computes
-    nothing twice.
-    """
-    from wattloop.cli.commands.simulate.execution import SimulateRequest, execute
-    from wattloop.cli.settings import settings_of
-    from wattloop.core.settings import STORE
+    from wattloop.schedule.policies.registry import describe
 
-    check_target(json_file, "--json")
-    execute(
-        SimulateRequest(
-            scenario=scenario,
-            settings=settings_of(config, needs=STORE, store=store),
-            policies=policies,
-            max_delay=max_delay,
-            seeds=seeds,
-            workers=workers,
-            variant=variant,
-            trace=trace,
-            budget=budget,
-            horizon=horizon,
-            throughputs=throughputs or [],
-            cap_curves=cap_curves or [],
-            changes=changes or [],
-            check=check,
-            plot=plot,
-            new=new,
-            json_file=json_file,
+    cards = describe()
+    rows = [
+        (
+            card.name,
+            card.summary,
+            ", ".join(f"{name}: {_short(value)}" for name, value in card.parameters.items()),
         )
+        for card in cards
+    ]
+    present(
+        json_file,
+        lambda: [asdict(card) for card in cards],
+        lambda: print_rows(("policy", "what it does", "parameters"), rows),
     )
 
 
-for word, command in (
-    ("whatif", whatif_command),
-    ("list", list_command),
-    ("show", show_command),
-    ("export", export_command),
-    ("scenarios", scenarios_command),
-    ("policies", policies_command),
-    ("init", init_command),
-):
-    app.command(word)(command)
+def _short(value: object) -> str:
+    """Format 1/600 as 0.00167."""
+    return format_number(value, 3) if isinstance(value, float) else str(value)
+
+
+@app.command("init")
+def init_command(
+    target: str = argument("FILE.yaml", "Where to; - is standard output.", "scenario.yaml"),
+    *,
+    json_file: JsonFile = None,
+) -> None:
+    """Write an example scenario to edit."""
+    from wattloop.schedule.scenarios.file import SHIPPED
+
+    check_target(target, "FILE")
+    if target != "-" and user_path(target).exists():
+        raise ConfigError(f"{target}: is there already; name another file, or remove it")
+    text = SHIPPED.with_name("example.yaml").read_text(encoding="utf-8")
+    write_text(text, target, "FILE")
+    write_json({"file": target}, json_file)
+    if target != "-":
+        say(f"wattloop: {target} is written; edit it, then: wattloop simulate {target}")

@@ -1,15 +1,22 @@
 """Terminal output and figures of campaigns."""
 
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattloop.cli.output import print_table, say
-from wattloop.cli.progress import spinner
-from wattloop.report.campaign import difference_cells, policy_cells
+import typer
+
+from wattloop.cli.output import print_rows, print_table, say
+from wattloop.cli.progress import counted_trials, is_redrawable, spinner
+from wattloop.core.units import format_duration
+from wattloop.report.campaign import difference_table, policy_table
 from wattloop.report.figures.campaign import goal_figures, load_figure, trade_off_figure
 from wattloop.report.figures.cluster_power import over_time_figures
 from wattloop.report.figures.render import save
-from wattloop.schedule.campaigns.campaign import seeds_from, seeds_text
+from wattloop.schedule.campaigns.campaign import SimulationJob, seeds_from, seeds_text
+from wattloop.schedule.campaigns.runner import CampaignCallback
 from wattloop.schedule.campaigns.summary import Summary, by_variant, per_cell, summary_of
 from wattloop.schedule.campaigns.workers import simulated
 from wattloop.store.experiments import Experiment
@@ -17,33 +24,10 @@ from wattloop.store.tables import iso_time
 
 if TYPE_CHECKING:
     from wattloop.schedule.campaigns.campaign import Campaign, Outcomes
-
-
-SPARE = ("Jain share", "Jain JCT", "idle kWh", "peak kW", "JCT p95 min", "preemptions", "JCT p95")
-
-
-def print_campaign(summary: "Summary", title: str, *, budget: bool = False) -> None:
-    """Print mean and deviation of each policy, then its difference from the first.
-
-    Args:
-        summary: of one variant.
-        title: above the table.
-        budget: there is one, so that keeping it is news, too.
-    """
-    found = policy_cells(summary, title, budget=budget)
-    _print(found.headers, found.rows, found.title)
-    differences = difference_cells(summary, budget=budget)
-    if differences is not None:
-        _print(differences.headers, differences.rows, f"\n{differences.title}")
-
-
-def _print(headers: tuple[str, ...], rows: list[tuple[str, ...]], title: str) -> None:
-    print_table(headers, rows, title=title, spare=[name for name in SPARE if name in headers])
+    from wattloop.schedule.campaigns.whatif import WhatIf
 
 
 Rows = list[dict[str, Any]]
-
-
 MOST_VARIANTS = 3
 
 
@@ -130,7 +114,11 @@ def print_outcomes(experiment: Experiment, outcomes: "Outcomes") -> None:
         name = f"{experiment.name}/{variant}" if variant else experiment.name
         title = f"{name}, simulated, {_whose(experiment)}, {how}; * best"
         budget = bool(experiment.spec.get("scenario", {}).get("budget"))
-        print_campaign(summary, ("\n" if number else "") + title, budget=budget)
+        print_table(policy_table(summary, ("\n" if number else "") + title, budget=budget))
+        differences = difference_table(summary, budget=budget)
+        if differences is not None:
+            sys.stdout.write("\n")
+            print_table(differences)
         print_remarks(summary, f"{variant}: " if variant else "")
         notes |= dict.fromkeys(summary.notes)
     for note in notes:
@@ -168,3 +156,87 @@ def print_remarks(summary: Summary, of: str = "") -> None:
         say(f"wattloop: {of}{label} failed on {which}: {error}")
     if len(summary.seeds) == 1 and len(summary.labels) > 1:
         say("wattloop: one seed says nothing of chance; try --seeds 10")
+
+
+def print_whatif(found: "WhatIf") -> None:
+    """Print both worlds next to each other, and the answer in a sentence."""
+    from wattloop.report.campaign import COLUMNS, change_text, spread_text
+    from wattloop.schedule.campaigns.whatif import AS_IT_IS, CHANGED
+    from wattloop.schedule.metrics.metrics import LEAST_PAIRS
+
+    summary = found.summary
+    rows: list[tuple[str, ...]] = []
+    for column in COLUMNS:
+        before, after = (summary.spreads[label].get(column.metric) for label in (AS_IT_IS, CHANGED))
+        if before is None and after is None:
+            continue
+        if column.optional and not any(each and each.mean for each in (before, after)):
+            continue
+        difference = summary.differences[CHANGED].get(column.metric)
+        p_value = None if difference is None else difference.p_value
+        rows.append(
+            (
+                column.header,
+                spread_text(before, column),
+                spread_text(after, column),
+                change_text(difference, column),
+                "" if p_value is None else f"{p_value:.2g}",
+            )
+        )
+    headers: tuple[str, ...] = ("", AS_IT_IS, CHANGED, "difference", "p")
+    if not any(row[-1] for row in rows):
+        headers, rows = headers[:-1], [row[:-1] for row in rows]
+    print_rows(headers, rows, title=found.title, spare=("p",))
+    if 1 < len(summary.seeds) < LEAST_PAIRS:
+        least = 2 / 2 ** len(summary.seeds)
+        say(
+            f"wattloop: no p: with {len(summary.seeds)} seeds none is below {least:.2g}, however "
+            f"sure a difference is; the intervals hold, --seeds {LEAST_PAIRS} or more has a p"
+        )
+    typer.echo(f"\n{found.sentence}")
+    print_remarks(summary)
+    for note in summary.notes:
+        say(f"wattloop: {note}")
+
+
+@contextmanager
+def progress() -> Iterator[CampaignCallback]:
+    """Draw a bar on a terminal; elsewhere print a line at the beginning and one per failure."""
+    if not is_redrawable():
+        yield _Lines()
+        return
+    with counted_trials() as bar:
+        yield _OnTerminal(bar)
+
+
+class _Lines(CampaignCallback):
+    """Progress as lines: the beginning, and failures."""
+
+    def begins(self, experiment: Experiment, cells: int, known: int, *, resumed: bool) -> None:
+        what = f"{cells} simulation{'s' * (cells != 1)}"
+        if known == cells:
+            say(f"wattloop: {experiment.experiment_id}: {what}, known already")
+            return
+        verb = "going on with" if resumed else "beginning"
+        had = f", {known} of them known already" if known else ""
+        say(f"wattloop: {verb} {experiment.experiment_id}: {what}{had}")
+
+    def ended(self, cell: SimulationJob, outcome: Mapping[str, Any], left_s: float) -> None:
+        if "error" in outcome:
+            say(f"wattloop: {cell.label}: failed: {outcome['error']}")
+
+
+class _OnTerminal(_Lines):
+    def __init__(self, bar: Any) -> None:
+        self._bar, self._task = bar, None
+
+    def begins(self, experiment: Experiment, cells: int, known: int, *, resumed: bool) -> None:
+        """How long the bar is."""
+        super().begins(experiment, cells, known, resumed=resumed)
+        self._task = self._bar.add_task("", total=cells, completed=known, left="")
+
+    def ended(self, cell: SimulationJob, outcome: Mapping[str, Any], left_s: float) -> None:
+        """One more."""
+        super().ended(cell, outcome, left_s)
+        left = f"left: {format_duration(left_s)}"
+        self._bar.update(self._task, advance=1, left=left, description=cell.label)

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from wattloop.cli.commands.slurm.view import Console, would_have_rows
+from wattloop.cli.options import Config, JsonFile, StorePlace, option
 from wattloop.cli.output import say, write_json
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
@@ -44,74 +45,110 @@ if TYPE_CHECKING:
     from wattloop.store.database import Store
 
 
-@dataclass(slots=True, kw_only=True)
-class RunRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverOptions:
     """Options of `slurm run`; None means not given."""
 
-    policy: str
-    budget: str | None = None
-    partitions: tuple[str, ...] = ()
-    observe: bool = False
-    dry_run: bool = False
-    once: bool = False
-    interval_s: float = 1.0
-    lease_s: float = 20.0
-    cluster: str | None = None
-    gpus_only: bool = False
-    mapping: str | None = None
-    oracle: str = "analytic"
-    fleet: str | None = None
-    token_file: str | None = None
-    annotate: bool | None = None
-    standby: bool = True
-    state: str | None = None
-    log: str | None = None
-    store: str | None = None
-    config: str | None = None
-    json_file: str | None = None
+    policy: Annotated[
+        str, option("--policy -p POLICY", "Such as fifo, zeus, charon; FILE.py:Class.")
+    ] = "zeus"
+    budget: Annotated[
+        str | None, option("--budget POWER", "Most that all nodes may draw: 4.5kW.")
+    ] = None
+    partition: Annotated[
+        list[str] | None,
+        option("--partition NAME", "Whose jobs are ours to place (may be repeated)."),
+    ] = None
+    observe: Annotated[bool, option("--observe", "Change nothing; show what it would do.")] = False
+    dry_run: Annotated[bool, option("--dry-run", "One round: print its commands, run none.")] = (
+        False
+    )
+    once: Annotated[bool, option("--once", "One round, then stop.")] = False
+    interval: Annotated[
+        float,
+        option(
+            "--interval -i SECONDS",
+            "Between two rounds; down to a fifth of it while jobs come and go.",
+        ),
+    ] = 1.0
+    lease: Annotated[
+        float, option("--lease SECONDS", "How long Slurm waits for a driver that died.")
+    ] = 20.0
+    cluster: Annotated[
+        str | None, option("--cluster FILE", "Watts of GPUs and hosts (docs/clusters.md).")
+    ] = None
+    gpus_only: Annotated[bool, option("--gpus-only", "Count the power of GPUs, not of hosts.")] = (
+        False
+    )
+    mapping: Annotated[
+        str | None, option("--mapping FILE", "Rules that map job names to models.")
+    ] = None
+    oracle: Annotated[str, option("--oracle KIND", "'analytic' predicts, 'table' looks up.")] = (
+        "analytic"
+    )
+    fleet: Annotated[
+        str | None, option("--fleet URL", "The fleet's server: power as measured.")
+    ] = None
+    token_file: Annotated[str | None, option("--token-file FILE", "Token for the server.")] = None
+    annotate: Annotated[
+        bool | None,
+        option(
+            "--annotate/--no-annotate",
+            "Write the measured energy of ended jobs into AdminComment (default: with "
+            "--fleet or --store; not with --observe).",
+        ),
+    ] = None
+    standby: Annotated[
+        bool, option("--standby/--no-standby", "Let jobs through ahead, for GPUs about to be free.")
+    ] = True
+    state: Annotated[str | None, option("--state FILE", "Where the driver keeps its notes.")] = None
+    log: Annotated[str | None, option("--log FILE", "Log, one JSON object a line.")] = None
+    store: StorePlace = None
+    config: Config = None
+    json_file: JsonFile = None
 
 
 @contextmanager
-def store_of(request: RunRequest) -> "Iterator[Store | None]":
+def store_of(options: DriverOptions) -> "Iterator[Store | None]":
     """Return the store of past runs, if the operator names one."""
-    if request.store is None and request.config is None:
+    if options.store is None and options.config is None:
         yield None
         return
     from wattloop.cli.settings import settings_of
     from wattloop.store.database import open_store
 
-    store = open_store(settings_of(request.config, needs=STORE, store=request.store).store_location)
-    try:
+    settings = settings_of(options.config, needs=STORE, store=options.store)
+    with open_store(settings.store_location) as store:
         yield store
-    finally:
-        store.close()
 
 
 @contextmanager
-def readings_of(request: RunRequest, site: "ManagedCluster", log: DriverLog) -> Iterator[Readings]:
+def readings_of(
+    options: DriverOptions, site: "ManagedCluster", log: DriverLog
+) -> Iterator[Readings]:
     """Return the reader of node power from the fleet server."""
-    if request.fleet is None:
-        if request.token_file is not None:
+    if options.fleet is None:
+        if options.token_file is not None:
             raise ConfigError("--token-file is for --fleet URL; give that as well")
         yield no_readings
         return
     from wattloop.schedule.slurm.power import FleetPower
 
-    token = _token(request.token_file)
-    with FleetPower(request.fleet, token, site.known, log) as power:
+    token = _token(options.token_file)
+    with FleetPower(options.fleet, token, site.known, log) as power:
         yield power.readings
 
 
 @contextmanager
 def annotating_of(
-    request: RunRequest, store: "Store | None", client: SlurmClient, log: DriverLog
+    options: DriverOptions, store: "Store | None", client: SlurmClient, log: DriverLog
 ) -> "Iterator[EnergyAnnotator | None]":
     """Return the writer of ended jobs' energy, where energy is known and requested."""
-    has_source = store is not None or request.fleet is not None
-    if request.annotate and not has_source:
+    has_source = store is not None or options.fleet is not None
+    if options.annotate and not has_source:
         raise ConfigError("--annotate needs to know the energy: give --fleet URL or --store PLACE")
-    default = has_source and not request.observe and not request.dry_run
-    if not (default if request.annotate is None else request.annotate):
+    default = has_source and not options.observe and not options.dry_run
+    if not (default if options.annotate is None else options.annotate):
         yield None
         return
     from wattloop.schedule.slurm.energy_annotator import (
@@ -121,12 +158,12 @@ def annotating_of(
         energy_from_store,
     )
 
-    cluster, token = client.cluster_name(), _token(request.token_file)
+    cluster, token = client.cluster_name(), _token(options.token_file)
 
     def energy_of(number: str) -> MeasuredEnergy | None:
         if store is not None:
             return energy_from_store(store, cluster, number)
-        return energy_from_fleet(str(request.fleet), token, cluster, number)
+        return energy_from_fleet(str(options.fleet), token, cluster, number)
 
     with EnergyAnnotator(SlurmClient(), energy_of, log) as annotating:
         yield annotating
@@ -141,32 +178,40 @@ def _token(name: str | None) -> str:
         raise ConfigError(f"--token-file {name}: {error.strerror}") from None
 
 
-def execute(request: RunRequest) -> None:
+def execute(options: DriverOptions) -> None:
     """Drive, observe, or show the commands of one poll.
 
     Raises:
         WattloopError: something asked for is wrong, or the policy failed too often.
     """
-    if request.observe and request.dry_run:
+    if options.observe and options.dry_run:
         raise ConfigError("--observe goes on and on, --dry-run is one round; give one of them")
-    policy = policy_from(request.policy)
+    policy = policy_from(options.policy)
     settings = DriverSettings(
-        interval_s=request.interval_s, lease_s=request.lease_s, standby=request.standby
+        interval_s=options.interval, lease_s=options.lease, standby=options.standby
     )
-    state_path = user_path(request.state) if request.state else default_state_path()
-    looks_only = request.observe or request.dry_run
-    client, console = SlurmClient(), Console(quiet=request.dry_run)
-    log_path = user_path(request.log) if request.log else state_path.with_suffix(".log.jsonl")
-    with store_of(request) as store:
-        asked = _site_request(request, store)
+    state_path = user_path(options.state) if options.state else default_state_path()
+    looks_only = options.observe or options.dry_run
+    client, console = SlurmClient(), Console(quiet=options.dry_run)
+    log_path = user_path(options.log) if options.log else state_path.with_suffix(".log.jsonl")
+    with store_of(options) as store:
+        asked = ClusterOptions(
+            partitions=tuple(options.partition or ()),
+            cluster=options.cluster,
+            gpus_only=options.gpus_only,
+            mapping=options.mapping,
+            oracle=options.oracle,
+            budget=options.budget,
+            store=store,
+        )
         site = build_managed_cluster(client.nodes(), asked, policy)
         console.introduce(site, policy.name, looks_only=looks_only)
-        log = DriverLog(None if request.dry_run and not request.log else log_path, console.tell)
+        log = DriverLog(None if options.dry_run and not options.log else log_path, console.tell)
 
         def rebuild(nodes: Sequence[SlurmNode]) -> ManagedCluster:
             return build_managed_cluster(nodes, asked, policy)
 
-        with readings_of(request, site, log) as readings:
+        with readings_of(options, site, log) as readings:
             steering: SlurmDriver | SlurmObserver
             if looks_only:
                 steering = SlurmObserver(
@@ -192,19 +237,19 @@ def execute(request: RunRequest) -> None:
                     readings=readings,
                     rebuild=rebuild,
                 )
-            reports = _Reports(request, steering, state_path, console)
-            with _stopping() as stop, annotating_of(request, store, client, log) as annotating:
+            reports = _Reports(options, steering, state_path, console)
+            with _stopping() as stop, annotating_of(options, store, client, log) as annotating:
 
                 def on_round(report: RoundReport) -> None:
                     reports.add(report)
                     if annotating is not None:
                         annotating.update(steering.snapshot.by_key, report.at_s)
 
-                rounds = 1 if request.once or request.dry_run else None
+                rounds = 1 if options.once or options.dry_run else None
                 run_loop(steering, stop, rounds=rounds, on_round=on_round)
             if isinstance(steering, SlurmDriver):
                 steering.state.unlock()
-        _finish(request, steering, reports)
+        _finish(options, steering, reports)
         log.close()
 
 
@@ -212,11 +257,11 @@ class _Reports:
     """Output of polls: console, status file and `--json`."""
 
     def __init__(
-        self, request: RunRequest, steering: RoundRunner, state_path: Path, console: Console
+        self, options: DriverOptions, steering: RoundRunner, state_path: Path, console: Console
     ) -> None:
         self._console, self._steering = console, steering
-        self._path = None if request.dry_run else _own_status(state_path)
-        self._mode = "observe" if request.observe else "drive"
+        self._path = None if options.dry_run else _own_status(state_path)
+        self._mode = "observe" if options.observe else "drive"
         self._started_s = time.time()
         self.rounds = 0
         self.last: RoundReport | None = None
@@ -250,33 +295,22 @@ def _own_status(state_path: Path) -> Path | None:
     return path
 
 
-def _finish(request: RunRequest, steering: SlurmDriver | SlurmObserver, reports: _Reports) -> None:
+def _finish(
+    options: DriverOptions, steering: SlurmDriver | SlurmObserver, reports: _Reports
+) -> None:
     """Print the summary after the last poll."""
     data = reports.to_dict()
     if isinstance(steering, SlurmObserver):
         data["would_have"] = [row.to_dict() for row in steering.table.rows.values()]
         data["commands"] = [list(words) for words in steering.commands]
-        if request.dry_run and request.json_file != "-":
+        if options.dry_run and options.json_file != "-":
             for words in steering.commands:
                 sys.stdout.write(shlex.join(words) + "\n")
             if not steering.commands:
                 say("wattloop: nothing to do in this round")
-        elif request.json_file != "-":
+        elif options.json_file != "-":
             would_have_rows(steering.table)
-    if request.json_file is not None:
-        write_json(data, request.json_file)
-
-
-def _site_request(request: RunRequest, store: "Store | None") -> ClusterOptions:
-    return ClusterOptions(
-        partitions=request.partitions,
-        cluster=request.cluster,
-        gpus_only=request.gpus_only,
-        mapping=request.mapping,
-        oracle=request.oracle,
-        budget=request.budget,
-        store=store,
-    )
+    write_json(data, options.json_file)
 
 
 @contextmanager

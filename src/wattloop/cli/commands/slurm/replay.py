@@ -5,20 +5,15 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from wattloop.cli.commands.simulate.execution import SimulateRequest, scenario_of
-from wattloop.cli.commands.simulate.options import Budget, Set, Variant
-from wattloop.cli.options import JsonFile
-from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.commands.simulate.scenario import Budget, Set, Variant, read_scenario
+from wattloop.cli.options import JsonFile, argument, option
+from wattloop.cli.output import print_rows, say, write_json
 from wattloop.cli.progress import bars, is_redrawable
 from wattloop.core.errors import ConfigError, SlurmError
 from wattloop.core.paths import user_path
-from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.schedule.slurm.replay.plan import ReplayPlan
 from wattloop.schedule.slurm.replay.result import ReplayFigures
@@ -27,7 +22,6 @@ from wattloop.schedule.slurm.replay.runner import SAME_POWER, ReplayResult
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wattloop.schedule.scenarios.scenario import Scenario
     from wattloop.schedule.slurm.client import SlurmClient
     from wattloop.schedule.slurm.replay.runner import Progress as Told
 
@@ -45,7 +39,7 @@ def print_replayed(plan: ReplayPlan, found: Sequence[ReplayResult]) -> None:
         names = ("makespan_s", "gpu_energy_j", "peak_w", "throughput_per_h", "jct_mean_s")
         rows.append(["", "off by", *(f"{100 * off[name]:+.1f}%" for name in names), ""])
     width = len(headers)
-    print_table(headers, [[*row, *[""] * width][:width] for row in rows])
+    print_rows(headers, [[*row, *[""] * width][:width] for row in rows])
     for each in found:
         latency = each.real.latency
         cleared = "-" if latency.end_s is None else f"{latency.end_s:.2f} s"
@@ -74,49 +68,61 @@ def _row(policy: str, kind: str, figures: ReplayFigures) -> list[str]:
 MOST_JOBS = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayRequest:
-    """Options of `slurm replay`."""
+def replay_command(  # noqa: PLR0913 - one parameter per option
+    scenario: str = argument("SCENARIO", "YAML file, or a shipped one such as slurm-lab."),
+    *,
+    speedup: float = option("--speedup X", "Seconds of the scenario per real second.", 10.0),
+    policies: str = option(
+        "--policies -p LIST",
+        "'slurm' is Slurm's own scheduler; others steer it: slurm,zeus,charon.",
+        "slurm,zeus",
+    ),
+    jobs: int | None = option("--jobs N", "Only the first so many jobs.", None),
+    seed: int = option("--seed", "Of the scenario's jobs.", 0),
+    variant: Variant = None,
+    budget: Budget = None,
+    changes: Set = None,
+    partition: str = option("--partition NAME", "To submit to (default: Slurm's).", ""),
+    interval: float = option("--interval SECONDS", "Between rounds of the driver.", 0.5),
+    folder: str | None = option(
+        "--folder DIR",
+        "For notes and virtual GPUs, seen by all nodes (default: a temporary one).",
+        None,
+    ),
+    json_file: JsonFile = None,
+) -> None:
+    """Submit a scenario's jobs to a real Slurm, policy by policy, and compare with the simulator.
 
-    scenario: str
-    speedup: float
-    policies: str
-    jobs: int | None = None
-    seed: int = 0
-    variant: str | None = None
-    budget: str | None = None
-    changes: list[str] = field(default_factory=list)
-    partition: str = ""
-    interval_s: float = 0.5
-    folder: str | None = None
-    json_file: str | None = None
-
-
-def execute_replay(request: ReplayRequest) -> None:
-    """Replay the scenario and show the results."""
+    Jobs occupy virtual GPUs; power is simulated on both sides, so that only scheduling is compared.
+    """
     from wattloop.schedule.slurm.client import SlurmClient
     from wattloop.schedule.slurm.managed_cluster import DriverSettings
-    from wattloop.schedule.slurm.replay.plan import match_nodes, replay_plan
+    from wattloop.schedule.slurm.replay.plan import check_speedup, match_nodes, replay_plan
     from wattloop.schedule.slurm.replay.runner import SAME_POWER, ReplayDriver, replay
 
-    policies = _policies(request.policies)
-    settings = DriverSettings(interval_s=request.interval_s)
-    scenario = _scenario(request)
+    names = _policies(policies)
+    settings = DriverSettings(interval_s=interval)
+    check_speedup(speedup)
+    if jobs is not None and not 1 <= jobs <= MOST_JOBS:
+        raise ConfigError(f"--jobs {jobs}: give 1 to {MOST_JOBS:,}")
+    if seed < 0:
+        raise ConfigError(f"--seed {seed}: give a number from 0 on")
+    world = read_scenario(scenario, variant=variant, budget=budget, changes=changes)
     client = SlurmClient()
     _check_slurm(client)  # before the jobs are worked out, which takes a while
-    match_nodes(scenario.cluster, client.text, request.partition)
-    plan = replay_plan(scenario, seed=request.seed, speedup=request.speedup, most_jobs=request.jobs)
-    folder = _folder(request.folder)
-    _say_how_long(plan, policies)
-    driver = ReplayDriver(plan, client, folder, request.partition, settings)
+    match_nodes(world.cluster, client.text, partition)
+    plan = replay_plan(world, seed=seed, speedup=speedup, most_jobs=jobs)
+    place = _folder(folder)
+    _say_how_long(plan, names)
+    driver = ReplayDriver(plan, client, place, partition, settings)
     with _progress() as tell:
         found = replay(
             plan,
-            policies,
+            names,
             slurm=client.text,
-            folder=folder,
+            folder=place,
             driver=driver,
-            partition=request.partition,
+            partition=partition,
             tell=tell,
         )
     data = {
@@ -127,31 +133,10 @@ def execute_replay(request: ReplayRequest) -> None:
         "power": SAME_POWER,
         "policies": [each.to_dict() for each in found],
     }
-    if request.json_file is not None:
-        write_json(data, request.json_file)
-    if request.json_file != "-":
+    write_json(data, json_file)
+    if json_file != "-":
         print_replayed(plan, found)
-        say(f"wattloop: notes of jobs and driver are in {folder}")
-
-
-def _scenario(request: ReplayRequest) -> "Scenario":
-    """Read the scenario as `simulate` does; report errors of the request with it."""
-    from wattloop.schedule.slurm.replay.plan import check_speedup
-
-    check_speedup(request.speedup)
-    if request.jobs is not None and not 1 <= request.jobs <= MOST_JOBS:
-        raise ConfigError(f"--jobs {request.jobs}: give 1 to {MOST_JOBS:,}")
-    if request.seed < 0:
-        raise ConfigError(f"--seed {request.seed}: give a number from 0 on")
-    return scenario_of(
-        SimulateRequest(
-            scenario=request.scenario,
-            settings=Settings(),
-            variant=request.variant,
-            budget=request.budget,
-            changes=request.changes,
-        )
-    )
+        say(f"wattloop: notes of jobs and driver are in {place}")
 
 
 def _check_slurm(client: "SlurmClient") -> None:
@@ -242,68 +227,3 @@ def _progress() -> "Iterator[Callable[[str], Told]]":
             return tell
 
         yield shown
-
-
-def replay_command(  # noqa: PLR0913 - one parameter per option
-    scenario: Annotated[
-        str,
-        typer.Argument(metavar="SCENARIO", help="YAML file, or a shipped one such as slurm-lab."),
-    ],
-    *,
-    speedup: Annotated[
-        float,
-        typer.Option("--speedup", metavar="X", help="Seconds of the scenario per real second."),
-    ] = 10.0,
-    policies: Annotated[
-        str,
-        typer.Option(
-            "--policies",
-            "-p",
-            metavar="LIST",
-            help="'slurm' is Slurm's own scheduler; others steer it: slurm,zeus,charon.",
-        ),
-    ] = "slurm,zeus",
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", metavar="N", help="Only the first so many jobs.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the scenario's jobs.")] = 0,
-    variant: Variant = None,
-    budget: Budget = None,
-    changes: Set = None,
-    partition: Annotated[
-        str, typer.Option("--partition", metavar="NAME", help="To submit to (default: Slurm's).")
-    ] = "",
-    interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", help="Between rounds of the driver.")
-    ] = 0.5,
-    folder: Annotated[
-        str | None,
-        typer.Option(
-            "--folder",
-            metavar="DIR",
-            help="For notes and virtual GPUs, seen by all nodes (default: a temporary one).",
-        ),
-    ] = None,
-    json_file: JsonFile = None,
-) -> None:
-    """Submit a scenario's jobs to a real Slurm, policy by policy, and compare with the simulator.
-
-    Jobs occupy virtual GPUs; power is simulated on both sides, so that only scheduling is compared.
-    """
-    check_target(json_file, "--json")
-    execute_replay(
-        ReplayRequest(
-            scenario=scenario,
-            speedup=speedup,
-            policies=policies,
-            jobs=jobs,
-            seed=seed,
-            variant=variant,
-            budget=budget,
-            changes=changes or [],
-            partition=partition,
-            interval_s=interval,
-            folder=folder,
-            json_file=json_file,
-        )
-    )

@@ -3,21 +3,15 @@
 import sys
 import time
 
-from wattloop.cli.output import is_terminal, print_table, say
+from wattloop.cli.output import is_terminal, print_rows, say
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.schedule.slurm.event_log import RoundReport
 from wattloop.schedule.slurm.managed_cluster import ManagedCluster
 from wattloop.schedule.slurm.observer import DecisionTable
 
 EVERY_S = 10.0
-
-
 """A line about a round in which nothing happened, at most so often."""
-
-
 TOLD = {"start": "start", "preempt": "stop", "recap": "recap", "would-start": "would start"}
-
-
 QUIET = ("standby", "pass", "late")
 
 
@@ -90,6 +84,6 @@ def would_have_rows(table: DecisionTable) -> None:
         "gpu energy",
     )  # fmt: skip
     if rows:
-        print_table(headers, rows, spare=("user", "nodes"))
+        print_rows(headers, rows, spare=("user", "nodes"))
     else:
         say("wattloop: no job waited")

@@ -1,34 +1,418 @@
 """Commands of `wattloop sweep`."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattloop.cli.app import RUN, UsualCommandGroup
-from wattloop.cli.experiments import NAMED, Listing, list_stored, say_which, stored
+from wattloop.cli.app import RUN, UserCommandGroup, UsualCommandGroup, Verb, user_command
+from wattloop.cli.experiments import NAMED, add_list_command, outputs_folder, say_which, stored
 from wattloop.cli.experiments import which as which_one
-from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
-from wattloop.cli.output import check_target, write_json, write_text
-from wattloop.core.errors import ConfigError
+from wattloop.cli.options import (
+    Config,
+    MeterOptions,
+    StoreOptions,
+    StorePlace,
+    argument,
+    file_option,
+    option,
+)
+from wattloop.cli.output import present, say, write_json, write_text
+from wattloop.core.clock import RealClock
+from wattloop.core.errors import ConfigError, ExperimentNotFound
+from wattloop.core.settings import Settings
+from wattloop.core.table import Table, records_csv
 from wattloop.store.experiments import read_trials
-from wattloop.store.formats.csv_file import csv_text
+from wattloop.store.tables import iso_time
 from wattloop.sweep.result import SweepResult
 from wattloop.trials.trial import SCOPES
 
 if TYPE_CHECKING:
+    from wattloop.core.yaml_spec import YamlWithLines
     from wattloop.store.database import Store
+    from wattloop.store.experiments import Experiment
+    from wattloop.sweep.plan import SweepPlan
+    from wattloop.sweep.spec import SweepSpec
+
+KIND = "sweep"
+KERNEL_WINDOW = "kernel"
+Which = Annotated[str, which_one("SWEEP")]
+Several = Annotated[list[str] | None, argument("[SWEEP]...", f"Each by {NAMED}.")]
+Figures = Annotated[str | None, option("--figures DIR", "Draw figures into this folder.")]
+Scope = Annotated[str | None, option("--scope", "Energy of gpu, cpu, dram or node.")]
 
 
-def export(result: SweepResult, store: "Store", what: str, target: str) -> None:
-    """Return one row per trial, warm-ups and outliers marked, or one per point."""
+class SweepGroup(UserCommandGroup, UsualCommandGroup):
+    """Command group in which `sweep SPEC -- CMD` means `sweep run SPEC -- CMD`."""
+
+
+app = Verb(
+    "Try power caps, clocks, governors and GPU counts on a command; find the best.",
+    epilog="Examples: wattloop sweep caps.yaml -- python train.py; "
+    "wattloop sweep --cap 100:260:10 --gpus 1,2,4,8 -- python train.py --gpus {gpus}.",
+    cls=SweepGroup,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionOptions:
+    """Options of a sweep that is run or resumed."""
+
+    retry_failed: Annotated[bool, option("--retry-failed", "Run again what failed before.")] = False
+    show_output: Annotated[
+        bool, option("--show-output", "Show what the command prints instead of keeping it.")
+    ] = False
+    figures: Figures = None
+
+    def check_drawable(self) -> None:
+        """Report a missing library or unwritable folder before hours are spent."""
+        if self.figures is not None:
+            from wattloop.report.figures.render import check_drawable
+
+            check_drawable(self.figures)
+
+
+@app.command(RUN)
+def run_command(  # noqa: PLR0913 - one parameter per option
+    ctx: typer.Context,
+    spec: str | None = argument("[SPEC.yaml]", "What to vary, and how.", None),
+    *,
+    cap: str | None = option(
+        "--cap VALUES", "GPU power caps: 100:260:10, 150,200 or 50%:100%:10%.", None
+    ),
+    clock: str | None = option("--clock VALUES", "GPU clocks in MHz.", None),
+    lever: list[str] | None = option(
+        "--lever NAME=VALUES", "Any lever, such as cpu/governor=powersave.", None
+    ),
+    gpus: str | None = option("--gpus LIST", "Numbers of GPUs, such as 1,2,4,8.", None),
+    kernel: list[str] | None = option(
+        "--kernel NAME[/BACKEND]", "Sweep a kernel of 'bench'.", None
+    ),
+    repeats: str | None = option(
+        "--repeats N or MIN:MAX", "Runs of each point (default: 3).", None
+    ),
+    target: str | None = option("--target PCT", "Stop repeating at this half-width, in %.", None),
+    combine: str | None = option("--combine", "grid of all levers, or each on its own.", None),
+    warmup: int | None = option("--warmup", "Runs before the first.", None),
+    cooldown: float | None = option(
+        "--cooldown DEGREES", "Wait until this near to idle warmth.", None
+    ),
+    timeout: str | None = option("--timeout TIME", "End a run after 90 or 10min.", None),
+    order: str | None = option("--order", "random or listed.", None),
+    seed: int | None = option("--seed", "Of the random order.", None),
+    window: str | None = option(
+        "--window NAME", "Count only wattloop.measure(NAME) in the command.", None
+    ),
+    scope: Scope = None,
+    metric: str | None = option("--metric", "What to be best at.", None),
+    k: float | None = option("--k", "For the metric eds.", None),
+    name: str | None = option("--name -n", "What it is called.", None),
+    dry_run: bool = option("--dry-run", "List every point and every write; run nothing.", False),
+    new: bool = option("--new", "Start a new sweep, even if the same one is unfinished.", False),
+    resume: bool = option("--resume", "Only resume an unfinished sweep.", False),
+    how: ExecutionOptions,
+    given: MeterOptions,
+) -> None:
+    """Run and measure a command at every setting, and show the best.
+
+    The same specification and command resumes a stopped sweep.
+    """
+    from wattloop.core.yaml_spec import read_yaml
+    from wattloop.store.database import open_store
+    from wattloop.sweep.runner import open_sweep
+    from wattloop.sweep.spec import parse_sweep_spec
+
+    settings = given.settings()
+    source = None if spec is None else read_yaml(spec)
+    data: dict[str, Any] = {} if source is None else dict(source.data)
+    levers = _levers({"gpu/power_limit": cap, "gpu/sm_clock": clock}, lever or [])
+    if levers:
+        own = data.get("levers")
+        data["levers"] = {**(own if isinstance(own, Mapping) else {}), **levers}
+    fields = {
+        "combine": combine,
+        "warmup": warmup,
+        "timeout": timeout,
+        "order": order,
+        "seed": seed,
+        "window": window,
+        "scope": scope,
+        "metric": metric,
+        "k": k,
+        "name": name,
+        "command": user_command(ctx) or None,
+        "cooldown": None if cooldown is None else {"within": cooldown},
+        "gpus": None if gpus is None else _counts(gpus),
+        "repeats": _repeats(repeats, target, data.get("repeats")),
+    }
+    data |= {name: value for name, value in fields.items() if value is not None}
+    if kernel:
+        window = str(data.setdefault("window", KERNEL_WINDOW))
+        data["workloads"] = {name: _kernel_command(name, window) for name in kernel}
+    plan = plan_here(parse_sweep_spec(data, source), source, settings)
+    if dry_run:
+        from wattloop.cli.commands.sweep.view import plan_dict, print_plan
+
+        present(given.json_file, lambda: plan_dict(plan), lambda: print_plan(plan))
+        return
+    how.check_drawable()
+    with open_store(settings.store_location) as store:
+        experiment, resumed = open_sweep(store, plan, RealClock(), resume=not new)
+        if resume and not resumed:
+            raise ExperimentNotFound(
+                "no unfinished sweep of this specification and command; see 'wattloop sweep list'"
+            )
+        _run(plan, experiment, store, settings, how, given.json_file, resumed=resumed)
+
+
+def _levers(usual: Mapping[str, str | None], named: list[str]) -> dict[str, str]:
+    levers = {name: values for name, values in usual.items() if values is not None}
+    for pair in named:
+        name, separator, values = pair.partition("=")
+        if not separator or not values:
+            raise ConfigError(f"--lever {pair}: write NAME=VALUES, such as cpu/governor=powersave")
+        levers[name.strip()] = values.strip()
+    return levers
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(f"--gpus {text}: write numbers with commas, such as 1,2,4,8") from None
+
+
+def _repeats(repeats: str | None, target: str | None, own: Any) -> dict[str, Any] | None:
+    """Return the rule of the options over that of the file; None without options."""
+    if repeats is None and target is None:
+        return None
+    rule: dict[str, Any] = dict(own) if isinstance(own, Mapping) else {}
+    if isinstance(own, int):
+        rule = {"min": own, "max": own}
+    if repeats is not None:
+        low, _, high = repeats.partition(":")
+        try:
+            rule |= {"min": int(low), "max": int(high or low)}
+        except ValueError:
+            raise ConfigError(
+                f"--repeats {repeats}: write a number, or MIN:MAX such as 3:10"
+            ) from None
+    if target is not None:
+        rule["target"] = target
+        rule.setdefault("max", 10)
+    return rule
+
+
+def _kernel_command(name: str, window: str) -> list[str]:
+    """Return a program that does a fixed amount of work of a `bench` kernel."""
+    from wattloop.kernels.fixed_work import work_command
+
+    kernel, _, backend = name.partition("/")
+    return [*work_command(kernel, backend), "--window", window]
+
+
+def plan_here(spec: "SweepSpec", source: "YamlWithLines | None", settings: Settings) -> "SweepPlan":
+    """Plan the specification on this machine."""
+    from wattloop.control.registry import find_levers
+    from wattloop.hardware.host import Host
+    from wattloop.meters.base import Context
+    from wattloop.sweep.plan import make_axis, make_plan
+    from wattloop.sweep.runner import Thermometer
+
+    if not spec.levers and len(spec.gpus) < 2 and len(spec.workloads) < 2:
+        raise ConfigError(
+            "nothing to vary: name levers, such as --cap 50%:100%:10% or 'levers:' in the file, "
+            "or several GPU counts; 'wattloop run' measures a command once"
+        )
+    context = Context(Host.from_environment(), settings)
+    levers = find_levers(context, settings) if spec.levers else []
+    axes = [
+        make_axis(name, values, levers, "" if source is None else source.where(("levers", name)))
+        for name, values in spec.levers.items()
+    ]
+    gpus_here = None
+    if spec.gpus:
+        with Thermometer(context) as thermometer:
+            gpus_here = thermometer.gpus
+        numbered = {n.partition("/")[0] for n in (lever.name for lever in levers)}
+        gpus_here = max(gpus_here, sum(name.startswith("gpu:") for name in numbered))
+    try:
+        return make_plan(spec, axes, gpus_here)
+    except ConfigError as error:
+        where = "" if source is None or "gpus" not in str(error) else source.where(("gpus",)) + ": "
+        raise ConfigError(f"{where}{error}") from None
+
+
+@app.command("resume")
+def resume_command(
+    which: str | None = argument("[SWEEP]", "Unless given, the last one that is unfinished.", None),
+    *,
+    how: ExecutionOptions,
+    given: StoreOptions,
+) -> None:
+    """Resume a stopped sweep."""
+    from wattloop.store.database import open_store
+    from wattloop.store.experiments import find_experiment
+    from wattloop.sweep.plan import fingerprint
+    from wattloop.sweep.spec import parse_sweep_spec
+
+    settings = given.settings(needs=None)
+    how.check_drawable()
+    with open_store(settings.store_location) as store:
+        if which is None:
+            experiment = _last_unfinished(store, retry_failed=how.retry_failed)
+        else:
+            experiment = find_experiment(store, which, KIND)
+            say_which(store, which, KIND)
+        plan = plan_here(parse_sweep_spec(experiment.spec), None, settings)
+        if fingerprint(plan) != experiment.fingerprint:
+            raise ConfigError(
+                f"{experiment.experiment_id}: this machine does not offer the same points as when "
+                "it was begun (other GPUs, limits or defaults); start a new sweep with its file"
+            )
+        _run(plan, experiment, store, settings, how, given.json_file, resumed=True)
+
+
+def _last_unfinished(store: "Store", *, retry_failed: bool) -> "Experiment":
+    from wattloop.store.experiments import find_experiment, list_experiments
+
+    last = find_experiment(store, "last", "sweep")
+    for experiment in list_experiments(store, "sweep"):
+        if experiment.status != "finished" or retry_failed:
+            return experiment
+    raise ExperimentNotFound(
+        f"every sweep is finished; 'wattloop sweep show {last.experiment_id}' shows the last one"
+    )
+
+
+def _run(
+    plan: "SweepPlan",
+    experiment: "Experiment",
+    store: "Store",
+    settings: Settings,
+    how: ExecutionOptions,
+    json_file: str | None,
+    *,
+    resumed: bool,
+) -> None:
+    from wattloop.cli.commands.sweep import view
+    from wattloop.sweep.runner import Sweep
+    from wattloop.trials.lock import refuse_locked
+
+    identity = experiment.experiment_id
+    refuse_locked(store, identity)
+    with view.progress(plan, identity, resumed=resumed) as listener:
+        sweep = Sweep(
+            plan,
+            experiment,
+            store,
+            settings,
+            listener=listener,
+            outputs=None if how.show_output else outputs_folder(store, identity),
+        )
+        try:
+            result = sweep.run(retry_failed=how.retry_failed)
+        except (KeyboardInterrupt, SystemExit):
+            say(
+                f"wattloop: interrupted; what ended is kept, levers are as they were. Go on with: "
+                f"wattloop sweep resume {identity}"
+            )
+            raise
+    present(
+        json_file,
+        lambda: view.as_dict(result),
+        lambda: view.print_results([result], ("points", "best")),
+    )
+    if how.figures is not None:
+        view.draw([result], store, how.figures)
+
+
+add_list_command(
+    app,
+    KIND,
+    plural="sweeps",
+    example="wattloop sweep --cap 50%:100%:10% -- python train.py",
+    row=lambda place, experiment: (experiment, read_trials(place, experiment.experiment_id)),
+    as_dict=lambda row: {
+        "experiment_id": row[0].experiment_id,
+        "name": row[0].name,
+        "status": row[0].status,
+        "created_wall_s": row[0].created_wall_s,
+        "trials": len(row[1]),
+        "ended": sum(trial.ended for trial in row[1]),
+    },
+    table=lambda rows: Table.from_records(
+        rows,
+        {
+            "sweep": lambda row: row[0].experiment_id,
+            "name": lambda row: row[0].name,
+            "status": lambda row: row[0].status,
+            "trials": lambda row: sum(trial.ended for trial in row[1]),
+            "begun": lambda row: (iso_time(row[0].created_wall_s) or "")[:19].replace("T", " "),
+        },
+        spare=("begun", "name"),
+    ),
+)
+
+
+@app.command("show")
+def show_command(
+    which: Several = None,
+    *,
+    scope: Scope = None,
+    tables: str = option(
+        "--tables LIST",
+        "Of points, best, techniques, powers, scaling, synthesis; or all.",
+        "points,best",
+    ),
+    figures: Figures = None,
+    given: StoreOptions,
+) -> None:
+    """Show points with means and intervals, the best per metric, and further tables.
+
+    Several sweeps make one table, by workload and library.
+    """
+    from wattloop.cli.commands.sweep import view
+    from wattloop.report.stored_results import stored_sweep
+
+    wanted = view.tables_from(tables)
+    with given.opened() as place:
+        for name in which or ():
+            say_which(place, name, KIND)
+        results = [stored_sweep(place, name, scope) for name in which or ["last"]]
+
+        def as_data() -> Any:
+            data = [view.as_dict(result) for result in results]
+            return data[0] if len(data) == 1 else data
+
+        given.present(as_data, lambda: view.print_results(results, wanted))
+        if figures is not None:
+            view.draw(results, place, figures)
+
+
+@app.command("export")
+def export_command(
+    which: Which = "last",
+    *,
+    output: str = file_option("--output -o FILE", ".csv or .json; - is CSV.", "-"),
+    what: str = option("--what", "trials (one row each) or points (means).", "trials"),
+    scope: Scope = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Write every trial, or the means, as CSV or JSON."""
+    from wattloop.report.stored_results import stored_sweep
+
     if what not in ("trials", "points"):
         raise ConfigError(f"--what {what}: unknown; choose trials or points")
-    rows = _trial_rows(result, store) if what == "trials" else _point_rows(result)
-    if target.endswith(".json"):
-        write_json(rows, target, "--output")
-        return
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    write_text(csv_text(columns, rows), target, "--output")
+    with stored(KIND, which, StoreOptions(store=store, config=config)) as (place, experiment):
+        result = stored_sweep(place, experiment.experiment_id, scope)
+        rows = _trial_rows(result, place) if what == "trials" else _point_rows(result)
+    if output.endswith(".json"):
+        write_json(rows, output, "--output")
+    else:
+        write_text(records_csv(rows), output, "--output")
 
 
 def _trial_rows(result: SweepResult, store: "Store") -> list[dict[str, Any]]:
@@ -88,293 +472,3 @@ def _spelled(name: str, value: dict[str, Any] | None) -> dict[str, Any]:
         f"{name}_sd": found.get("sd"),
         f"{name}_half_width": found.get("half_width"),
     }
-
-
-KIND = "sweep"
-
-
-Which = Annotated[str, which_one("SWEEP")]
-
-
-Several = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[SWEEP]...", help=f"Each by {NAMED}."),
-]
-
-
-Figures = Annotated[
-    str | None, typer.Option("--figures", metavar="DIR", help="Draw figures into this folder.")
-]
-
-
-Scope = Annotated[str | None, typer.Option("--scope", help="Energy of gpu, cpu, dram or node.")]
-
-
-def list_command(
-    json_file: JsonFile = None, store: StorePlace = None, config: Config = None
-) -> None:
-    """Show sweeps, newest first."""
-    from wattloop.cli.commands.sweep import view
-    from wattloop.store.experiments import read_trials
-
-    sweeps = Listing(
-        kind=KIND,
-        plural="sweeps",
-        example="wattloop sweep --cap 50%:100%:10% -- python train.py",
-        row=lambda place, experiment: (experiment, read_trials(place, experiment.experiment_id)),
-        as_dict=lambda row: view.brief(*row),
-        print_rows=view.print_list,
-    )
-    list_stored(sweeps, json_file, store, config)
-
-
-def show_command(
-    which: Several = None,
-    *,
-    scope: Scope = None,
-    tables: Annotated[
-        str,
-        typer.Option(
-            "--tables",
-            metavar="LIST",
-            help="Of points, best, techniques, powers, scaling, synthesis; or all.",
-        ),
-    ] = "points,best",
-    figures: Figures = None,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
-    """Show points with means and intervals, the best per metric, and further tables.
-
-    Several sweeps make one table, by workload and library.
-    """
-    from wattloop.cli.commands.sweep import view
-    from wattloop.cli.stored_runs import opened
-    from wattloop.report.stored_results import stored_sweep
-
-    check_target(json_file, "--json")
-    wanted = view.tables_from(tables)
-    with opened(store, config) as place:
-        for name in which or ():
-            say_which(place, name, KIND)
-        results = [stored_sweep(place, name, scope) for name in which or ["last"]]
-        if json_file is not None:
-            data = [view.as_dict(result) for result in results]
-            write_json(data[0] if len(data) == 1 else data, json_file)
-        if json_file != "-":
-            view.print_results(results, wanted)
-        if figures is not None:
-            from wattloop.cli.commands.sweep.view import draw
-
-            draw(results, place, figures)
-
-
-def export_command(
-    which: Which = "last",
-    *,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help=".csv or .json; - is CSV.")
-    ] = "-",
-    what: Annotated[
-        str, typer.Option("--what", help="trials (one row each) or points (means).")
-    ] = "trials",
-    scope: Scope = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
-    """Write every trial, or the means, as CSV or JSON."""
-    from wattloop.report.stored_results import stored_sweep
-
-    check_target(output, "--output")
-    with stored(KIND, which, store, config) as (place, experiment):
-        export(stored_sweep(place, experiment.experiment_id, scope), place, what, output)
-
-
-COMMAND = "wattloop.sweep.command"
-
-
-class SweepGroup(UsualCommandGroup):
-    """Command group in which `sweep SPEC -- CMD` means `sweep run SPEC -- CMD`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Split the user's command off; insert `run` where no command is left."""
-        if "--" in args:
-            end = args.index("--")
-            args, ctx.meta[COMMAND] = args[:end], args[end + 1 :]
-            args = args or [RUN]
-        return list(super().parse_args(ctx, args))
-
-
-app = typer.Typer(
-    cls=SweepGroup,
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Try power caps, clocks, governors and GPU counts on a command; find the best.",
-    epilog="Examples: wattloop sweep caps.yaml -- python train.py; "
-    "wattloop sweep --cap 100:260:10 --gpus 1,2,4,8 -- python train.py --gpus {gpus}.",
-)
-
-
-ShowOutput = Annotated[
-    bool, typer.Option("--show-output", help="Show what the command prints instead of keeping it.")
-]
-
-
-RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run again what failed before.")]
-
-
-@app.command(RUN)
-def run_command(  # noqa: PLR0913 - one parameter per option
-    ctx: typer.Context,
-    spec: Annotated[
-        str | None, typer.Argument(metavar="[SPEC.yaml]", help="What to vary, and how.")
-    ] = None,
-    *,
-    cap: Annotated[
-        str | None,
-        typer.Option(
-            "--cap", metavar="VALUES", help="GPU power caps: 100:260:10, 150,200 or 50%:100%:10%."
-        ),
-    ] = None,
-    clock: Annotated[
-        str | None, typer.Option("--clock", metavar="VALUES", help="GPU clocks in MHz.")
-    ] = None,
-    lever: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--lever", metavar="NAME=VALUES", help="Any lever, such as cpu/governor=powersave."
-        ),
-    ] = None,
-    gpus: Annotated[
-        str | None, typer.Option("--gpus", metavar="LIST", help="Numbers of GPUs, such as 1,2,4,8.")
-    ] = None,
-    kernel: Annotated[
-        list[str] | None,
-        typer.Option("--kernel", metavar="NAME[/BACKEND]", help="Sweep a kernel of 'bench'."),
-    ] = None,
-    repeats: Annotated[
-        str | None,
-        typer.Option("--repeats", metavar="N or MIN:MAX", help="Runs of each point (default: 3)."),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option("--target", metavar="PCT", help="Stop repeating at this half-width, in %."),
-    ] = None,
-    combine: Annotated[
-        str | None, typer.Option("--combine", help="grid of all levers, or each on its own.")
-    ] = None,
-    warmup: Annotated[int | None, typer.Option("--warmup", help="Runs before the first.")] = None,
-    cooldown: Annotated[
-        float | None,
-        typer.Option("--cooldown", metavar="DEGREES", help="Wait until this near to idle warmth."),
-    ] = None,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="TIME", help="End a run after 90 or 10min.")
-    ] = None,
-    order: Annotated[str | None, typer.Option("--order", help="random or listed.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of the random order.")] = None,
-    window: Annotated[
-        str | None,
-        typer.Option(
-            "--window", metavar="NAME", help="Count only wattloop.measure(NAME) in the command."
-        ),
-    ] = None,
-    scope: Scope = None,
-    metric: Annotated[str | None, typer.Option("--metric", help="What to be best at.")] = None,
-    k: Annotated[float | None, typer.Option("--k", help="For the metric eds.")] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="What it is called.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List every point and every write; run nothing.")
-    ] = False,
-    new: Annotated[
-        bool, typer.Option("--new", help="Start a new sweep, even if the same one is unfinished.")
-    ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Only resume an unfinished sweep.")
-    ] = False,
-    retry_failed: RetryFailed = False,
-    show_output: ShowOutput = False,
-    figures: Figures = None,
-    json_file: JsonFile = None,
-    interval: Interval = None,
-    devices: Devices = None,
-    meters: Meters = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
-    """Run and measure a command at every setting, and show the best.
-
-    The same specification and command resumes a stopped sweep.
-    """
-    from wattloop.cli.commands.sweep.execution import SweepRequest, execute
-    from wattloop.cli.settings import settings_of
-
-    check_target(json_file, "--json")
-    settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
-    request = SweepRequest(
-        spec_file=spec,
-        command=ctx.meta.get(COMMAND, []),
-        levers={"--cap": cap, "--clock": clock},
-        named_levers=lever or [],
-        kernels=kernel or [],
-        gpus=gpus,
-        repeats=repeats,
-        target=target,
-        cooldown_c=cooldown,
-        fields={
-            "combine": combine,
-            "warmup": warmup,
-            "timeout": timeout,
-            "order": order,
-            "seed": seed,
-            "window": window,
-            "scope": scope,
-            "metric": metric,
-            "k": k,
-            "name": name,
-        },
-        settings=settings,
-        dry_run=dry_run,
-        new=new,
-        resume_only=resume,
-        retry_failed=retry_failed,
-        show_output=show_output,
-        figures=figures,
-        json_file=json_file,
-    )
-    execute(request)
-
-
-@app.command("resume")
-def resume_command(
-    which: Annotated[
-        str | None,
-        typer.Argument(metavar="[SWEEP]", help="Unless given, the last one that is unfinished."),
-    ] = None,
-    *,
-    retry_failed: RetryFailed = False,
-    show_output: ShowOutput = False,
-    figures: Figures = None,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
-    """Resume a stopped sweep."""
-    from wattloop.cli.commands.sweep.execution import SweepRequest, execute_stored
-    from wattloop.cli.settings import settings_of
-
-    check_target(json_file, "--json")
-    request = SweepRequest(
-        settings=settings_of(config, store=store),
-        retry_failed=retry_failed,
-        show_output=show_output,
-        figures=figures,
-        json_file=json_file,
-    )
-    execute_stored(which, request)
-
-
-for name, looking in (("list", list_command), ("show", show_command), ("export", export_command)):
-    app.command(name)(looking)

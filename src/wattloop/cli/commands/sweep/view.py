@@ -1,12 +1,17 @@
 """Terminal output and figures of sweeps."""
 
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wattloop.cli.output import print_table, say
+from wattloop.cli.output import print_rows, say
+from wattloop.cli.progress import counted_trials, is_redrawable
+from wattloop.cli.result_view import short_energy
 from wattloop.core.errors import ConfigError, RunNotFound
 from wattloop.core.paths import user_path
+from wattloop.core.units import format_duration
 from wattloop.core.yaml_spec import nearest
 from wattloop.report.figures.power import power_figure
 from wattloop.report.figures.render import needs_libraries, save
@@ -23,12 +28,12 @@ from wattloop.report.sweep import (
     with_interval,
     with_sd,
 )
-from wattloop.store.experiments import Experiment, TrialRecord
 from wattloop.store.runs import RunRecord, find_run
-from wattloop.store.tables import iso_time
 from wattloop.sweep import tables
+from wattloop.sweep.plan import SweepPlan, SweepPoint
 from wattloop.sweep.result import EDP, SweepGroup, SweepResult, gpu_count
-from wattloop.trials.trial import SCOPES
+from wattloop.sweep.runner import SweepListener, SweepProgress
+from wattloop.trials.trial import SCOPES, Trial, TrialOutcome
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
@@ -128,7 +133,7 @@ def print_synthesis(results: Sequence[SweepResult]) -> None:
 def _print(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
     """Print a table without columns that have a single value, such as the library."""
     kept = [i for i in range(len(headers)) if not rows or any(row[i] for row in rows)]
-    print_table([headers[i] for i in kept], [[row[i] for i in kept] for row in rows], title)
+    print_rows([headers[i] for i in kept], [[row[i] for i in kept] for row in rows], title)
 
 
 def draw(results: Sequence[SweepResult], store: "Store", folder: str) -> None:
@@ -201,36 +206,6 @@ def tables_from(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def print_list(rows: Sequence[tuple[Experiment, Sequence[TrialRecord]]]) -> None:
-    """Print one line per sweep."""
-    print_table(
-        ("sweep", "name", "status", "trials", "begun"),
-        [
-            (
-                e.experiment_id,
-                e.name,
-                e.status,
-                str(sum(t.ended for t in trials)),
-                (iso_time(e.created_wall_s) or "")[:19].replace("T", " "),
-            )
-            for e, trials in rows
-        ],
-        spare=("begun", "name"),
-    )
-
-
-def brief(experiment: Experiment, trials: Sequence[TrialRecord]) -> dict[str, Any]:
-    """Return one sweep of a list as plain data."""
-    return {
-        "experiment_id": experiment.experiment_id,
-        "name": experiment.name,
-        "status": experiment.status,
-        "created_wall_s": experiment.created_wall_s,
-        "trials": len(trials),
-        "ended": sum(trial.ended for trial in trials),
-    }
-
-
 def as_dict(result: SweepResult) -> dict[str, Any]:
     """Return the data of `--json`."""
     return {**result.experiment.to_dict(), "warm_ups": result.warm_ups, **result.summary()}
@@ -277,7 +252,7 @@ def _points(results: Sequence[SweepResult]) -> None:
             *("setting", "runs", "time (s)", "energy (J)", "power (W)", "peak (W)"),
             *("energy gain (%)", "time loss (%)", "gain-loss", "EDP gain (%)"),
         ]
-        print_table(
+        print_rows(
             headers,
             [
                 (
@@ -307,7 +282,7 @@ def _best(results: Sequence[SweepResult]) -> None:
             say(f"wattloop: no best setting: {_why_none(result)}")
             continue
         several = len({row["group"] for row in rows}) > 1
-        print_table(
+        print_rows(
             [*(["group"] if several else []), "metric", "gain over default (%)", "obtained at"],
             [
                 (
@@ -354,3 +329,101 @@ PRINTED: dict[str, Callable[[Sequence[SweepResult]], None]] = {
     "scaling": print_scaling,
     "synthesis": print_synthesis,
 }
+
+
+def print_plan(plan: SweepPlan) -> None:
+    """List the plan without setting or running anything."""
+    rule = plan.spec.repeats
+    out = sys.stdout.write
+    out(f"{len(plan.points)} points, {rule.least} to {rule.most} runs each")
+    out(f", {plan.spec.warmup} warm-up run(s) per default setting")
+    if plan.spec.timeout_s is not None:
+        out(f", each ended after {format_duration(plan.spec.timeout_s)}")
+    out("\n")
+    for point in plan.block(0):
+        trial = plan.trial(point, "0")
+        out(f"\n{point.key}{' (default)' if point.is_default else ''}\n")
+        for name, value in trial.environment.items():
+            out(f"  {name}={value}\n")
+        for text in _writes(plan, point):
+            out(f"  {text}\n")
+        out(f"  $ {shlex.join(trial.command)}\n")
+    out("\nat the end every lever is put back to what it was before\n")
+
+
+def _writes(plan: SweepPlan, point: SweepPoint) -> list[str]:
+    levers = {lever.name: lever for axis in plan.axes for lever in axis.levers}
+    texts = (levers[name].write_text(value) for name, value in point.settings.items())
+    return [line for text in texts for line in text.splitlines()]
+
+
+def plan_dict(plan: SweepPlan) -> dict[str, Any]:
+    return {
+        "points": [
+            {
+                **point.to_dict(),
+                "key": point.key,
+                "settings": dict(point.settings),
+                "writes": _writes(plan, point),
+                "command": list(plan.trial(point, "0").command),
+                "environment": dict(plan.trial(point, "0").environment),
+            }
+            for point in plan.block(0)
+        ],
+        "spec": plan.spec.to_dict(),
+    }
+
+
+@contextmanager
+def progress(plan: "SweepPlan", identity: str, *, resumed: bool) -> Iterator[SweepListener]:
+    """Draw a bar on a terminal; elsewhere print a line at the beginning and one per failure."""
+    rule = plan.spec.repeats
+    times = str(rule.least) if rule.least == rule.most else f"{rule.least} to {rule.most}"
+    verb = "going on with" if resumed else "beginning"
+    count = len(plan.points)
+    points = f"{count} point{'s' if count != 1 else ''}"
+    say(f"wattloop: {verb} {identity}: {points}, {times} run{'s' if rule.most != 1 else ''} each")
+    if not is_redrawable():
+        yield _Lines()
+        return
+    with counted_trials() as bar:
+        yield _OnTerminal(bar, bar.add_task("", total=None, left=""))
+
+
+class _Lines:
+    """Progress as lines: failures only."""
+
+    def begins(self, trial: Trial, progress: SweepProgress) -> None:
+        """Nothing to say."""
+
+    def ended(self, trial: Trial, outcome: TrialOutcome) -> None:
+        if not outcome.ok:
+            say(f"wattloop: {trial.key}: {outcome.status.value}: {outcome.message}")
+
+    def cooled(self, waited_s: float) -> None:
+        """Nothing to say."""
+
+
+class _OnTerminal(_Lines):
+    def __init__(self, bar: Any, task: Any) -> None:
+        self._bar = bar
+        self._task = task
+
+    def begins(self, trial: Trial, progress: SweepProgress) -> None:
+        """What runs now, and what is left."""
+        self._bar.update(
+            self._task,
+            completed=progress.done,
+            total=progress.done + progress.left,
+            left=_left(progress),
+            description=trial.key,
+        )
+
+
+def _left(progress: SweepProgress) -> str:
+    parts = []
+    if progress.time_left_s is not None:
+        parts.append(format_duration(progress.time_left_s))
+    if progress.energy_left_j is not None:
+        parts.append(f"{short_energy(progress.energy_left_j)} {progress.scope}")
+    return f"left: {', '.join(parts)}" if parts else ""

@@ -1,286 +1,305 @@
 """Commands of `wattloop tune`."""
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from wattloop.cli.commands.tune.final import final_command
+from wattloop.cli.app import RUN, UserCommandGroup, Verb, user_command
 from wattloop.cli.commands.tune.replay import REPLAY_FIGURES, replay_command
-from wattloop.cli.experiments import Listing, list_stored, show_stored, stored
+from wattloop.cli.experiments import add_list_command, say_which, stored
 from wattloop.cli.experiments import which as which_one
-from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
-from wattloop.cli.output import check_target, write_json, write_text
-from wattloop.store.formats.csv_file import csv_text
+from wattloop.cli.options import MeterOptions, StoreOptions, argument, file_option, option
+from wattloop.cli.output import present, say, write_json, write_text
+from wattloop.core.table import Table, csv_text
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
     from wattloop.store.experiments import Experiment
     from wattloop.tune.results import SearchSummary
-
+    from wattloop.tune.search_setup import PreparedSearch
 
 KIND = "search"
-
-
 Which = Annotated[str, which_one("SEARCH")]
+Energy = Annotated[str | None, option("--energy AMOUNT", "Budget, such as 2kWh.")]
+Time = Annotated[str | None, option("--time TIME", "Deadline, such as 90min or 8h.")]
+Trials = Annotated[int | None, option("--trials", "Configurations to begin at most.")]
 
 
-def list_command(
-    json_file: JsonFile = None, store: StorePlace = None, config: Config = None
-) -> None:
-    """Show searches, newest first."""
-    from wattloop.cli.commands.tune import view
-    from wattloop.report.stored_results import looked_at
-    from wattloop.tune.results import summarize_search
-    from wattloop.tune.search_store import OVER
-
-    def row(place: "Store", search: "Experiment") -> tuple["Experiment", "SearchSummary"]:
-        if search.status in OVER:
-            return search, summarize_search(place, search)
-        return search, looked_at(place, search)[1]  # one that was killed wrote no best down
-
-    searches = Listing(
-        kind=KIND,
-        plural="searches",
-        example="wattloop tune run search.yaml -- python train.py --lr {lr}",
-        row=row,
-        as_dict=lambda row: row[1].to_dict(),
-        print_rows=view.print_list,
-    )
-    list_stored(searches, json_file, store, config)
-
-
-def show_command(
-    which: Which = "last",
-    *,
-    figures: Annotated[
-        str | None,
-        typer.Option("--figures", metavar="DIR", help="Draw how sm2 went into this folder."),
-    ] = None,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
-    """Show the configurations of a search, the best first."""
-    from wattloop.cli.commands.tune import view
-    from wattloop.cli.commands.tune.view import draw, drawable
-
-    check_target(json_file, "--json")
-    with stored(KIND, which, store, config) as found:
-        if figures is not None:
-            drawable(found[1], figures)
-        show_stored(found, json_file, view.result_dict, view.print_summary)
-        if figures is not None:
-            draw(*found, figures)
-
-
-def best_command(
-    which: Which = "last",
-    *,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
-    """Show the best configuration of a search."""
-    from wattloop.cli.commands.tune import view
-    from wattloop.report.stored_results import looked_at
-
-    check_target(json_file, "--json")
-    with stored(KIND, which, store, config) as (place, experiment):
-        _, summary = looked_at(place, experiment)
-        if json_file is not None:
-            write_json(view.best_dict(summary), json_file)
-        if json_file != "-":
-            view.print_best(summary, experiment)
-
-
-def export_command(
-    which: Which = "last",
-    *,
-    csv_file: Annotated[
-        str | None,
-        typer.Option("--csv", metavar="FILE", help="A row per configuration; - is the output."),
-    ] = None,
-    optuna_file: Annotated[
-        str | None,
-        typer.Option(
-            "--optuna", metavar="FILE.db", help="A study that optuna-dashboard opens; or FILE.log."
-        ),
-    ] = None,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
-    """Write every configuration as CSV (default), JSON or an Optuna study."""
-    from wattloop.cli.commands.tune import view
-    from wattloop.tune.results import search_table
-
-    if csv_file is None and json_file is None and optuna_file is None:
-        csv_file = "-"
-    if optuna_file is not None:
-        check_target(optuna_file, "--optuna")
-    for target, option in ((csv_file, "--csv"), (json_file, "--json")):
-        check_target(target, option)
-    with stored(KIND, which, store, config) as (place, experiment):
-        rows = search_table(place, experiment.experiment_id)
-        if json_file is not None:
-            write_json(view.result_dict(place, experiment), json_file)
-        if csv_file is not None:
-            columns = list(rows[0]) if rows else ["candidate"]
-            write_text(csv_text(columns, rows), csv_file, "--csv")
-        if optuna_file is not None:
-            from wattloop.cli.commands.tune.view import write_study
-
-            write_study(place, experiment.experiment_id, optuna_file, config)
-
-
-COMMAND = "wattloop.tune.command"
-
-
-RUN = "run"
-
-
-class TuneGroup(TyperGroup):
+class TuneGroup(UserCommandGroup):
     """Command group in which `tune SPEC.yaml` means `tune run SPEC.yaml`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Split the user's command off; insert `run` before a file without a command."""
-        if "--" in args:
-            end = args.index("--")
-            args, ctx.meta[COMMAND] = args[:end], args[end + 1 :]
         if args and args[0].endswith((".yaml", ".yml")):
             args = [RUN, *args]
-        return list(super().parse_args(ctx, args))
+        return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
-    cls=TuneGroup,
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Search hyper-parameters and power cap together, with energy in the objective.",
+app = Verb(
+    "Search hyper-parameters and power cap together, with energy in the objective.",
     epilog="Examples: wattloop tune run search.yaml -- python train.py --lr {lr}; "
     "wattloop tune best; wattloop tune final.",
+    cls=TuneGroup,
 )
-
-
-Energy = Annotated[
-    str | None, typer.Option("--energy", metavar="AMOUNT", help="Budget, such as 2kWh.")
-]
-
-
-Time = Annotated[
-    str | None, typer.Option("--time", metavar="TIME", help="Deadline, such as 90min or 8h.")
-]
-
-
-Trials = Annotated[int | None, typer.Option("--trials", help="Configurations to begin at most.")]
 
 
 @app.command(RUN)
 def run_command(  # noqa: PLR0913 - one parameter per option
     ctx: typer.Context,
-    spec: Annotated[str, typer.Argument(metavar="SPEC.yaml", help="Parameters, metric, limits.")],
+    spec: str = argument("SPEC.yaml", "Parameters, metric, limits."),
     *,
-    strategy: Annotated[
-        str | None,
-        typer.Option("--strategy", help="race, sm2, grid, random, tpe, gp, asha ..."),
-    ] = None,
-    target: Annotated[
-        float | None, typer.Option("--target", help="Quality that is good enough.")
-    ] = None,
+    strategy: str | None = option("--strategy", "race, sm2, grid, random, tpe, gp, asha ...", None),
+    target: float | None = option("--target", "Quality that is good enough.", None),
     energy: Energy = None,
     time: Time = None,
     trials: Trials = None,
-    epochs: Annotated[
-        float | None, typer.Option("--epochs", help="Epochs of one training at most.")
-    ] = None,
-    scope: Annotated[
-        str | None, typer.Option("--scope", help="Energy of gpu, cpu, dram or node.")
-    ] = None,
-    parallel: Annotated[
-        str | None,
-        typer.Option(
-            "--parallel",
-            metavar="GPUS",
-            help="Train side by side: 2, groups such as 0,1;2,3, or ray[:SLOTSxGPUS].",
-        ),
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of everything random.")] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="What it is called.")] = None,
-    new: Annotated[
-        bool, typer.Option("--new", help="Start a new search, even if the same one is unfinished.")
-    ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Only resume an unfinished search.")
-    ] = False,
-    json_file: JsonFile = None,
-    interval: Interval = None,
-    devices: Devices = None,
-    meters: Meters = None,
-    store: StorePlace = None,
-    config: Config = None,
+    epochs: float | None = option("--epochs", "Epochs of one training at most.", None),
+    scope: str | None = option("--scope", "Energy of gpu, cpu, dram or node.", None),
+    parallel: str | None = option(
+        "--parallel GPUS",
+        "Train side by side: 2, groups such as 0,1;2,3, or ray[:SLOTSxGPUS].",
+        None,
+    ),
+    seed: int | None = option("--seed", "Of everything random.", None),
+    name: str | None = option("--name -n", "What it is called.", None),
+    new: bool = option("--new", "Start a new search, even if the same one is unfinished.", False),
+    resume: bool = option("--resume", "Only resume an unfinished search.", False),
+    given: MeterOptions,
 ) -> None:
     """Search, and show the best configuration.
 
     The same specification and command resumes a stopped search; finished trials are not repeated.
     """
-    from wattloop.cli.commands.tune.execution import TuneRequest, execute
-    from wattloop.cli.settings import settings_of
+    from wattloop.cli.commands.tune.view import progress
+    from wattloop.core.yaml_spec import read_yaml
+    from wattloop.store.database import open_store
+    from wattloop.tune.search_setup import prepare_search
+    from wattloop.tune.spec import spec_from
 
-    check_target(json_file, "--json")
-    request = TuneRequest(
-        settings=settings_of(
-            config, interval=interval, devices=devices, meters=meters, store=store
-        ),
-        spec_file=spec,
-        command=ctx.meta.get(COMMAND, []),
-        fields={"name": name, "seed": seed, "scope": scope, "strategy": strategy},
-        target=target,
-        limits={"energy": energy, "time": time, "trials": trials, "epochs": epochs},
-        parallel=parallel,
-        new=new,
-        resume_only=resume,
-        json_file=json_file,
+    settings = given.settings()
+    source = read_yaml(spec)
+    data = dict(source.data) | _given(name=name, seed=seed, scope=scope, strategy=strategy)
+    if strategy is not None:
+        data.pop("method", None)
+    data |= _given(command=user_command(ctx) or None)
+    limits = _given(energy=energy, time=time, trials=trials, epochs=epochs)
+    if limits:
+        own = data.get("limits")
+        known = dict(own) if isinstance(own, Mapping) else {}
+        if "time" in limits:
+            known.pop("deadline", None)  # another word for it
+        if "trials" in limits:
+            data.pop("run_cap", None)
+        data["limits"] = {**known, **limits}
+    if target is not None:
+        metric = data.get("metric")
+        written = metric if isinstance(metric, Mapping) else {"name": metric}
+        data["metric"] = {**written, "target": target}
+    search = spec_from(data, source)
+    for note in (*search.notes, *search.remarks):
+        say(f"wattloop: {spec}: {note}")
+    with open_store(settings.store_location) as store:
+        with progress(search) as listener:
+            ready = prepare_search(
+                search,
+                store,
+                settings,
+                resume=not new,
+                resume_only=resume,
+                parallel=parallel,
+                listener=listener,
+            )
+            if not ready.is_resumed and not new:
+                _say_known(ready, store)
+            _run(ready)
+        _show(ready, store, given.json_file)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _say_known(ready: "PreparedSearch", store: "Store") -> None:
+    """Tell the user that an equal search exists and how to resume it."""
+    from wattloop.store.experiments import same_experiments
+
+    own = ready.experiment
+    for known in same_experiments(store, own.fingerprint):
+        if known.experiment_id != own.experiment_id and known.status == "finished":
+            say(
+                f"wattloop: {known.experiment_id} searched the same to its end: 'wattloop tune "
+                "show' has what it found; this is another search"
+            )
+            return
+
+
+def _run(ready: "PreparedSearch") -> None:
+    verb = "going on with" if ready.is_resumed else "beginning"
+    if ready.is_over:
+        verb = "nothing is left to train in"
+    say(f"wattloop: {verb} {ready.experiment.experiment_id}")
+    for name, reason in ready.without.items():
+        say(f"wattloop: the search goes on without {name}: {reason}")
+    try:
+        stopped = ready.run()
+    except (KeyboardInterrupt, SystemExit):
+        say("wattloop: interrupted; 'wattloop tune resume' goes on, what has ended is kept")
+        raise
+    if stopped.limit:
+        say(f"wattloop: stopped: {stopped.limit}; the best so far stands")
+
+
+def _show(ready: "PreparedSearch", store: "Store", json_file: str | None) -> None:
+    from wattloop.cli.commands.tune.view import print_found, result_of
+    from wattloop.report.stored_results import looked_at
+    from wattloop.store.experiments import find_experiment
+
+    experiment = find_experiment(store, ready.experiment.experiment_id)
+    found, summary = looked_at(store, experiment)
+    present(
+        json_file,
+        lambda: result_of(found, summary, experiment),
+        lambda: print_found(found, summary, experiment),
     )
-    execute(request)
+    if found and summary.failed == len(found):
+        said = next((text for one in found for text in one.messages), "")
+        say("wattloop: every configuration failed" + (f"; the first: {said}" if said else ""))
+        raise typer.Exit(1)
 
 
 @app.command("resume")
-def resume_command(  # noqa: PLR0913 - one parameter per option
-    which: Annotated[
-        str | None,
-        typer.Argument(metavar="[SEARCH]", help="Unless given, the last one that is unfinished."),
-    ] = None,
+def resume_command(
+    which: str | None = argument(
+        "[SEARCH]", "Unless given, the last one that is unfinished.", None
+    ),
     *,
     energy: Energy = None,
     time: Time = None,
     trials: Trials = None,
-    json_file: JsonFile = None,
-    interval: Interval = None,
-    devices: Devices = None,
-    meters: Meters = None,
-    store: StorePlace = None,
-    config: Config = None,
+    given: MeterOptions,
 ) -> None:
     """Resume a stopped or killed search, optionally with other limits."""
-    from wattloop.cli.commands.tune.execution import TuneRequest, execute_stored
-    from wattloop.cli.settings import settings_of
+    from wattloop.cli.commands.tune.view import progress
+    from wattloop.store.database import open_store
+    from wattloop.tune.search_setup import resume_search
 
-    check_target(json_file, "--json")
-    settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
-    limits = {"energy": energy, "time": time, "trials": trials}
-    execute_stored(which, TuneRequest(settings=settings, limits=limits, json_file=json_file))
+    settings = given.settings()
+    limits = _given(energy=energy, time=time, trials=trials)
+    with open_store(settings.store_location) as store:
+        say_which(store, which or "last", KIND)
+        with progress() as listener:
+            ready = resume_search(which, store, settings, limits=limits, listener=listener)
+            listener.about(ready.spec)
+            _run(ready)
+        _show(ready, store, given.json_file)
 
 
-for word, command in (
-    ("list", list_command),
-    ("show", show_command),
-    ("best", best_command),
-    ("export", export_command),
-    ("final", final_command),
-):
-    app.command(word)(command)
+def _list_row(place: "Store", search: "Experiment") -> "tuple[Experiment, SearchSummary]":
+    from wattloop.report.stored_results import looked_at
+    from wattloop.tune.results import summarize_search
+    from wattloop.tune.search_store import OVER
+
+    if search.status in OVER:
+        return search, summarize_search(place, search)
+    return search, looked_at(place, search)[1]  # one that was killed wrote no best down
+
+
+def _list_table(rows: "Sequence[tuple[Experiment, SearchSummary]]") -> Table:
+    from wattloop.cli.commands.tune.view import list_table
+
+    return list_table(rows)
+
+
+add_list_command(
+    app,
+    KIND,
+    plural="searches",
+    example="wattloop tune run search.yaml -- python train.py --lr {lr}",
+    row=_list_row,
+    as_dict=lambda row: row[1].to_dict(),
+    table=_list_table,
+)
+
+
+@app.command("show")
+def show_command(
+    which: Which = "last",
+    *,
+    figures: str | None = option("--figures DIR", "Draw how sm2 went into this folder.", None),
+    given: StoreOptions,
+) -> None:
+    """Show the configurations of a search, the best first."""
+    from wattloop.cli.commands.tune import view
+
+    with stored(KIND, which, given) as found:
+        if figures is not None:
+            view.drawable(found[1], figures)
+        given.present(lambda: view.result_dict(*found), lambda: view.print_summary(*found))
+        if figures is not None:
+            view.draw(*found, figures)
+
+
+@app.command("best")
+def best_command(which: Which = "last", *, given: StoreOptions) -> None:
+    """Show the best configuration of a search."""
+    from wattloop.cli.commands.tune import view
+    from wattloop.report.stored_results import looked_at
+
+    with stored(KIND, which, given) as (place, experiment):
+        _, summary = looked_at(place, experiment)
+        given.present(lambda: view.best_dict(summary), lambda: view.print_best(summary, experiment))
+
+
+@app.command("export")
+def export_command(
+    which: Which = "last",
+    *,
+    csv_file: str | None = file_option(
+        "--csv FILE", "A row per configuration; - is the output.", None
+    ),
+    optuna_file: str | None = file_option(
+        "--optuna FILE.db", "A study that optuna-dashboard opens; or FILE.log.", None
+    ),
+    given: StoreOptions,
+) -> None:
+    """Write every configuration as CSV (default), JSON or an Optuna study."""
+    from wattloop.cli.commands.tune import view
+    from wattloop.tune.results import search_table
+
+    if csv_file is None and given.json_file is None and optuna_file is None:
+        csv_file = "-"
+    with stored(KIND, which, given) as (place, experiment):
+        if given.json_file is not None:
+            write_json(view.result_dict(place, experiment), given.json_file)
+        if csv_file is not None:
+            rows = search_table(place, experiment.experiment_id)
+            columns = list(rows[0]) if rows else ["candidate"]
+            write_text(csv_text(columns, rows), csv_file, "--csv")
+        if optuna_file is not None:
+            view.write_study(place, experiment.experiment_id, optuna_file, given.config)
+
+
+@app.command("final")
+def final_command(
+    which: str = argument("[SEARCH]", "Identifier, its beginning, name or 'last'.", "last"),
+    *,
+    to_the_end: bool = option("--to-the-end", "Go on after the target was reached.", False),
+    given: MeterOptions,
+) -> None:
+    """Train the best configuration in full, measure it, and show when the search pays off."""
+    from wattloop.cli.commands.tune.view import busy, print_final
+    from wattloop.store.database import open_store
+    from wattloop.store.experiments import find_experiment
+    from wattloop.tune.final import train_final
+
+    settings = given.settings()
+    with open_store(settings.store_location) as place:
+        say_which(place, which, KIND)
+        search = find_experiment(place, which, KIND)
+        what = f"training the best configuration of {search.name or search.experiment_id} in full"
+        with busy(f"{what}, and the default for comparison"):
+            result = train_final(search.experiment_id, place, settings, to_the_end=to_the_end)
+    present(given.json_file, result.to_dict, lambda: print_final(result))
 
 
 app.command("replay", epilog=REPLAY_FIGURES)(replay_command)

@@ -3,12 +3,9 @@
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from wattloop.cli.options import JsonFile
-from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.options import JsonFile, option
+from wattloop.cli.output import print_rows, say, write_json
 from wattloop.cli.progress import counted
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_number
@@ -23,7 +20,6 @@ SHOWN = (
     "cum50_over_oracle",
 )
 
-
 REPLAY_FIGURES = (
     "D is one training with the default batch size at the highest cap, mean over training seeds; "
     "the oracle is the least mean energy to the target over batch sizes and caps. explore_d: "
@@ -37,34 +33,21 @@ REPLAY_FIGURES = (
 
 def replay_command(
     *,
-    power: Annotated[
-        list[str],
-        typer.Option(
-            "--power", metavar="FILE", help="CSV: time and power of epochs at each cap; one a GPU."
-        ),
-    ],
-    train: Annotated[
-        str, typer.Option("--train", metavar="FILE", help="CSV: epochs to each quality.")
-    ],
-    problems: Annotated[
-        str | None,
-        typer.Option(
-            "--problems",
-            metavar="FILE",
-            help="CSV: target, limit and default; default: problems.csv next to --train.",
-        ),
-    ] = None,
-    strategy: Annotated[
-        str,
-        typer.Option("--strategy", help="race, sm2, grid, random, zeus, default-cap or asha."),
-    ] = "race",
-    seeds: Annotated[int, typer.Option("--seeds", help="Independent repetitions.")] = 20,
-    noise: Annotated[
-        float, typer.Option("--noise", metavar="PCT", help="Of each reading of the meter, in %.")
-    ] = 0.0,
-    recurrences: Annotated[
-        int, typer.Option("--recurrences", help="How often the same job is run.")
-    ] = 50,
+    power: list[str] = option(
+        "--power FILE", "CSV: time and power of epochs at each cap; one a GPU."
+    ),
+    train: str = option("--train FILE", "CSV: epochs to each quality."),
+    problems: str | None = option(
+        "--problems FILE",
+        "CSV: target, limit and default; default: problems.csv next to --train.",
+        None,
+    ),
+    strategy: str = option(
+        "--strategy", "race, sm2, grid, random, zeus, default-cap or asha.", "race"
+    ),
+    seeds: int = option("--seeds", "Independent repetitions.", 20),
+    noise: float = option("--noise PCT", "Of each reading of the meter, in %.", 0.0),
+    recurrences: int = option("--recurrences", "How often the same job is run.", 50),
     json_file: JsonFile = None,
 ) -> None:
     """Run a strategy on measured tables in the format of Zeus."""
@@ -73,7 +56,6 @@ def replay_command(
     from wattloop.tune.replay.replay import medians, replay
     from wattloop.tune.replay.tables import read_workloads
 
-    check_target(json_file, "--json")
     check_policy(strategy)
     if not (math.isfinite(noise) and 0 <= noise <= 30):
         raise ConfigError(f"--noise {noise:g}: give per cent between 0 and 30")
@@ -98,24 +80,23 @@ def replay_command(
             for workload in workloads
         ]
     found = medians(entries)
-    if json_file is not None:
-        data = {
-            "strategy": strategy,
-            "seeds": seeds,
-            "noise_pct": noise,
-            "recurrences": recurrences,
-            "problems": [entry.to_dict() for entry in entries],
-            "medians": found,
-            "left_out": [asdict(one) for one in left_out],
-        }
-        write_json(data, json_file)
+    data = {
+        "strategy": strategy,
+        "seeds": seeds,
+        "noise_pct": noise,
+        "recurrences": recurrences,
+        "problems": [entry.to_dict() for entry in entries],
+        "medians": found,
+        "left_out": [asdict(one) for one in left_out],
+    }
+    write_json(data, json_file)
     if json_file != "-":
         rows = [
             (f"{e.dataset}/{e.network}", e.gpu, *(_shown(getattr(e, name)) for name in SHOWN))
             for e in entries
         ]
         rows.append(("median", "", *(_shown(found[name]) for name in SHOWN)))
-        print_table(("problem", "gpu", *SHOWN), rows, title=f"{strategy}, {seeds} seeds")
+        print_rows(("problem", "gpu", *SHOWN), rows, title=f"{strategy}, {seeds} seeds")
 
 
 def _shown(value: float | None) -> str:

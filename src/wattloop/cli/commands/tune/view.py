@@ -1,21 +1,29 @@
 """Terminal output, figures and Optuna studies of searches."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wattloop.cli.output import print_table, say
-from wattloop.cli.progress import counted
+from wattloop.cli.output import print_rows, say
+from wattloop.cli.progress import bars, counted, is_redrawable, spinner
 from wattloop.cli.settings import settings_of
 from wattloop.core.paths import user_path
+from wattloop.core.table import UNKNOWN, Table
 from wattloop.core.units import format_duration, format_energy, format_number, format_power
 from wattloop.report.stored_results import looked_at
 from wattloop.store.experiments import Experiment
 from wattloop.store.tables import iso_time
+from wattloop.tune.problem import Limits
+from wattloop.tune.progress import Progress, Status
 from wattloop.tune.results import CandidateResult, SearchSummary, parameter_columns
+from wattloop.tune.search_loop import BudgetSpent
 from wattloop.tune.search_store import OVER
+from wattloop.tune.segment import Segment
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
+    from wattloop.tune.final import FinalResult, FullRun
+    from wattloop.tune.spec import SearchSpec
 
 
 def write_study(store: "Store", search_id: str, file: str, config: str | None) -> None:
@@ -31,13 +39,11 @@ def write_study(store: "Store", search_id: str, file: str, config: str | None) -
 
 def drawable(experiment: "Experiment", folder: str) -> None:
     """Refuse figures that cannot be written before anything is printed."""
-    from wattloop.report.figures.render import needs_libraries, writable_folder
+    from wattloop.report.figures.render import check_drawable
     from wattloop.report.search import is_by_sm2
 
-    if not is_by_sm2(experiment):
-        return
-    needs_libraries()
-    writable_folder(user_path(folder))
+    if is_by_sm2(experiment):
+        check_drawable(folder)
 
 
 def draw(store: "Store", experiment: "Experiment", folder: str) -> None:
@@ -64,9 +70,6 @@ def draw(store: "Store", experiment: "Experiment", folder: str) -> None:
     say(f"wattloop: {len(charts)} figures in {folder}: see {written[-1]}")
 
 
-UNKNOWN = "-"
-
-
 FRONT_SHOWN = 12
 
 
@@ -89,22 +92,19 @@ def result_of(
     }
 
 
-def print_list(rows: Sequence[tuple[Experiment, SearchSummary]]) -> None:
-    """Print searches, newest first."""
-    print_table(
-        ("search", "name", "status", "configurations", "energy", "time", "best"),
-        [
-            (
-                e.experiment_id,
-                e.name,
-                e.status + (" (limit)" if s.stopped else ""),
-                str(s.candidates),
-                energy_text(s.energy_j, s.scope),
-                format_duration(s.elapsed_s),
-                UNKNOWN if s.best is None else setting_text(s.best),
-            )
-            for e, s in rows
-        ],
+def list_table(rows: Sequence[tuple[Experiment, SearchSummary]]) -> Table:
+    """Return a row per search."""
+    return Table.from_records(
+        rows,
+        {
+            "search": lambda row: row[0].experiment_id,
+            "name": lambda row: row[0].name,
+            "status": lambda row: row[0].status + (" (limit)" if row[1].stopped else ""),
+            "configurations": lambda row: row[1].candidates,
+            "energy": lambda row: energy_text(row[1].energy_j, row[1].scope),
+            "time": lambda row: format_duration(row[1].elapsed_s),
+            "best": lambda row: None if row[1].best is None else setting_text(row[1].best),
+        },
         spare=("time", "name"),
     )
 
@@ -134,7 +134,7 @@ def print_candidates(
     maximize = (experiment.facts.get("quality") or {}).get("maximize", True)
     ordered = sorted(candidates, key=lambda c: _rank(c, summary, maximize=maximize))
     scope = f" ({summary.scope})" if summary.scope else ""
-    print_table(
+    print_rows(
         (
             "trial",
             *names,
@@ -262,3 +262,124 @@ def _saving(summary: SearchSummary) -> str:
         f"{format_energy(summary.saved_j)} less a run ({share:.0f}%), as far as the search has "
         "seen; 'wattloop tune final' proves it"
     )
+
+
+def print_final(result: "FinalResult") -> None:
+    """Print both configurations, and the saving in one sentence."""
+    from wattloop.tune.final import format_saving
+
+    rows = [_row("best", result.winner)]
+    if result.default is not None and result.default is not result.winner:
+        rows.append(_row("default", result.default))
+    print_rows(("run", "configuration", "quality", "epochs", "energy", "time", "where from"), rows)
+    if result.winner.files:
+        print(f"what it saved is in {result.winner.files}")  # noqa: T201 - the answer
+    print(format_saving(result))  # noqa: T201 - the answer
+    for note in result.notes:
+        say(f"wattloop: note: {note}")
+
+
+def _row(name: str, run: "FullRun") -> tuple[str, ...]:
+    pairs = {**run.parameters, **run.levers}
+    setting = " ".join(f"{key}={value_text(value)}" for key, value in pairs.items())
+    energy = "not known"
+    if run.energy_j is not None:
+        energy = f"{format_energy(run.energy_j)} ± {format_energy(run.uncertainty_j)}"
+    where = "the search" if run.from_search else "this run"
+    return (
+        name,
+        setting,
+        "-" if run.quality is None else format_number(run.quality),
+        f"{run.epochs:g}",
+        energy,
+        format_duration(run.time_s),
+        f"{where}, {run.provenance}" + (f"; {run.status}" if run.message else ""),
+    )
+
+
+FINE = (Status.PAUSED, Status.REACHED, Status.ENDED, Status.NOT_SUPPORTED)
+
+
+@contextmanager
+def progress(spec: "SearchSpec | None" = None) -> Iterator["Watcher"]:
+    """Keep a status line up to date on a terminal; elsewhere print failures only."""
+    if not is_redrawable():
+        yield Watcher(spec)
+        return
+    from rich.progress import SpinnerColumn, TimeElapsedColumn
+
+    with bars(SpinnerColumn(), "{task.description}", TimeElapsedColumn()) as bar:
+        yield _OnTerminal(spec, bar, bar.add_task("", total=None))
+
+
+@contextmanager
+def busy(text: str) -> Iterator[None]:
+    """Show a line with the elapsed time on a terminal; elsewhere the line alone."""
+    if not is_redrawable():
+        say(f"wattloop: {text}")
+    with spinner(text):
+        yield
+
+
+class Watcher:
+    """Progress as lines: failures only."""
+
+    def __init__(self, spec: "SearchSpec | None") -> None:
+        self._limits = Limits()
+        self._said: set[str] = set()
+        if spec is not None:
+            self.about(spec)
+
+    def about(self, spec: "SearchSpec") -> None:
+        """What the search may spend."""
+        self._limits = spec.limits.limits()
+
+    def begins(self, segment: Segment, spent: BudgetSpent) -> None:
+        """Nothing to say."""
+
+    def ended(self, segment: Segment, progress: Progress, spent: BudgetSpent) -> None:
+        """Failures, each kind of warning once."""
+        if progress.status not in FINE:
+            say(f"wattloop: {_who(segment)}: {progress.status.value}: {progress.message}")
+        elif progress.message and progress.message not in self._said:
+            self._said.add(progress.message)
+            say(f"wattloop: {_who(segment)}: {progress.message}")
+        if progress.cap is not None and progress.cap.cap_w is None:
+            reason, then = (
+                f"no power cap was set: {progress.cap.reason}",
+                "the search goes on without",
+            )
+            if progress.cap.too_short:
+                reason = "a segment was too short to find a power cap"
+                then = "a probe takes about five seconds, and a cap several of them"
+            if reason not in self._said:
+                self._said.add(reason)
+                say(f"wattloop: {reason}; {then}")
+
+
+class _OnTerminal(Watcher):
+    def __init__(self, spec: "SearchSpec | None", bar: Any, task: Any) -> None:
+        super().__init__(spec)
+        self._bar, self._task = bar, task
+
+    def begins(self, segment: Segment, spent: BudgetSpent) -> None:
+        """What is trained now, and what was spent."""
+        parts = [
+            f"{spent.candidates} configuration{'s' * (spent.candidates != 1)}",
+            self._energy(spent),
+        ]
+        if self._limits.time_s is not None:
+            left_s = max(0.0, self._limits.time_s - spent.elapsed_s)
+            parts.append(f"{format_duration(left_s)} left")
+        self._bar.update(self._task, description=", ".join([*parts, _who(segment)]))
+
+    def _energy(self, spent: BudgetSpent) -> str:
+        if self._limits.energy_j is None:
+            return f"{format_energy(spent.energy_j)} spent"
+        left_j = max(0.0, self._limits.energy_j - spent.energy_j)
+        return f"{format_energy(spent.energy_j)} spent, {format_energy(left_j)} left"
+
+
+def _who(segment: Segment) -> str:
+    values = " ".join(f"{name}={value}" for name, value in segment.parameters.items())
+    return f"{segment.candidate} ({values})" if values else segment.candidate
