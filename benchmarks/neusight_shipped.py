@@ -11,7 +11,7 @@ from wattloop.predict.calibrate.datasheet_fit import fitted_rules
 from wattloop.predict.intervals import Intervals, Residual
 from wattloop.predict.models.kernels.datasheet import SpecRules
 from wattloop.predict.models.kernels.lookup import reference_constants
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.model import MeasuredStep
 
 if TYPE_CHECKING:
     from predict_neusight import Outcome
@@ -25,7 +25,7 @@ OTHER_HOST = 0.3
 
 
 def shipped_rules_of(
-    points: Sequence[Point], outcomes: Sequence["Outcome"], powers: Sequence[PowerRow]
+    points: Sequence[MeasuredStep], outcomes: Sequence["Outcome"], powers: Sequence[PowerRow]
 ) -> SpecRules:
     """Fitted to all `points`, with intervals from the residuals of GPUs that were left out."""
     rules = fitted_rules(points, *reference_constants(), SpecRules())

@@ -14,9 +14,9 @@ from bars import Bar, Page, arguments, publish
 from predict_adept_fits import ROOFLINE, Errors, Fits, all_fits, errors_of
 from predict_adept_tables import ablation, by_part, parameters, refinement, saturations, thesis_rows
 from predict_points import Measured, measured_points, steps_file
-from wattloop.predict.models.adept.calibration import Search
-from wattloop.predict.models.adept.parameters import save_shipped
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.adept.calibration import AdeptSearch
+from wattloop.predict.models.adept.equations import save_shipped
+from wattloop.predict.models.model import MeasuredStep
 
 ITERATIONS = 300
 SEEDS = 4
@@ -61,7 +61,7 @@ def main() -> int:
     measured = measured_points(path, QUICK_MODELS if args.quick else None)
     iterations = args.iterations or (5 if args.quick else ITERATIONS)
     points = [each.point for each in measured]
-    search = Search(iterations=iterations)
+    search = AdeptSearch(iterations=iterations)
     seeds = 2 if args.quick else SEEDS
     fits = all_fits(points, search, seeds)
     if args.ship:
@@ -72,7 +72,7 @@ def main() -> int:
     return 0
 
 
-def _page(measured: Sequence[Measured], fits: Fits, search: Search, seeds: int) -> Page:
+def _page(measured: Sequence[Measured], fits: Fits, search: AdeptSearch, seeds: int) -> Page:
     points = [each.point for each in measured]
     small = [each.point for each in measured if _in_thesis(each)]
     few = all_fits(small, search, stages_only=True) if len(small) > 3 else None
@@ -101,7 +101,7 @@ def _in_thesis(measured: Measured) -> bool:
     return THESIS_MODELS.get(measured.row.model) == measured.row.batch
 
 
-def _bars(points: Sequence[Point], fits: Fits) -> list[Bar]:
+def _bars(points: Sequence[MeasuredStep], fits: Fits) -> list[Bar]:
     inside, outside = errors_of(points, fits.inside["S7"]), errors_of(points, fits.outside["S7"])
     line = errors_of(points, fits.outside[ROOFLINE])
     line_inside = errors_of(points, fits.inside[ROOFLINE])

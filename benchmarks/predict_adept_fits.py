@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.predict.models.adept import Adept
-from wattloop.predict.models.adept.calibration import Search
-from wattloop.predict.models.adept.equations import SATURATIONS
-from wattloop.predict.models.adept.parameters import ALBERT, BF16, STAGES
-from wattloop.predict.models.model import Model, Point
+from wattloop.predict.models.adept.calibration import AdeptSearch
+from wattloop.predict.models.adept.equations import ALBERT, BF16, SATURATIONS, STAGES
+from wattloop.predict.models.model import MeasuredStep, Model
 from wattloop.predict.models.roofline import Roofline
 
 __all__ = ["NO_ALBERT", "ROOFLINE", "Errors", "Fits", "Task", "all_fits", "errors_of"]
@@ -75,7 +74,7 @@ class Fits:
         return Adept.from_constants(self.constants[fit]).parameters
 
 
-def errors_of(points: Sequence[Point], predicted: Array, rows: Sequence[int] = ()) -> Errors:
+def errors_of(points: Sequence[MeasuredStep], predicted: Array, rows: Sequence[int] = ()) -> Errors:
     """Errors over these rows, or all."""
     true = np.array([(p.step_s, p.power_w) for p in points], float)
     chosen = list(rows) or list(range(len(points)))
@@ -85,7 +84,11 @@ def errors_of(points: Sequence[Point], predicted: Array, rows: Sequence[int] = (
 
 
 def all_fits(
-    points: Sequence[Point], search: Search, seeds: int = 1, *, stages_only: bool = False
+    points: Sequence[MeasuredStep],
+    search: AdeptSearch,
+    seeds: int = 1,
+    *,
+    stages_only: bool = False,
 ) -> Fits:
     """Run them, one process per core; the last stage in sample with so many seeds."""
     groups = list(dict.fromkeys(point.group for point in points))
@@ -110,7 +113,7 @@ def all_fits(
 
 
 def _in_processes(
-    points: Sequence[Point], search: Search, tasks: Sequence[Task]
+    points: Sequence[MeasuredStep], search: AdeptSearch, tasks: Sequence[Task]
 ) -> list[dict[str, Found]]:
     """The fits in order; says how many are done where somebody watches."""
     found = []
@@ -138,11 +141,11 @@ def _series(left_out: str) -> list[Task]:
     ]
 
 
-_points: Sequence[Point] = ()
-_search = Search()
+_points: Sequence[MeasuredStep] = ()
+_search = AdeptSearch()
 
 
-def _start(points: Sequence[Point], search: Search) -> None:
+def _start(points: Sequence[MeasuredStep], search: AdeptSearch) -> None:
     global _points, _search  # handed to each process once, not with each task
     _points, _search = points, search
 

@@ -6,13 +6,12 @@ import numpy as np
 
 from bars import Table
 from predict_adept_fits import NO_ALBERT, Fits, errors_of
-from wattloop.predict.models.adept.equations import SATURATIONS
-from wattloop.predict.models.adept.parameters import PARAMETERS, STAGES
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.adept.equations import PARAMETERS, SATURATIONS, STAGES
+from wattloop.predict.models.model import MeasuredStep
 
 __all__ = ["ablation", "by_part", "parameters", "refinement", "saturations", "thesis_rows"]
 
-Points = Sequence[Point]
+Points = Sequence[MeasuredStep]
 
 STAGE_NAMES = {
     "S1": "global parameters only",
@@ -101,7 +100,7 @@ def by_part(points: Points, fits: Fits) -> list[Table]:
     precisions = ("fp32", "tf32", "bf16")
 
     def rows(
-        parts: Sequence[str], part_of: Callable[[Point], str], thesis: dict[str, float]
+        parts: Sequence[str], part_of: Callable[[MeasuredStep], str], thesis: dict[str, float]
     ) -> list[list[object]]:
         found: list[list[object]] = []
         for part in parts:

@@ -13,7 +13,7 @@ from typing import Self
 from predict_points import code_hash, suite_files, trace_folder
 from wattloop.predict.models.adept import Adept
 from wattloop.predict.models.kernels.constants import KernelConstants
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.model import MeasuredStep
 
 __all__ = ["KeptAdept", "microbenchmark_constants"]
 
@@ -42,7 +42,7 @@ def microbenchmark_constants() -> KernelConstants | None:
 class KeptAdept(Adept):
     """Adept, whose fits are kept."""
 
-    def fit(self, points: Sequence[Point]) -> Self:
+    def fit(self, points: Sequence[MeasuredStep]) -> Self:
         """From disk, where the same steps were fitted before."""
         rows = [(p.workload.name, p.workload.batch, p.step_s, p.power_w) for p in points]
         key = repr((rows, self._search, self._saturation, self._scalars))

@@ -25,7 +25,7 @@ from predict_points import Measured, measured_points, own_points, steps_file, su
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.calibrate.datasheet_fit import Judged, leave_one_out
 from wattloop.predict.models.kernels import KernelModel
-from wattloop.predict.models.model import Model, Point
+from wattloop.predict.models.model import MeasuredStep, Model
 from wattloop.predict.models.roofline import Roofline
 
 QUICK_MODELS = ("lstm_household@60", "mlp_4096x6", "resnet18@32")
@@ -127,9 +127,9 @@ def _model(name: str, quick: bool) -> Model:
         # a fit starts from what microbenchmarks gave, whatever steps were fitted before
         return KernelModel() if quick else KernelModel.for_gpu(gpu_named("h200"))
     if name == "adept":
-        from wattloop.predict.models.adept.calibration import Search
+        from wattloop.predict.models.adept.calibration import AdeptSearch
 
-        return KeptAdept(search=Search(iterations=5 if quick else 150))
+        return KeptAdept(search=AdeptSearch(iterations=5 if quick else 150))
     if name == "roofline":
         return Roofline()
     raise SystemExit(f"--models {name}: unknown; choose of kernels, adept, roofline")
@@ -169,7 +169,7 @@ def _as_shipped(
     return _outcomes({model.name: Verdict(judged, 0.0)}, own)[model.name]
 
 
-def _predicted(fitted: Model, points: Sequence[Point]) -> list[Judged]:
+def _predicted(fitted: Model, points: Sequence[MeasuredStep]) -> list[Judged]:
     return [Judged(p, fitted.predict(p.workload, p.placement)) for p in points]
 
 

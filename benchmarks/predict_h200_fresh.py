@@ -13,10 +13,9 @@ from predict_h200_intervals import Coverage, coverages
 from predict_points import Measured
 from wattloop.predict.calibrate.datasheet_fit import Judged
 from wattloop.predict.calibrate.fit import at_host_speed, left_out_residuals
-from wattloop.predict.calibration_range import CalibrationRange
-from wattloop.predict.intervals import Intervals
+from wattloop.predict.intervals import CalibrationRange, Intervals
 from wattloop.predict.models.kernels import KernelModel
-from wattloop.predict.models.model import Model, Point
+from wattloop.predict.models.model import MeasuredStep, Model
 
 __all__ = ["Fresh", "fresh_bars", "fresh_table", "judge_fresh", "newest_networks"]
 
@@ -153,8 +152,8 @@ has the errors of the row below the models.
 
 
 def _at_speed_of_others(
-    fitted: KernelModel, asked: Sequence[Point], sitting: Sequence[Point]
-) -> list[Point]:
+    fitted: KernelModel, asked: Sequence[MeasuredStep], sitting: Sequence[MeasuredStep]
+) -> list[MeasuredStep]:
     """Each network's points at the speed that the sitting's other networks tell."""
     speeds = {}
     for group in dict.fromkeys(point.group for point in asked):
@@ -166,7 +165,7 @@ def _at_speed_of_others(
     ]
 
 
-def _predicted(fitted: Model, points: Sequence[Point]) -> list[Judged]:
+def _predicted(fitted: Model, points: Sequence[MeasuredStep]) -> list[Judged]:
     return [Judged(point, fitted.predict(point.workload, point.placement)) for point in points]
 
 

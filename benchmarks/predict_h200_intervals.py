@@ -9,8 +9,7 @@ from typing import NamedTuple
 from bars import Table
 from predict_errors import QUANTITIES, Outcome, mean_error
 from wattloop.predict.calibrate.datasheet_fit import Judged
-from wattloop.predict.calibration_range import CalibrationRange
-from wattloop.predict.intervals import CONFIDENCE, Intervals
+from wattloop.predict.intervals import CONFIDENCE, CalibrationRange, Intervals
 from wattloop.predict.prediction import Interval, Prediction
 
 __all__ = ["Coverage", "Covered", "coverages", "hindsight_table", "nested", "origin_table"]

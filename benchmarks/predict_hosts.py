@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from predict_points import Measured
 from wattloop.predict.calibrate.fit import at_host_speed
 from wattloop.predict.models.kernels import KernelModel
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.model import MeasuredStep
 
 __all__ = ["moved_points"]
 
 
-def moved_points(fitted: KernelModel, own: Sequence[Measured]) -> list[Point]:
+def moved_points(fitted: KernelModel, own: Sequence[Measured]) -> list[MeasuredStep]:
     """The suite's points at the speed of their hosts, sitting by sitting, in their order."""
-    found: dict[int, Point] = {}
+    found: dict[int, MeasuredStep] = {}
     for sitting in dict.fromkeys(m.sitting for m in own):
         numbers = [n for n, m in enumerate(own) if m.sitting == sitting]
         found |= dict(

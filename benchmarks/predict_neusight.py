@@ -25,7 +25,7 @@ from wattloop.predict.calibrate.datasheet_fit import fitted_rules, spec_seconds
 from wattloop.predict.intervals import Intervals
 from wattloop.predict.models.kernels.datasheet import SpecRules
 from wattloop.predict.models.kernels.lookup import reference_constants
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.models.roofline import Roofline
 from wattloop.predict.prediction import Placement
 
@@ -103,7 +103,7 @@ def main() -> int:
 
 
 def judged(
-    rows: Sequence[Row], points: Sequence[Point]
+    rows: Sequence[Row], points: Sequence[MeasuredStep]
 ) -> tuple[list[Outcome], dict[str, SpecRules]]:
     """Each row predicted without its GPU, and the rules found without each GPU."""
     reference, calibrated = reference_constants()
@@ -151,7 +151,7 @@ def _known(rows: Sequence[Row], networks: Mapping[str, Network]) -> list[Row]:
     return known
 
 
-def _points(rows: Sequence[Row], networks: Mapping[str, Network]) -> list[Point]:
+def _points(rows: Sequence[Row], networks: Mapping[str, Network]) -> list[MeasuredStep]:
     works = {row.work: row for row in rows}
     workloads = {}
     for count, (work, row) in enumerate(works.items(), start=1):
@@ -159,7 +159,7 @@ def _points(rows: Sequence[Row], networks: Mapping[str, Network]) -> list[Point]
             print(f"\rtracing {count} of {len(works)} ", end="", file=sys.stderr, flush=True)
         workloads[work] = traced(row, networks)
     return [
-        Point(
+        MeasuredStep(
             workload=workloads[row.work],
             placement=Placement(gpu_named(row.gpu.replace("_", " "))),
             step_s=row.seconds,

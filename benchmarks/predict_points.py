@@ -17,7 +17,7 @@ from predict_zoo import ZOO, Row, row_of, rows
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.calibrate.fit import once_each
 from wattloop.predict.calibrate.sample_file import records
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.workload import Workload
 
@@ -65,7 +65,7 @@ class Measured:
 
     row: Row
     family: str
-    point: Point
+    point: MeasuredStep
     sitting: str = ""
 
 
@@ -102,7 +102,7 @@ def own_points(paths: Sequence[Path]) -> list[Measured]:
 
 def _measured(row: Row, group: str, build: Callable[[Row], Built]) -> Measured:
     workload = _kept(row, build)
-    point = Point(workload, Placement(gpu_named("h200")), row.step_s, row.power_w, group)
+    point = MeasuredStep(workload, Placement(gpu_named("h200")), row.step_s, row.power_w, group)
     return Measured(row, _family(row.model), point)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from wattloop.predict.request import asked_workload
+from wattloop.predict.request import request_workload
 from wattloop.predict.workload.files import save_workload
 from wattloop.schedule.estimates.analytic import SHIPPED, question_of, shipped_workload
 from wattloop.schedule.jobs.kind import JobKind
@@ -24,7 +24,7 @@ def main() -> None:
         kind = JobKind(entry["model"], entry["precision"], sequence=entry.get("sequence"))
         for batch in entry["batches"]:
             path = shipped_workload(kind, batch)
-            save_workload(asked_workload(question_of(kind, batch)), path)
+            save_workload(request_workload(question_of(kind, batch)), path)
             written.add(path)
     for path in set(SHIPPED.glob("*.json.gz")) - written:
         path.unlink()

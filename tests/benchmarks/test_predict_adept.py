@@ -14,16 +14,15 @@ from tests.predict.models.made import PLACE, addition, conv, gemm, workload
 
 from predict_adept_fits import Fits, all_fits, errors_of  # programs beside the package
 from predict_adept_tables import ablation, by_part, parameters, refinement, saturations, thesis_rows
-from wattloop.predict.models.adept.calibration import Search
-from wattloop.predict.models.adept.equations import SATURATIONS
-from wattloop.predict.models.adept.parameters import PARAMETERS, STAGES
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.adept.calibration import AdeptSearch
+from wattloop.predict.models.adept.equations import PARAMETERS, SATURATIONS, STAGES
+from wattloop.predict.models.model import MeasuredStep
 
-SHORT = Search(iterations=1, population=1, polish=1)
+SHORT = AdeptSearch(iterations=1, population=1, polish=1)
 
 
 @pytest.fixture(scope="module")
-def points() -> list[Point]:
+def points() -> list[MeasuredStep]:
     """Steps of two networks; their times are bytes over the bandwidth, and 600 W."""
     found = []
     for group in ("albert", "vgg16"):
@@ -37,17 +36,17 @@ def points() -> list[Point]:
                     precision=precision,
                 )
                 moved = sum(op.count * op.bytes_moved for op in step.operations)
-                found.append(Point(step, PLACE, moved / 4e12 + 1e-3, 600.0, group))
+                found.append(MeasuredStep(step, PLACE, moved / 4e12 + 1e-3, 600.0, group))
     return found
 
 
 @pytest.fixture(scope="module")
-def fits(points: list[Point]) -> Fits:
+def fits(points: list[MeasuredStep]) -> Fits:
     """As the benchmark makes them, with the shortest of searches."""
     return all_fits(points, SHORT, seeds=2)
 
 
-def test_errors_are_means_of_absolute_percentages(points: list[Point]) -> None:
+def test_errors_are_means_of_absolute_percentages(points: list[MeasuredStep]) -> None:
     """Promise: 10% too long and 20% too little power are 10, 20, 12 of energy, 14 combined."""
     found = errors_of(points, np.array([(p.step_s * 1.1, 600.0 * 0.8) for p in points]))
     assert (found.time, found.power, found.energy) == pytest.approx((10, 20, 12))
@@ -55,7 +54,7 @@ def test_errors_are_means_of_absolute_percentages(points: list[Point]) -> None:
 
 
 def test_out_of_sample_every_step_is_predicted_without_its_network(
-    points: list[Point], fits: Fits
+    points: list[MeasuredStep], fits: Fits
 ) -> None:
     """Promise: all rows are there, and what was seen of a network does not tell of itself."""
     assert all(np.isfinite(table).all() for table in fits.outside.values())
@@ -65,13 +64,13 @@ def test_out_of_sample_every_step_is_predicted_without_its_network(
     assert again.outside["S7"][rows] == pytest.approx(fits.outside["S7"][rows])
 
 
-def test_stages_never_become_worse_in_sample(points: list[Point], fits: Fits) -> None:
+def test_stages_never_become_worse_in_sample(points: list[MeasuredStep], fits: Fits) -> None:
     """Promise: each stage starts where the last one ended."""
     found = [errors_of(points, fits.inside[stage]).combined for stage in STAGES]
     assert all(late <= early + 1e-9 for early, late in pairwise(found))
 
 
-def test_tables_have_the_rows_of_the_thesis(points: list[Point], fits: Fits) -> None:
+def test_tables_have_the_rows_of_the_thesis(points: list[MeasuredStep], fits: Fits) -> None:
     """Promise: S1 to S7, networks, precisions, five saturations, two ablations, 28 parameters."""
     assert [row[0] for row in refinement(points, fits).rows] == list(STAGES)
     assert [row[0] for row in thesis_rows(points, fits).rows] == list(STAGES)

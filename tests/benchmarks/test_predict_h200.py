@@ -20,7 +20,7 @@ from predict_zoo import Row
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.calibrate.datasheet_fit import Judged
 from wattloop.predict.models.kernels import KernelModel
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.models.roofline import Roofline
 from wattloop.predict.prediction import Placement, Prediction
 from wattloop.predict.workload.costs import elementwise, gemm
@@ -87,7 +87,7 @@ def test_models_are_judged_on_networks_they_have_not_seen(tmp_path: Path) -> Non
 
 def outcome(step_s: float, predicted_s: float, host_s: float, family: str = "other") -> Outcome:
     row = Row("net", 8, "bf16", "adamw", step_s, 100.0, 100 * step_s, 1e9, 1980, 1)
-    point = Point(Workload("net", ()), Placement(gpu_named("h200")), step_s, 100.0, "net")
+    point = MeasuredStep(Workload("net", ()), Placement(gpu_named("h200")), step_s, 100.0, "net")
     return Outcome(row, family, Judged(point, Prediction(predicted_s, 110.0)), host_s)
 
 
@@ -155,7 +155,7 @@ def test_fresh_networks_are_judged_by_what_was_known_before(monkeypatch) -> None
         work = Workload(name, operations, optimizer="adamw", batch=64, peak_bytes=1e9)
         at = model.predict(work, Placement(gpu, host_speed=speed))
         row = Row(name, 64, "fp32", "adamw", at.step_s, at.power_w, at.energy_j, 1e9, 1980, 1)
-        point = Point(work, Placement(gpu), row.step_s, row.power_w, name, host=sitting)
+        point = MeasuredStep(work, Placement(gpu), row.step_s, row.power_w, name, host=sitting)
         return Measured(row, "other", point, sitting)
 
     twelve = [measured(f"n{width}", width, "", 1.0) for width in (64, 96, 128)]

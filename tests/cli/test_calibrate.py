@@ -7,7 +7,7 @@ import pytest
 from tests.cli.conftest import Machine
 from wattloop.cli.commands.calibrate import report
 from wattloop.cli.main import main
-from wattloop.predict.calibrate.host_speed import HostSpeed
+from wattloop.predict.calibrate.host import HostSpeed
 
 torch = pytest.importorskip("torch", reason="the suite measures torch")
 

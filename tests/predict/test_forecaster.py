@@ -9,7 +9,7 @@ import pytest
 from tests.predict.small import small_workload
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
-from wattloop.predict.comparison import Point, best_points, points_data, unsure_gpus
+from wattloop.predict.comparison import ComparisonPoint, best_points, points_data, unsure_gpus
 from wattloop.predict.forecast import RunLength
 from wattloop.predict.forecaster import Forecaster
 from wattloop.predict.prediction import Interval, Regime
@@ -195,7 +195,9 @@ def test_operations_that_nobody_has_a_rule_for_are_warned_about() -> None:
 def test_the_best_point_fits_into_memory() -> None:
     """What does not fit is never recommended."""
     points = [
-        Point({"batch": batch}, answer(model=small_workload(batch=batch, peak_bytes=peak)))
+        ComparisonPoint(
+            {"batch": batch}, answer(model=small_workload(batch=batch, peak_bytes=peak))
+        )
         for batch, peak in ((32, 1e9), (64, 2e9), (128, 500e9))
     ]
     best = best_points(points)
@@ -207,12 +209,12 @@ def test_the_best_point_fits_into_memory() -> None:
 def test_gpus_whose_intervals_overlap_are_named() -> None:
     """The best of several GPUs is not claimed to be sure; on one GPU errors are alike."""
 
-    def point(gpu: str, low: float, high: float) -> Point:
+    def point(gpu: str, low: float, high: float) -> ComparisonPoint:
         forecast = answer(gpu=gpu)
         middle = Interval(low, high)
         watts = (low + high) / 2 / forecast.prediction.step_s
         made = replace(forecast.prediction, energy_interval=middle, power_w=watts)
-        return Point({"gpu": gpu}, replace(forecast, prediction=made))
+        return ComparisonPoint({"gpu": gpu}, replace(forecast, prediction=made))
 
     best, near, far = point("h200", 1, 3), point("h100", 2, 6), point("a100", 4, 9)
     assert unsure_gpus([near, best, far]) == ["h100-sxm"]

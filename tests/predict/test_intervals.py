@@ -9,12 +9,13 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.calibration_range import CalibrationRange, class_of
 from wattloop.predict.intervals import (
     TRAITS,
+    CalibrationRange,
     Intervals,
     Residual,
     bottleneck_of,
+    class_of,
     spread_of,
     spreads_of,
     traits_of,

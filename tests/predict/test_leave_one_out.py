@@ -7,7 +7,7 @@ import pytest
 from tests.predict.test_intervals import HERE, STEP
 from wattloop.core.errors import ConfigError
 from wattloop.predict.calibrate.datasheet_fit import leave_one_out
-from wattloop.predict.models.model import Model, Point
+from wattloop.predict.models.model import MeasuredStep, Model
 from wattloop.predict.prediction import Placement, Prediction
 from wattloop.predict.workload.workload import Workload
 
@@ -20,7 +20,7 @@ class Mean(Model):
     def __init__(self, step_s: float = 0.0) -> None:
         self.step_s = step_s
 
-    def fit(self, points: Sequence[Point]) -> "Mean":
+    def fit(self, points: Sequence[MeasuredStep]) -> "Mean":
         return Mean(sum(p.step_s for p in points) / len(points))
 
     def predict(self, workload: Workload, placement: Placement) -> Prediction:
@@ -33,9 +33,9 @@ class Mean(Model):
         return {"step_s": self.step_s}
 
 
-def points() -> list[Point]:
+def points() -> list[MeasuredStep]:
     times = (("a", 1.0), ("b", 3.0), ("a", 1.0), ("c", 5.0))
-    return [Point(STEP, HERE, step_s, 100.0, group) for group, step_s in times]
+    return [MeasuredStep(STEP, HERE, step_s, 100.0, group) for group, step_s in times]
 
 
 def test_no_point_is_predicted_by_constants_that_saw_its_model() -> None:
@@ -50,7 +50,7 @@ def test_no_point_is_predicted_by_constants_that_saw_its_model() -> None:
 
 def test_other_steps_join_every_fit_unless_they_are_of_the_model_left_out() -> None:
     """Promise: `also` adds to what is fitted, and never lets a model see itself."""
-    also = [Point(STEP, HERE, 10.0, None, "d"), Point(STEP, HERE, 100.0, None, "c")]
+    also = [MeasuredStep(STEP, HERE, 10.0, None, "d"), MeasuredStep(STEP, HERE, 100.0, None, "c")]
     judged = leave_one_out(Mean(), points(), also=lambda _: also)
     assert len(judged) == 4
     assert judged[0].prediction.step_s == (3 + 5 + 10 + 100) / 4

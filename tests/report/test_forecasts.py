@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.predict.small import small_workload
-from wattloop.predict.comparison import Axis, Point
+from wattloop.predict.comparison import Axis, ComparisonPoint
 from wattloop.predict.forecaster import Forecaster
 from wattloop.predict.request import Question
 
@@ -23,7 +23,7 @@ def drawn(axes: list[Axis]) -> Any:
         for second in axes[1].values:
             asked = question.varied(axes[0].name, first).varied(axes[1].name, second)
             setting = {axes[0].name: first, axes[1].name: second}
-            points.append(Point(setting, forecaster.answer(asked)))
+            points.append(ComparisonPoint(setting, forecaster.answer(asked)))
     return spec_of(forecast_figures(points, axes)["predictions"])
 
 

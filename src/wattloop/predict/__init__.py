@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wattloop.predict.api import predict
     from wattloop.predict.forecast import Forecast
-    from wattloop.predict.forecaster import Forecaster
+    from wattloop.predict.forecaster import Forecaster, predict
     from wattloop.predict.prediction import Placement, Prediction
     from wattloop.predict.request import Question
     from wattloop.predict.workload.rules.registry import register_rule
@@ -23,7 +22,6 @@ __all__ = [
     "register_rule",
     "trace",
 ]
-
 _HOMES = {
     "Forecast": "wattloop.predict.forecast",
     "Forecaster": "wattloop.predict.forecaster",
@@ -31,7 +29,7 @@ _HOMES = {
     "Prediction": "wattloop.predict.prediction",
     "Question": "wattloop.predict.request",
     "Workload": "wattloop.predict.workload.workload",
-    "predict": "wattloop.predict.api",
+    "predict": "wattloop.predict.forecaster",
     "register_rule": "wattloop.predict.workload.rules.registry",
     "trace": "wattloop.predict.workload.trace",
 }

@@ -12,13 +12,12 @@ from wattloop.predict.workload.workload import Workload
 
 NUMBERED = re.compile(r"(.*?\.)(\d+)((?:\.[^.\d][^.]*)*)")
 """Path, its last number, and the rest."""
-
 Times = Mapping[int, float]
 """Position of an operation in its workload -> GPU seconds of all its calls in a step."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WorkPart:
     """Work of one part of a step.
 
     Attributes:
@@ -35,7 +34,7 @@ class Part:
     forward_bytes: float
     gpu_s: float | None
 
-    def does_like(self, other: "Part") -> bool:
+    def does_like(self, other: "WorkPart") -> bool:
         """Return whether both do the same work."""
         ours, theirs = asdict(self), asdict(other)
         return all(ours[name] == theirs[name] for name in ours if name != "gpu_s")
@@ -53,7 +52,7 @@ def operation_times_s(estimator: Model, workload: Workload, placement: Placement
     return {i: known[id(op)] for i, op in enumerate(workload.operations) if id(op) in known}
 
 
-def by_module(workload: Workload, times: Times | None, depth: int = 2) -> dict[str, Part]:
+def by_module(workload: Workload, times: Times | None, depth: int = 2) -> dict[str, WorkPart]:
     """Return parts by the first `depth` names of the module's path, slowest first."""
 
     def key(op: Operation) -> str:
@@ -64,12 +63,12 @@ def by_module(workload: Workload, times: Times | None, depth: int = 2) -> dict[s
     return _sorted(_alike_together(_parts(workload, times, key)))
 
 
-def by_kind(workload: Workload, times: Times | None) -> dict[str, Part]:
+def by_kind(workload: Workload, times: Times | None) -> dict[str, WorkPart]:
     """Return parts by kind of operation, slowest first."""
     return _sorted(_parts(workload, times, lambda op: op.kind.value))
 
 
-def by_phase(workload: Workload, times: Times | None) -> dict[str, Part]:
+def by_phase(workload: Workload, times: Times | None) -> dict[str, WorkPart]:
     """Return forward, backward and optimizer, in that order."""
     parts = _parts(workload, times, lambda op: op.phase.value)
     return {phase.value: parts[phase.value] for phase in Phase if phase.value in parts}
@@ -100,14 +99,14 @@ def unruled_share(workload: Workload) -> float:
 
 def _parts(
     workload: Workload, times: Times | None, key: Callable[[Operation], str]
-) -> dict[str, Part]:
+) -> dict[str, WorkPart]:
     groups: dict[str, list[int]] = {}
     for position, op in enumerate(workload.operations):
         groups.setdefault(key(op), []).append(position)
     return {name: _part(workload, times, positions) for name, positions in groups.items()}
 
 
-def _part(workload: Workload, times: Times | None, positions: Iterable[int]) -> Part:
+def _part(workload: Workload, times: Times | None, positions: Iterable[int]) -> WorkPart:
     calls, flops, moved, kept, seconds = 0, 0.0, 0.0, 0.0, 0.0
     for position in positions:
         op = workload.operations[position]
@@ -120,13 +119,13 @@ def _part(workload: Workload, times: Times | None, positions: Iterable[int]) -> 
                 kept += op.bytes_written * op.count
         if times is not None:
             seconds += times.get(position, 0.0)
-    return Part(calls, flops, moved, kept, None if times is None else seconds)
+    return WorkPart(calls, flops, moved, kept, None if times is None else seconds)
 
 
-def _alike_together(parts: Mapping[str, Part]) -> dict[str, Part]:
+def _alike_together(parts: Mapping[str, WorkPart]) -> dict[str, WorkPart]:
     """Merge `h.0.attn` and its equal neighbours into `h.0-11.attn`."""
-    together: dict[str, Part] = {}
-    families: dict[tuple[str, str], dict[int, Part]] = {}
+    together: dict[str, WorkPart] = {}
+    families: dict[tuple[str, str], dict[int, WorkPart]] = {}
     for name, part in parts.items():
         found = NUMBERED.fullmatch(name)
         if found is None:
@@ -140,7 +139,7 @@ def _alike_together(parts: Mapping[str, Part]) -> dict[str, Part]:
     return together
 
 
-def _runs(members: Mapping[int, Part]) -> list[list[int]]:
+def _runs(members: Mapping[int, WorkPart]) -> list[list[int]]:
     """Yield ranges of consecutive numbers with the same work."""
     runs: list[list[int]] = []
     for number in sorted(members):
@@ -152,9 +151,9 @@ def _runs(members: Mapping[int, Part]) -> list[list[int]]:
     return runs
 
 
-def _sum(parts: Sequence[Part]) -> Part:
+def _sum(parts: Sequence[WorkPart]) -> WorkPart:
     times = [part.gpu_s for part in parts if part.gpu_s is not None]
-    return Part(
+    return WorkPart(
         sum(part.calls for part in parts),
         sum(part.flops for part in parts),
         sum(part.bytes_moved for part in parts),
@@ -163,8 +162,8 @@ def _sum(parts: Sequence[Part]) -> Part:
     )
 
 
-def _sorted(parts: Mapping[str, Part]) -> dict[str, Part]:
-    def size(part: Part) -> tuple[float, float]:
+def _sorted(parts: Mapping[str, WorkPart]) -> dict[str, WorkPart]:
+    def size(part: WorkPart) -> tuple[float, float]:
         return (part.gpu_s or 0.0, part.bytes_moved)
 
     return dict(sorted(parts.items(), key=lambda item: size(item[1]), reverse=True))

@@ -14,8 +14,6 @@ HBM_SHARE = 0.15
 """Share of the factory limit, median of known GPUs: P100 0.13, V100 0.15 and 0.19, A100 0.14 and
 0.20, H100 0.17, H200 0.11.
 """
-
-
 GDDR_SHARE = 0.30
 """The same with GDDR, whose interface draws more and stays on: Quadro RTX 6000 0.23, P4 and L40S
 0.29, A40 0.30, T4 and L4 0.39."""
@@ -57,16 +55,10 @@ def static_power(gpu: Gpu) -> StaticPower:
 # All figures may be numpy arrays that broadcast: many placements, or phases of a step, at once.
 
 Array = npt.NDArray[np.float64]
-
-
 Numbers = Array | float
-
-
 LOWEST_CLOCK = 0.15
 """No cap brings the SM clock below this part of the highest one. NVIDIA's lowest clocks (135 to 345
 MHz) are 0.1 to 0.17 of the highest."""
-
-
 CHUNK = 8_192
 """Elements searched at once, so that their arrays stay in the cache of the processor."""
 
@@ -94,7 +86,7 @@ DEFAULT_VOLTAGE = VoltageCurve(floor=0.64, knee=0.5)
 
 
 @dataclass(frozen=True, slots=True)
-class StepProfile:
+class ClockedStep:
     """Components of one step at the highest clock; every field may be an array.
 
     Attributes:
@@ -130,7 +122,7 @@ class StepProfile:
         return power_w
 
 
-class Settled(NamedTuple):
+class OperatingPoint(NamedTuple):
     """Operating point: clock relative to the highest, time of the step, mean power."""
 
     clock: Array
@@ -138,14 +130,14 @@ class Settled(NamedTuple):
     power_w: Array
 
 
-def settle(
-    profile: StepProfile,
+def operating_point(
+    profile: ClockedStep,
     *,
     cap_w: Numbers | None = None,
     clock: Numbers = 1.0,
     lowest_clock: Numbers = LOWEST_CLOCK,
     voltage: VoltageCurve = DEFAULT_VOLTAGE,
-) -> Settled:
+) -> OperatingPoint:
     """Return the highest clock, at most `clock`, at which the step's mean power is within the cap.
 
     At the lowest clock power may still exceed the cap, as it does on real cards. Without a cap the
@@ -171,10 +163,10 @@ def settle(
             low = np.broadcast_to(np.asarray(lowest_clock, dtype=np.float64), shape)[over]
             few = _taken(profile, over, shape)
             at[over], step_s[over], power_w[over] = few.under(cap[over], low, at[over], voltage)
-    return Settled(at, step_s, power_w)
+    return OperatingPoint(at, step_s, power_w)
 
 
-def _taken(profile: StepProfile, mask: npt.NDArray[np.bool_], shape: tuple[int, ...]) -> "_Capped":
+def _taken(profile: ClockedStep, mask: npt.NDArray[np.bool_], shape: tuple[int, ...]) -> "_Capped":
     """Return the elements that the cap affects: most placements of a sweep are not capped."""
 
     def of(values: Numbers) -> Numbers:
@@ -183,21 +175,21 @@ def _taken(profile: StepProfile, mask: npt.NDArray[np.bool_], shape: tuple[int, 
         taken: Array = np.broadcast_to(np.asarray(values, dtype=np.float64), shape)[mask]
         return taken
 
-    return _Capped(*(of(getattr(profile, part.name)) for part in fields(StepProfile)))
+    return _Capped(*(of(getattr(profile, part.name)) for part in fields(ClockedStep)))
 
 
-class _Capped(StepProfile):
+class _Capped(ClockedStep):
     """Flattened elements whose power exceeds the cap."""
 
-    def under(self, cap: Array, low: Array, high: Array, voltage: VoltageCurve) -> Settled:
+    def under(self, cap: Array, low: Array, high: Array, voltage: VoltageCurve) -> OperatingPoint:
         """Return clock, time and power of each, in chunks that fit the cache."""
-        found = [np.empty_like(high) for _ in Settled._fields]
+        found = [np.empty_like(high) for _ in OperatingPoint._fields]
         for begin in range(0, len(high), CHUNK):
             part = slice(begin, begin + CHUNK)
-            some = StepProfile(
+            some = ClockedStep(
                 *(
                     values[part] if isinstance(values, np.ndarray) else values
-                    for values in (getattr(self, field.name) for field in fields(StepProfile))
+                    for values in (getattr(self, field.name) for field in fields(ClockedStep))
                 )
             )
             clock = _crossing(
@@ -206,11 +198,11 @@ class _Capped(StepProfile):
             settled = (clock, some.seconds(clock), some.watts(clock, voltage))
             for whole, piece in zip(found, settled, strict=True):
                 whole[part] = piece
-        return Settled(*found)
+        return OperatingPoint(*found)
 
 
 def _crossing(
-    profile: StepProfile, cap: Array, low: Array, high: Array, voltage: VoltageCurve
+    profile: ClockedStep, cap: Array, low: Array, high: Array, voltage: VoltageCurve
 ) -> Array:
     """Find the clock at which power meets the cap: bisection, then linear interpolation."""
     for _ in range(10):
@@ -238,8 +230,6 @@ def _crossing(
 # - some of the waiting is for a host that dispatches work: a slower GPU hides in it.
 
 PHASES = 5
-
-
 MATCHED = 1e-4
 """Relative tolerance of the matched power."""
 
@@ -363,14 +353,14 @@ class _Program:
         constants = self.constants
         watts = demand_w[:, None, None] * self.phases / PHASES
         static_w = self.static_w[:, None, None]
-        phases = StepProfile(
+        phases = ClockedStep(
             compute_s=constants.clock_share / PHASES,
             memory_s=(1.0 - constants.clock_share) / PHASES,
             static_w=static_w,
             compute_j=watts * (1.0 - constants.memory_share),
             memory_j=watts * constants.memory_share,
         )
-        settled = settle(
+        settled = operating_point(
             phases,
             cap_w=caps[:, :, None],
             clock=clock,

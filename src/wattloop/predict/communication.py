@@ -25,7 +25,6 @@ from wattloop.predict.prediction import Placement
 
 Array = npt.NDArray[np.float64]
 Numbers = Array | float
-
 BUCKET_BYTES = 25 * 2**20
 """`bucket_cap_mb` of torch's DistributedDataParallel."""
 LINK_EFFICIENCY = 0.75

@@ -9,25 +9,13 @@ from wattloop.core.errors import ConfigError
 from wattloop.predict.forecast import Forecast
 
 COUNTED = ("batch", "seq", "image", "gpus", "accumulate")
-
-
 MEASURED = ("cap", "clock")
-
-
 NAMED = ("precision", "optimizer")
-
-
 AXES = (*COUNTED, *MEASURED, *NAMED)
-
-
 MOST = 200
 """Largest number of points."""
-
-
 EVEN_STEPS = 8
 """Steps of a range of watts or megahertz without a step."""
-
-
 HOW = (
     "write batch=8..256 (doubling), batch=8..64:8 (steps of 8), cap=300,500,700 or "
     "precision=fp32,bf16"
@@ -42,7 +30,7 @@ class Axis:
     values: tuple[int | float | str, ...]
 
 
-def axis_of(text: str) -> Axis:
+def parse_axis(text: str) -> Axis:
     """Parse an axis.
 
     `LOW..HIGH` doubles for counts and takes even steps for watts and megahertz, `LOW..HIGH:STEP`
@@ -114,7 +102,7 @@ def _number(name: str, part: str, text: str) -> int | float:
     return value
 
 
-class Point(NamedTuple):
+class ComparisonPoint(NamedTuple):
     """One prediction of a sweep or comparison, and its setting."""
 
     setting: Mapping[str, Any]
@@ -138,13 +126,13 @@ BEST: Mapping[str, Callable[[Forecast], float]] = {
 """Criterion -> quantity to minimize."""
 
 
-def best_points(points: Sequence[Point]) -> dict[str, Point]:
+def best_points(points: Sequence[ComparisonPoint]) -> dict[str, ComparisonPoint]:
     """Return the best of those that fit into memory, by each criterion; none when none fits."""
     fitting = [point for point in points if point.forecast.fits]
     if not fitting:
         return {}
 
-    def best(by: Callable[[Forecast], float]) -> Point:
+    def best(by: Callable[[Forecast], float]) -> ComparisonPoint:
         return min(fitting, key=lambda point: by(point.forecast))
 
     found = {why: best(by) for why, by in BEST.items()}
@@ -154,7 +142,7 @@ def best_points(points: Sequence[Point]) -> dict[str, Point]:
     return found
 
 
-def unsure_gpus(points: Sequence[Point]) -> list[str]:
+def unsure_gpus(points: Sequence[ComparisonPoint]) -> list[str]:
     """Return other GPUs that may need less energy per sample than the best one, by their intervals.
 
     On one GPU predictions have a common error, so their comparison is more certain than each value.
@@ -171,7 +159,7 @@ def unsure_gpus(points: Sequence[Point]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def points_data(points: Sequence[Point]) -> dict[str, Any]:
+def points_data(points: Sequence[ComparisonPoint]) -> dict[str, Any]:
     """Return plain data for JSON: every point with its setting, and the best ones."""
     return {
         "points": [{"setting": dict(p.setting), **p.forecast.to_dict()} for p in points],

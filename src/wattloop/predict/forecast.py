@@ -11,7 +11,13 @@ from wattloop.hardware.gpus import Gpu
 from wattloop.predict.memory import MemoryFit
 from wattloop.predict.node import NodeParts, NodePrediction, node_prediction, typical_node
 from wattloop.predict.prediction import Interval, Placement, Prediction
-from wattloop.predict.run_total import Amount, RunTotal, check_extent, run_total, steps_of
+from wattloop.predict.run_total import (
+    PredictedAmount,
+    RunTotal,
+    check_run_length,
+    run_steps,
+    run_total,
+)
 from wattloop.predict.workload.workload import Workload
 
 PROVENANCE = "predicted"
@@ -127,7 +133,7 @@ def _interval(interval: Interval | None) -> dict[str, float] | None:
     return None if interval is None else interval._asdict()
 
 
-def _amount(amount: Amount | None) -> dict[str, Any] | None:
+def _amount(amount: PredictedAmount | None) -> dict[str, Any] | None:
     if amount is None:
         return None
     return {"value": amount.value, "interval": _interval(amount.interval)}
@@ -181,7 +187,7 @@ class RunLength:
     settings: Settings = field(default_factory=Settings)
 
     def __post_init__(self) -> None:
-        check_extent(steps=self.steps, epochs=self.epochs, samples=self.samples)
+        check_run_length(steps=self.steps, epochs=self.epochs, samples=self.samples)
         if self.steps is not None and (self.epochs is not None or self.samples is not None):
             raise ConfigError(
                 f"steps {self.steps}: give the number of steps, or epochs and samples, not both"
@@ -201,7 +207,7 @@ class RunLength:
             node = node_prediction(forecast.prediction, parts)
         if self.steps is None and self.epochs is None:
             return replace(forecast, node=node)
-        steps = steps_of(
+        steps = run_steps(
             steps=self.steps,
             epochs=self.epochs,
             samples=self.samples,

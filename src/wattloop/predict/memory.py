@@ -8,18 +8,12 @@ from wattloop.predict.workload.workload import Workload
 
 CONTEXT_BYTES = 0.75e9
 """0.5 to 1 GB: context and loaded kernels 0.5 GB, workspaces the rest."""
-
-
 FRAGMENTATION = 0.05
 """Relative overhead of torch's allocator."""
-
-
 RESERVED_SHARE = 0.01
 """Share of the GPU's memory that the driver reserves: torch sees 143156 of an H200's 143771 MiB,
 81050 of an A100's 81920.
 """
-
-
 TIGHT = 0.95
 """Above this share it may or may not fit: the limit of the estimate's precision."""
 

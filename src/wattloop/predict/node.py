@@ -36,8 +36,6 @@ from wattloop.predict.prediction import Interval, Prediction
 
 LOADER_CORES = 2.0
 """Default number of cores per GPU busy with loading data."""
-
-
 MEMORY_USED = 0.2
 """Default share of the main memory in use during training."""
 
@@ -128,8 +126,6 @@ _SERVERS = {
     "hopper": ("DGX H100 (NVIDIA data sheet, 2022)", "Xeon Platinum 8480C", "32x64"),
 }
 """Server, each of its two processors, its memory modules in GiB."""
-
-
 _AGE = {
     "kepler": "volta",
     "pascal": "volta",
@@ -152,8 +148,6 @@ _AGE = {
 
 DISPATCH_CORES = 1.0
 """Per GPU: the process that trains dispatches operations, and spins while it waits for the GPU."""
-
-
 DRAM_ERROR = 0.7
 """Known error of the model of the memory (docs/meters/dram.md)."""
 

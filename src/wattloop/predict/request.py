@@ -18,16 +18,10 @@ from wattloop.version import __version__
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 """float32 throughout, float32 with TF32 products, autocast to bfloat16 or float16."""
-
-
 SLOWEST, QUICKEST = 0.05, 20.0
 """Range of plausible host speeds; others are typing errors."""
-
-
 FIELDS = {"cap": "cap_w", "clock": "clock_mhz"}
 """Varied quantity -> field, where they differ."""
-
-
 QUANTITIES = {
     **FIELDS,
     "samples-per-second": "samples_s",
@@ -164,8 +158,6 @@ def _check_optimizer(optimizer: str | None, style: str | None) -> None:
 
 
 LIBRARIES = ("torch", "transformers")
-
-
 ASKED = ("model", "batch", "seq", "image", "precision", "optimizer", "style", "head", "training")
 
 
@@ -203,7 +195,7 @@ _one_at_a_time = Lock()
 """Tracing sets torch's default device for a moment: two threads would disturb each other."""
 
 
-def asked_workload(question: Question, *, cache: bool = False) -> Workload:
+def request_workload(question: Question, *, cache: bool = False) -> Workload:
     """Return the operations of one step of the request's model.
 
     Args:
@@ -213,7 +205,7 @@ def asked_workload(question: Question, *, cache: bool = False) -> Workload:
     Raises:
         ConfigError: it cannot be found, read or traced; the message says why.
     """
-    from wattloop.predict.sources.model_name import is_saved_workload
+    from wattloop.predict.sources.source import is_saved_workload
 
     model = question.model
     if isinstance(model, Workload):
@@ -235,14 +227,13 @@ def asked_workload(question: Question, *, cache: bool = False) -> Workload:
         return _as_asked(workload, question, model)
     if not cache:
         return _traced(question)
-    from wattloop.predict.workload.cache import kept_or_made
+    from wattloop.predict.workload.files import cached_workload
 
-    return kept_or_made(trace_key(question), lambda: _traced(question))
+    return cached_workload(trace_key(question), lambda: _traced(question))
 
 
 def _traced(question: Question) -> Workload:
-    from wattloop.predict.sources.model_name import find_source
-    from wattloop.predict.sources.source import Sizes, quiet_libraries
+    from wattloop.predict.sources.source import Sizes, find_source, quiet_libraries
     from wattloop.predict.workload.trace import trace
 
     sizes = Sizes(question.batch, question.seq, question.image)

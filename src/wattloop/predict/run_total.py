@@ -19,17 +19,19 @@ MOST = 1e15
 """Larger numbers of steps, epochs or samples are typing errors."""
 
 
-class Amount(NamedTuple):
+class PredictedAmount(NamedTuple):
     """Value with its interval; None when the model has no residuals."""
 
     value: float
     interval: Interval | None = None
 
-    def times(self, factor: float) -> "Amount":
+    def times(self, factor: float) -> "PredictedAmount":
         if self.interval is None:
-            return Amount(self.value * factor)
+            return PredictedAmount(self.value * factor)
         low, high, confidence = self.interval
-        return Amount(self.value * factor, Interval(low * factor, high * factor, confidence))
+        return PredictedAmount(
+            self.value * factor, Interval(low * factor, high * factor, confidence)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +51,21 @@ class RunTotal:
     """
 
     steps: int
-    time_s: Amount
-    energy_j: Amount
+    time_s: PredictedAmount
+    energy_j: PredictedAmount
     scope: str
-    facility_j: Amount
+    facility_j: PredictedAmount
     pue: float
-    cost: Amount | None
+    cost: PredictedAmount | None
     currency: str
-    carbon_g: Amount | None
+    carbon_g: PredictedAmount | None
     intensity: Intensity | None
     cost_reason: str = ""
     carbon_reason: str = ""
     notes: tuple[str, ...] = ()
 
 
-def check_extent(
+def check_run_length(
     *, steps: int | None = None, epochs: float | None = None, samples: int | None = None
 ) -> None:
     """Refuse implausible numbers before any work.
@@ -84,7 +86,7 @@ def check_extent(
             raise ConfigError(f"{name} {value:g}: must be a whole number")
 
 
-def steps_of(
+def run_steps(
     *,
     steps: int | None = None,
     epochs: float | None = None,
@@ -132,9 +134,9 @@ def run_total(
         node: the same step's node.
     """
     _check_positive("steps", steps)
-    time_s = Amount(prediction.step_s, prediction.step_interval).times(steps)
+    time_s = PredictedAmount(prediction.step_s, prediction.step_interval).times(steps)
     if node is None:
-        step_j = Amount(prediction.energy_j, prediction.energy_interval)
+        step_j = PredictedAmount(prediction.energy_j, prediction.energy_interval)
     else:
         step_j = _node_step_j(prediction, node)
     energy_j = step_j.times(steps)
@@ -166,7 +168,7 @@ def run_total(
     )
 
 
-def _node_step_j(prediction: Prediction, node: NodePrediction) -> Amount:
+def _node_step_j(prediction: Prediction, node: NodePrediction) -> PredictedAmount:
     """Return the energy of a step at the socket; errors of time and of power are independent."""
     low, high, confidence = node.power_interval
     below, above = [1 - low / node.power_w], [high / node.power_w - 1]
@@ -176,7 +178,7 @@ def _node_step_j(prediction: Prediction, node: NodePrediction) -> Amount:
     least = max(0.0, 1 - math.hypot(*below))
     most = 1 + math.hypot(*above)
     whole_j = node.energy_j
-    return Amount(whole_j, Interval(least * whole_j, most * whole_j, confidence))
+    return PredictedAmount(whole_j, Interval(least * whole_j, most * whole_j, confidence))
 
 
 def _check_positive(name: str, value: float) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.sources.model_name import is_saved_workload
+from wattloop.predict.sources.source import is_saved_workload
 from wattloop.report.document import Block, Chart, Note
 from wattloop.report.figures.cluster_power import over_time_figures
 from wattloop.schedule.campaigns.campaign import PolicyChoice

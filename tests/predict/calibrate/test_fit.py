@@ -14,9 +14,9 @@ from wattloop.predict.calibrate.fit import at_host_speed, fit_files, once_each, 
 from wattloop.predict.calibrate.kernel_fit import operations_of
 from wattloop.predict.models.kernels import KernelConstants, KernelModel
 from wattloop.predict.models.kernels.constants import DEFAULTS, Values
-from wattloop.predict.models.kernels.kernel_time import calculated_times
+from wattloop.predict.models.kernels.kernel_cost import calculated_times
 from wattloop.predict.models.kernels.operation_table import OperationTable
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.prediction import Placement
 
 SLOW = Values(DEFAULTS).with_changes(
@@ -119,7 +119,7 @@ def test_the_speed_of_another_host_is_found() -> None:
     for batch in (1, 2, 4):
         work = transformer_step(batch, 32)
         step = model.predict(work, slow)
-        points.append(Point(work, Placement(H200), step.step_s, step.power_w, "made"))
+        points.append(MeasuredStep(work, Placement(H200), step.step_s, step.power_w, "made"))
     found = at_host_speed(model, points)
     assert found[0].placement.host_speed == pytest.approx(0.7, rel=0.03)
 

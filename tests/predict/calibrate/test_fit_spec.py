@@ -7,7 +7,7 @@ from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.calibrate.datasheet_fit import fitted_rules, spec_seconds
 from wattloop.predict.models.kernels import KernelConstants
 from wattloop.predict.models.kernels.datasheet import SpecRules
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.prediction import Placement
 from wattloop.predict.workload import costs
 
@@ -17,16 +17,16 @@ STEPS = [
 ]
 
 
-def points(rules: SpecRules) -> list[Point]:
+def points(rules: SpecRules) -> list[MeasuredStep]:
     """Steps that took exactly what `rules` say."""
     asked = [
-        Point(step, Placement(gpu_named(name)), 1.0, None, "made")
+        MeasuredStep(step, Placement(gpu_named(name)), 1.0, None, "made")
         for name in ("p100-pcie", "v100-pcie-32", "t4", "a100-pcie-40")
         for step in STEPS
     ]
     seconds = spec_seconds(asked, KernelConstants(), gpu_named("h200"), rules)
     return [
-        Point(p.workload, p.placement, float(s), None, p.group)
+        MeasuredStep(p.workload, p.placement, float(s), None, p.group)
         for p, s in zip(asked, seconds, strict=True)
     ]
 

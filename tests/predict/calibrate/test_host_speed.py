@@ -7,15 +7,15 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.calibrate.host_speed import NETWORKS, measured_host_speed, speed_of
+from wattloop.predict.calibrate.host import NETWORKS, measured_host_speed, speed_of
 from wattloop.predict.models.kernels import KernelModel
 
 
 def pretended(*, full: bool = False) -> Any:
     """A processor that says it is a GPU; there is nothing to wait for."""
-    from wattloop.predict.calibrate.device import Bench
+    from wattloop.predict.calibrate.device import CalibrationDevice
 
-    class Pretended(Bench):
+    class Pretended(CalibrationDevice):
         on_gpu = True
 
         def synchronize(self) -> None:

@@ -12,7 +12,7 @@ from wattloop.core.records import DomainKind
 from wattloop.hardware.host import Host
 from wattloop.meters import amd_gpu
 from wattloop.meters.base import Context
-from wattloop.predict.calibrate.sensor import MeterSensor, NvmlSensor, Watch
+from wattloop.predict.calibrate.sensor import MeterGpuSensor, NvmlGpuSensor, SensorSampler
 from wattloop.predict.calibrate.timing import hold
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
@@ -30,9 +30,9 @@ def stub(tmp_path_factory):
 def test_power_is_energy_between_two_changes_of_the_counter(stub):
     """The counter stands still for 100 ms at a time: edges in between would lie by a fifth."""
     stub.constant(0, 320)
-    sensor = NvmlSensor(0)
+    sensor = NvmlGpuSensor(0)
     time.sleep(0.15)
-    with Watch(sensor) as watch:
+    with SensorSampler(sensor) as watch:
         begin_s = time.perf_counter()
         time.sleep(0.55)
         wait_until(lambda: len({s.energy_j for s in watch._samples}) > 5)
@@ -48,8 +48,8 @@ def test_power_is_energy_between_two_changes_of_the_counter(stub):
 
 def test_a_window_without_a_change_has_no_power(stub):
     """Missing is not zero."""
-    sensor = NvmlSensor(0)
-    with Watch(sensor) as watch:
+    sensor = NvmlGpuSensor(0)
+    with SensorSampler(sensor) as watch:
         drawn = watch.drawn(time.perf_counter(), time.perf_counter() + 1e-4)
     sensor.close()
     assert drawn.power_w is None
@@ -58,7 +58,7 @@ def test_a_window_without_a_change_has_no_power(stub):
 def test_without_nvml_there_is_a_reason(monkeypatch):
     """A GPU that cannot be read is told, and its power is missing."""
     monkeypatch.setenv("WATTLOOP_NVML_LIBRARY", "/nowhere/libnvidia-ml.so.1")
-    sensor = NvmlSensor(0)
+    sensor = NvmlGpuSensor(0)
     assert "cannot be loaded" in sensor.reason
     assert sensor.power_w() is None
     sensor.close()
@@ -69,7 +69,7 @@ def test_a_part_of_a_gpu_is_told_before_anything_runs(stub, fault, told):
     """The sensor of the whole card would count the neighbours' work too."""
     stub.inject(0, fault)
     try:
-        sensor = NvmlSensor(0)
+        sensor = NvmlGpuSensor(0)
         assert told in sensor.reason
         assert sensor.power_w() is None
         sensor.close()
@@ -81,7 +81,7 @@ def test_a_gpu_without_a_power_reading_is_told_at_once(stub):
     """Not after the minutes it would have been missing in."""
     stub.inject(0, "unsupported", calls=Call.POWER)
     try:
-        sensor = NvmlSensor(0)
+        sensor = NvmlGpuSensor(0)
         assert "does not support" in sensor.reason
         sensor.close()
     finally:
@@ -96,9 +96,9 @@ def test_power_of_another_gpu_is_never_taken(stub, monkeypatch):
     stub.constant(1, 500)
     try:
         time.sleep(0.15)
-        named = NvmlSensor(0, "00000000-0000-0000-0000-000000000001")
+        named = NvmlGpuSensor(0, "00000000-0000-0000-0000-000000000001")
         assert named.power_w() == pytest.approx(500, rel=0.1)
-        for unknown in (NvmlSensor(0), NvmlSensor(0, "11111111-0000-0000-0000-000000000000")):
+        for unknown in (NvmlGpuSensor(0), NvmlGpuSensor(0, "11111111-0000-0000-0000-000000000000")):
             assert unknown.power_w() is None
             assert "CUDA_VISIBLE_DEVICES" in unknown.reason
             unknown.close()
@@ -110,7 +110,7 @@ def test_power_of_another_gpu_is_never_taken(stub, monkeypatch):
 def test_the_work_of_others_is_seen(stub):
     """A GPU that somebody uses is refused by this figure."""
     stub.set_load(0, 0.8)
-    sensor = NvmlSensor(0)
+    sensor = NvmlGpuSensor(0)
     time.sleep(0.15)
     assert sensor.busy_share() == pytest.approx(0.8, abs=0.02)
     sensor.close()
@@ -124,7 +124,7 @@ def test_a_held_kernel_has_its_power_and_rate(stub):
 
     stub.constant(0, 250)
     before = stub.settings(0)
-    sensor = NvmlSensor(0)
+    sensor = NvmlGpuSensor(0)
     time.sleep(0.15)
     held = hold(open_device("cpu"), [lambda: time.sleep(0.002)], sensor, settle_s=0.1, window_s=2.0)
     sensor.close()
@@ -159,10 +159,10 @@ def _amd_meters(root, monkeypatch, watts):
 def test_many_cards_are_counted_and_hidden_ones_are_not_guessed(tmp_path, monkeypatch):
     """Card 10 comes after card 2; where torch counts otherwise, power is missing, not another's."""
     meters = _amd_meters(tmp_path, monkeypatch, range(100, 112))
-    sensor = MeterSensor(meters, 2)
+    sensor = MeterGpuSensor(meters, 2)
     assert sensor.power_w() == 102
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "5")
-    hidden = MeterSensor(meters, 0)
+    hidden = MeterGpuSensor(meters, 0)
     assert hidden.power_w() is None
     assert "unset HIP_VISIBLE_DEVICES" in hidden.reason
     sensor.close()
@@ -172,11 +172,11 @@ def test_a_card_of_another_maker_is_read_through_its_meter(tmp_path, monkeypatch
     """A gauge without a counter: its mean is the power; what it lacks is missing."""
     meters = _amd_meters(tmp_path, monkeypatch, [213])
     assert {d.kind for meter in meters for d in meter.domains} == {DomainKind.GAUGE}
-    sensor = MeterSensor(meters)
-    with Watch(sensor) as watch:
+    sensor = MeterGpuSensor(meters)
+    with SensorSampler(sensor) as watch:
         begin_s = time.perf_counter()
         wait_until(lambda: len(watch._samples) > 2)
         drawn = watch.drawn(begin_s, time.perf_counter())
     assert (drawn.power_w, drawn.clock_mhz, drawn.temp_c) == (213.0, 1700.0, None)
-    assert "GPU 3 is not among" in MeterSensor(meters, 3).reason
+    assert "GPU 3 is not among" in MeterGpuSensor(meters, 3).reason
     sensor.close()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.predict.models.made import GPU, PLACE, addition, gemm, workload
 from wattloop.core.errors import ConfigError
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.models.roofline import Roofline, RooflineConstants
 from wattloop.predict.prediction import Regime
 from wattloop.predict.workload.operation import Phase
@@ -56,7 +56,7 @@ def test_fit_finds_the_shares_that_made_the_data() -> None:
     """Times and powers made by known shares give these shares back."""
     truth = Roofline(TRUE)
     points = [
-        Point(step, PLACE, made.step_s, made.power_w, "made")
+        MeasuredStep(step, PLACE, made.step_s, made.power_w, "made")
         for step in steps()
         for made in [truth.predict(step, PLACE)]
     ]
@@ -70,7 +70,7 @@ def test_fit_finds_the_shares_that_made_the_data() -> None:
 def test_points_without_power_are_fitted_for_time() -> None:
     """A point whose power nobody measured still counts for time."""
     points = [
-        Point(step, PLACE, Roofline(TRUE).predict(step, PLACE).step_s, None, "made")
+        MeasuredStep(step, PLACE, Roofline(TRUE).predict(step, PLACE).step_s, None, "made")
         for step in steps()
     ]
     found = Roofline().fit(points).constants()
@@ -80,7 +80,9 @@ def test_points_without_power_are_fitted_for_time() -> None:
 def test_no_share_is_above_one() -> None:
     """Steps quicker than the peaks allow are met by the peaks, not by more than there is."""
     points = [
-        Point(step, PLACE, 0.5 * Roofline.of_peaks().predict(step, PLACE).step_s, 900.0, "made")
+        MeasuredStep(
+            step, PLACE, 0.5 * Roofline.of_peaks().predict(step, PLACE).step_s, 900.0, "made"
+        )
         for step in steps()
     ]
     found = Roofline().fit(points).constants()

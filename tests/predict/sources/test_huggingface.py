@@ -198,12 +198,12 @@ def test_sizes_must_be_positive() -> None:
 
 def test_workloads_that_are_shipped_are_what_tracing_gives() -> None:
     """scripts/make_workloads.py was run after the tracer changed last."""
-    from wattloop.predict.request import asked_workload
+    from wattloop.predict.request import request_workload
     from wattloop.predict.workload.files import load_workload
     from wattloop.schedule.estimates.analytic import question_of, shipped_workload
     from wattloop.schedule.jobs import JobKind
 
     vit = JobKind("hf:google/vit-base-patch16-224", "tf32")
-    traced, saved = asked_workload(question_of(vit, 64)), load_workload(shipped_workload(vit, 64))
+    traced, saved = request_workload(question_of(vit, 64)), load_workload(shipped_workload(vit, 64))
     assert saved.operations == traced.operations
     assert (saved.peak_bytes, saved.gradient_bytes) == (traced.peak_bytes, traced.gradient_bytes)

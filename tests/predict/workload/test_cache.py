@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from wattloop.predict import trace  # noqa: E402 - after the skip
 from wattloop.predict.workload.files import load_workload, save_workload  # noqa: E402 - after the skip
+from wattloop.predict.workload.trace import TraceRequest  # noqa: E402 - after the skip
 from wattloop.predict.workload.tracing.identity import identity_of  # noqa: E402 - after the skip
-from wattloop.predict.workload.tracing.request import Request  # noqa: E402 - after the skip
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_a_folder_that_cannot_be_written_does_not_matter(folder):
 
 
 def key(model=None, inputs=None, **options):
-    request = Request(
+    request = TraceRequest(
         model=Net() if model is None else model,
         inputs=torch.empty(2, 4) if inputs is None else inputs,
         **(

@@ -10,7 +10,7 @@ from tests.predict.workload import small_models  # noqa: E402 - needs torch
 from wattloop.predict import trace  # noqa: E402 - after the skip
 from wattloop.predict.workload import Kind, Phase  # noqa: E402 - after the skip
 from wattloop.predict.workload.aggregates import aggregates  # noqa: E402 - after the skip
-from wattloop.predict.workload.tracing.request import Request  # noqa: E402 - after the skip
+from wattloop.predict.workload.trace import TraceRequest  # noqa: E402 - after the skip
 from wattloop.predict.workload.tracing.step import traced  # noqa: E402 - after the skip
 from wattloop.predict.workload.workload import ACCUMULATE  # noqa: E402 - after the skip
 
@@ -72,7 +72,7 @@ def _convolution():
 def made(name, merge=True, **options):
     """One of the models, traced."""
     inputs = small_models.images() if name == "pictures" else small_models.ids()
-    request = Request(
+    request = TraceRequest(
         model=MODELS[name],
         inputs=inputs,
         targets=None,

@@ -22,9 +22,9 @@ from wattloop.core.units import format_duration
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from wattloop.predict.calibrate.collection import Progress, Taken
-    from wattloop.predict.calibrate.device import Bench
-    from wattloop.predict.calibrate.host_speed import HostSpeed
+    from wattloop.predict.calibrate.collection import Progress, SectionResult
+    from wattloop.predict.calibrate.device import CalibrationDevice
+    from wattloop.predict.calibrate.host import HostSpeed
 
 
 CPU = "cpu"
@@ -87,7 +87,7 @@ def collect_command(
     _report(results, path, time.monotonic() - begin_s, json_file, is_trial=not bench.on_gpu)
 
 
-def _short(bench: "Bench") -> str:
+def _short(bench: "CalibrationDevice") -> str:
     if not bench.on_gpu:
         return CPU
     name = str(bench.torch.cuda.get_device_name(bench.device)).lower()
@@ -95,7 +95,7 @@ def _short(bench: "Bench") -> str:
 
 
 def _report(
-    results: Mapping[str, "Taken"],
+    results: Mapping[str, "SectionResult"],
     path: Path,
     seconds: float,
     json_file: str | None,
@@ -216,7 +216,7 @@ def host_command(
     that is busy, or whose memory is taken, is refused; nothing is set on it.
     """
     from wattloop.hardware.gpus import gpu_named
-    from wattloop.predict.calibrate.host_speed import measured_host_speed
+    from wattloop.predict.calibrate.host import measured_host_speed
     from wattloop.predict.calibrate.machine import check_at_rest, open_device, open_sensor
     from wattloop.predict.forecaster import estimator_for
 

@@ -10,7 +10,7 @@ SECTIONS = ("host", "kernels", "power", "steps", "waiting", "profile")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CalibrationCase:
     """Kernel, host call, power run, training step or profile to measure.
 
     Attributes:
@@ -30,20 +30,22 @@ class Case:
         object.__setattr__(self, "key", f"{self.section}/{self.family}/{params}")
 
 
-def cases_of(section: str, family: str, rows: Iterable[Mapping[str, object]]) -> list[Case]:
+def cases_of(
+    section: str, family: str, rows: Iterable[Mapping[str, object]]
+) -> list[CalibrationCase]:
     """Return cases without repeats, in a random but repeatable order."""
-    unique = {case.key: case for case in (Case(section, family, row) for row in rows)}
+    unique = {case.key: case for case in (CalibrationCase(section, family, row) for row in rows)}
     return shuffled(unique.values())
 
 
-def shuffled(cases: Iterable[Case]) -> list[Case]:
+def shuffled(cases: Iterable[CalibrationCase]) -> list[CalibrationCase]:
     """Shuffle with a fixed seed."""
     ordered = sorted(cases, key=lambda case: case.key)
     random.Random(len(ordered)).shuffle(ordered)
     return ordered
 
 
-def interleaved(families: Sequence[Sequence[Case]]) -> Iterator[Case]:
+def interleaved(families: Sequence[Sequence[CalibrationCase]]) -> Iterator[CalibrationCase]:
     """Interleave families at the same share of their length; a case of two families comes once."""
     ranked = (
         ((position + 0.5) / len(family), number, case)

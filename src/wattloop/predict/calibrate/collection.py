@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError, WattloopError
-from wattloop.predict.calibrate.case import SECTIONS, Case
-from wattloop.predict.calibrate.device import Bench
+from wattloop.predict.calibrate.case import SECTIONS, CalibrationCase
+from wattloop.predict.calibrate.device import CalibrationDevice
 from wattloop.predict.calibrate.host import host_seconds
 from wattloop.predict.calibrate.machine import machine_record
 from wattloop.predict.calibrate.sample_file import SampleFile
-from wattloop.predict.calibrate.sensor import Sensor
+from wattloop.predict.calibrate.sensor import GpuSensor
 from wattloop.predict.calibrate.suite import SHARES, build, cases
 from wattloop.predict.calibrate.timing import Timer, hold
 
 
-class Taken(NamedTuple):
+class SectionResult(NamedTuple):
     """Results of a section's cases."""
 
     taken: int
@@ -28,8 +28,6 @@ class Taken(NamedTuple):
 
 Progress = Callable[[str, int, int, float], None]
 """Section, cases done, cases of the section, seconds of its budget left."""
-
-
 RECORDS = {"kernels": "kernel", "host": "host", "power": "power", "steps": "step",
            "waiting": "step", "profile": "profile"}  # fmt: skip
 
@@ -45,8 +43,8 @@ class Collection:
 
     def __init__(
         self,
-        bench: Bench,
-        sensor: Sensor,
+        bench: CalibrationDevice,
+        sensor: GpuSensor,
         file: SampleFile,
         *,
         hold_s: tuple[float, float] = (0.7, 1.5),
@@ -62,10 +60,10 @@ class Collection:
     def take(
         self,
         section: str,
-        cases: Sequence[Case],
+        cases: Sequence[CalibrationCase],
         budget_s: float,
         progress: Progress = lambda *_: None,
-    ) -> Taken:
+    ) -> SectionResult:
         """Measure the cases that the file lacks until the budget is spent.
 
         Raises:
@@ -90,9 +88,9 @@ class Collection:
                 failed, last_error = failed + 1, f"{case.key}: {record['error']}"
                 self._recover(last_error)
         progress(section, taken + kept, len(cases), 0.0)
-        return Taken(taken, failed, kept, len(cases), last_error)
+        return SectionResult(taken, failed, kept, len(cases), last_error)
 
-    def _record(self, case: Case) -> Mapping[str, object]:
+    def _record(self, case: CalibrationCase) -> Mapping[str, object]:
         head = {"record": RECORDS[case.section], "case": case.key, "family": case.family}
         try:
             return {**head, "params": dict(case.params), **self._measured(case), "error": None}
@@ -102,7 +100,7 @@ class Collection:
         finally:
             self._clean(case)
 
-    def _measured(self, case: Case) -> Mapping[str, object]:
+    def _measured(self, case: CalibrationCase) -> Mapping[str, object]:
         bench = self._bench
         if case.section == "host":
             return host_seconds(bench, case.family, case.params)
@@ -121,7 +119,7 @@ class Collection:
             bench, case.params, self._sensor, warm_up_s=warm_up_s, window_s=window_s
         )
 
-    def _timed(self, case: Case) -> Mapping[str, object]:
+    def _timed(self, case: CalibrationCase) -> Mapping[str, object]:
         work = build(case.family, case.params, self._bench)
         timed = self._timer.time(work.calls)
         seconds, host_s = timed.seconds, timed.host_s
@@ -141,7 +139,7 @@ class Collection:
             **work.note,
         }
 
-    def _held(self, case: Case) -> Mapping[str, object]:
+    def _held(self, case: CalibrationCase) -> Mapping[str, object]:
         duty = float(str(case.params.get("duty", 1.0)))
         calls: Sequence[Callable[[], Any]] = ()
         if case.family != "idle":
@@ -164,7 +162,7 @@ class Collection:
                 "--resume', and if it happens again see 'dmesg | grep -i xid'"
             ) from None
 
-    def _clean(self, case: Case) -> None:
+    def _clean(self, case: CalibrationCase) -> None:
         """Free a model's memory: autograd graphs hold large tensors in cycles."""
         if case.section in ("steps", "waiting", "profile"):
             gc.collect()
@@ -172,14 +170,14 @@ class Collection:
 
 
 def collect(
-    bench: Bench,
-    sensor: Sensor,
+    bench: CalibrationDevice,
+    sensor: GpuSensor,
     file: SampleFile,
     *,
     sections: Sequence[str] = SECTIONS,
     budget_s: float,
     progress: Progress = lambda *_: None,
-) -> Mapping[str, Taken]:
+) -> Mapping[str, SectionResult]:
     """Measure what the file lacks of `sections` within `budget_s`; return the results of each.
 
     Raises:
@@ -200,7 +198,7 @@ def collect(
         if tiny
         else Collection(bench, sensor, file)
     )
-    results: dict[str, Taken] = {}
+    results: dict[str, SectionResult] = {}
     left = list(sections)
     while left:
         section = left[0]
@@ -212,10 +210,10 @@ def collect(
     return results
 
 
-def possible(wanted: Sequence[Case], precisions: Set[str]) -> list[Case]:
+def possible(wanted: Sequence[CalibrationCase], precisions: Set[str]) -> list[CalibrationCase]:
     """Leave out cases in a precision that the GPU lacks."""
 
-    def has(case: Case) -> bool:
+    def has(case: CalibrationCase) -> bool:
         named = {case.params.get(name) for name in ("dtype", "to", "precision")} - {None}
         return named <= precisions
 

@@ -14,21 +14,17 @@ from wattloop.predict.models.kernels.datasheet import FITTED, SpecRules, spec_co
 from wattloop.predict.models.kernels.fit import minimise
 from wattloop.predict.models.kernels.operation_table import Floats
 from wattloop.predict.models.kernels.step import Prepared, all_pairs, profile_of, step_results
-from wattloop.predict.models.model import Model, Point
+from wattloop.predict.models.model import MeasuredStep, Model
 from wattloop.predict.prediction import Prediction
 
 ROWS_OF_A_GPU = 1.0
 """Steps on one GPU have a common error: together they count as this many."""
-
-
 SOFT = 0.1
-
-
 ROUNDS = 15
 
 
 def fitted_rules(
-    points: Sequence[Point], reference: KernelConstants, calibrated: Gpu, start: SpecRules
+    points: Sequence[MeasuredStep], reference: KernelConstants, calibrated: Gpu, start: SpecRules
 ) -> SpecRules:
     """Return `start` with the numbers in `FITTED` fitted to the times of `points`."""
     measured = np.log([point.step_s for point in points])
@@ -54,7 +50,7 @@ def fitted_rules(
 
 
 def spec_seconds(
-    points: Sequence[Point], reference: KernelConstants, calibrated: Gpu, rules: SpecRules
+    points: Sequence[MeasuredStep], reference: KernelConstants, calibrated: Gpu, rules: SpecRules
 ) -> Floats:
     """Return predicted step times of `points`, without their own measurements."""
     prepared = [Prepared.of(point.workload) for point in points]
@@ -62,7 +58,7 @@ def spec_seconds(
 
 
 def _seconds(
-    points: Sequence[Point],
+    points: Sequence[MeasuredStep],
     prepared: Sequence[Prepared],
     reference: KernelConstants,
     calibrated: Gpu,
@@ -85,7 +81,7 @@ def _seconds(
 class Judged:
     """Measured step and its prediction."""
 
-    point: Point
+    point: MeasuredStep
     prediction: Prediction
 
     @property
@@ -99,9 +95,9 @@ class Judged:
 
 def leave_one_out(
     model: Model,
-    points: Sequence[Point],
+    points: Sequence[MeasuredStep],
     progress: Callable[[str], None] | None = None,
-    also: Callable[[str], Sequence[Point]] | None = None,
+    also: Callable[[str], Sequence[MeasuredStep]] | None = None,
 ) -> list[Judged]:
     """Predict all `points`, each group by a `model` fitted to the other groups.
 

@@ -10,7 +10,7 @@ ALIGNMENT_BYTES = 256
 
 
 @dataclass(slots=True)
-class Work:
+class KernelCalls:
     """Kernel that can be called repeatedly.
 
     Attributes:
@@ -24,7 +24,7 @@ class Work:
     note: dict[str, object] = field(default_factory=dict)
 
 
-class Bench:
+class CalibrationDevice:
     """Source of random tensors, cut from one large pool, so that building a case is cheap.
 
     As a context manager it frees memory and restores torch's settings at its end.
@@ -129,10 +129,12 @@ class Bench:
         """Return random integers below `high`."""
         return self.torch.randint(high, tuple(shape), device=self.device)
 
-    def sets(self, make: Callable[[], Callable[[], Any]], set_bytes: float, most: int = 48) -> Work:
+    def sets(
+        self, make: Callable[[], Callable[[], Any]], set_bytes: float, most: int = 48
+    ) -> KernelCalls:
         """Return as many sets of inputs as needed to keep each out of the cache."""
         number = min(most, max(1, math.ceil(self.rotate_bytes / max(set_bytes, 1))))
-        return Work([make() for _ in range(number)])
+        return KernelCalls([make() for _ in range(number)])
 
     def _pool(self, dtype: Any) -> Any:
         if dtype not in self._pools:

@@ -20,17 +20,16 @@ from wattloop.predict.calibrate.kernel_fit import (
     operations_of,
 )
 from wattloop.predict.calibrate.sample_file import records
-from wattloop.predict.calibration_range import CalibrationRange
-from wattloop.predict.intervals import Intervals, Residual
+from wattloop.predict.intervals import CalibrationRange, Intervals, Residual
 from wattloop.predict.models.kernels.constants import KernelConstants, Values
 from wattloop.predict.models.kernels.datasheet import spec_constants
-from wattloop.predict.models.kernels.fit import QUEUE, Draw, with_power
-from wattloop.predict.models.kernels.host import of_operation
-from wattloop.predict.models.kernels.kernel_energy import WORK, work_of
+from wattloop.predict.models.kernels.fit import QUEUE, PowerSample, with_power
+from wattloop.predict.models.kernels.kernel_cost import WORK, work_of
 from wattloop.predict.models.kernels.lookup import reference_constants
 from wattloop.predict.models.kernels.model import KernelModel
 from wattloop.predict.models.kernels.operation_table import OperationTable
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.kernels.step import of_operation
+from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.operation import Operation, Phase
 
@@ -42,12 +41,8 @@ KINDS: Mapping[str, str] = {
     "to_bf16": "copy", "mean": "reduction", "max_pool": "pool",
 }  # fmt: skip
 """Function of a host record -> kind of operation."""
-
-
 PASSES = 12
 """Passes of a foreach AdamW over its lists; each costs the host time per tensor."""
-
-
 LEAST_S = 5e-7
 
 
@@ -111,15 +106,9 @@ def _recurrent(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 FEWEST_GROUPS = 3
 """Fewer models say nothing about a model left out."""
-
-
 HOST_SPEEDS = tuple(0.5 * 1.05**step for step in range(29))
 """Half to twice the speed of the host in the fit."""
-
-
 Progress = Callable[[str], None]
-
-
 _STEP = ("model", "batch", "precision")
 
 
@@ -128,7 +117,7 @@ def points_of(
     gpu: Gpu,
     progress: Progress = lambda _: None,
     cap_w: float | None = None,
-) -> list[Point]:
+) -> list[MeasuredStep]:
     """Convert step records to points: each model is built without weights and traced.
 
     `cap_w` is the power limit during the measurement; None is the factory's. Several rounds of a
@@ -153,7 +142,7 @@ def points_of(
         group = name.partition("@")[0]
         placement = Placement(gpu, cap_w=cap_w)
         points.append(
-            Point(
+            MeasuredStep(
                 workload, placement, row["step_s"], row["avg_power_w"], group,
                 host=str(row.get("sitting", "")), host_s=row.get("host_s") or {},
             )
@@ -182,7 +171,7 @@ def _middle(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def fitted_to_steps(constants: KernelConstants, points: Sequence[Point]) -> KernelConstants:
+def fitted_to_steps(constants: KernelConstants, points: Sequence[MeasuredStep]) -> KernelConstants:
     """Fit `constants` to all points, with intervals from leaving out each model in turn."""
     if not points:
         return constants
@@ -196,14 +185,14 @@ def fitted_to_steps(constants: KernelConstants, points: Sequence[Point]) -> Kern
     return replace(found, made={**found.made, "steps": len(points), "models": groups})
 
 
-def at_host_speed(model: KernelModel, points: Sequence[Point]) -> list[Point]:
+def at_host_speed(model: KernelModel, points: Sequence[MeasuredStep]) -> list[MeasuredStep]:
     """Estimate the host speed of the points, relative to the model's own.
 
     The speed at which the model fits most of them: hosts differ by a third, and only steps that
     wait for the host show it.
     """
 
-    def moved(speed: float) -> list[Point]:
+    def moved(speed: float) -> list[MeasuredStep]:
         return [
             replace(point, placement=replace(point.placement, host_speed=speed)) for point in points
         ]
@@ -215,7 +204,7 @@ def at_host_speed(model: KernelModel, points: Sequence[Point]) -> list[Point]:
     return moved(min(HOST_SPEEDS, key=wrong))
 
 
-def left_out_residuals(model: KernelModel, points: Sequence[Point]) -> list[Residual]:
+def left_out_residuals(model: KernelModel, points: Sequence[MeasuredStep]) -> list[Residual]:
     """Return the residuals of `model` on each group, fitted to all other groups."""
     residuals = []
     for group in sorted({point.group for point in points}):
@@ -438,7 +427,9 @@ def cap_in_force(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> float | None:
     return min((limit for limit in limits if limit and limit < gpu.tdp_w), default=None)
 
 
-def _draws(rows: Sequence[Mapping[str, Any]], values: Values, gpu: Gpu, cap_w: float) -> list[Draw]:
+def _draws(
+    rows: Sequence[Mapping[str, Any]], values: Values, gpu: Gpu, cap_w: float
+) -> list[PowerSample]:
     """Return the held kernels as work over time."""
     draws = []
     for row in rows:
@@ -452,5 +443,5 @@ def _draws(rows: Sequence[Mapping[str, Any]], values: Values, gpu: Gpu, cap_w: f
         amounts = {name: float(w.sum()) for name, w in zip(WORK, work, strict=True)}
         clock = float(row.get("clock_mhz") or gpu.boost_clock_mhz)
         share = min(clock / gpu.boost_clock_mhz, 1.0)
-        draws.append(Draw(amounts, float(seconds), float(power_w), share, cap_w))
+        draws.append(PowerSample(amounts, float(seconds), float(power_w), share, cap_w))
     return draws

@@ -1,25 +1,25 @@
-"""Dispatch time of the host: of one operator call, and of a training step."""
+"""Dispatch time of the host: of an operator call and of a training step, and its relative speed."""
 
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from wattloop.predict.calibrate.case import Case, Params
-from wattloop.predict.calibrate.device import Bench
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.calibrate.case import CalibrationCase, Params
+from wattloop.predict.calibrate.device import CalibrationDevice
 from wattloop.predict.calibrate.families.optimizer import make_optimizer
+from wattloop.predict.models.model import Model
+from wattloop.predict.prediction import Placement
 
 # Dispatch time of a training step, without the GPU's time. A phase is dispatched while the GPU is
 # idle, and ends for the host when all its kernels are queued. This holds as long as they fit into
 # the GPU's queue of about a thousand.
-
 PHASES = ("forward", "backward", "optimizer")
-
-
 FEWEST, MOST = 4, 20
-
-
 LONGEST_S = 0.7
 
 
@@ -37,7 +37,7 @@ class Phases(Protocol):
 
 
 def dispatch_seconds(
-    bench: Bench, training: Phases, longest_s: float = LONGEST_S
+    bench: CalibrationDevice, training: Phases, longest_s: float = LONGEST_S
 ) -> Mapping[str, float] | None:
     """Return the median time of each phase until its last kernel is queued; None on the CPU."""
     if not bench.on_gpu:
@@ -65,17 +65,13 @@ def is_dispatch(found: object) -> bool:
 
 
 CALLS = 100
-
-
 ROUNDS = 7
-
-
 FUNCTIONS = ("linear", "add", "relu", "gelu", "view", "transpose", "layer_norm", "batch_norm",
              "conv", "softmax", "dropout", "sdpa", "embedding", "bmm", "cat", "mean", "max_pool",
              "contiguous", "to_bf16")  # fmt: skip
 
 
-def host_cases() -> list[Case]:
+def host_cases() -> list[CalibrationCase]:
     """Return operators by mode, module calls, and optimizers by number of tensors."""
     rows: list[tuple[str, dict[str, object]]] = [("probe", {})]
     for function in FUNCTIONS:
@@ -92,10 +88,12 @@ def host_cases() -> list[Case]:
                                                "tensors": tensors}))  # fmt: skip
     rows += [("zero_grad", {"tensors": tensors}) for tensors in (10, 150)]
     rows += [("synchronize", {}), ("item", {})]
-    return [Case("host", family, params) for family, params in rows]
+    return [CalibrationCase("host", family, params) for family, params in rows]
 
 
-def host_seconds(bench: Bench, family: str, params: Mapping[str, object]) -> Mapping[str, object]:
+def host_seconds(
+    bench: CalibrationDevice, family: str, params: Mapping[str, object]
+) -> Mapping[str, object]:
     """Return the seconds of the host for one such call (or the probe's rates)."""
     p = Params(params)
     if family == "probe":
@@ -108,7 +106,7 @@ def host_seconds(bench: Bench, family: str, params: Mapping[str, object]) -> Map
     return {"seconds": _median_s(bench, call, repeats)}
 
 
-def probe(bench: Bench) -> Mapping[str, object]:
+def probe(bench: CalibrationDevice) -> Mapping[str, object]:
     """Measure the speed of this host within a second: plain Python, CPU dispatch, launches."""
     torch = bench.torch
     small = torch.ones(8)
@@ -126,7 +124,7 @@ def probe(bench: Bench) -> Mapping[str, object]:
     }
 
 
-def _median_s(bench: Bench, call: Callable[[], Any], repeats: int) -> float:
+def _median_s(bench: CalibrationDevice, call: Callable[[], Any], repeats: int) -> float:
     for _ in range(3):
         call()
     times = []
@@ -140,7 +138,7 @@ def _median_s(bench: Bench, call: Callable[[], Any], repeats: int) -> float:
     return statistics.median(times)
 
 
-def _call(bench: Bench, family: str, p: Params) -> tuple[Callable[[], Any], int]:
+def _call(bench: CalibrationDevice, family: str, p: Params) -> tuple[Callable[[], Any], int]:
     torch = bench.torch
     x = bench.normal((16, 16), torch.float32)
     if family == "module":
@@ -158,13 +156,13 @@ def _call(bench: Bench, family: str, p: Params) -> tuple[Callable[[], Any], int]
     return _function(bench, p.text("function")), CALLS
 
 
-def _autocast_s(bench: Bench, function: Callable[[], Any]) -> float:
+def _autocast_s(bench: CalibrationDevice, function: Callable[[], Any]) -> float:
     """Time the call inside one autocast region, as in a model's forward; a weight is cast once."""
     with bench.torch.autocast(bench.device.type, dtype=bench.torch.bfloat16):
         return _median_s(bench, function, CALLS)
 
 
-def _stepping(bench: Bench, family: str, p: Params) -> Callable[[], Any]:
+def _stepping(bench: CalibrationDevice, family: str, p: Params) -> Callable[[], Any]:
     torch = bench.torch
     number = p.number("tensors")
     parameters = [torch.randn((8, 8), device=bench.device).requires_grad_() for _ in range(number)]
@@ -178,7 +176,7 @@ def _stepping(bench: Bench, family: str, p: Params) -> Callable[[], Any]:
     return step
 
 
-def _backward_s(bench: Bench, p: Params) -> float:
+def _backward_s(bench: CalibrationDevice, p: Params) -> float:
     """Time a backward pass over a chain of the function, per link."""
     torch = bench.torch
     mode = p.text("mode")
@@ -201,7 +199,7 @@ def _backward_s(bench: Bench, p: Params) -> float:
     return statistics.median(times)
 
 
-def _base_backward_s(bench: Bench, outputs: list[Any]) -> float:
+def _base_backward_s(bench: CalibrationDevice, outputs: list[Any]) -> float:
     """Time the backward pass without the function, to subtract it."""
     leaves = [output.detach().requires_grad_() for output in outputs]
     total = sum(leaf.float().sum() for leaf in leaves)
@@ -213,7 +211,7 @@ def _base_backward_s(bench: Bench, outputs: list[Any]) -> float:
     return elapsed
 
 
-def _function(bench: Bench, name: str) -> Callable[[], Any]:
+def _function(bench: CalibrationDevice, name: str) -> Callable[[], Any]:
     torch = bench.torch
     functional = torch.nn.functional
 
@@ -251,3 +249,106 @@ def _function(bench: Bench, name: str) -> Callable[[], Any]:
         "to_bf16": lambda: x.to(torch.bfloat16),
     }
     return calls[name]
+
+
+# Dispatch speed of a host, relative to the host of the calibration.
+#
+# A few small networks of the suite are dispatched, phase by phase, while the GPU is idle. The speed
+# is the time by the constants over the measured time. Microbenchmarks of the host (`probe`) do not
+# show it: over 96 steps that wait for the host, the correlation of their times with the steps' is
+# at most 0.3.
+
+NETWORKS = (
+    "resnet34@32 64 fp32", "bert_base@128 8 fp32", "mobilenet_v2@32 64 fp32",
+    "deit_small@224 8 fp32", "electra_small@128 8 fp32",
+)  # fmt: skip
+"""Model, batch, precision: supported by every GPU, with kernels that fit in its queue."""
+SPEED_ROUNDS = 8
+WARM_UP_STEPS = 5
+ROUND_S = 0.3
+"""Time of one network in one round."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpeed:
+    """Speed of the host, from several networks.
+
+    Attributes:
+        speed: 1 is the calibrated host's; 0.8 takes 1.25 times as long.
+        low, high: the slowest and the quickest round.
+        dispatch_s: network -> seconds that the host needs for a step.
+        expected_s: the same, from the constants.
+    """
+
+    speed: float
+    low: float
+    high: float
+    dispatch_s: dict[str, float]
+    expected_s: dict[str, float]
+
+
+def measured_host_speed(
+    bench: CalibrationDevice,
+    model: Model,
+    gpu: Gpu,
+    networks: Sequence[str] = NETWORKS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> HostSpeed:
+    """Dispatch `networks` on a GPU in interleaved rounds: about ten seconds.
+
+    Raises:
+        ConfigError: a library of theirs is missing, or the GPU's memory is too small for them.
+    """
+    from wattloop.predict.calibrate.steps import SubjectTraining, subject_workload
+
+    trainings: dict[str, Any] = {}
+    expected_s: dict[str, float] = {}
+    for network in networks:
+        progress(network)
+        name, batch, precision = network.split()
+        asked = {"model": name, "batch": int(batch), "precision": precision}
+        try:
+            workload = subject_workload(name, int(batch), precision)
+            expected_s[network] = model.predict(workload, Placement(gpu)).host_s or 0.0
+            trainings[network] = SubjectTraining(bench, asked)
+            for _ in range(WARM_UP_STEPS):
+                trainings[network].step()
+            bench.synchronize()
+        except ImportError as error:
+            raise ConfigError(
+                f"{network}: {error}; the host is measured by networks of Hugging Face among "
+                "others, so run 'pip install wattloop[torch,hf]'"
+            ) from None
+        except bench.torch.cuda.OutOfMemoryError:
+            raise ConfigError(
+                f"{network}: the GPU's memory is too small for it; wait for others to leave, or "
+                "take another GPU with --gpu"
+            ) from None
+    rounds = []
+    for number in range(SPEED_ROUNDS):
+        progress(f"round {number + 1} of {SPEED_ROUNDS}")
+        rounds.append(
+            {network: _dispatch_s(bench, training) for network, training in trainings.items()}
+        )
+    return speed_of(rounds, expected_s)
+
+
+def speed_of(rounds: Sequence[dict[str, float]], expected_s: dict[str, float]) -> HostSpeed:
+    """Compute the speed from the seconds of each network in each round."""
+    speeds = [
+        statistics.median(expected_s[network] / seconds for network, seconds in found.items())
+        for found in rounds
+    ]
+    return HostSpeed(
+        speed=statistics.median(speeds),
+        low=min(speeds),
+        high=max(speeds),
+        dispatch_s={
+            network: statistics.median(found[network] for found in rounds) for network in expected_s
+        },
+        expected_s=expected_s,
+    )
+
+
+def _dispatch_s(bench: CalibrationDevice, training: Any) -> float:
+    return sum((dispatch_seconds(bench, training, ROUND_S) or {}).values())

@@ -17,7 +17,7 @@ from wattloop.predict.models.kernels.constants import (
     nearness,
 )
 from wattloop.predict.models.kernels.fit import minimise
-from wattloop.predict.models.kernels.kernel_time import calculated_times
+from wattloop.predict.models.kernels.kernel_cost import calculated_times
 from wattloop.predict.models.kernels.operation_table import (
     Floats,
     OperationTable,
@@ -28,18 +28,10 @@ from wattloop.predict.workload import costs
 from wattloop.predict.workload.operation import Operation
 
 REACHES = (0.7, 1.2, 2.0, 3.3, 5.5, 9.0)
-
-
 NOISES = (0.03, 0.08, 0.2, 0.4, 0.8)
 """Noise of a residual, as a share of the residuals' spread."""
-
-
 SHAPES = (0.6, 1.7)
-
-
 SHORTEST, LONGEST = 0.2, 60.0
-
-
 ROUNDS = 2
 
 
@@ -296,8 +288,6 @@ _FAMILIES: Mapping[str, Callable[[Params], tuple[Operation, ...]]] = {
     "index": _index,
     "optimizer": _optimizer,
 }
-
-
 _FUNCTIONS: Mapping[str, tuple[str, float, float]] = {
     **{name: (name, 1.0, 1.0) for name in ("relu", "neg")},
     **{name: (name, 1.0, 4.0) for name in ("silu", "tanh", "sigmoid", "hardswish", "exp", "rsqrt")},
@@ -321,8 +311,6 @@ _FUNCTIONS: Mapping[str, tuple[str, float, float]] = {
        for name in ("gelu", "silu", "tanh", "sigmoid", "hardswish")},
 }  # fmt: skip
 """Function of the suite -> the operator's name, tensors read, FLOPs of an element."""
-
-
 _LISTS: Mapping[str, tuple[int, int]] = {
     "mul_scalar": (1, 1), "add_scalar": (1, 1), "sqrt": (1, 1), "zero": (0, 1), "add_list": (2, 1),
     "lerp": (2, 1), "div_list": (2, 1), "addcmul": (3, 1), "addcdiv": (3, 1),
@@ -347,8 +335,6 @@ def _dtype(p: Params) -> str:
 
 FEWEST = 4
 """Least number of samples for constants of a class."""
-
-
 OWN: Mapping[str, tuple[str, ...]] = {
     "gemm": ("product.efficiency", "product.tile_s", "product.l2_share", "product.misaligned"),
     "conv": ("product.efficiency", "product.tile_s", "product.layout_passes"),
@@ -357,15 +343,9 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "attention": ("attention.efficiency", "attention.block_s"),
     "rnn": ("rnn.efficiency", "rnn.step_s"),
 }
-
-
 BY_FUNCTION = ("elementwise.", "reduction.", "index.", "pool.", "random.")
 """Kinds whose classes are functions: an unmeasured one gets the constants of all others."""
-
-
 STREAM = ("stream.efficiency", "stream.start_s")
-
-
 PRIOR = 1.0
 """Standard deviation, in logarithms, of a constant around its default."""
 

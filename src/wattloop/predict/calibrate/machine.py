@@ -13,20 +13,16 @@ from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.units import format_bytes
 from wattloop.meters import amd_gpu
 from wattloop.meters.base import Context
-from wattloop.predict.calibrate.device import Bench
+from wattloop.predict.calibrate.device import CalibrationDevice
 from wattloop.predict.calibrate.host import probe
-from wattloop.predict.calibrate.sensor import MeterSensor, NvmlSensor, Sensor
+from wattloop.predict.calibrate.sensor import GpuSensor, MeterGpuSensor, NvmlGpuSensor
 
 GPU_POOL_BYTES = 6e9
-
-
 CPU_POOL_BYTES = 3.2e7
-
-
 L2_TIMES = 3.0
 
 
-def open_device(device: str) -> Bench:
+def open_device(device: str) -> CalibrationDevice:
     """Open `cuda:N` (the name on ROCm, too), or `cpu` to test the program.
 
     Raises:
@@ -40,7 +36,7 @@ def open_device(device: str) -> Bench:
             "(and 'pip install wattloop[hf]' for the transformer models among the steps)"
         ) from None
     if device == "cpu":
-        return Bench("cpu", CPU_POOL_BYTES, 0)
+        return CalibrationDevice("cpu", CPU_POOL_BYTES, 0)
     if not torch.cuda.is_available():
         raise ConfigError(
             "calibrate needs a GPU and torch sees none here; check 'nvidia-smi' and that torch is "
@@ -56,28 +52,28 @@ def open_device(device: str) -> Bench:
     properties = torch.cuda.get_device_properties(number)
     pool_bytes = min(GPU_POOL_BYTES, properties.total_memory / 12)
     l2_bytes = float(getattr(properties, "L2_cache_size", 0) or 6e7)
-    return Bench(f"cuda:{number}", pool_bytes, L2_TIMES * l2_bytes)
+    return CalibrationDevice(f"cuda:{number}", pool_bytes, L2_TIMES * l2_bytes)
 
 
-def open_sensor(bench: Bench) -> Sensor:
+def open_sensor(bench: CalibrationDevice) -> GpuSensor:
     """Open the sensor of the device's GPU."""
     if not bench.on_gpu:
-        return Sensor("on the CPU nothing is metered")
+        return GpuSensor("on the CPU nothing is metered")
     index = bench.device.index or 0
     if bench.torch.version.hip:
         return _amd_sensor(index)
     properties = bench.torch.cuda.get_device_properties(bench.device)
-    return NvmlSensor(index, str(getattr(properties, "uuid", "")))
+    return NvmlGpuSensor(index, str(getattr(properties, "uuid", "")))
 
 
-def _amd_sensor(index: int) -> Sensor:
+def _amd_sensor(index: int) -> GpuSensor:
     try:
-        return MeterSensor(amd_gpu.detect(Context()), index)
+        return MeterGpuSensor(amd_gpu.detect(Context()), index)
     except MeterUnavailable as error:
-        return Sensor(str(error))
+        return GpuSensor(str(error))
 
 
-def machine_record(bench: Bench, sensor: Sensor) -> Mapping[str, object]:
+def machine_record(bench: CalibrationDevice, sensor: GpuSensor) -> Mapping[str, object]:
     """Return GPU, driver, versions and host speed, for which a calibration is valid."""
     torch = bench.torch
     record: dict[str, Any] = {
@@ -126,20 +122,14 @@ def _cpu_name() -> str | None:
 
 FREE_SHARE = 0.5
 """Required share of free memory. Pools and the larger cases take a third."""
-
-
 BUSY_SHARE = 0.2
 """Utilisation of a desktop is below this."""
-
-
 LOOKS = 4
-
-
 PAUSE_S = 0.2
 """The driver's utilisation covers the past sixth of a second to second."""
 
 
-def check_at_rest(bench: Bench, sensor: Sensor) -> None:
+def check_at_rest(bench: CalibrationDevice, sensor: GpuSensor) -> None:
     """Refuse a GPU that other processes use.
 
     Raises:

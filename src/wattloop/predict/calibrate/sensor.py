@@ -16,13 +16,11 @@ from wattloop.meters.base import Meter
 from wattloop.meters.nvidia import partitioned
 
 CLOCK_SM = 1
-
-
 HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """Where these are set, torch's numbers of GPUs are not the driver's."""
 
 
-class Sensor:
+class GpuSensor:
     """Readings of one GPU; missing ones are None, with a `reason`.
 
     This one reads nothing: for work that no sensor covers.
@@ -60,7 +58,7 @@ class Sensor:
         """Release the library."""
 
 
-class NvmlSensor(Sensor):
+class NvmlGpuSensor(GpuSensor):
     """NVML's readings of an NVIDIA GPU.
 
     Args:
@@ -158,7 +156,7 @@ class NvmlSensor(Sensor):
             return None
 
 
-class MeterSensor(Sensor):
+class MeterGpuSensor(GpuSensor):
     """Sensor of a GPU that one of Wattloop's meters reads, such as an AMD card.
 
     Args:
@@ -225,14 +223,12 @@ class MeterSensor(Sensor):
 
 
 PAUSE_S = 2e-3
-
-
 LONG_PAUSE_S = 0.02
 """Period of samples of a sensor without a counter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SensorReading:
     """Energy readings of the GPU over a window; None where it cannot be read.
 
     Attributes:
@@ -257,15 +253,15 @@ class _Sample(NamedTuple):
     clock_mhz: float | None
 
 
-class Watch(BackgroundThread):
+class SensorSampler(BackgroundThread):
     """Sampler while its block runs: `with Watch(sensor) as watch: ...`."""
 
-    def __init__(self, sensor: Sensor) -> None:
+    def __init__(self, sensor: GpuSensor) -> None:
         super().__init__("wattloop-watch")
         self._sensor = sensor
         self._samples: list[_Sample] = []
 
-    def drawn(self, begin_s: float, end_s: float) -> Drawn:
+    def drawn(self, begin_s: float, end_s: float) -> SensorReading:
         """Return the readings between two times of `time.perf_counter`.
 
         The counter changes every 100 ms: power is taken from its first change inside the window to
@@ -287,7 +283,7 @@ class Watch(BackgroundThread):
             power_w = (last_j - first_j) / window_s
         elif all(sample.energy_j is None for sample in inside):
             power_w = polled_w
-        return Drawn(
+        return SensorReading(
             power_w,
             polled_w,
             _mean([sample.clock_mhz for sample in inside]),

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wattloop.predict.calibrate.case import Params
-from wattloop.predict.calibrate.device import Bench
+from wattloop.predict.calibrate.device import CalibrationDevice
 from wattloop.predict.calibrate.families.optimizer import make_optimizer
 from wattloop.predict.calibrate.host import dispatch_seconds, probe
-from wattloop.predict.calibrate.sensor import Sensor, Watch
+from wattloop.predict.calibrate.sensor import GpuSensor, SensorSampler
 from wattloop.predict.calibrate.zoo import Subject, subject
 from wattloop.predict.workload.workload import Workload
 
@@ -33,19 +33,15 @@ def subject_workload(name: str, batch: int, precision: str) -> Workload:
 
 PARTS = 4
 """Parts of its window in which the host's pace is recorded."""
-
-
 PROFILED_STEPS = 3
-
-
 LONGEST_NAME = 120
 """Limit of kernel names, which are expanded C++ templates."""
 
 
-class Training:
+class SubjectTraining:
     """One model in training, in a plain loop."""
 
-    def __init__(self, bench: Bench, params: Mapping[str, object]) -> None:
+    def __init__(self, bench: CalibrationDevice, params: Mapping[str, object]) -> None:
         p = Params(params)
         torch = bench.torch
         bench.precision("tf32" if p.text("precision") == "tf32" else "fp32")
@@ -84,9 +80,9 @@ class Training:
 
 
 def measure_step(
-    bench: Bench,
+    bench: CalibrationDevice,
     params: Mapping[str, object],
-    sensor: Sensor,
+    sensor: GpuSensor,
     *,
     warm_up_s: float = 1.1,
     window_s: float = 2.0,
@@ -98,12 +94,12 @@ def measure_step(
     if bench.on_gpu:
         bench.torch.cuda.reset_peak_memory_stats(bench.device)
         before = bench.torch.cuda.memory_allocated(bench.device)
-    training = Training(bench, params)
+    training = SubjectTraining(bench, params)
     rough_s = _warm_up(bench, training.step, warm_up_s)
     steps = max(3, round(window_s / rough_s))
     probed = [probe(bench)]
     marks_s = []
-    with Watch(sensor) as watch:
+    with SensorSampler(sensor) as watch:
         begin_s = time.perf_counter()
         for number in range(steps):
             training.step()
@@ -137,7 +133,7 @@ def measure_step(
     }
 
 
-def _warm_up(bench: Bench, step: Callable[[], None], seconds: float) -> float:
+def _warm_up(bench: CalibrationDevice, step: Callable[[], None], seconds: float) -> float:
     """Return the approximate time of one step."""
     step()
     bench.synchronize()
@@ -152,11 +148,11 @@ def _warm_up(bench: Bench, step: Callable[[], None], seconds: float) -> float:
     return (time.perf_counter() - begin) / done
 
 
-def profile_step(bench: Bench, params: Mapping[str, object]) -> Mapping[str, object]:
+def profile_step(bench: CalibrationDevice, params: Mapping[str, object]) -> Mapping[str, object]:
     """Return GPU time by operation (name, shapes, calls, us) and by kernel, for one step."""
     from torch.profiler import ProfilerActivity, profile
 
-    training = Training(bench, params)
+    training = SubjectTraining(bench, params)
     for _ in range(3):
         training.step()
     bench.synchronize()

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from wattloop.predict.calibrate.case import Case, Params, interleaved
-from wattloop.predict.calibrate.device import Bench, Work
+from wattloop.predict.calibrate.case import CalibrationCase, Params, interleaved
+from wattloop.predict.calibrate.device import CalibrationDevice, KernelCalls
 from wattloop.predict.calibrate.families import convolution, memory, optimizer, product, sequence
 from wattloop.predict.calibrate.families.convolution import (
     batch_families,
@@ -18,7 +18,7 @@ from wattloop.predict.calibrate.families.sequence import attention_cases, rnn_ca
 from wattloop.predict.calibrate.families.typical import typical_families
 from wattloop.predict.calibrate.host import host_cases
 
-BUILDERS: Mapping[str, Callable[[Bench, Params], Work]] = {
+BUILDERS: Mapping[str, Callable[[CalibrationDevice, Params], KernelCalls]] = {
     "gemm": product.build_gemm,
     "conv": convolution.build_conv,
     "attention": sequence.attention,
@@ -36,7 +36,7 @@ BUILDERS: Mapping[str, Callable[[Bench, Params], Work]] = {
 }
 
 
-def build(family: str, params: Mapping[str, object], bench: Bench) -> Work:
+def build(family: str, params: Mapping[str, object], bench: CalibrationDevice) -> KernelCalls:
     """Build the calls of a case."""
     return BUILDERS[family](bench, Params(params))
 
@@ -96,24 +96,24 @@ STEPS = (
     "lstm_text@200 2048 tf32", "resnet101@32 64 bf16", "t5_gated@256 4 fp32",
 )  # fmt: skip
 """Model, batch, precision; neighbours differ in kind, so that any part is a mixture."""
-
-
 PROFILES = (0, 1, 3, 4, 6, 7, 9, 10, 12, 14, 15, 17, 20, 24)
 """Indices of the steps that are also profiled, operation by operation."""
 
 
-def step_cases() -> list[Case]:
+def step_cases() -> list[CalibrationCase]:
     return [_case("steps", row) for row in STEPS]
 
 
-def profile_cases() -> list[Case]:
+def profile_cases() -> list[CalibrationCase]:
     """Return fourteen cases of all kinds."""
     return [_case("profile", STEPS[number]) for number in PROFILES]
 
 
-def _case(section: str, row: str) -> Case:
+def _case(section: str, row: str) -> CalibrationCase:
     name, batch, precision = row.split()
-    return Case(section, "step", {"model": name, "batch": int(batch), "precision": precision})
+    return CalibrationCase(
+        section, "step", {"model": name, "batch": int(batch), "precision": precision}
+    )
 
 
 # Training steps of small batches, which wait for the host, in rounds. The speed of a host varies
@@ -129,14 +129,12 @@ WAITING = (
     "electra_small@128 8 bf16", "bart_base@256 2 tf32",
 )  # fmt: skip
 """Model, batch, precision."""
-
-
 ROUNDS = 3
 
 
-def waiting_cases() -> list[Case]:
+def waiting_cases() -> list[CalibrationCase]:
     return [
-        Case(
+        CalibrationCase(
             "waiting",
             "step",
             {"model": name, "batch": int(batch), "precision": precision, "round": number},
@@ -146,7 +144,7 @@ def waiting_cases() -> list[Case]:
     ]
 
 
-def power_cases() -> list[Case]:
+def power_cases() -> list[CalibrationCase]:
     """All kinds and precisions, from small to saturating; idle and mostly idle among them."""
     rows = [
         *_products(),
@@ -156,7 +154,7 @@ def power_cases() -> list[Case]:
         *_duty(),
         *picture_layers(),
     ]
-    return [Case("power", family, params) for family, params in _strided(rows)]
+    return [CalibrationCase("power", family, params) for family, params in _strided(rows)]
 
 
 def _strided(
@@ -264,11 +262,7 @@ def _duty() -> Iterator[tuple[str, dict[str, object]]]:
 
 
 LAYER = {"cell": "lstm", "layers": 1, "input": 4, "hidden": 8, "batch": 2, "seq": 3}
-
-
 HEADS = {"batch": 1, "heads": 2, "q_len": 16, "kv_len": 16, "head_dim": 32}
-
-
 KERNELS: tuple[tuple[str, dict[str, object]], ...] = (
     ("gemm", gemm_row("bf16", (1, 16, 24, 8), "nt", bias=True)),
     ("gemm", gemm_row("fp32", (3, 16, 8, 8), "tn", bias=False)),
@@ -296,22 +290,24 @@ KERNELS: tuple[tuple[str, dict[str, object]], ...] = (
 )  # fmt: skip
 
 
-def tiny_cases(section: str) -> list[Case]:
+def tiny_cases(section: str) -> list[CalibrationCase]:
     """Return a section that takes seconds on any machine."""
     if section == "kernels":
-        return [Case("kernels", family, params) for family, params in KERNELS]
+        return [CalibrationCase("kernels", family, params) for family, params in KERNELS]
     if section == "host":
         return [
-            Case("host", "probe", {}),
-            Case("host", "call", {"function": "linear", "mode": "backward"}),
-            Case("host", "optimizer", {"optimizer": "sgd", "style": "foreach", "tensors": 4}),
+            CalibrationCase("host", "probe", {}),
+            CalibrationCase("host", "call", {"function": "linear", "mode": "backward"}),
+            CalibrationCase(
+                "host", "optimizer", {"optimizer": "sgd", "style": "foreach", "tensors": 4}
+            ),
         ]
     if section == "power":
-        return [Case("power", "idle", {}), Case("power", *KERNELS[1])]
+        return [CalibrationCase("power", "idle", {}), CalibrationCase("power", *KERNELS[1])]
     step: dict[str, object] = {"model": "gru@10", "batch": 2, "precision": "bf16"}
     if section == "waiting":
         step["round"] = 1
-    return [Case(section, "step", step)]
+    return [CalibrationCase(section, "step", step)]
 
 
 SHARES = {"kernels": 0.42, "host": 0.04, "power": 0.18, "steps": 0.25, "waiting": 0.07,
@@ -319,7 +315,7 @@ SHARES = {"kernels": 0.42, "host": 0.04, "power": 0.18, "steps": 0.25, "waiting"
 """Shares of the time per section."""
 
 
-def cases(section: str, *, tiny: bool = False) -> Sequence[Case]:
+def cases(section: str, *, tiny: bool = False) -> Sequence[CalibrationCase]:
     """Return the section's cases in order; a `tiny` suite only tests the program."""
     if tiny:
         return tiny_cases(section)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wattloop.predict.calibrate.device import Bench
-from wattloop.predict.calibrate.sensor import Sensor, Watch
+from wattloop.predict.calibrate.device import CalibrationDevice
+from wattloop.predict.calibrate.sensor import GpuSensor, SensorSampler
 
 SLEEP_CYCLES_S = 1.9e9
 """Approximate cycles per second of the GPU's sleep kernel."""
@@ -41,7 +41,7 @@ class Timer:
 
     def __init__(
         self,
-        bench: Bench,
+        bench: CalibrationDevice,
         *,
         round_s: float = 4e-3,
         rounds: int = 3,
@@ -97,15 +97,13 @@ class Timer:
 
 
 CHUNK_S = 5e-3
-
-
 IN_FLIGHT = 4
 
 
 def hold(
-    bench: Bench,
+    bench: CalibrationDevice,
     calls: Sequence[Callable[[], Any]],
-    sensor: Sensor,
+    sensor: GpuSensor,
     *,
     duty: float = 1.0,
     settle_s: float = 0.7,
@@ -116,7 +114,7 @@ def hold(
     Without calls the GPU is idle. With a `duty` below 1 the GPU waits in between.
     """
     seconds = Timer(bench, rounds=1).time(calls).seconds if calls else None
-    with Watch(sensor) as watch:
+    with SensorSampler(sensor) as watch:
         begin_s = time.perf_counter()
         marks = _run(bench, calls, seconds, duty, begin_s + settle_s + window_s)
         end_s = time.perf_counter()
@@ -139,7 +137,7 @@ def hold(
 
 
 def _run(
-    bench: Bench,
+    bench: CalibrationDevice,
     calls: Sequence[Callable[[], Any]],
     seconds: float | None,
     duty: float,
@@ -171,7 +169,7 @@ def _run(
     return marks
 
 
-def _event(bench: Bench) -> Any:
+def _event(bench: CalibrationDevice) -> Any:
     if not bench.on_gpu:
         return _Done()
     event = bench.torch.cuda.Event()

@@ -26,7 +26,7 @@ def peak_flops_s(gpu: Gpu, kind: Kind, dtype: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MeasuredStep:
     """Measured training step, to fit a model to or to evaluate it.
 
     Attributes:
@@ -54,14 +54,14 @@ class Model(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def fit(self, points: Sequence[Point]) -> Self:
+    def fit(self, points: Sequence[MeasuredStep]) -> Self:
         """Return a model with constants fitted to `points`; this one is not changed."""
 
     @abstractmethod
     def predict(self, workload: Workload, placement: Placement) -> Prediction:
         """Predict time, power and their terms."""
 
-    def placed(self, point: Point) -> Placement:
+    def placed(self, point: MeasuredStep) -> Placement:
         """Return the placement of `point`, as far as this model knows its host."""
         return point.placement
 

@@ -9,20 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.models.model import Model, Point, peak_flops_s
+from wattloop.predict.models.model import MeasuredStep, Model, peak_flops_s
 from wattloop.predict.prediction import Placement, Prediction, Regime
 from wattloop.predict.workload.operation import Phase
 from wattloop.predict.workload.workload import Workload
 
 Array = NDArray[np.float64]
-
-
 ZOOMS = 12
-
-
 POINTS = 25
-
-
 SHARES = (1e-3, 1.0)
 
 
@@ -191,7 +185,7 @@ class Roofline(Model):
         shares = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), 1.0)
         return cls(RooflineConstants(shares, 1.0, 1.0, 1.0))
 
-    def fit(self, points: Sequence[Point]) -> Self:
+    def fit(self, points: Sequence[MeasuredStep]) -> Self:
         """Fit shares with the least mean relative error of time, then of power."""
         if not points:
             raise ConfigError("roofline: no points to fit to")

@@ -16,8 +16,8 @@ from wattloop.predict.sources.source import (
     DEFAULT_IMAGE,
     DEFAULT_SEQ,
     Inputs,
+    ModelSource,
     Sizes,
-    Source,
     needs_torch,
     needs_transformers,
     quiet_libraries,
@@ -96,8 +96,6 @@ HEADS = {
     "none": "AutoModel",
 }
 """Head -> the class of Transformers that builds it."""
-
-
 OFFSET_POSITIONS = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "longformer": 2}
 """Rows of the table of positions that no token uses."""
 
@@ -228,7 +226,7 @@ CLASSES = 1_000
 
 def huggingface_source(
     name: str, sizes: Sizes, *, head: str | None = None, training: bool = True
-) -> Source:
+) -> ModelSource:
     """Return the model of the table, of a `config.json`, of a folder with one, or of the local
     cache.
 
@@ -247,7 +245,7 @@ def huggingface_source(
     module = _built(transformers, name, config, head)
     _without_looking_at_values(module)
     told = [*notes, f"head: {head}", *inputs.notes]
-    return Source(f"hf:{name}", module, inputs.tensors, None, inputs.batch, tuple(told))
+    return ModelSource(f"hf:{name}", module, inputs.tensors, None, inputs.batch, tuple(told))
 
 
 def configuration_named(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:

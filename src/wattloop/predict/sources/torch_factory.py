@@ -6,16 +6,15 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_code import load_user_code
-from wattloop.predict.sources.inputs import guessed_inputs, stated_inputs
-from wattloop.predict.sources.loss import guessed_loss
-from wattloop.predict.sources.source import Inputs, Sizes, Source, needs_torch
+from wattloop.predict.sources.inputs import guessed_inputs, guessed_loss, stated_inputs
+from wattloop.predict.sources.source import Inputs, ModelSource, Sizes, needs_torch
 
 RETURNS = "return an nn.Module, (module, inputs) or (module, inputs, loss)"
 
 
 def factory_source(
     text: str, sizes: Sizes, *, stated: tuple[str, ...] = (), training: bool = True
-) -> Source:
+) -> ModelSource:
     """Call the function named as `package.module:factory` or `file.py:factory`.
 
     Its parameters named batch, seq or image get those sizes; any other needs a default.
@@ -49,7 +48,7 @@ def module_source(
     loss: Callable[..., Any] | None = None,
     stated: tuple[str, ...] = (),
     training: bool = True,
-) -> Source:
+) -> ModelSource:
     """Return a module with its known inputs and loss; the rest is inferred, with a note."""
     torch = needs_torch(f"model {name}")
     if not isinstance(module, torch.nn.Module):
@@ -70,7 +69,7 @@ def module_source(
         tensors, batch, notes = guess.tensors, guess.batch, guess.notes
     if loss is None and training:
         loss = guessed_loss(name, tensors)
-    return Source(name, module, tensors, loss, batch, notes)
+    return ModelSource(name, module, tensors, loss, batch, notes)
 
 
 def _attribute(module: Any, name: str, text: str) -> Any:

@@ -8,7 +8,7 @@ from wattloop.predict.workload.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class WorkTotals:
     """Totals of one phase in one pass (the optimizer: in one step).
 
     Attributes:
@@ -34,11 +34,11 @@ class Totals:
     def flops(self) -> float:
         return self.gemm_flops + self.conv_flops + self.alu_flops
 
-    def __add__(self, more: "Totals") -> "Totals":
-        return Totals(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))
+    def __add__(self, more: "WorkTotals") -> "WorkTotals":
+        return WorkTotals(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))
 
-    def __mul__(self, times: float) -> "Totals":
-        return Totals(*(getattr(self, f.name) * times for f in fields(self)))
+    def __mul__(self, times: float) -> "WorkTotals":
+        return WorkTotals(*(getattr(self, f.name) * times for f in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Aggregates:
         unruled: their names, the largest mover first.
     """
 
-    phases: Mapping[Phase, Totals]
-    step: Totals
+    phases: Mapping[Phase, WorkTotals]
+    step: WorkTotals
     gemm_dims: tuple[float, ...] | None
     conv_dims: tuple[float, ...] | None
     conv_sizes: Mapping[str, float] | None
@@ -88,12 +88,12 @@ def _of_phase(workload: Workload, phase: Phase) -> Iterable[Operation]:
     return (op for op in workload.operations if op.phase is phase)
 
 
-def _totals(operations: Iterable[Operation]) -> Totals:
-    total = Totals()
+def _totals(operations: Iterable[Operation]) -> WorkTotals:
+    total = WorkTotals()
     for op in operations:
         flops = op.flops * op.count
         matrix = op.kind in _MATRIX
-        total += Totals(
+        total += WorkTotals(
             gemm_flops=flops if matrix and op.kind is not Kind.CONV else 0.0,
             conv_flops=flops if op.kind is Kind.CONV else 0.0,
             alu_flops=0.0 if matrix else flops,

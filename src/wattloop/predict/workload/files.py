@@ -1,18 +1,16 @@
-"""Files of workloads: JSON, compressed where the name ends in `.gz`.
-
-A file states the version of its format. Errors name the invalid field; a file of a newer version is
-refused.
-"""
+"""Files of workloads (JSON, compressed where the name ends in `.gz`), and the cache of traces."""
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from wattloop.core.cache import FileCache
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import atomic_write
+from wattloop.core.paths import cache_folder
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
@@ -21,7 +19,6 @@ _FORMAT = "wattloop-workload"
 
 
 def save_workload(workload: Workload, path: str | Path) -> None:
-    """Write a workload atomically."""
     path = Path(path)
     try:
         atomic_write(path, workload_bytes(workload, compress=path.suffix == ".gz"))
@@ -67,7 +64,6 @@ def workload_from_bytes(data: bytes) -> Workload:
 
 
 def workload_values(workload: Workload) -> dict[str, object]:
-    """Return a workload as plain values, for JSON."""
     values: dict[str, object] = {"format": _FORMAT, "version": VERSION}
     for each in fields(Workload):
         values[each.name] = getattr(workload, each.name)
@@ -207,3 +203,36 @@ _DEFAULTS = {
     for each in fields(Operation)
     if each.name not in {"op", "kind", "phase"}
 }
+
+
+# Cache of traces in the user's cache folder.
+#
+# The key of a trace covers everything that determines it: the configuration or the structure and
+# source of the model, shapes, precision, optimizer, rules of the user, and the versions of torch
+# and Wattloop. A model without readable source is not cached.
+
+_MOST = 500
+"""Largest number of traces; the least recently used are removed."""
+COUNTED_BY = "2"
+"""Version of the counting rules; a new one invalidates older traces: 2 has cuDNN's workspaces in
+the memory of convolutions.
+"""
+
+
+def cached_workload(
+    parts: list[str] | None, make: Callable[[], Workload], folder: Path | None = None
+) -> Workload:
+    """Return the cached workload for the key `parts`, else make and cache one.
+
+    Without parts the key is unknown, so the workload is made.
+    """
+    if parts is None:
+        return make()
+    files = FileCache(
+        cache_folder("workloads") if folder is None else folder,
+        suffix=".json.gz",
+        most=_MOST,
+        load=workload_from_bytes,
+        dump=workload_bytes,
+    )
+    return files.get([str(VERSION), COUNTED_BY, *parts], make)

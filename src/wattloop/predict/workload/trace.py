@@ -1,12 +1,59 @@
 """Trace of a torch model: the operations of one training step, without running it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.workload.cache import kept_or_made
-from wattloop.predict.workload.tracing.request import Request
+from wattloop.predict.workload.costs.optimizer import OPTIMIZERS, STYLES, rule_of
+from wattloop.predict.workload.files import cached_workload
 from wattloop.predict.workload.workload import Workload
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+_LOSSES = ("cross_entropy", "mse")
+
+
+@dataclass(frozen=True)
+class TraceRequest:
+    """Arguments of `trace`. `merge`: equal blocks are traced once."""
+
+    model: Any
+    inputs: Any
+    targets: Any
+    loss: Callable[..., Any] | str | None
+    precision: str
+    optimizer: Any
+    style: str
+    training: bool
+    accumulate: int
+    name: str
+    batch: int | None = None
+    merge: bool = True
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ConfigError(
+                f"precision '{self.precision}' is not known; use one of {', '.join(PRECISIONS)}"
+            )
+        if isinstance(self.loss, str) and self.loss not in _LOSSES:
+            raise ConfigError(
+                f"loss '{self.loss}' is not known; use one of {', '.join(_LOSSES)} or a function"
+            )
+        if self.style not in STYLES:
+            raise ConfigError(f"style '{self.style}' is not known; use one of {', '.join(STYLES)}")
+        if self.accumulate < 1:
+            raise ConfigError(f"accumulate is {self.accumulate}; at least one pass makes a step")
+        if self.batch is not None and self.batch < 1:
+            raise ConfigError(f"batch is {self.batch}; at least one sample makes a pass")
+        if isinstance(self.optimizer, str) and self.optimizer:
+            rule = rule_of(self.optimizer)
+            if self.style == "fused" and rule.fused is None:
+                raise ConfigError(f"torch has no fused {self.optimizer}; use style 'foreach'")
+        elif self.optimizer and not callable(self.optimizer):
+            raise ConfigError(
+                f"optimizer: expected one of {', '.join(OPTIMIZERS)}, a function or None, got "
+                f"{type(self.optimizer).__name__}"
+            )
 
 
 def trace(  # noqa: PLR0913 - most have a default
@@ -53,7 +100,7 @@ def trace(  # noqa: PLR0913 - most have a default
         ConfigError: an argument is wrong, the shapes do not fit the model (names the module), or
             the model depends on data where no default exists (names operation and module).
     """
-    request = Request(
+    request = TraceRequest(
         model=model,
         inputs=inputs,
         targets=targets,
@@ -79,4 +126,4 @@ def trace(  # noqa: PLR0913 - most have a default
         return traced(request)
     from wattloop.predict.workload.tracing.identity import identity_of
 
-    return kept_or_made(identity_of(request), lambda: traced(request))
+    return cached_workload(identity_of(request), lambda: traced(request))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wattloop.predict.comparison import Axis, Point
+from wattloop.predict.comparison import Axis, ComparisonPoint
 from wattloop.predict.prediction import Interval
 from wattloop.report.figures.chart_data import rows_data
 from wattloop.report.figures.style import GREY, HEIGHT, colour, styled
@@ -34,7 +34,7 @@ PANELS = {
 }
 
 
-def forecast_figures(points: Sequence[Point], axes: Sequence[Axis]) -> dict[str, Any]:
+def forecast_figures(points: Sequence[ComparisonPoint], axes: Sequence[Axis]) -> dict[str, Any]:
     """Draw three panels with 90% intervals.
 
     Points that do not fit are hollow, those of uncalibrated GPUs are diamonds.
@@ -57,7 +57,7 @@ def forecast_figures(points: Sequence[Point], axes: Sequence[Axis]) -> dict[str,
     return {"predictions": styled(chart, f"{first.workload.name}: predictions", said)}
 
 
-def _row(point: Point, x: str, others: Sequence[str]) -> dict[str, Any]:
+def _row(point: ComparisonPoint, x: str, others: Sequence[str]) -> dict[str, Any]:
     forecast = point.forecast
     predicted = forecast.prediction
     samples = forecast.samples
@@ -75,7 +75,7 @@ def _row(point: Point, x: str, others: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _gpu(point: Point) -> str:
+def _gpu(point: ComparisonPoint) -> str:
     return str(point.setting.get("gpu", point.forecast.placement.gpu.name))
 
 

@@ -40,14 +40,14 @@ def workload_of(kind: JobKind, batch: int) -> "Workload":
     Raises:
         ConfigError: it cannot be traced; the message says what is missing.
     """
-    from wattloop.predict.request import asked_workload
+    from wattloop.predict.request import request_workload
     from wattloop.predict.workload.files import load_workload
 
     path = shipped_workload(kind, batch)
     if path.is_file():
         return load_workload(path)
     try:
-        return asked_workload(question_of(kind, batch), cache=True)
+        return request_workload(question_of(kind, batch), cache=True)
     except ConfigError as error:
         raise ConfigError(f"job kind {kind.label}, batch {batch}: {error}") from None
 

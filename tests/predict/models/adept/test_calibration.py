@@ -5,11 +5,10 @@ import pytest
 
 from tests.predict.models.made import PLACE, addition, conv, gemm, workload
 from wattloop.predict.models.adept import Adept
-from wattloop.predict.models.adept.calibration import Objective, Search, free_parameters
-from wattloop.predict.models.adept.equations import step_of
-from wattloop.predict.models.adept.features import Features
-from wattloop.predict.models.adept.parameters import ALBERT, BF16, PARAMETERS, STAGES
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.adept.calibration import AdeptObjective, AdeptSearch, free_parameters
+from wattloop.predict.models.adept.equations import ALBERT, BF16, PARAMETERS, STAGES, step_of
+from wattloop.predict.models.adept.features import AdeptFeatures
+from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.workload.workload import Workload
 
 START = {name: each.start for name, each in PARAMETERS.items()}
@@ -34,16 +33,18 @@ def steps() -> list[Workload]:
     ]
 
 
-def features() -> Features:
+def features() -> AdeptFeatures:
     """Of all steps."""
-    return Features.of((step, PLACE) for step in steps())
+    return AdeptFeatures.of((step, PLACE) for step in steps())
 
 
 def test_the_objective_weighs_time_and_power() -> None:
     """4.16 to 4.18: times off by 10%, powers by 20% give 0.6 x 10 + 0.4 x 20."""
     rows = features()
     made = step_of(rows, START)
-    objective = Objective(rows, made.step_s / 1.1, made.power_w / 0.8, list(PARAMETERS), "sigmoid")
+    objective = AdeptObjective(
+        rows, made.step_s / 1.1, made.power_w / 0.8, list(PARAMETERS), "sigmoid"
+    )
     assert objective(objective.scaled(START)) == pytest.approx([0.6 * 10 + 0.4 * 20])
 
 
@@ -52,22 +53,22 @@ def test_rows_without_power_count_for_time() -> None:
     rows = features()
     made = step_of(rows, START)
     half = [None if i % 2 else watts / 0.8 for i, watts in enumerate(made.power_w)]
-    objective = Objective(rows, made.step_s, half, list(PARAMETERS), "sigmoid")
+    objective = AdeptObjective(rows, made.step_s, half, list(PARAMETERS), "sigmoid")
     assert objective(objective.scaled(START)) == pytest.approx([0.4 * 20])
-    timed = Objective(rows, made.step_s / 1.1, [None] * len(half), list(PARAMETERS), "sigmoid")
+    timed = AdeptObjective(rows, made.step_s / 1.1, [None] * len(half), list(PARAMETERS), "sigmoid")
     assert timed(timed.scaled(START)) == pytest.approx([10])
 
 
 def test_parameters_come_back_from_the_search_scale() -> None:
     """Scaling to the search's coordinates and back changes nothing within the bounds."""
     rows = features()
-    objective = Objective(rows, [1.0] * 24, [1.0] * 24, list(PARAMETERS), "sigmoid")
+    objective = AdeptObjective(rows, [1.0] * 24, [1.0] * 24, list(PARAMETERS), "sigmoid")
     assert objective.parameters(objective.scaled(TRUE)) == pytest.approx(TRUE)
 
 
 def test_bounds_survive_the_search_scale() -> None:
     """A parameter that ends at its bound is a valid constant, whatever rounding does."""
-    objective = Objective(features(), [1.0] * 24, [1.0] * 24, list(PARAMETERS), "sigmoid")
+    objective = AdeptObjective(features(), [1.0] * 24, [1.0] * 24, list(PARAMETERS), "sigmoid")
     for bound in ("low", "high"):
         ends = {name: getattr(each, bound) for name, each in PARAMETERS.items()}
         found = objective.parameters(objective.scaled(ends))
@@ -99,10 +100,10 @@ def test_the_fit_finds_what_made_the_data() -> None:
     """Data made by known parameters is met closely; the identified ones come back."""
     made = step_of(features(), TRUE)
     points = [
-        Point(step, PLACE, float(made.step_s[i]), float(made.power_w[i]), step.name)
+        MeasuredStep(step, PLACE, float(made.step_s[i]), float(made.power_w[i]), step.name)
         for i, step in enumerate(steps())
     ]
-    fitted = Adept(search=Search(iterations=120, seed=1, population=6)).fit(points)
+    fitted = Adept(search=AdeptSearch(iterations=120, seed=1, population=6)).fit(points)
     errors = [abs(fitted.predict(p.workload, p.placement).step_s / p.step_s - 1) for p in points]
     assert np.mean(errors) < 0.05
     found = fitted.constants()["parameters"]
@@ -115,10 +116,10 @@ def test_the_same_seed_finds_the_same() -> None:
     """A fit can be repeated exactly."""
     made = step_of(features(), TRUE)
     points = [
-        Point(step, PLACE, float(made.step_s[i]), float(made.power_w[i]), step.name)
+        MeasuredStep(step, PLACE, float(made.step_s[i]), float(made.power_w[i]), step.name)
         for i, step in enumerate(steps())
     ]
-    search = Search(iterations=3, seed=5, population=3)
+    search = AdeptSearch(iterations=3, seed=5, population=3)
     assert (
         Adept(search=search).fit(points).constants() == Adept(search=search).fit(points).constants()
     )

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from tests.predict.models.made import PLACE, addition, conv, gemm, workload
-from wattloop.predict.models.adept.equations import Step, step_of
-from wattloop.predict.models.adept.features import Features
-from wattloop.predict.models.adept.parameters import PARAMETERS
+from wattloop.predict.models.adept.equations import PARAMETERS, AdeptStep, step_of
+from wattloop.predict.models.adept.features import AdeptFeatures
 from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.workload import Workload
 
@@ -18,9 +17,9 @@ START = {name: each.start for name, each in PARAMETERS.items()}
 
 def step(
     of: Workload, place: Placement = PLACE, saturation: str = "sigmoid", **changed: float
-) -> Step:
+) -> AdeptStep:
     """The terms with all parameters at their start but these."""
-    return step_of(Features.of([(of, place)]), {**START, **changed}, saturation)
+    return step_of(AdeptFeatures.of([(of, place)]), {**START, **changed}, saturation)
 
 
 def test_products_take_flops_over_peak_and_efficiency() -> None:
@@ -141,7 +140,7 @@ def test_candidates_and_rows_are_computed_at_once() -> None:
         (workload(addition(10**7)), PLACE),
         (workload(conv(64, 8, 8)), PLACE),
     ]
-    features = Features.of(rows)
+    features = AdeptFeatures.of(rows)
     betas = (0.2, 0.9)
     columns = {**{name: np.full((2, 1), value) for name, value in START.items()}}
     columns["beta_gemm"] = np.array([[beta] for beta in betas])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.predict.models.made import GPU, PLACE, addition, conv, gemm, workload
-from wattloop.predict.models.adept.features import Features, optimizer_bytes, optimizer_flops
+from wattloop.predict.models.adept.features import AdeptFeatures, optimizer_bytes, optimizer_flops
 from wattloop.predict.workload.operation import Phase
 
 
@@ -36,7 +36,7 @@ def test_flops_are_apart_by_unit_and_over_its_peak() -> None:
         addition(10**6),
         precision="bf16",
     )
-    found = Features.of([(step, PLACE)])
+    found = AdeptFeatures.of([(step, PLACE)])
     assert found.gemm_s[0] == pytest.approx(2 * 2e9 / 1000e12)
     assert found.conv_s[0] == pytest.approx(2 * 32 * 196 * 64 * 64 * 9 / 1000e12)
     assert found.alu_s[0] == pytest.approx(1e6 / 50e12)
@@ -48,7 +48,7 @@ def test_the_update_is_analytic_and_its_operations_only_launch() -> None:
     """Traced operations of the optimizer count as launches; volumes are 4.4 and 4.5's."""
     update = addition(10**9, count=12, phase=Phase.OPTIMIZER)
     step = workload(addition(10**6, count=3), update, accumulate=4, parameters=10**6)
-    found = Features.of([(step, PLACE)])
+    found = AdeptFeatures.of([(step, PLACE)])
     assert found.memory_s[0] == pytest.approx(3 * 12e6 / 5e12)
     assert found.optimizer_memory_s[0] == pytest.approx(28e6 / 5e12)
     assert found.optimizer_compute_s[0] == pytest.approx(18e6 / 50e12)
@@ -59,7 +59,7 @@ def test_the_update_is_analytic_and_its_operations_only_launch() -> None:
 def test_forward_only_has_no_update() -> None:
     """Inference neither updates weights nor shares gradients."""
     step = replace(workload(gemm(64, 64, 64)), training=False, optimizer="")
-    found = Features.of([(step, replace(PLACE, gpus=4))])
+    found = AdeptFeatures.of([(step, replace(PLACE, gpus=4))])
     assert found.optimizer_memory_s[0] == found.gradient_s[0] == 0
 
 
@@ -67,7 +67,7 @@ def test_albert_is_known_by_its_name_and_distilbert_is_not_it() -> None:
     """The thesis's only architecture with scalars of its own."""
     names = ("hf:albert-base-v2", "distilbert_base@256")
     rows = [(workload(gemm(8, 8, 8), name=name), PLACE) for name in names]
-    assert Features.of(rows).albert.tolist() == [1, 0]
+    assert AdeptFeatures.of(rows).albert.tolist() == [1, 0]
 
 
 def test_a_gpu_without_links_of_its_own_shares_over_pcie() -> None:
@@ -75,5 +75,5 @@ def test_a_gpu_without_links_of_its_own_shares_over_pcie() -> None:
     step = workload(gemm(8, 8, 8), parameters=10**6)
     linked = replace(PLACE, gpus=2)
     unlinked = replace(linked, gpu=replace(GPU, link_bytes_s=0.0))
-    found = Features.of([(step, linked), (step, unlinked)])
+    found = AdeptFeatures.of([(step, linked), (step, unlinked)])
     assert found.gradient_s.tolist() == pytest.approx([4e6 / 450e9, 4e6 / 64e9])

@@ -9,7 +9,7 @@ from tests.predict.models.made import PLACE, addition, conv, gemm, workload
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.models.adept import Adept
-from wattloop.predict.models.adept.parameters import PARAMETERS
+from wattloop.predict.models.adept.equations import PARAMETERS
 from wattloop.predict.prediction import Regime
 
 START = {name: each.start for name, each in PARAMETERS.items()}

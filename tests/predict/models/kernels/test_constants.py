@@ -17,8 +17,8 @@ from wattloop.predict.models.kernels.constants import (
     Residuals,
     Values,
 )
-from wattloop.predict.models.kernels.host import host_counts, host_seconds
 from wattloop.predict.models.kernels.lookup import SHIPPED, constants_for, user_constants_path
+from wattloop.predict.models.kernels.step import host_counts, host_seconds
 from wattloop.predict.prediction import Placement
 
 GROUP = ResidualGroup(

@@ -7,7 +7,7 @@ from tests.predict.models.kernels.made import H200, transformer_step
 from wattloop.predict.models.kernels import KernelConstants, KernelModel
 from wattloop.predict.models.kernels.constants import DEFAULTS
 from wattloop.predict.models.kernels.fit import minimise
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.prediction import Placement
 
 TRUE = KernelConstants("h200").with_values(
@@ -22,14 +22,16 @@ TRUE = KernelConstants("h200").with_values(
 )
 
 
-def points(model: KernelModel) -> list[Point]:
+def points(model: KernelModel) -> list[MeasuredStep]:
     made = []
     for width in (512, 768, 1024):
         for batch in (1, 8, 64):
             for dtype in ("bf16", "fp32"):
                 work = transformer_step(batch, 256, width, 6, dtype)
                 step = model.predict(work, Placement(H200))
-                made.append(Point(work, Placement(H200), step.step_s, step.power_w, str(width)))
+                made.append(
+                    MeasuredStep(work, Placement(H200), step.step_s, step.power_w, str(width))
+                )
     return made
 
 
@@ -55,7 +57,7 @@ def test_fitting_leaves_the_model_as_it_was() -> None:
 def test_steps_without_power_fit_time_only() -> None:
     """A row whose power nobody measured is no row of 0 W."""
     every = [
-        Point(p.workload, p.placement, p.step_s, None, p.group)
+        MeasuredStep(p.workload, p.placement, p.step_s, None, p.group)
         for p in points(KernelModel(TRUE))[:4]
     ]
     values = KernelModel().fit(every).constants()["values"]

@@ -6,8 +6,8 @@ import pytest
 
 from tests.predict.models.kernels.made import H200, transformer_step
 from wattloop.predict.models.kernels import KernelConstants, KernelModel
-from wattloop.predict.models.kernels.host import host_counts, phase_of
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.kernels.step import host_counts, phase_of
+from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.operation import Phase
 
@@ -15,17 +15,19 @@ TRUE = KernelModel(KernelConstants("h200"))
 SLOW = 0.7
 
 
-def _points(host: str, speed: float) -> list[Point]:
+def _points(host: str, speed: float) -> list[MeasuredStep]:
     """Small steps, which wait for the host."""
     made = []
     for width in (256, 384, 512):
         work = transformer_step(1, 32, width, 6, "bf16")
         step = TRUE.predict(work, Placement(H200, host_speed=speed))
-        made.append(Point(work, Placement(H200), step.step_s, step.power_w, str(width), host=host))
+        made.append(
+            MeasuredStep(work, Placement(H200), step.step_s, step.power_w, str(width), host=host)
+        )
     return made
 
 
-def _asked(point: Point, factor: float) -> Point:
+def _asked(point: MeasuredStep, factor: float) -> MeasuredStep:
     """With dispatch times of a host whose backward costs so many times as much."""
     counts = host_counts(point.workload).of_step(point.workload.accumulate)
     values = TRUE.kernel_constants.values
@@ -82,7 +84,7 @@ def test_dispatch_of_more_kernels_than_the_queue_holds_is_not_believed() -> None
     """There the host may have waited for the GPU, and its time would be the GPU's."""
     many = transformer_step(1, 32, 256, 200, "bf16")
     step = TRUE.predict(many, Placement(H200))
-    point = Point(many, Placement(H200), step.step_s, step.power_w, "many")
+    point = MeasuredStep(many, Placement(H200), step.step_s, step.power_w, "many")
     waited = replace(point, host_s={"forward": 50.0, "backward": 50.0})
     found = [TRUE.fit([p]).kernel_constants.values.numbers for p in (point, waited)]
     assert found[0] == found[1]

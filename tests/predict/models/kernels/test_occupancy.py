@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tests.predict.models.kernels.made import H200
-from wattloop.predict.models.kernels.kernel_energy import occupancy_of
-from wattloop.predict.models.kernels.kernel_time import filled_share
+from wattloop.predict.models.kernels.kernel_cost import filled_share, occupancy_of
 from wattloop.predict.models.kernels.operation_table import OperationTable
 from wattloop.predict.workload import costs
 

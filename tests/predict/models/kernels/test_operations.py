@@ -7,7 +7,7 @@ import pytest
 
 from tests.predict.models.kernels.made import H200
 from wattloop.predict.models.kernels.constants import DEFAULTS, Values
-from wattloop.predict.models.kernels.kernel_time import calculated_times, conv_dims
+from wattloop.predict.models.kernels.kernel_cost import calculated_times, conv_dims
 from wattloop.predict.models.kernels.operation_table import OperationTable, class_of
 from wattloop.predict.workload import Operation, costs
 

@@ -11,7 +11,7 @@ from wattloop.predict.calibrate.kernel_fit import (
     left_out_errors,
 )
 from wattloop.predict.models.kernels.constants import DEFAULTS, KernelConstants, Values, nearness
-from wattloop.predict.models.kernels.kernel_time import calculated_times, operation_times
+from wattloop.predict.models.kernels.kernel_cost import calculated_times, operation_times
 from wattloop.predict.models.kernels.operation_table import OperationTable
 from wattloop.predict.workload import Operation, costs
 

@@ -230,7 +230,7 @@ def _gpus_table(found: Sequence[tuple[Gpu, str]]) -> Table:
 
 def _peak_flops(gpu: Gpu) -> float:
     """Return the highest peak of the selectable precisions; fp8 is left out."""
-    from wattloop.predict.workload.tracing.request import PRECISIONS
+    from wattloop.predict.workload.trace import PRECISIONS
 
     peaks = (*gpu.matrix_flops.items(), *gpu.vector_flops.items())
     return max(flops for precision, flops in peaks if precision in PRECISIONS)

@@ -15,7 +15,7 @@ from wattloop.cli.output import present, print_rows, say
 from wattloop.cli.result_view import UNKNOWN
 from wattloop.core.units import format_bytes, format_duration
 from wattloop.predict.breakdown import (
-    Part,
+    WorkPart,
     by_kind,
     by_module,
     by_phase,
@@ -60,7 +60,7 @@ def inspect_command(
     present(json_file, lambda: _data(forecast, views), lambda: _show(forecast, views))
 
 
-def _show(forecast: Forecast, views: Mapping[str, Mapping[str, Part]]) -> None:
+def _show(forecast: Forecast, views: Mapping[str, Mapping[str, WorkPart]]) -> None:
     work = forecast.workload
     gpu = forecast.placement.gpu.product
     print_rows(("", ""), _facts(work), title=f"{work.name}: one step on one GPU")
@@ -102,7 +102,7 @@ def _facts(work: Workload) -> list[tuple[str, str]]:
     return facts
 
 
-def _cells(part: Part, total_s: float) -> tuple[str, ...]:
+def _cells(part: WorkPart, total_s: float) -> tuple[str, ...]:
     known = part.gpu_s is not None
     return (
         f"{part.calls:,}",
@@ -114,7 +114,7 @@ def _cells(part: Part, total_s: float) -> tuple[str, ...]:
     )
 
 
-def _data(forecast: Forecast, views: Mapping[str, Mapping[str, Part]]) -> dict[str, Any]:
+def _data(forecast: Forecast, views: Mapping[str, Mapping[str, WorkPart]]) -> dict[str, Any]:
     work = forecast.workload
     return {
         "model": work.name,

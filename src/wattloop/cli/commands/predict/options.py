@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from wattloop.cli.options import file_option, option
 from wattloop.core.errors import ConfigError
 from wattloop.predict.request import PRECISIONS
-from wattloop.predict.sources.model_name import WAYS
+from wattloop.predict.sources.source import WAYS
 
 if TYPE_CHECKING:
     from wattloop.predict.request import Question

@@ -15,10 +15,10 @@ from wattloop.core.units import (
     format_mass,
     format_power,
 )
-from wattloop.predict.comparison import Axis, Point, best_points, unsure_gpus
+from wattloop.predict.comparison import Axis, ComparisonPoint, best_points, unsure_gpus
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.prediction import Interval
-from wattloop.predict.run_total import Amount, RunTotal
+from wattloop.predict.run_total import PredictedAmount, RunTotal
 
 SMALL_SHARE = 0.01
 """Terms below it are not listed: they are noise to a reader."""
@@ -132,7 +132,7 @@ def _range(interval: Interval | None, format_: Callable[[float], str]) -> str:
     return UNKNOWN if interval is None else interval_text(interval.low, interval.high, format_)
 
 
-def _amount(amount: Amount, format_: Callable[[float], str]) -> tuple[str, str]:
+def _amount(amount: PredictedAmount, format_: Callable[[float], str]) -> tuple[str, str]:
     return format_(amount.value), _range(amount.interval, format_)
 
 
@@ -185,7 +185,7 @@ def _digits(value: float) -> str:
 UNITS = {"cap": " W", "clock": " MHz"}
 
 
-def print_points(points: Sequence[Point], axes: Sequence[Axis]) -> None:
+def print_points(points: Sequence[ComparisonPoint], axes: Sequence[Axis]) -> None:
     """Print a row per point, and which is best."""
     rows = [
         (*_settings(point, axes), *_cells(point.forecast), *_run_cells(point.forecast.run))
@@ -219,7 +219,7 @@ def print_points(points: Sequence[Point], axes: Sequence[Axis]) -> None:
     _print_remarks(points)
 
 
-def _settings(point: Point, axes: Sequence[Axis]) -> tuple[str, ...]:
+def _settings(point: ComparisonPoint, axes: Sequence[Axis]) -> tuple[str, ...]:
     return tuple(
         point.forecast.placement.gpu.name
         if axis.name == "gpu"
@@ -271,7 +271,7 @@ def _spread(interval: Interval | None, value: float) -> str:
     return UNKNOWN if interval is None else f"{(interval.high - interval.low) / 2 / value:.0%}"
 
 
-def _print_best(points: Sequence[Point]) -> None:
+def _print_best(points: Sequence[ComparisonPoint]) -> None:
     best = best_points(points)
     if not best:
         typer.echo("none of them fits into memory")
@@ -287,7 +287,7 @@ def _print_best(points: Sequence[Point]) -> None:
         )
 
 
-def _print_remarks(points: Sequence[Point]) -> None:
+def _print_remarks(points: Sequence[ComparisonPoint]) -> None:
     varied = {str(name) for name in points[0].setting}
     notes: dict[str, str] = {}
     for note in (note for point in points for note in all_notes(point.forecast)):

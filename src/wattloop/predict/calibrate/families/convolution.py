@@ -4,11 +4,11 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from wattloop.predict.calibrate.case import Case, Params, cases_of
-from wattloop.predict.calibrate.device import Bench, Work
+from wattloop.predict.calibrate.case import CalibrationCase, Params, cases_of
+from wattloop.predict.calibrate.device import CalibrationDevice, KernelCalls
 
 
-def build_conv(bench: Bench, p: Params) -> Work:
+def build_conv(bench: CalibrationDevice, p: Params) -> KernelCalls:
     """Build the forward pass, gradient of the input or gradient of the weight."""
     torch = bench.torch
     dtype = bench.precision(p.text("dtype"))
@@ -52,14 +52,8 @@ def build_conv(bench: Bench, p: Params) -> Work:
 
 
 SLOWEST_S = 0.02
-
-
 FLOPS_S = {"fp32": 30e12, "tf32": 150e12, "bf16": 250e12}
-
-
 LARGEST_ELEMENTS = 8e8
-
-
 DIRECTIONS = ("forward", "data", "weight")
 
 
@@ -82,8 +76,6 @@ IMAGE = (
     (128, 64, 3, 1, 128), (64, 32, 3, 1, 256), (1024, 512, 3, 1, 16), (512, 1024, 3, 1, 16),
     (64, 1, 1, 1, 224), (80, 80, 3, 1, 35), (17, 33, 3, 1, 61), (192, 224, 3, 1, 35),
 )  # fmt: skip
-
-
 SMALL = (
     (3, 64, 3, 1, 32), (3, 16, 3, 1, 32), (64, 64, 3, 1, 32), (64, 128, 3, 2, 32),
     (128, 128, 3, 1, 16), (128, 256, 3, 2, 16), (256, 256, 3, 1, 8), (256, 512, 3, 2, 8),
@@ -93,12 +85,8 @@ SMALL = (
     (512, 128, 1, 1, 16), (1024, 256, 1, 1, 8), (512, 2048, 1, 1, 4), (160, 160, 3, 1, 32),
     (320, 320, 3, 1, 16),
 )  # fmt: skip
-
-
 PATCHES = ((3, 768, 16, 16, 224), (3, 96, 4, 4, 224), (3, 384, 16, 16, 224), (3, 192, 8, 8, 64),
            (3, 1024, 14, 14, 224), (3, 768, 32, 32, 224))  # fmt: skip
-
-
 DEPTHWISE = tuple(
     (c, k, s, side)
     for c, side in ((32, 112), (64, 112), (96, 112), (128, 56), (144, 56), (192, 28), (240, 28),
@@ -106,8 +94,6 @@ DEPTHWISE = tuple(
                     (1024, 7), (1152, 7), (96, 56), (192, 56), (768, 7), (64, 32), (256, 8))
     for k, s in ((3, 1), (3, 2), (5, 1), (5, 2), (7, 1))
 )  # fmt: skip
-
-
 GROUPED = (
     (128, 128, 3, 1, 56, 32), (256, 256, 3, 2, 56, 32), (256, 256, 3, 1, 28, 32),
     (512, 512, 3, 1, 14, 32), (1024, 1024, 3, 1, 7, 32), (48, 48, 3, 2, 112, 3),
@@ -115,20 +101,16 @@ GROUPED = (
     (64, 64, 3, 1, 56, 4), (160, 160, 3, 1, 28, 10), (400, 400, 3, 1, 14, 25),
     (240, 240, 1, 1, 28, 3), (256, 256, 1, 1, 28, 4), (768, 768, 3, 1, 14, 8),
 )  # fmt: skip
-
-
 TRANSPOSED = (
     (1024, 512, 2, 2, 14), (512, 256, 2, 2, 28), (256, 128, 2, 2, 56), (128, 64, 2, 2, 112),
     (512, 256, 4, 2, 8), (256, 128, 4, 2, 16), (128, 64, 4, 2, 32), (64, 3, 4, 2, 32),
     (256, 256, 3, 2, 14), (100, 512, 4, 1, 1),
 )  # fmt: skip
-
-
 LINES = ((64, 64, 3, 1, 1024), (128, 128, 5, 1, 512), (256, 256, 3, 2, 1024), (80, 384, 3, 1, 3000),
          (1, 64, 80, 4, 16000), (512, 512, 9, 1, 256), (9, 64, 3, 1, 128))  # fmt: skip
 
 
-def conv_cases() -> list[Case]:
+def conv_cases() -> list[CalibrationCase]:
     """Return dense, patch, depthwise, grouped, transposed and one-dimensional cases."""
     rows = [
         {**row, "dtype": dtype, "direction": direction}
@@ -216,21 +198,13 @@ def fits(row: dict[str, object], dtype: str) -> bool:
 # pictures of one to four pixels, for which cuDNN picks other kernels.
 
 Row = dict[str, object]
-
-
 TINY_SIDES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
-
-
 TINY_BATCHES = (64, 128, 256, 512, 1024, 2048, 4096)
-
-
 WIDTHS = (32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024)
-
-
 POWERS_OF_TWO = (64, 128, 256, 512, 1024, 2048)
 
 
-def batch_families() -> list[list[Case]]:
+def batch_families() -> list[list[CalibrationCase]]:
     """Return one list of cases per kind of batch."""
     return [
         cases_of("kernels", "conv", _all_ways("tiny pictures", 130, _tiny)),
@@ -345,8 +319,6 @@ LAYERS = (
     ((2048, 256, 256, 3, 4), ("weight",)),
     ((4096, 64, 64, 3, 8), ("data",)),
 )
-
-
 SMALL_layers = (4, 256, 256, 3, 14)
 """One product of it keeps a few of a hundred multiprocessors busy."""
 

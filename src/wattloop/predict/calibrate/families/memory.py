@@ -5,17 +5,17 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from wattloop.predict.calibrate.case import Case, Params, cases_of
-from wattloop.predict.calibrate.device import Bench, Work, torch_dtypes
+from wattloop.predict.calibrate.case import CalibrationCase, Params, cases_of
+from wattloop.predict.calibrate.device import CalibrationDevice, KernelCalls, torch_dtypes
 
 
 def directed(
-    bench: Bench,
+    bench: CalibrationDevice,
     backward: bool,
     function: Callable[..., Any],
     inputs: Callable[[], Sequence[Any]],
     set_bytes: float,
-) -> Work:
+) -> KernelCalls:
     """Return the function on fresh inputs, or its gradient with a retained graph.
 
     All floating-point inputs get a gradient except those with an attribute `constant`.
@@ -48,7 +48,7 @@ def _leaf(value: Any) -> Any:
     return value.detach().requires_grad_()
 
 
-def norm(bench: Bench, p: Params) -> Work:
+def norm(bench: CalibrationDevice, p: Params) -> KernelCalls:
     """Build a batch, layer, group or RMS norm in training; weights of a batch norm stay float32."""
     functional = bench.torch.nn.functional
     dtype = bench.precision(p.text("dtype"))
@@ -82,7 +82,7 @@ def norm(bench: Bench, p: Params) -> Work:
     return directed(bench, p.text("direction") == "backward", function, inputs, set_bytes)
 
 
-def softmax(bench: Bench, p: Params) -> Work:
+def softmax(bench: CalibrationDevice, p: Params) -> KernelCalls:
     """Build a softmax or log-softmax over the last dimension."""
     dtype = bench.precision(p.text("dtype"))
     shape = (p.number("rows"), p.number("columns"))
@@ -98,7 +98,7 @@ def softmax(bench: Bench, p: Params) -> Work:
     )
 
 
-def loss(bench: Bench, p: Params) -> Work:
+def loss(bench: CalibrationDevice, p: Params) -> KernelCalls:
     """Build cross entropy (log-softmax and the loss), the loss alone, or the mean squared error."""
     torch = bench.torch
     dtype = bench.precision(p.text("dtype"))
@@ -126,7 +126,7 @@ def loss(bench: Bench, p: Params) -> Work:
 DROP = 0.1
 
 
-def build_elementwise(bench: Bench, p: Params) -> Work:
+def build_elementwise(bench: CalibrationDevice, p: Params) -> KernelCalls:
     """Build one function; `resident` keeps to one set of inputs, which then stays in the cache."""
     dtype = bench.precision(p.text("dtype"))
     elements, columns = p.number("elements"), p.number("columns", 0)
@@ -140,7 +140,9 @@ def build_elementwise(bench: Bench, p: Params) -> Work:
     return bench.sets(make, 3.0 * elements * size, most=1 if p.flag("resident") else 48)
 
 
-def _call(bench: Bench, function: str, shape: tuple[int, ...], dtype: Any) -> Callable[[], Any]:
+def _call(
+    bench: CalibrationDevice, function: str, shape: tuple[int, ...], dtype: Any
+) -> Callable[[], Any]:
     torch = bench.torch
     aten = torch.ops.aten
     x = bench.normal(shape, dtype)
@@ -173,7 +175,7 @@ def _call(bench: Bench, function: str, shape: tuple[int, ...], dtype: Any) -> Ca
     return _of_two(bench, function, x, y)
 
 
-def _of_two(bench: Bench, function: str, x: Any, y: Any) -> Callable[[], Any]:
+def _of_two(bench: CalibrationDevice, function: str, x: Any, y: Any) -> Callable[[], Any]:
     torch = bench.torch
     aten = torch.ops.aten
     if function in ("dropout_backward", "where"):
@@ -199,7 +201,7 @@ def _of_two(bench: Bench, function: str, x: Any, y: Any) -> Callable[[], Any]:
     return calls[function]
 
 
-def build_copy(bench: Bench, p: Params) -> Work:
+def build_copy(bench: CalibrationDevice, p: Params) -> KernelCalls:
     """Build a copy; `layout` names the change."""
     torch = bench.torch
     dtype, to = bench.precision(p.text("dtype")), torch_dtypes(torch)[p.text("to")]
@@ -240,7 +242,7 @@ def _laid(torch: Any, layout: str, x: Any) -> Callable[[], Any]:
     return lambda: torch.roll(x, (-3, -3), dims=(2, 3))
 
 
-def reduction(bench: Bench, p: Params) -> Work:
+def reduction(bench: CalibrationDevice, p: Params) -> KernelCalls:
     """Build a sum, mean, maximum or norm over rows, columns, channels or everything."""
     torch = bench.torch
     dtype = bench.precision(p.text("dtype"))
@@ -265,7 +267,7 @@ def reduction(bench: Bench, p: Params) -> Work:
     return bench.sets(make, rows * columns * size, most=24)
 
 
-def embedding(bench: Bench, p: Params) -> Work:
+def embedding(bench: CalibrationDevice, p: Params) -> KernelCalls:
     """Build a lookup; its gradient is a whole table, zeroed first."""
     torch = bench.torch
     rows, columns, table_rows = (p.number(name) for name in ("rows", "columns", "table_rows"))
@@ -283,7 +285,7 @@ def embedding(bench: Bench, p: Params) -> Work:
     return bench.sets(make, rows * columns * 8.0, most=8)
 
 
-def pool(bench: Bench, p: Params) -> Work:
+def pool(bench: CalibrationDevice, p: Params) -> KernelCalls:
     """Build maximum or mean pooling."""
     functional = bench.torch.nn.functional
     dtype = bench.precision(p.text("dtype"))
@@ -304,7 +306,7 @@ def pool(bench: Bench, p: Params) -> Work:
     )
 
 
-def index(bench: Bench, p: Params) -> Work:
+def index(bench: CalibrationDevice, p: Params) -> KernelCalls:
     """Build gathers of rows and masked values."""
     torch = bench.torch
     dtype = bench.precision(p.text("dtype"))
@@ -330,25 +332,17 @@ def index(bench: Bench, p: Params) -> Work:
 
 
 BOTH = ("forward", "backward")
-
-
 UNARY = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "hardswish", "relu6", "exp", "neg",
          "pow2", "rsqrt", "scale")  # fmt: skip
-
-
 BINARY = ("add", "mul", "sub", "div")
-
-
 COPIED: tuple[tuple[str, str], ...] = (
     ("fp32", "bf16"), ("bf16", "fp32"), ("fp32", "fp32"), ("bf16", "bf16"),
 )  # fmt: skip
 """Source and target number formats."""
-
-
 GRADIENTS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "hardswish", "relu6")
 
 
-def memory_families() -> list[list[Case]]:
+def memory_families() -> list[list[CalibrationCase]]:
     """Return one list of cases per family."""
     return [
         cases_of("kernels", "elementwise", _elementwise()),

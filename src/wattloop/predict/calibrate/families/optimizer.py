@@ -5,11 +5,11 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from wattloop.predict.calibrate.case import Case, Params, cases_of
-from wattloop.predict.calibrate.device import Bench, Work
+from wattloop.predict.calibrate.case import CalibrationCase, Params, cases_of
+from wattloop.predict.calibrate.device import CalibrationDevice, KernelCalls
 
 
-def build_optimizer(bench: Bench, p: Params) -> Work:
+def build_optimizer(bench: CalibrationDevice, p: Params) -> KernelCalls:
     """Build a step over `tensors` parameters of equal size, or one list operation over them."""
     if p.text("function", ""):
         return _function(bench, p)
@@ -19,7 +19,7 @@ def build_optimizer(bench: Bench, p: Params) -> Work:
         parameter.requires_grad_()
         parameter.grad = torch.randn_like(parameter)
     optimizer = make_optimizer(torch, p.text("optimizer"), p.text("style"), parameters)
-    return Work([optimizer.step])
+    return KernelCalls([optimizer.step])
 
 
 def make_optimizer(torch: Any, name: str, style: str, parameters: Any) -> Any:
@@ -34,7 +34,7 @@ def make_optimizer(torch: Any, name: str, style: str, parameters: Any) -> Any:
     return kinds[name](parameters, lr=1e-4, **manner)
 
 
-def _tensors(bench: Bench, p: Params) -> list[Any]:
+def _tensors(bench: CalibrationDevice, p: Params) -> list[Any]:
     each = p.number("elements") // p.number("tensors")
     side = math.isqrt(each)
     return [
@@ -43,7 +43,7 @@ def _tensors(bench: Bench, p: Params) -> list[Any]:
     ]
 
 
-def _function(bench: Bench, p: Params) -> Work:
+def _function(bench: CalibrationDevice, p: Params) -> KernelCalls:
     torch = bench.torch
     a = _tensors(bench, p)
     b = [torch.rand_like(tensor) + 0.5 for tensor in a]
@@ -59,20 +59,16 @@ def _function(bench: Bench, p: Params) -> Work:
         "div_list": lambda: torch._foreach_div_(a, b),
         "zero": lambda: torch._foreach_zero_(a),
     }
-    return Work([calls[p.text("function")]])
+    return KernelCalls([calls[p.text("function")]])
 
 
 FUNCTIONS = ("mul_scalar", "add_scalar", "add_list", "addcmul", "addcdiv", "lerp", "sqrt",
              "div_list", "zero")  # fmt: skip
-
-
 OPTIMIZERS = ("adamw", "adam", "sgd", "rmsprop")
-
-
 MOST_ELEMENTS = 4e8
 
 
-def optimizer_cases() -> list[Case]:
+def optimizer_cases() -> list[CalibrationCase]:
     """Return whole steps by style, and single list operations."""
     return cases_of("kernels", "optimizer", [*_steps(), *_functions(), *_large_models()])
 

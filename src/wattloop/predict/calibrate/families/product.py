@@ -4,11 +4,11 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from wattloop.predict.calibrate.case import Case, Params, cases_of
-from wattloop.predict.calibrate.device import Bench, Work
+from wattloop.predict.calibrate.case import CalibrationCase, Params, cases_of
+from wattloop.predict.calibrate.device import CalibrationDevice, KernelCalls
 
 
-def build_gemm(bench: Bench, p: Params) -> Work:
+def build_gemm(bench: CalibrationDevice, p: Params) -> KernelCalls:
     """Build a product; `t` in the layout is a transposed operand."""
     dtype = bench.precision(p.text("dtype"))
     b, m, n, k = (p.number(name) for name in "bmnk")
@@ -33,20 +33,10 @@ def build_gemm(bench: Bench, p: Params) -> Work:
 
 SLOWEST_S = 0.025
 """Slower products are left out."""
-
-
 FLOPS_S = {"fp32": 45e12, "tf32": 350e12, "bf16": 650e12, "fp16": 650e12}
-
-
 BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
-
-
 LARGEST_BYTES = 4e9
-
-
 TOKENS = (1, 8, 64, 128, 256, 512, 1024, 1576, 2048, 4096, 8192, 16384, 32768)
-
-
 WIDTHS = (
     (128, 128), (128, 512), (256, 1024), (300, 1200), (312, 1248), (384, 384), (384, 1536),
     (512, 512), (512, 2048), (640, 2560), (768, 768), (768, 2304), (768, 3072), (1024, 1024),
@@ -54,20 +44,14 @@ WIDTHS = (
     (4096, 4096), (4096, 11008), (25088, 4096), (4096, 10), (512, 1000), (2048, 1000), (768, 2),
     (100, 10), (784, 512), (9216, 4096),
 )  # fmt: skip
-
-
 VOCABULARY = (10000, 30522, 32000, 32128, 33278, 50257, 50265, 50272, 128256)
-
-
 ROUND = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536,
          2048, 2304, 3072, 4096, 5120, 8192, 11008, 16384, 32768)  # fmt: skip
-
-
 ODD = (1, 3, 7, 10, 27, 33, 49, 77, 100, 127, 147, 197, 257, 300, 333, 577, 783, 1000, 1001, 1537,
        2049, 3137, 4100, 6277, 10001, 18522, 30522, 33278, 50257)  # fmt: skip
 
 
-def gemm_cases() -> list[Case]:
+def gemm_cases() -> list[CalibrationCase]:
     """Return products of two matrices by precision, layout and bias."""
     rows: list[dict[str, object]] = []
     for dtype in ("fp32", "tf32", "bf16", "fp16"):
@@ -78,7 +62,7 @@ def gemm_cases() -> list[Case]:
     return cases_of("kernels", "gemm", rows)
 
 
-def batched_cases() -> list[Case]:
+def batched_cases() -> list[CalibrationCase]:
     """Return products of many small matrices, as in attention without a fused kernel."""
     rows: list[dict[str, object]] = []
     for dtype in ("fp32", "tf32", "bf16"):

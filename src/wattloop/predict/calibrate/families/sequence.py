@@ -5,14 +5,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from wattloop.predict.calibrate.case import Case, Params, cases_of
-from wattloop.predict.calibrate.device import Bench, Work
+from wattloop.predict.calibrate.case import CalibrationCase, Params, cases_of
+from wattloop.predict.calibrate.device import CalibrationDevice, KernelCalls
 from wattloop.predict.calibrate.families.memory import directed
 
 ALGORITHMS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 
 
-def attention(bench: Bench, p: Params) -> Work:
+def attention(bench: CalibrationDevice, p: Params) -> KernelCalls:
     """Scaled dot-product attention as models call it: heads are a view of the hidden width."""
     torch = bench.torch
     dtype = bench.precision(p.text("dtype"))
@@ -46,7 +46,7 @@ def attention(bench: Bench, p: Params) -> Work:
     return work
 
 
-def rnn(bench: Bench, p: Params) -> Work:
+def rnn(bench: CalibrationDevice, p: Params) -> KernelCalls:
     """Build recurrent layers; the backward time is forward and backward minus forward."""
     torch = bench.torch
     dtype = bench.precision(p.text("dtype"))
@@ -74,20 +74,18 @@ def rnn(bench: Bench, p: Params) -> Work:
         return torch.autograd.grad(forward(), weights, gradient)
 
     if p.text("direction") == "forward":
-        return Work([forward])
+        return KernelCalls([forward])
     calls: list[Callable[[], Any]] = [both]
-    return Work(calls, less=[forward])
+    return KernelCalls(calls, less=[forward])
 
 
 MOST_SCORES = {"fp32": 4e9, "tf32": 4e9, "bf16": 2e10, "fp16": 2e10}
 """Scores (pairs of positions over all heads): about 20 ms."""
-
-
 MOST_CELLS = 6e11
 """Multiply-adds of one recurrent layer stack."""
 
 
-def attention_cases() -> list[Case]:
+def attention_cases() -> list[CalibrationCase]:
     """Return forward and backward by precision, head size, length, causal, masked."""
     rows: list[dict[str, object]] = []
     for dtype in ("fp32", "tf32", "bf16", "fp16"):
@@ -111,7 +109,7 @@ def attention_cases() -> list[Case]:
     return cases_of("kernels", "attention", rows)
 
 
-def rnn_cases() -> list[Case]:
+def rnn_cases() -> list[CalibrationCase]:
     """Return LSTM and GRU by layers, sizes, batch and length."""
     rows: list[dict[str, object]] = []
     for dtype in ("fp32", "tf32", "bf16"):

@@ -3,25 +3,19 @@
 import random
 from collections.abc import Iterator
 
-from wattloop.predict.calibrate.case import Case, cases_of
+from wattloop.predict.calibrate.case import CalibrationCase, cases_of
 from wattloop.predict.calibrate.families.convolution import DIRECTIONS, conv_row, fits
 from wattloop.predict.calibrate.families.product import gemm_fits, gemm_row
 
 Row = dict[str, object]
-
-
 BOTH = ("forward", "backward")
-
-
 CHANNELS = (16, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 480, 512,
             640, 728, 768, 960, 1024, 1280, 1536, 2048)  # fmt: skip
-
-
 WIDTHS = (128, 192, 256, 320, 384, 480, 512, 640, 768, 896, 1024, 1152, 1280, 1536, 2048, 2560,
           3072, 4096)  # fmt: skip
 
 
-def typical_families() -> list[list[Case]]:
+def typical_families() -> list[list[CalibrationCase]]:
     """Return one list of cases per family."""
     return [
         cases_of("kernels", "conv", _convolutions()),

@@ -28,7 +28,7 @@ class ConvNorm(nn.Sequential):
         super().__init__(*layers)
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """Body whose input is added to its result, through `skip` where the sizes differ."""
 
     def __init__(
@@ -171,7 +171,7 @@ def darknet53() -> nn.Module:
         layers.append(layer(width // 2, width, 3, 2))
         for _ in range(number):
             body = nn.Sequential(layer(width, width // 2, 1), layer(width // 2, width, 3))
-            layers.append(Residual(body))
+            layers.append(ResidualBlock(body))
     return nn.Sequential(*layers, *classifier(1024))
 
 
@@ -195,7 +195,7 @@ def wide_resnet(wide: int = 4, blocks: int = 4) -> nn.Module:
             body = nn.Sequential(*layer(c_in, c_out, stride), *layer(c_out, c_out))
             same = stride == 1 and c_in == c_out
             skip = None if same else nn.Conv2d(c_in, c_out, 1, stride, bias=False)
-            layers.append(Residual(body, skip))
+            layers.append(ResidualBlock(body, skip))
             c_in = c_out
     return nn.Sequential(*layers, nn.BatchNorm2d(c_in), nn.ReLU(), *classifier(c_in))
 
@@ -214,14 +214,14 @@ def xception() -> nn.Module:
     for c_out in (128, 256, 728):
         body = [*separable(c_in, c_out), *separable(c_out, c_out), nn.MaxPool2d(3, 2, 1)]
         skip = ConvNorm(c_in, c_out, 1, 2, activation=None)
-        layers.append(Residual(nn.Sequential(*body), skip))
+        layers.append(ResidualBlock(nn.Sequential(*body), skip))
         c_in = c_out
     for _ in range(8):
         thrice = [module for _ in range(3) for module in separable(728, 728)]
-        layers.append(Residual(nn.Sequential(*thrice)))
+        layers.append(ResidualBlock(nn.Sequential(*thrice)))
     body = [*separable(728, 728), *separable(728, 1024), nn.MaxPool2d(3, 2, 1)]
     skip = ConvNorm(728, 1024, 1, 2, activation=None)
-    layers.append(Residual(nn.Sequential(*body), skip))
+    layers.append(ResidualBlock(nn.Sequential(*body), skip))
     layers += [*separable(1024, 1536), *separable(1536, 2048)]
     return nn.Sequential(*layers, nn.ReLU(), *classifier(2048))
 
@@ -259,7 +259,7 @@ def _residual_net(
                 )
             same = stride == 1 and c_in == c_out
             skip = None if same else ConvNorm(c_in, c_out, 1, stride, activation=None)
-            layers.append(Residual(body, skip, nn.ReLU()))
+            layers.append(ResidualBlock(body, skip, nn.ReLU()))
             c_in = c_out
     return nn.Sequential(*layers, *classifier(c_in, classes))
 
@@ -277,7 +277,7 @@ def regnet_x_400mf() -> nn.Module:
                 ConvNorm(width, width, 1, activation=None),
             )
             skip = ConvNorm(c_in, width, 1, stride, activation=None) if position == 0 else None
-            layers.append(Residual(body, skip, nn.ReLU()))
+            layers.append(ResidualBlock(body, skip, nn.ReLU()))
             c_in = width
     return nn.Sequential(*layers, *classifier(400))
 
@@ -371,7 +371,7 @@ def mobilenet_v2() -> nn.Module:
                 ConvNorm(wide, c_out, 1, activation=None),
             ]
             block = nn.Sequential(*body)
-            layers.append(Residual(block) if step == 1 and c_in == c_out else block)
+            layers.append(ResidualBlock(block) if step == 1 and c_in == c_out else block)
             c_in = c_out
     layers.append(ConvNorm(320, 1280, 1, activation=nn.ReLU6))
     return nn.Sequential(*layers, *classifier(1280, drop=0.2))
@@ -397,7 +397,7 @@ def efficientnet_b0() -> nn.Module:
                 ConvNorm(wide, c_out, 1, activation=None),
             ]
             block = nn.Sequential(*body)
-            layers.append(Residual(block) if step == 1 and c_in == c_out else block)
+            layers.append(ResidualBlock(block) if step == 1 and c_in == c_out else block)
             c_in = c_out
     layers.append(ConvNorm(320, 1280, 1, activation=nn.SiLU))
     return nn.Sequential(*layers, *classifier(1280, drop=0.2))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from wattloop.predict.calibrate.zoo.convnets import Residual
+from wattloop.predict.calibrate.zoo.convnets import ResidualBlock
 
 
 class RecurrentLanguageModel(nn.Module):
@@ -150,7 +150,7 @@ def tabular_resnet(columns: int, width: int = 512, blocks: int = 8, classes: int
             nn.BatchNorm1d(width), nn.Linear(width, 2 * width), nn.ReLU(), nn.Dropout(0.2),
             nn.Linear(2 * width, width), nn.Dropout(0.1),
         )  # fmt: skip
-        layers.append(Residual(body))
+        layers.append(ResidualBlock(body))
     return nn.Sequential(*layers, nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, classes))
 
 

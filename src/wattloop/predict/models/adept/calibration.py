@@ -7,17 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.models.adept.equations import step_of
-from wattloop.predict.models.adept.features import Features
-from wattloop.predict.models.adept.parameters import ALBERT, BF16, PARAMETERS
+from wattloop.predict.models.adept.equations import ALBERT, BF16, PARAMETERS, step_of
+from wattloop.predict.models.adept.features import AdeptFeatures
 
 Array = NDArray[np.float64]
-
 TIME_WEIGHT, POWER_WEIGHT = 0.6, 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class AdeptSearch:
     """Settings of the differential evolution; strategy and rates are the thesis's.
 
     Attributes:
@@ -33,12 +31,12 @@ class Search:
     polish: int = 1000
 
 
-class Objective:
+class AdeptObjective:
     """The composite error in percent of candidates, given as columns of scaled parameters."""
 
     def __init__(
         self,
-        features: Features,
+        features: AdeptFeatures,
         step_s: Sequence[float],
         power_w: Sequence[float | None],
         free: Sequence[str],
@@ -92,7 +90,7 @@ class Objective:
         )
 
 
-def free_parameters(features: Features, scalars: Sequence[str]) -> list[str]:
+def free_parameters(features: AdeptFeatures, scalars: Sequence[str]) -> list[str]:
     """Return the free parameters for these rows: global ones, and scalars with rows that use them.
 
     What no row depends on keeps its start, which is 1 for a scalar: that of an architecture never
@@ -117,7 +115,7 @@ def free_parameters(features: Features, scalars: Sequence[str]) -> list[str]:
 
 
 def calibrate(
-    objective: Objective, search: Search, start: Mapping[str, float] | None = None
+    objective: AdeptObjective, search: AdeptSearch, start: Mapping[str, float] | None = None
 ) -> dict[str, float]:
     """Fit all parameters: differential evolution, then L-BFGS-B from its best candidate.
 

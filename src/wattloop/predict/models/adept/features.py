@@ -14,13 +14,9 @@ from wattloop.predict.workload.operation import DTYPE_BYTES, Kind, Operation, Ph
 from wattloop.predict.workload.workload import Workload
 
 TILES = {"bf16": (16, 8, 8), "fp16": (16, 8, 8)}
-
-
 TF32_TILE = (16, 8, 4)
 """What one instruction of the matrix units multiplies (M, N, K) on Ampere, by the thesis; fp32,
 which has none, is counted in tf32's."""
-
-
 CHANNEL_BLOCK = 8
 
 
@@ -77,14 +73,12 @@ def _number(op: Operation, key: str, otherwise: float = 1.0) -> float:
 
 
 Array = NDArray[np.float64]
-
-
 ADAMW_FLOPS = 18
 """Per parameter, by the thesis; those of other optimizers are counted off their update rules."""
 
 
 @dataclass(frozen=True, slots=True)
-class Features:
+class AdeptFeatures:
     """Features of all rows; every field is an array with one entry per row.
 
     Attributes:
@@ -126,13 +120,13 @@ class Features:
     bf16: Array
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[Workload, Placement]]) -> "Features":
+    def of(cls, rows: Iterable[tuple[Workload, Placement]]) -> "AdeptFeatures":
         """Return the features of these workloads on these placements."""
         found = [_row(workload, placement) for workload, placement in rows]
         return cls(*(np.array([row[f.name] for row in found], float) for f in fields(cls)))
 
-    def take(self, rows: Sequence[int]) -> "Features":
-        return Features(*(getattr(self, f.name)[list(rows)] for f in fields(self)))
+    def take(self, rows: Sequence[int]) -> "AdeptFeatures":
+        return AdeptFeatures(*(getattr(self, f.name)[list(rows)] for f in fields(self)))
 
 
 def optimizer_bytes(parameters: float, optimizer: str, precision: str) -> tuple[float, float]:

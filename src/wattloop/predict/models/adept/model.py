@@ -6,11 +6,23 @@ from typing import ClassVar, Self
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
-from wattloop.predict.models.adept.calibration import Objective, Search, calibrate, free_parameters
-from wattloop.predict.models.adept.equations import SATURATIONS, Step, step_of
-from wattloop.predict.models.adept.features import Features
-from wattloop.predict.models.adept.parameters import ALBERT, BF16, PARAMETERS, shipped_constants
-from wattloop.predict.models.model import Model, Point
+from wattloop.predict.models.adept.calibration import (
+    AdeptObjective,
+    AdeptSearch,
+    calibrate,
+    free_parameters,
+)
+from wattloop.predict.models.adept.equations import (
+    ALBERT,
+    BF16,
+    PARAMETERS,
+    SATURATIONS,
+    AdeptStep,
+    shipped_constants,
+    step_of,
+)
+from wattloop.predict.models.adept.features import AdeptFeatures
+from wattloop.predict.models.model import MeasuredStep, Model
 from wattloop.predict.prediction import Placement, Prediction, Regime
 from wattloop.predict.workload.workload import Workload
 
@@ -35,7 +47,7 @@ class Adept(Model):
         *,
         saturation: str = "sigmoid",
         scalars: Sequence[str] = ALBERT + BF16,
-        search: Search | None = None,
+        search: AdeptSearch | None = None,
     ) -> None:
         if saturation not in SATURATIONS:
             raise ConfigError(
@@ -44,7 +56,7 @@ class Adept(Model):
         self._parameters = parameters
         self._saturation = saturation
         self._scalars = tuple(scalars)
-        self._search = search or Search()
+        self._search = search or AdeptSearch()
 
     @classmethod
     def from_constants(cls, constants: Mapping[str, object]) -> Self:
@@ -72,12 +84,12 @@ class Adept(Model):
         """Return the shipped model of this GPU; an error names the available GPUs."""
         return cls.from_constants(shipped_constants(gpu))
 
-    def fit(self, points: Sequence[Point]) -> Self:
+    def fit(self, points: Sequence[MeasuredStep]) -> Self:
         """Fit the parameters by differential evolution, starting from those of this model."""
         if not points:
             raise ConfigError("adept: no points to fit to")
-        features = Features.of((point.workload, point.placement) for point in points)
-        objective = Objective(
+        features = AdeptFeatures.of((point.workload, point.placement) for point in points)
+        objective = AdeptObjective(
             features,
             [point.step_s for point in points],
             [point.power_w for point in points],
@@ -114,7 +126,7 @@ class Adept(Model):
 
     def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
         """Return dimensions and working set, then every term."""
-        features = Features.of([(workload, placement)])
+        features = AdeptFeatures.of([(workload, placement)])
         step = self._step(workload, placement)
         shown = ("tiles_m", "tiles_n", "tiles_k", "conv_channels", "conv_pixels", "working_set")
         return {
@@ -130,8 +142,8 @@ class Adept(Model):
     def parameters(self) -> Mapping[str, float]:
         return self._known()
 
-    def _step(self, workload: Workload, placement: Placement) -> Step:
-        return step_of(Features.of([(workload, placement)]), self._known(), self._saturation)
+    def _step(self, workload: Workload, placement: Placement) -> AdeptStep:
+        return step_of(AdeptFeatures.of([(workload, placement)]), self._known(), self._saturation)
 
     def _known(self) -> Mapping[str, float]:
         if self._parameters is None:
@@ -144,7 +156,7 @@ class Adept(Model):
         )
 
 
-def _regime(step: Step) -> Regime:
+def _regime(step: AdeptStep) -> Regime:
     """Return the regime: the largest term; for the pass, its bottleneck."""
     overhead_s = float(step.launch_s[0] + step.fixed_s[0])
     computing = bool(step.compute_s[0] >= step.memory_s[0])

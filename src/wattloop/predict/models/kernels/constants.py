@@ -222,11 +222,7 @@ class Residuals:
 
 
 FORMAT = "wattloop kernels constants"
-
-
 VERSION = 1
-
-
 REMEDY = "make it again with 'wattloop calibrate fit'"
 
 

@@ -11,8 +11,6 @@ from wattloop.predict.cap_curve import static_power
 from wattloop.predict.models.kernels.constants import DEFAULTS, KernelConstants, Residuals, Values
 
 SHIPPED = Path(__file__).with_name("spec_rules.yaml")
-
-
 FITTED: Mapping[str, float] = {
     "products": 0.06,
     "spare_issue": 0.04,
@@ -168,32 +166,18 @@ PROCESS_NM = {
     "cdna3": 5.0,
 }
 """Feature size by the foundry's name (the makers' white papers)."""
-
-
 GA102_NM = 8.0
 """Feature size of Ampere with GDDR memory, made by Samsung, not TSMC."""
-
-
 ADA_QUICKER = 1.4
 """Ada needs the voltage of others for so much higher a clock: the RTX 4090 boosts to 2520 MHz, the
 RTX 3090 before it to 1695."""
-
-
 SCHEDULERS = 4
 """Of a multiprocessor since Kepler; GP100 has two, each with 32 lanes."""
-
-
 SPARE_LANES, FULL_LANES = 16.0, 32.0
-
-
 CLOCKED_S = ("product.tile_s", "attention.block_s", "rnn.step_s", "depthwise.start_s",
              "stream.start_s")  # fmt: skip
-
-
 HIGHEST_SHARE = 0.97
 """No kernel reaches more of a peak or of a bandwidth."""
-
-
 LEAST_ROOM = 0.1
 """Least share of the power limit for memory traffic, whatever the idle power."""
 

@@ -6,19 +6,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattloop.predict.models.kernels.constants import KernelConstants, Values
-from wattloop.predict.models.kernels.host import phase_of
-from wattloop.predict.models.kernels.kernel_energy import MEMORY, WORK
-from wattloop.predict.models.kernels.kernel_time import operation_times, scale_scopes
+from wattloop.predict.models.kernels.kernel_cost import MEMORY, WORK, operation_times, scale_scopes
 from wattloop.predict.models.kernels.operation_table import Floats
 from wattloop.predict.models.kernels.step import (
     Prepared,
     StepProfile,
     all_pairs,
+    phase_of,
     profile_of,
     step_results,
     voltage_of,
 )
-from wattloop.predict.models.model import Point
+from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.workload.operation import Phase
 from wattloop.predict.workload.workload import Workload
 
@@ -81,17 +80,13 @@ def minimise(
 
 PRIOR = 0.5
 """Standard deviation, in logarithms, of a constant around its start."""
-
-
 SOFT = 0.05
-
-
 AT_CAP = 0.96
 """Above this share of the cap, the demand may exceed the measured power."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class PowerSample:
     """Mean power over a time in which some work was done.
 
     Attributes:
@@ -109,7 +104,7 @@ class Draw:
     cap_w: float
 
 
-def with_power(values: Values, draws: Sequence[Draw]) -> Values:
+def with_power(values: Values, draws: Sequence[PowerSample]) -> Values:
     """Fit static power and joules of work to `draws`."""
     if not draws:
         return values
@@ -148,19 +143,11 @@ def with_power(values: Values, draws: Sequence[Draw]) -> Values:
 
 PRIOR_ONE = 0.5
 """Standard deviation, in logarithms, of a single cost relative to the others of its phase."""
-
-
 PRIOR_SHARED = 0.6
 """Standard deviation of the common factor of a phase: hosts differ."""
-
-
 PRIOR_SPEED = 0.3
 """Standard deviation of another session's speed."""
-
-
 PHASES = tuple(Phase)
-
-
 QUEUE = 1000
 """Kernels that the GPU can queue: for more, the host may have waited too."""
 
@@ -191,7 +178,7 @@ class HostFit:
     asked_s: Floats
 
     @classmethod
-    def of(cls, points: Sequence[tuple[Point, Prepared]], values: Values) -> "HostFit":
+    def of(cls, points: Sequence[tuple[MeasuredStep, Prepared]], values: Values) -> "HostFit":
         """Build it for `points`, with the costs of `values`."""
         steps = [p.counts.of_step(p.workload.accumulate) for _, p in points]
         # Costs without a point belong to the same host: they scale with their phase.
@@ -269,28 +256,20 @@ def _kernels(workload: Workload, phase: Phase) -> int:
 # clock and time decides the power.
 
 TURNS = 2
-
-
 PRIOR_UNCALIBRATED = 0.5
-
-
 PRIOR_CALIBRATED = 0.12
 """Standard deviation, in logarithms, of a family's factor before and after microbenchmarks."""
-
-
 PRIOR_TINY = 1.0
 """Prior of windows over tiny pictures in fp32: cuDNN's choices for them differ from all measured
 ones.
 """
-
-
 ASKED_WEIGHT = 0.5
 """Weight of a measured dispatch time, of which a step has three."""
 
 
 def fitted_to_points(
     constants: KernelConstants,
-    points: Sequence[Point],
+    points: Sequence[MeasuredStep],
     prepare: Callable[[Workload], Prepared] = Prepared.of,
 ) -> KernelConstants:
     """Fit factors, host costs and power to `points`."""
@@ -305,7 +284,7 @@ def fitted_to_points(
     return replace(start.fitted(constants.values), made={**start.made, "hosts": hosts})
 
 
-_Row = tuple[Point, Prepared]
+_Row = tuple[MeasuredStep, Prepared]
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +356,7 @@ def _with_time(
     return constants.with_values({**changes, **host.changes(asked)}), placed
 
 
-def _draws(constants: KernelConstants, points: Sequence[_Row]) -> list[Draw]:
+def _draws(constants: KernelConstants, points: Sequence[_Row]) -> list[PowerSample]:
     """Return the points whose power is known, with the clock that the constants give them."""
     draws = []
     for point, prepared in points:
@@ -387,5 +366,5 @@ def _draws(constants: KernelConstants, points: Sequence[_Row]) -> list[Draw]:
         profile = profile_of(prepared, gpu, constants.values, constants.residuals)
         share = step_results(all_pairs([profile], [placement]), constants.values).clock_share[0]
         cap_w = placement.cap_w or gpu.tdp_w
-        draws.append(Draw(profile.work, point.step_s, point.power_w, float(share), cap_w))
+        draws.append(PowerSample(profile.work, point.step_s, point.power_w, float(share), cap_w))
     return draws

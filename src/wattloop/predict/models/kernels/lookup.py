@@ -10,8 +10,6 @@ from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.datasheet import spec_constants
 
 SHIPPED = Path(__file__).parents[2] / "calibrate" / "constants"
-
-
 REFERENCE = "h200"
 """GPU whose constants are used for GPUs without their own."""
 

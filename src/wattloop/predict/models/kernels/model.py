@@ -7,19 +7,19 @@ from typing import ClassVar, Self
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.intervals import Intervals
 from wattloop.predict.models.kernels.constants import KernelConstants
-from wattloop.predict.models.kernels.kernel_time import operation_times
+from wattloop.predict.models.kernels.kernel_cost import operation_times
 from wattloop.predict.models.kernels.lookup import constants_for
 from wattloop.predict.models.kernels.operation_table import cost_key
 from wattloop.predict.models.kernels.step import (
     Prepared,
+    StepBatch,
     StepProfile,
     StepResults,
-    Steps,
     all_pairs,
     profile_of,
     step_results,
 )
-from wattloop.predict.models.model import Model, Point
+from wattloop.predict.models.model import MeasuredStep, Model
 from wattloop.predict.prediction import Placement, Prediction, Regime
 from wattloop.predict.workload.operation import Operation, Phase
 from wattloop.predict.workload.workload import Workload
@@ -53,7 +53,7 @@ class KernelModel(Model):
         constants, source = constants_for(gpu)
         return cls(constants, source=source)
 
-    def fit(self, points: Sequence[Point]) -> Self:
+    def fit(self, points: Sequence[MeasuredStep]) -> Self:
         """Fit factors, host costs and joules to measured steps; kernels stay as calibrated."""
         from wattloop.predict.models.kernels.fit import fitted_to_points
 
@@ -91,7 +91,7 @@ class KernelModel(Model):
             else (prediction)
         )
 
-    def placed(self, point: Point) -> Placement:
+    def placed(self, point: MeasuredStep) -> Placement:
         """Placement at its host's speed, where the fit has other points of its session."""
         speed = self._constants.made.get("hosts", {}).get(point.host)
         return point.placement if speed is None else replace(point.placement, host_speed=speed)
@@ -189,7 +189,7 @@ class KernelModel(Model):
         return type(self)(constants, source=self._source)
 
 
-def _regime(steps: Steps, result: StepResults, profile: StepProfile) -> Regime:
+def _regime(steps: StepBatch, result: StepResults, profile: StepProfile) -> Regime:
     step_s, gpu_s = result.step_s[0], result.gpu_s[0]
     if steps.data_s[0] >= step_s:
         return Regime.DATA
@@ -201,7 +201,7 @@ def _regime(steps: Steps, result: StepResults, profile: StepProfile) -> Regime:
     return Regime.COMPUTE if compute_s > steps.memory_s[0] else Regime.MEMORY
 
 
-def _terms(steps: Steps, profile: StepProfile, share: float) -> dict[str, float]:
+def _terms(steps: StepBatch, profile: StepProfile, share: float) -> dict[str, float]:
     terms = dict(profile.terms_s)
     slowed = float(steps.compute_s[0]) * (1 / share - 1)
     named = {

@@ -29,8 +29,6 @@ def halvings_short(op: Operation) -> int:
 
 MOST_PERSISTENT = 128
 """Largest hidden size for persistent kernels, observed on an H200 with cuDNN 9.19."""
-
-
 FEWEST_APART = 512
 """Least number of one-pixel pictures for separate products, observed there as well."""
 

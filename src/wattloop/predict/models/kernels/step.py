@@ -1,4 +1,4 @@
-"""Time and power of steps: a workload reduced to a profile, for many placements at once."""
+"""Time and power of steps: host and GPU time of a workload, for many placements at once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -9,13 +9,83 @@ from wattloop.hardware.gpus import Gpu
 from wattloop.predict import cap_curve
 from wattloop.predict.communication import Ring, exchange, ring_of
 from wattloop.predict.models.kernels.constants import Residuals, Values
-from wattloop.predict.models.kernels.host import HostCounts, host_counts, host_seconds
-from wattloop.predict.models.kernels.kernel_energy import MEMORY, WORK, work_of
-from wattloop.predict.models.kernels.kernel_time import operation_times
-from wattloop.predict.models.kernels.operation_table import Floats, OperationTable
+from wattloop.predict.models.kernels.kernel_cost import MEMORY, WORK, operation_times, work_of
+from wattloop.predict.models.kernels.operation_table import (
+    Floats,
+    OperationTable,
+    is_persistent,
+    size_of,
+)
 from wattloop.predict.prediction import Placement
-from wattloop.predict.workload.operation import Phase
+from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
+
+# Dispatch time of a step on the host.
+#
+#     host = sum over phase and kind of calls x cost + further kernels x launch
+#          + tensors of lists x cost + module calls x cost + a fixed time of each phase
+#
+# Costs are looked up by phase and kind, so that a convolution may cost more than an addition.
+
+_UNNAMED = {"host.module_s": Phase.FORWARD, "host.tensor_s": Phase.OPTIMIZER}
+"""Phases of costs that do not name one."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCounts:
+    """Work of the host: name of a cost -> how often, in one pass and once per step."""
+
+    one_pass: Mapping[str, float]
+    once: Mapping[str, float]
+
+    def of_step(self, passes: int) -> dict[str, float]:
+        """Return both together for a step of so many passes."""
+        names = dict.fromkeys([*self.one_pass, *self.once])
+        return {
+            name: passes * self.one_pass.get(name, 0.0) + self.once.get(name, 0.0) for name in names
+        }
+
+
+def host_counts(workload: Workload) -> HostCounts:
+    """Count calls, launches and module calls of `workload`."""
+    one_pass: dict[str, float] = {"host.module_s": float(workload.modules)}
+    once: dict[str, float] = {}
+    for op in workload.operations:
+        once[f"host.step_s.{op.phase}"] = 1.0
+        counts = once if op.phase is Phase.OPTIMIZER else one_pass
+        for name, number in of_operation(op).items():
+            counts[name] = counts.get(name, 0.0) + number * op.count
+    return HostCounts(one_pass, once)
+
+
+def phase_of(name: str) -> Phase | None:
+    """Return the phase of a cost; None where it belongs to several."""
+    named = (phase for phase in Phase if phase in name.split("."))
+    return _UNNAMED.get(name) or next(named, None)
+
+
+def host_seconds(counts: HostCounts, values: Values) -> tuple[float, float]:
+    """Return the seconds of one pass, and of the work once per step."""
+    return _priced(counts.one_pass, values), _priced(counts.once, values)
+
+
+def _priced(counts: Mapping[str, float], values: Values) -> float:
+    """Sum at the most specific cost: `host.call_s.forward.conv`, else `host.call_s.forward`."""
+    return sum(number * values.look(name) for name, number in counts.items())
+
+
+def of_operation(op: Operation) -> dict[str, float]:
+    """Return the costs of one call of an operation, by name."""
+    counts: dict[str, float] = {}
+    if op.calls:
+        counts[f"host.call_s.{op.phase}.{op.kind}"] = float(op.calls)
+    further = op.kernels - max(op.calls, 1)
+    if further > 0 and not is_persistent(op):
+        kind = "rnn" if op.kind is Kind.RNN else "kernel"
+        counts[f"host.launch_s.{kind}.{op.phase}"] = float(further)
+    if op.kind is Kind.FOREACH:
+        counts["host.tensor_s"] = size_of(op.detail, "tensors")
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +103,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StepPart:
     """One pass (forward and backward), or the optimizer.
 
     Attributes:
@@ -72,8 +142,8 @@ class StepProfile:
     """
 
     name: str
-    passes: Part
-    optimizer: Part
+    passes: StepPart
+    optimizer: StepPart
     backward_s: float
     accumulate: int
     batch: int
@@ -96,8 +166,8 @@ def profile_of(prepared: Prepared, gpu: Gpu, values: Values, residuals: Residual
     compute_j, memory_j = joules(work, values)
     last = table.optimizer
 
-    def part(rows: Floats, host_s: float) -> Part:
-        return Part(
+    def part(rows: Floats, host_s: float) -> StepPart:
+        return StepPart(
             compute_s=float((total * times.compute * rows).sum()),
             memory_s=float((total * ~times.compute * rows).sum()),
             host_s=host_s,
@@ -149,12 +219,11 @@ def _terms(table: OperationTable, seconds: Floats) -> dict[str, float]:
 #
 # When energy / step is above the cap, f falls until it is not: only compute-bound time stretches
 # (`predict.capped`).
-
 TINY_S = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepBatch:
     """Inputs of many steps; one value of each array per step.
 
     Attributes:
@@ -178,7 +247,7 @@ class Steps:
     clock_share: Floats
 
     @classmethod
-    def joined(cls, parts: Sequence["Steps"]) -> "Steps":
+    def joined(cls, parts: Sequence["StepBatch"]) -> "StepBatch":
         """Return the steps of all parts, one after the other."""
         return cls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))
 
@@ -193,11 +262,11 @@ class StepResults:
     clock_share: Floats
 
 
-def step_results(steps: Steps, values: Values) -> StepResults:
+def step_results(steps: StepBatch, values: Values) -> StepResults:
     """Compute the steps, each with the clock that its cap allows."""
     gpu_s = steps.compute_s / steps.clock_share + steps.memory_s
     waiting_s = steps.communication_s + unhidden_s(gpu_s, steps.host_s, values)
-    profile = cap_curve.StepProfile(
+    profile = cap_curve.ClockedStep(
         compute_s=steps.compute_s,
         memory_s=steps.memory_s,
         static_w=values["power.idle_w"] + values["power.static_w"],
@@ -207,7 +276,7 @@ def step_results(steps: Steps, values: Values) -> StepResults:
         host_s=np.maximum(steps.host_s, steps.data_s - waiting_s),
         waiting_s=waiting_s,
     )
-    settled = cap_curve.settle(
+    settled = cap_curve.operating_point(
         profile,
         cap_w=steps.cap_w * values["power.cap_share"],
         clock=steps.clock_share,
@@ -230,7 +299,7 @@ def voltage_of(values: Values) -> cap_curve.VoltageCurve:
     return cap_curve.VoltageCurve(values["power.voltage_floor"], values["power.voltage_knee"])
 
 
-def all_pairs(profiles: Sequence[StepProfile], placements: Sequence[Placement]) -> Steps:
+def all_pairs(profiles: Sequence[StepProfile], placements: Sequence[Placement]) -> StepBatch:
     """Return every profile on every placement; placements vary fastest."""
 
     def of_profile(values: list[float]) -> Floats:
@@ -245,7 +314,7 @@ def all_pairs(profiles: Sequence[StepProfile], placements: Sequence[Placement]) 
     samples = of_profile([float(p.batch * p.accumulate) for p in profiles])
     host_speed = of_placement([p.host_speed for p in placements])
     loader = of_placement([p.samples_s if p.samples_s else np.inf for p in placements])
-    return Steps(
+    return StepBatch(
         compute_s=compute_s,
         memory_s=memory_s,
         host_s=host_s / host_speed,

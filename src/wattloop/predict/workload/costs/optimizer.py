@@ -14,11 +14,7 @@ from wattloop.predict.workload.operation import Kind, Operation, Phase
 # (ATen/native/cuda/MultiTensorApply.cuh).
 
 _TENSORS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
-
-
 _BLOCKS = 320
-
-
 _CHUNK = 65536
 
 
@@ -215,14 +211,8 @@ def _host_steps(rule: OptimizerRule, tensors: int, style: str) -> tuple[Operatio
 
 
 _MUL = Pass("mul_", reads=1, writes=1, flops=1, lists=1)
-
-
 _ADD_INTO = Pass("add_", reads=2, writes=1, flops=2, lists=2)
-
-
 _DECAY_GRADIENT = Pass("add", reads=2, writes=1, flops=2, lists=3)
-
-
 _ADAM = (
     Pass("lerp_", reads=2, writes=1, flops=3, lists=2),
     _MUL,
@@ -232,8 +222,6 @@ _ADAM = (
     Pass("add_", reads=1, writes=1, flops=1, lists=1),
     Pass("addcdiv_", reads=3, writes=1, flops=3, lists=3),
 )
-
-
 _RMSPROP = (
     _MUL,
     Pass("addcmul_", reads=2, writes=1, flops=3, lists=3),

@@ -122,20 +122,12 @@ RULES: dict[str, Callable[[Call], Operation | list[Operation]]] = {
 # chooses an FFT with gigabytes, by no rule that we know.
 
 TENSOR_CORES = frozenset(("bf16", "fp16", "tf32"))
-
-
 ALIGNED = 8
 """Channels are copied as they are where their number is a multiple of this."""
-
-
 SMALL_SIDE = 8
 """Pictures up to this wide: for cuDNN the gradient of a 1x1 weight is not a plain product."""
-
-
 FEWEST_CHANNELS = 32
 """With fewer, as those of a first layer, Winograd is not chosen."""
-
-
 MANY_PIXELS = 512
 """Number of single pixels from which cuDNN computes the gradient of a 1x1 weight for each alone, in
 tf32.

@@ -193,8 +193,6 @@ def _overload(name: str) -> Any:
 
 _LISTS_RMS_NORM = "2.12"
 """Since then CUDA's autocast computes RMS norms in fp32 (2.11 does not yet, 2.13 does)."""
-
-
 _LOWER = """
 _convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d
 conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm
@@ -202,8 +200,6 @@ mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_f
 _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention
 lstm.input gru.input rnn_tanh.input rnn_relu.input lstm.data gru.data rnn_tanh.data rnn_relu.data
 """
-
-
 _FP32 = """
 acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
 pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm
@@ -216,14 +212,10 @@ _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_
 upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
 _upsample_bicubic2d_aa norm.Scalar norm.ScalarOpt_dim
 """
-
-
 _FP32_BY_DTYPE = """
 prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm
 linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList
 """
-
-
 _PROMOTE = """
 addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
 """

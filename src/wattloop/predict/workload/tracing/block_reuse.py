@@ -75,7 +75,7 @@ _MACHINERY = frozenset(vars(torch.nn.Module())) | {"training", "forward"}
 
 
 @dataclass
-class Taken:
+class SkippedMemory:
     """Memory of a skipped call until its backward pass.
 
     Attributes:
@@ -91,7 +91,7 @@ class Taken:
 
 def skipped(
     recorder: Recorder,
-    taken: Taken,
+    taken: SkippedMemory,
     module: Any,
     given: Sequence[Any],
     places: Sequence[Any],
@@ -127,7 +127,7 @@ class _Skip(torch.autograd.Function):  # type: ignore[misc]  # torch is not type
     """Autograd function that allocates the memory of a block forward and frees it backward."""
 
     @staticmethod
-    def forward(ctx: Any, recorder: Any, taken: Taken, places: Any, *sources: Any) -> Any:
+    def forward(ctx: Any, recorder: Any, taken: SkippedMemory, places: Any, *sources: Any) -> Any:
         ctx.recorder, ctx.taken = recorder, taken
         ctx.shapes = [(tuple(each.shape), each.stride(), each.dtype) for each in sources]
         return tuple(_empty(place) for place in places)
@@ -169,7 +169,7 @@ class BlockCall:
     others: list[str] = field(default_factory=list)
     outputs: Any = None
     kept_bytes: int = 0
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[SkippedMemory] = field(default_factory=list)
     rise_bytes: int = 0
 
 
@@ -187,7 +187,7 @@ class Alike:
     ran: list[int] = field(default_factory=list)
     left_bytes: int = 0
     gap_bytes: int | None = None
-    taken: Taken | None = None
+    taken: SkippedMemory | None = None
 
 
 def comparable(value: Any) -> Any:
@@ -352,7 +352,7 @@ class Blocks:
         self._recorder.skipped_paths.update(
             name for each in module.modules() if (name := self._paths.names.get(id(each)))
         )
-        taken = alike.taken = Taken(second, ran.kept_bytes, ran.rise_bytes)
+        taken = alike.taken = SkippedMemory(second, ran.kept_bytes, ran.rise_bytes)
         ran.taken.append(taken)
         with self._paths.inside(path, number):
             shape, places = ran.outputs
@@ -406,8 +406,6 @@ class Blocks:
 
 _SMALLEST = 4
 """Least number of modules in a block."""
-
-
 Written = tuple[Operation, int]
 """Operation and the call of a block that it belongs to."""
 

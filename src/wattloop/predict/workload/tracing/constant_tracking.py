@@ -125,8 +125,6 @@ _UNCHANGED = """
 alias detach clone _to_copy view _unsafe_view reshape select slice squeeze unsqueeze permute
 transpose t expand unbind split amax amin
 """
-
-
 _FOLLOWED = {
     **{f"aten.{name}": _same for name in _UNCHANGED.split()},
     "aten.rand": _uniform,
@@ -145,8 +143,6 @@ _FOLLOWED = {
         for how in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
     },
 }
-
-
 MOST_READS = 2_000
 """Limit of reads: a loop that waits for a number would never end."""
 
@@ -299,8 +295,6 @@ def _exceptions() -> tuple[type[BaseException], ...]:
 
 
 _DATA_DEPENDENT = _exceptions()
-
-
 _SPECIAL = {
     "aten._local_scalar_dense": _item,
     "aten._grouped_mm": _grouped_mm,

@@ -240,6 +240,4 @@ class _SmallOnesAreReal(TorchFunctionMode):  # type: ignore[misc]  # torch is no
 
 
 _RANGES = (torch.linspace, torch.arange)
-
-
 _SMALL = 4096

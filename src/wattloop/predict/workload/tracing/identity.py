@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
 from wattloop.predict.workload.rules.registry import registered
+from wattloop.predict.workload.trace import TraceRequest
 from wattloop.predict.workload.tracing.fake_weights import module_of
-from wattloop.predict.workload.tracing.request import Request
 from wattloop.version import __version__
 
 
@@ -22,7 +22,7 @@ class _Unknown(Exception):
     """Signal that something has no source or printable value."""
 
 
-def identity_of(request: Request) -> list[str] | None:
+def identity_of(request: TraceRequest) -> list[str] | None:
     """Return parts of a key; None when something is unknown, such as a function without source."""
     try:
         return [

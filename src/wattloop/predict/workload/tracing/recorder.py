@@ -1,21 +1,154 @@
-"""Dispatch mode that records every operation and the memory of live storages."""
+"""Dispatch mode that records every operation, its module and the memory of live storages."""
 
 import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
+from wattloop.core.errors import ConfigError
 from wattloop.predict.workload.operation import Operation, Phase
-from wattloop.predict.workload.rules.call import Call
+from wattloop.predict.workload.rules.call import Call, ModuleCall, dtype_name, tensors_among
 from wattloop.predict.workload.rules.convolution import workspace_bytes
-from wattloop.predict.workload.rules.registry import operations_of
+from wattloop.predict.workload.rules.registry import module_rule, operations_of
 from wattloop.predict.workload.tracing.constant_tracking import Guesses
-from wattloop.predict.workload.tracing.module_paths import Paths
+
+# Module path of each operation, forward and backward.
+#
+# Forward, it is the innermost module being called. Backward, autograd tells which node it
+# evaluates; nodes are numbered in the order in which the forward pass made them, and the numbers
+# at which modules were entered and left are kept.
+
+_ACCUMULATES = 2**63
+"""Nodes that add to a parameter's gradient have a number beyond all others."""
 
 
-class Memory:
+class Spot(NamedTuple):
+    """Path of a module, and the call of a block (see `block_reuse`) that contains it."""
+
+    path: str
+    block: int
+
+
+OUTSIDE = Spot("", -1)
+
+
+class Paths:
+    """Tracker of the modules of a model as they are called.
+
+    Attributes:
+        names: of modules, by identity.
+        calls: of modules in the forward pass, by block.
+        block: the call of a block that is running; set by `blocks`.
+        accumulating: whether the operation last asked for adds to a parameter's gradient.
+        backward: set by the tracer; modules called from then on are computed again.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.names: dict[int, str] = {id(each): name for name, each in model.named_modules()}
+        self.calls: dict[int, int] = {}
+        self.block = -1
+        self.backward = False
+        self.accumulating = False
+        self._owners: dict[int, str] = {
+            id(parameter): name.rpartition(".")[0] for name, parameter in model.named_parameters()
+        }
+        self._blocks: dict[str, int] = {}
+        self._stack: list[str] = []
+        self._numbers: list[int] = []
+        self._entered: list[Spot] = []
+
+    @property
+    def recomputing(self) -> bool:
+        """Return whether a module is being called in the backward pass."""
+        return self.backward and bool(self._stack)
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Track module calls within this context."""
+        hooks = torch.nn.modules.module
+        before = hooks.register_module_forward_pre_hook(self._enter)
+        after = hooks.register_module_forward_hook(self._leave, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    @contextmanager
+    def inside(self, path: str, block: int) -> Iterator[None]:
+        """Assign operations within this context to that call of a block."""
+        before, self.block = self.block, block
+        self._stack.append(path)
+        self._mark()
+        try:
+            yield
+        finally:
+            self._stack.pop()
+            self.block = before
+            self._mark()
+
+    def current(self) -> Spot:
+        """Return the location of the operation being dispatched."""
+        self.accumulating = False
+        if self._stack:
+            return self._here()
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return OUTSIDE
+        number = node._sequence_nr()
+        if number >= _ACCUMULATES:
+            self.accumulating = True
+            path = self._owners.get(id(getattr(node, "variable", None)), "")
+            return Spot(path, self._block_of(path))
+        at = bisect_right(self._numbers, number) - 1
+        return self._entered[at] if at >= 0 else OUTSIDE
+
+    def _here(self) -> Spot:
+        path = self._stack[-1] if self._stack else ""
+        return Spot(path, self._block_of(path) if self.backward else self.block)
+
+    def _block_of(self, path: str) -> int:
+        """Return the block of a module, or of its parent: some modules are never called."""
+        while path not in self._blocks:
+            if not path:
+                return -1
+            path = path.rpartition(".")[0]
+        return self._blocks[path]
+
+    def _enter(self, module: Any, _: Any) -> None:
+        path = self.names.get(id(module))
+        if path is None:
+            # A module outside the model, such as a loss.
+            path = self._stack[-1] if self._stack else type(module).__name__.lower()
+        if not self.backward:
+            self._blocks.setdefault(path, self.block)
+        self._stack.append(path)
+        block = self._here().block
+        self.calls[block] = self.calls.get(block, 0) + 1
+        self._mark()
+
+    def _leave(self, *_: Any) -> None:
+        if self._stack:
+            self._stack.pop()
+        self._mark()
+
+    def _mark(self) -> None:
+        number = torch.autograd._get_sequence_nr()
+        spot = self._here()
+        if self._numbers and self._numbers[-1] == number:
+            self._entered[-1] = spot
+            return
+        self._numbers.append(number)
+        self._entered.append(spot)
+
+
+class LiveMemory:
     """Bytes of live storages, and their maximum.
 
     `resident` storages (parameters, buffers, inputs) are known from the start and not counted.
@@ -71,7 +204,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
         skipped_levels: call of a block -> memory when the backward of those it stands for began.
     """
 
-    def __init__(self, precision: str, paths: Paths, memory: Memory, guesses: Guesses) -> None:
+    def __init__(self, precision: str, paths: Paths, memory: LiveMemory, guesses: Guesses) -> None:
         super().__init__()
         self.operations: list[tuple[Operation, int]] = []
         self.phase = Phase.FORWARD
@@ -146,3 +279,73 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
             rise = self.rises.setdefault(block, [start, start])
             rise[1] = max(rise[1], self.memory.live_bytes)
             block = self.outer[block]
+
+
+@contextmanager
+def counted_by_rules(model: Any, recorder: Recorder, precision: str) -> Iterator[None]:
+    """Count outermost modules of `model` that have a rule by it within this context."""
+    hooks = []
+    for path, module in model.named_modules():
+        rule = module_rule(module)
+        if rule is None or path in recorder.ruled_paths:
+            continue
+        watcher = _Watcher(path, rule, recorder, precision)
+        hooks.append(module.register_forward_hook(watcher.called, with_kwargs=True))
+        for name, _ in module.named_modules(prefix=path):
+            recorder.ruled_paths[name] = watcher.saw
+    try:
+        yield
+    finally:
+        for each in hooks:
+            each.remove()
+
+
+class _Watcher:
+    """Hook of one module that calls its rule, forward and backward."""
+
+    def __init__(
+        self, path: str, rule: Callable[[ModuleCall], Any], recorder: Recorder, precision: str
+    ) -> None:
+        self._path = path
+        self._rule = rule
+        self._recorder = recorder
+        self._precision = precision
+        self._waiting: list[ModuleCall] = []
+
+    def called(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Record a forward call of the module, possibly in the backward pass."""
+        given = tensors_among(tree_flatten((args, kwargs))[0])
+        made = tensors_among(tree_flatten(result)[0])
+        floats = [each for each in (*given, *made) if each.dtype.is_floating_point]
+        call = ModuleCall(
+            module=module,
+            path=self._path,
+            phase=Phase.FORWARD,
+            inputs=tuple(tuple(each.shape) for each in given),
+            outputs=tuple(tuple(each.shape) for each in made),
+            dtype=dtype_name(floats[0].dtype) if floats else "fp32",
+            precision=self._precision,
+        )
+        recorder = self._recorder
+        self._write(call, recorder.phase, recorder.paths.current().block)
+        if recorder.phase is Phase.FORWARD:
+            self._waiting.append(replace(call, phase=Phase.BACKWARD))
+
+    def saw(self, phase: Phase, block: int) -> None:
+        """Record an operation of the module; the first of the backward pass represents all."""
+        if phase is Phase.BACKWARD and not self._recorder.paths.recomputing:
+            while self._waiting:
+                self._write(self._waiting.pop(), phase, block)
+
+    def _write(self, call: ModuleCall, phase: Phase, block: int) -> None:
+        made = self._rule(call)
+        operations = (made,) if isinstance(made, Operation) else made
+        if not all(isinstance(each, Operation) for each in operations):
+            raise ConfigError(
+                f"rule of module '{self._path}' ({type(call.module).__name__}): expected "
+                f"operations, such as wattloop.predict.workload.costs makes"
+            )
+        if block not in self._recorder.skipped:
+            self._recorder.operations += [
+                (replace(each, phase=phase, module=self._path), block) for each in operations
+            ]

@@ -16,6 +16,7 @@ from wattloop.predict.workload import costs
 from wattloop.predict.workload.costs.optimizer import rule_of
 from wattloop.predict.workload.operation import Operation, Phase
 from wattloop.predict.workload.rules.call import dtype_name
+from wattloop.predict.workload.trace import TraceRequest
 from wattloop.predict.workload.tracing.autocast import (
     autocasting,
     cuda_autocast_is_ours,
@@ -25,10 +26,7 @@ from wattloop.predict.workload.tracing.block_reuse import Blocks, joined, whole_
 from wattloop.predict.workload.tracing.constant_tracking import Guesses
 from wattloop.predict.workload.tracing.fake_weights import faked, module_of, on_fake_weights
 from wattloop.predict.workload.tracing.fused_ops import whole_operations
-from wattloop.predict.workload.tracing.module_paths import Paths
-from wattloop.predict.workload.tracing.module_rules import counted_by_rules
-from wattloop.predict.workload.tracing.recorder import Memory, Recorder
-from wattloop.predict.workload.tracing.request import Request
+from wattloop.predict.workload.tracing.recorder import LiveMemory, Paths, Recorder, counted_by_rules
 from wattloop.predict.workload.tracing.torch_state import (
     OneDevice,
     as_on_cuda,
@@ -39,7 +37,7 @@ from wattloop.predict.workload.workload import Workload, accumulation
 from wattloop.version import __version__
 
 
-def loss_of(request: Request, output: Any, targets: Any, guesses: Guesses) -> Any:
+def loss_of(request: TraceRequest, output: Any, targets: Any, guesses: Guesses) -> Any:
     """Return a number to differentiate; None where nothing is."""
     if request.loss is not None:
         return _asked_loss(request.loss, output, targets)
@@ -94,7 +92,7 @@ class Optimizing:
     spare_bytes: float
 
     @classmethod
-    def of(cls, request: Request, trained: Sequence[Any]) -> "Optimizing":
+    def of(cls, request: TraceRequest, trained: Sequence[Any]) -> "Optimizing":
         """Return the requested optimizer over these parameters."""
         if not request.training or not request.optimizer:
             return cls("", (), 0.0, 0.0)
@@ -159,17 +157,13 @@ def _name_of(optimizer: Any) -> str:
 
 
 _ONE_AT_A_TIME = threading.Lock()
-
-
 _CUBLAS_BYTES = 32 * 2**20
 """Workspace that torch gives cuBLAS on GPUs since Hopper (8 MiB before)."""
-
-
 _LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Types of autocast, by precision."""
 
 
-def traced(request: Request) -> Workload:
+def traced(request: TraceRequest) -> Workload:
     """Trace a request; not thread-safe, because it changes torch's dispatcher."""
     with _ONE_AT_A_TIME:
         try:
@@ -179,7 +173,7 @@ def traced(request: Request) -> Workload:
             return _guessing(replace(request, merge=False))
 
 
-def _guessing(request: Request) -> Workload:
+def _guessing(request: TraceRequest) -> Workload:
     guesses = Guesses(0)
     try:
         return _Step(request, guesses).run()
@@ -197,7 +191,7 @@ class _NotWhenSkipping(ConfigError):
 class _Step:
     """One attempt to trace a request."""
 
-    def __init__(self, request: Request, guesses: Guesses) -> None:
+    def __init__(self, request: TraceRequest, guesses: Guesses) -> None:
         self.request = request
         self.guesses = guesses
 
@@ -218,7 +212,7 @@ class _Step:
             for each in trained:
                 each.grad = torch.empty_like(each)
         kept = [each.grad for each in trained if each.grad is not None]
-        memory = Memory([*held, *given, *kept])
+        memory = LiveMemory([*held, *given, *kept])
         paths = Paths(module)
         recorder = Recorder(request.precision, paths, memory, self.guesses)
         blocks = Blocks(module if request.merge else torch.nn.Identity(), recorder)

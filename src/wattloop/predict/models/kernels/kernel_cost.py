@@ -1,4 +1,4 @@
-"""GPU time of each operation: products by tiles and waves, attention, recurrent layers, streams."""
+"""Time of operations on the GPU by formula, and the work that energy is computed from."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,6 @@ from wattloop.predict.workload.operation import Kind, Operation
 #     time = bytes x ((1 - h) / (e B) + h / (s e B)),   h = share of the bytes found in L2
 #
 # B is the data sheet's bandwidth, e the class's efficiency, s how much quicker L2 is.
-
 _OTHERS = ("gemm", "conv", "grouped", "attention", "rnn", "depthwise")
 
 
@@ -56,23 +55,16 @@ def bandwidth_seconds(moved: Floats, values: Values, gpu: Gpu, names: Sequence[s
 #
 # The library picks a tile shape (and a split of K when there are too few tiles); the model takes
 # the fastest of a few, which the library's heuristics aim at.
-
 TILES = np.array(
     [(256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64),
      (32, 64), (64, 32), (32, 32)],
     dtype=np.float64,
 )  # fmt: skip
 """Rows and columns of the result that one multiprocessor computes at a time."""
-
-
 SPLITS = np.array([1, 2, 4, 8, 16, 32], dtype=np.float64)
 """Splits of the K-loop, each for another multiprocessor."""
-
-
 SMALLEST_K = 64.0
 """The K-loop is not split into shorter parts."""
-
-
 SMALLEST_FILLING, SMALLEST_FILLING_K = 64.0, 256.0
 """Libraries do not use smaller tiles or shorter sums only to keep more multiprocessors busy."""
 
@@ -243,8 +235,6 @@ def attention_times(
 # A step multiplies the state (batch x hidden) with the gates' weights and has to wait for the step
 # before; inputs, and in backward the gradients of weights and inputs, are products over the whole
 # sequence.
-
-
 def recurrent_times(
     table: OperationTable, values: Values, gpu: Gpu
 ) -> tuple[NDArray[np.intp], Floats]:
@@ -296,13 +286,11 @@ def depthwise_times(
 TINY_SIDE = 4.0
 """Convolution results narrower than this, of this many pictures or more, differ from measured ones.
 """
-
-
 MANY_PICTURES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class OperationTimes:
     """Times of one call of each row.
 
     Attributes:
@@ -316,16 +304,18 @@ class Times:
     far: Floats
 
 
-def operation_times(table: OperationTable, values: Values, residuals: Residuals, gpu: Gpu) -> Times:
+def operation_times(
+    table: OperationTable, values: Values, residuals: Residuals, gpu: Gpu
+) -> OperationTimes:
     """Return calculated times, corrected by the residuals of this GPU's microbenchmarks."""
     times = calculated_times(table, values, gpu)
     factors, far = residuals.told(table)
     scale = np.exp(values.column("scale", scale_scopes(table)))
     floor = values["kernel.minimum_s"] * np.minimum(table.kernels, 1.0)
-    return Times(np.maximum(times.seconds * factors * scale, floor), times.compute, far)
+    return OperationTimes(np.maximum(times.seconds * factors * scale, floor), times.compute, far)
 
 
-def calculated_times(table: OperationTable, values: Values, gpu: Gpu) -> Times:
+def calculated_times(table: OperationTable, values: Values, gpu: Gpu) -> OperationTimes:
     """Return times by formula alone; each further kernel of a call takes at least the minimum."""
     seconds = np.zeros(len(table))
     compute = np.zeros(len(table), dtype=np.bool_)
@@ -339,7 +329,7 @@ def calculated_times(table: OperationTable, values: Values, gpu: Gpu) -> Times:
     rows, part_seconds = stream_times(table, values, gpu)
     seconds[rows] = part_seconds
     seconds += values["kernel.minimum_s"] * table.kernels
-    return Times(seconds, compute, np.ones(len(table)))
+    return OperationTimes(seconds, compute, np.ones(len(table)))
 
 
 def scale_scopes(table: OperationTable) -> list[str]:
@@ -358,3 +348,106 @@ def is_tiny(op: Operation) -> bool:
         return False
     side = size_of(op.detail, "h") / math.sqrt(size_of(op.detail, "stride"))
     return side < TINY_SIDE
+
+
+# Occupancy. A product has as many tiles as its result needs, times the splits of its sum; the last
+# wave may be incomplete. torch's batch norms give each channel to one multiprocessor. Other
+# memory-bound operations fill the GPU, unless they take no longer than an empty kernel.
+LEAST = 0.02
+
+
+def occupancy_of(table: OperationTable, gpu: Gpu) -> Floats:
+    """Return the share of busy multiprocessors of each row, the mean over its waves."""
+    shares = np.ones(len(table))
+    products = np.flatnonzero(
+        [name.split(".")[0] in ("gemm", "conv", "grouped") for name in table.classes]
+    )
+    if len(products):
+        dims = table.dims(products)
+        convs = table.kinds[products] == str(Kind.CONV)
+        real = conv_dims(dims, table.directions[products])
+        shares[products] = filled_share(np.where(convs[:, None], real, dims), gpu.sms)
+    rnn = table.rows_of(Kind.RNN)
+    if len(rnn):
+        steps = [_time_step(table.operations[i], str(table.directions[i])) for i in rnn]
+        shares[rnn] = filled_share(np.array(steps), gpu.sms)
+    for i in table.rows_of(Kind.ATTENTION):
+        shares[i] = _waves(_blocks(table.operations[i], str(table.directions[i])), gpu.sms)
+    for i in table.rows_of(Kind.NORM):
+        if table.classes[i].startswith("norm.batch"):
+            shares[i] = min(size_of(table.operations[i].detail, "columns") / gpu.sms, 1.0)
+    return np.clip(shares, LEAST, 1.0)
+
+
+def _time_step(op: Operation, direction: str) -> tuple[float, float, float, float]:
+    """Return (B, M, N, K) of the product that a recurrent layer computes in each time step."""
+    hidden = size_of(op.detail, "hidden")
+    wide = GATES.get(str(op.detail.get("cell", "lstm")), 4) * hidden
+    n, k = (hidden, wide) if direction == "backward" else (wide, hidden)
+    return 1.0, size_of(op.detail, "batch"), n, k
+
+
+def _blocks(op: Operation, direction: str) -> float:
+    length = size_of(op.detail, "kv_len" if direction == "backward" else "q_len")
+    heads = size_of(op.detail, "batch") * size_of(op.detail, "heads")
+    return heads * float(np.ceil(length / BLOCK))
+
+
+def _waves(blocks: float, sms: int) -> float:
+    return blocks / (float(np.ceil(blocks / sms)) * sms)
+
+
+UNITS = ("bf16", "fp16", "tf32", "fp32", "fp64")
+BUSY = ("product", "rnn", "norm", "norm.batch", "stream", "stream.strided", "stream.depthwise",
+        "stream.grouped", "stream.pool")  # fmt: skip
+MEMORY = "joule_per_byte"
+WORK = (
+    *(f"joule_per_flop.{unit}" for unit in UNITS),
+    "joule_per_flop.vector",
+    MEMORY,
+    *(f"busy_w.{part}" for part in BUSY),
+)
+"""Names of the constants that the lines of `work_of` are multiplied with, under `power.`."""
+LEAST_BUSY = 0.1
+"""Least active share of a small kernel's time."""
+_PRODUCTS = (Kind.GEMM, Kind.CONV, Kind.ATTENTION, Kind.RNN)
+
+
+def work_of(table: OperationTable, total_s: Floats, values: Values, gpu: Gpu) -> Floats:
+    """Return FLOPs by unit, bytes from memory and busy seconds; a row each, a column per operation.
+
+    Busy is the time of a kernel beyond that of an empty one, which draws little power, times its
+    occupancy.
+    """
+    families = np.array([name.partition(".")[0] for name in table.classes], dtype=np.str_)
+    product = np.isin(table.kinds, [str(kind) for kind in _PRODUCTS]) & (families != "depthwise")
+    flops = table.flops * table.count
+    units = np.array([unit_of(op) for op in table.operations], dtype=np.str_)
+    lines = [np.where(product & (units == unit), flops, 0.0) for unit in UNITS]
+    lines.append(np.where(product, 0.0, flops))
+    lines.append(table.bytes_moved * table.count * (1 - _cached(table, values, gpu)))
+    empty_s = values["kernel.minimum_s"] * table.kernels * table.count
+    busy_s = np.maximum(total_s - empty_s, LEAST_BUSY * total_s) * occupancy_of(table, gpu)
+    part = np.array([_part(name) for name in table.classes], dtype=np.str_)
+    lines += [np.where(part == name, busy_s, 0.0) for name in BUSY]
+    return np.stack(lines) if len(table) else np.zeros((len(WORK), 0))
+
+
+def _part(name: str) -> str:
+    """Return the name of the busy power of a class of operations."""
+    family, _, rest = name.partition(".")
+    if family in ("gemm", "conv", "attention"):
+        return "product"
+    if family in ("depthwise", "grouped", "pool"):
+        return f"stream.{family}"
+    if family == "norm":
+        return "norm.batch" if rest.startswith("batch") else "norm"
+    if family == "copy" and rest.startswith("strided"):
+        return "stream.strided"
+    return "rnn" if family == "rnn" else "stream"
+
+
+def _cached(table: OperationTable, values: Values, gpu: Gpu) -> NDArray[np.float64]:
+    """Return the share of each row's bytes that L2 has."""
+    room = 2 * gpu.l2_bytes * values["stream.l2_share"]
+    return values["stream.l2_use"] * np.clip(1 - table.bytes_moved / room, 0.0, 1.0)

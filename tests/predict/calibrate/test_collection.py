@@ -5,11 +5,11 @@ import json
 import pytest
 
 from wattloop.core.errors import ConfigError, WattloopError
-from wattloop.predict.calibrate.case import Case
+from wattloop.predict.calibrate.case import CalibrationCase
 from wattloop.predict.calibrate.collection import Collection, chosen_sections, collect
-from wattloop.predict.calibrate.device import Bench
+from wattloop.predict.calibrate.device import CalibrationDevice
 from wattloop.predict.calibrate.sample_file import SampleFile, records
-from wattloop.predict.calibrate.sensor import Sensor
+from wattloop.predict.calibrate.sensor import GpuSensor
 from wattloop.predict.calibrate.suite import tiny_cases
 
 torch = pytest.importorskip("torch", reason="the suite measures torch")
@@ -91,7 +91,7 @@ def test_a_case_that_fails_is_kept_with_its_reason(bench, tmp_path):
     """One bad case ends neither the collection nor the file, and is not tried again."""
     file = SampleFile(tmp_path / "bad.jsonl", resume=False)
     collection = Collection(bench, open_sensor(bench), file)
-    bad = Case("kernels", "gemm", {"dtype": "fp32", "b": 1, "m": 2})
+    bad = CalibrationCase("kernels", "gemm", {"dtype": "fp32", "b": 1, "m": 2})
     result = collection.take("kernels", [bad, tiny_cases("kernels")[0]], 60)
     again = collection.take("kernels", [bad], 60)
     file.close()
@@ -128,7 +128,7 @@ def test_sections_are_checked():
         chosen_sections("kernel")
 
 
-class _Breaking(Bench):
+class _Breaking(CalibrationDevice):
     """A device that a case breaks, as an illegal access breaks a CUDA context."""
 
     broken = False
@@ -146,7 +146,7 @@ def test_a_gpu_that_broke_ends_the_collection(tmp_path):
     """The case that broke it is not tried again; those behind it are not spoilt."""
     path = tmp_path / "a.jsonl"
     file = SampleFile(path, resume=False)
-    collection = Collection(_Breaking("cpu", 4096, 0), Sensor(), file)
+    collection = Collection(_Breaking("cpu", 4096, 0), GpuSensor(), file)
     with pytest.raises(WattloopError, match=r"stopped at .*illegal memory access.*--resume"):
         collection.take("kernels", tiny_cases("kernels"), 60)
     file.close()

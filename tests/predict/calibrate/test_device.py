@@ -6,14 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the suite measures torch")
 
-from wattloop.predict.calibrate.device import Bench  # noqa: E402 - after the skip
+from wattloop.predict.calibrate.device import CalibrationDevice  # noqa: E402 - after the skip
 from wattloop.predict.calibrate.suite import build  # noqa: E402 - after the skip
 from wattloop.predict.calibrate.timing import Timer  # noqa: E402 - after the skip
 
 
 @pytest.fixture
 def bench():
-    return Bench("cpu", pool_bytes=4096, rotate_bytes=1000)
+    return CalibrationDevice("cpu", pool_bytes=4096, rotate_bytes=1000)
 
 
 def test_tensors_are_random_and_aligned(bench):
@@ -71,7 +71,7 @@ def test_a_closed_bench_leaves_nothing_behind():
     kept = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
     try:
         backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = False, True
-        with Bench("cpu", pool_bytes=4096, rotate_bytes=0) as bench:
+        with CalibrationDevice("cpu", pool_bytes=4096, rotate_bytes=0) as bench:
             pool = weakref.ref(bench.normal((4,), torch.float32)._base)
             bench.precision("tf32")
         assert (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32) == (False, True)

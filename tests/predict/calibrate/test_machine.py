@@ -4,9 +4,9 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.predict.calibrate import machine
-from wattloop.predict.calibrate.device import Bench
+from wattloop.predict.calibrate.device import CalibrationDevice
 from wattloop.predict.calibrate.machine import check_at_rest, refusal
-from wattloop.predict.calibrate.sensor import Sensor
+from wattloop.predict.calibrate.sensor import GpuSensor
 
 GIB = 2**30
 
@@ -30,13 +30,13 @@ def test_a_gpu_in_use_is_refused_with_the_reason(free_gib, shares, told):
     assert told in refusal(free_gib * GIB, 80 * GIB, shares)
 
 
-class _Gpu(Bench):
+class _Gpu(CalibrationDevice):
     """Believes to be one; what torch would tell of it is put in its place."""
 
     on_gpu = True
 
 
-class _Busy(Sensor):
+class _Busy(GpuSensor):
     def busy_share(self):
         return 0.97
 
@@ -69,4 +69,4 @@ def test_a_gpu_of_others_is_an_error_that_says_what_to_do(monkeypatch, memory, t
 def test_the_cpu_is_always_at_rest():
     """There the suite only tries the program."""
     pytest.importorskip("torch", reason="the suite measures torch")
-    check_at_rest(Bench("cpu", 4096, 0), _Busy())
+    check_at_rest(CalibrationDevice("cpu", 4096, 0), _Busy())

@@ -3,7 +3,7 @@
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.comparison import axis_of
+from wattloop.predict.comparison import parse_axis
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from wattloop.predict.comparison import axis_of
 )
 def test_ranges_double_step_or_are_listed(text: str, values: tuple[object, ...]) -> None:
     """Counts double, watts go in even steps, a step is a step, and both ends are in it."""
-    axis = axis_of(text)
+    axis = parse_axis(text)
     assert axis.name == text.partition("=")[0]
     assert axis.values == values
 
@@ -46,6 +46,6 @@ def test_ranges_double_step_or_are_listed(text: str, values: tuple[object, ...])
 def test_what_cannot_be_read_is_an_error(text: str, said: str) -> None:
     """The message quotes the text and shows how to write it."""
     with pytest.raises(ConfigError) as refused:
-        axis_of(text)
+        parse_axis(text)
     assert said in str(refused.value)
     assert text in str(refused.value)

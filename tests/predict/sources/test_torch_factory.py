@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.sources.model_name import find_source, is_saved_workload
-from wattloop.predict.sources.source import Sizes, Source
+from wattloop.predict.sources.source import ModelSource, Sizes, find_source, is_saved_workload
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -68,7 +67,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def ran(source: Source) -> Any:
+def ran(source: ModelSource) -> Any:
     """The loss of one pass; shapes that do not fit would raise."""
     module = source.module.to("meta")
     if isinstance(source.inputs, dict):
