@@ -11,7 +11,7 @@ from tests.predict.models.kernels.made import H200, transformer_step
 from wattloop.cli.main import main
 from wattloop.core.errors import ConfigError
 from wattloop.predict.calibrate.fit import at_host_speed, fit_files, once_each, samples_of
-from wattloop.predict.calibrate.kernel_fit import operations_of
+from wattloop.predict.calibrate.suite import operations_of
 from wattloop.predict.models.kernels import KernelConstants, KernelModel
 from wattloop.predict.models.kernels.constants import DEFAULTS, Values
 from wattloop.predict.models.kernels.kernel_cost import calculated_times

@@ -5,10 +5,9 @@ from collections import Counter
 
 import pytest
 
-from wattloop.predict.calibrate.case import SECTIONS
 from wattloop.predict.calibrate.collection import possible
-from wattloop.predict.calibrate.kernel_fit import operations_of
-from wattloop.predict.calibrate.suite import SHARES, cases
+from wattloop.predict.calibrate.families.base import SECTIONS
+from wattloop.predict.calibrate.suite import SHARES, cases, operations_of
 
 
 @pytest.fixture(scope="module")

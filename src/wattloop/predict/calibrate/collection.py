@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError, WattloopError
-from wattloop.predict.calibrate.case import SECTIONS, CalibrationCase
 from wattloop.predict.calibrate.device import CalibrationDevice
+from wattloop.predict.calibrate.families.base import SECTIONS, CalibrationCase
 from wattloop.predict.calibrate.host import host_seconds
 from wattloop.predict.calibrate.machine import machine_record
 from wattloop.predict.calibrate.sample_file import SampleFile

@@ -17,9 +17,9 @@ from wattloop.predict.calibrate.kernel_fit import (
     KernelFit,
     Sample,
     fitted_to_samples,
-    operations_of,
 )
 from wattloop.predict.calibrate.sample_file import records
+from wattloop.predict.calibrate.suite import operations_of
 from wattloop.predict.intervals import CalibrationRange, Intervals, Residual
 from wattloop.predict.models.kernels.constants import KernelConstants, Values
 from wattloop.predict.models.kernels.datasheet import spec_constants

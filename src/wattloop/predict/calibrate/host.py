@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
-from wattloop.predict.calibrate.case import CalibrationCase, Params
 from wattloop.predict.calibrate.device import CalibrationDevice
+from wattloop.predict.calibrate.families.base import CalibrationCase, Params
 from wattloop.predict.calibrate.families.optimizer import make_optimizer
 from wattloop.predict.models.model import Model
 from wattloop.predict.prediction import Placement

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wattloop.predict.calibrate.case import Params
 from wattloop.predict.calibrate.device import CalibrationDevice
+from wattloop.predict.calibrate.families.base import Params
 from wattloop.predict.calibrate.families.optimizer import make_optimizer
 from wattloop.predict.calibrate.host import dispatch_seconds, probe
 from wattloop.predict.calibrate.sensor import GpuSensor, SensorSampler

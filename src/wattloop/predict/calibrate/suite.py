@@ -1,44 +1,43 @@
 """All cases of the calibration suite, section by section, and the calls that run them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from wattloop.predict.calibrate.case import CalibrationCase, Params, interleaved
 from wattloop.predict.calibrate.device import CalibrationDevice, KernelCalls
-from wattloop.predict.calibrate.families import convolution, memory, optimizer, product, sequence
-from wattloop.predict.calibrate.families.convolution import (
-    batch_families,
-    conv_cases,
-    conv_row,
-    picture_layers,
+from wattloop.predict.calibrate.families import memory
+from wattloop.predict.calibrate.families.base import (
+    CalibrationCase,
+    Family,
+    Params,
+    Row,
+    directed,
+    interleaved,
+    row,
 )
-from wattloop.predict.calibrate.families.memory import memory_families
-from wattloop.predict.calibrate.families.optimizer import optimizer_cases
-from wattloop.predict.calibrate.families.product import batched_cases, gemm_cases, gemm_row
-from wattloop.predict.calibrate.families.sequence import attention_cases, rnn_cases
-from wattloop.predict.calibrate.families.typical import typical_families
+from wattloop.predict.calibrate.families.convolution import DIRECTIONS, Convolution, conv_row
+from wattloop.predict.calibrate.families.optimizer import Optimizer
+from wattloop.predict.calibrate.families.product import Product, gemm_row
+from wattloop.predict.calibrate.families.sequence import Attention, Recurrent
 from wattloop.predict.calibrate.host import host_cases
+from wattloop.predict.workload.operation import Operation
 
-BUILDERS: Mapping[str, Callable[[CalibrationDevice, Params], KernelCalls]] = {
-    "gemm": product.build_gemm,
-    "conv": convolution.build_conv,
-    "attention": sequence.attention,
-    "rnn": sequence.rnn,
-    "elementwise": memory.build_elementwise,
-    "copy": memory.build_copy,
-    "norm": memory.norm,
-    "softmax": memory.softmax,
-    "loss": memory.loss,
-    "reduction": memory.reduction,
-    "embedding": memory.embedding,
-    "pool": memory.pool,
-    "index": memory.index,
-    "optimizer": optimizer.build_optimizer,
-}
+FAMILIES: Mapping[str, Family] = {
+    family.name: family
+    for family in (
+        Product(), Convolution(), Attention(), Recurrent(), Optimizer(), memory.Elementwise(),
+        memory.Copy(), memory.Norm(), memory.Softmax(), memory.Loss(), memory.Reduction(),
+        memory.Embedding(), memory.Pool(), memory.Index(),
+    )
+}  # fmt: skip
 
 
-def build(family: str, params: Mapping[str, object], bench: CalibrationDevice) -> KernelCalls:
+def build(family: str, params: Mapping[str, object], device: CalibrationDevice) -> KernelCalls:
     """Build the calls of a case."""
-    return BUILDERS[family](bench, Params(params))
+    return FAMILIES[family].build(device, Params(params))
+
+
+def operations_of(family: str, params: Mapping[str, object]) -> Sequence[Operation]:
+    """Return the operations of one call of the case; none for an unknown family."""
+    return FAMILIES[family].operations(Params(params)) if family in FAMILIES else ()
 
 
 STEPS = (
@@ -100,22 +99,6 @@ PROFILES = (0, 1, 3, 4, 6, 7, 9, 10, 12, 14, 15, 17, 20, 24)
 """Indices of the steps that are also profiled, operation by operation."""
 
 
-def step_cases() -> list[CalibrationCase]:
-    return [_case("steps", row) for row in STEPS]
-
-
-def profile_cases() -> list[CalibrationCase]:
-    """Return fourteen cases of all kinds."""
-    return [_case("profile", STEPS[number]) for number in PROFILES]
-
-
-def _case(section: str, row: str) -> CalibrationCase:
-    name, batch, precision = row.split()
-    return CalibrationCase(
-        section, "step", {"model": name, "batch": int(batch), "precision": precision}
-    )
-
-
 # Training steps of small batches, which wait for the host, in rounds. The speed of a host varies
 # over time. Each step is measured once in every round, interleaved with all others, so that
 # differences between rounds are the host's noise.
@@ -132,182 +115,196 @@ WAITING = (
 ROUNDS = 3
 
 
-def waiting_cases() -> list[CalibrationCase]:
+def _step_cases(section: str, steps: Sequence[str], **more: object) -> list[CalibrationCase]:
     return [
         CalibrationCase(
-            "waiting",
-            "step",
-            {"model": name, "batch": int(batch), "precision": precision, "round": number},
+            section, "step", row(model=name, batch=int(batch), precision=precision, **more)
         )
-        for number in range(1, ROUNDS + 1)
-        for name, batch, precision in map(str.split, WAITING)
+        for name, batch, precision in map(str.split, steps)
     ]
+
+
+def waiting_cases() -> list[CalibrationCase]:
+    rounds = range(1, ROUNDS + 1)
+    return [case for i in rounds for case in _step_cases("waiting", WAITING, round=i)]
+
+
+FamilyRow = tuple[str, Row]
 
 
 def power_cases() -> list[CalibrationCase]:
     """All kinds and precisions, from small to saturating; idle and mostly idle among them."""
-    rows = [
-        *_products(),
-        *_convolutions(),
-        *_moving(),
-        *_sequences(),
-        *_duty(),
-        *picture_layers(),
+    rows = [*_products(), *_convolutions(), *_moving(), *_sequences(), *_duty(), *_layers()]
+    # Every seventh, so that a short run includes all kinds.
+    return [
+        CalibrationCase("power", *each)
+        for start in (0, 3, 6, 2, 5, 1, 4)
+        for each in rows[start::7]
     ]
-    return [CalibrationCase("power", family, params) for family, params in _strided(rows)]
 
 
-def _strided(
-    rows: list[tuple[str, dict[str, object]]],
-) -> Iterator[tuple[str, dict[str, object]]]:
-    """Order by every seventh, so that a short run includes all kinds."""
-    for start in (0, 3, 6, 2, 5, 1, 4):
-        yield from rows[start::7]
-
-
-def _products() -> Iterator[tuple[str, dict[str, object]]]:
+def _products() -> Iterator[FamilyRow]:
     for dtype in ("bf16", "tf32", "fp32"):
         for m, n, k, layout in (
-            (8192, 8192, 8192, "nt"),
-            (4096, 4096, 4096, "nn"),
-            (16384, 768, 768, "nt"),
-            (16384, 3072, 768, "nt"),
-            (768, 3072, 16384, "tn"),
-            (2048, 1024, 1024, "nt"),
-            (512, 512, 512, "nt"),
-            (16, 4096, 4096, "nt"),
-            (4096, 50257, 768, "nt"),
-        ):
-            if dtype == "fp32" and (m, n) in ((16384, 768), (4096, 50257)):
-                continue
-            yield "gemm", {"dtype": dtype, "b": 1, "m": m, "n": n, "k": k, "layout": layout,
-                           "bias": False}  # fmt: skip
+            (8192, 8192, 8192, "nt"), (4096, 4096, 4096, "nn"), (16384, 768, 768, "nt"),
+            (16384, 3072, 768, "nt"), (768, 3072, 16384, "tn"), (2048, 1024, 1024, "nt"),
+            (512, 512, 512, "nt"), (16, 4096, 4096, "nt"), (4096, 50257, 768, "nt"),
+        ):  # fmt: skip
+            if dtype != "fp32" or (m, n) not in ((16384, 768), (4096, 50257)):
+                yield "gemm", gemm_row(dtype, m, n, k, layout)
     for dtype in ("bf16", "fp32"):
-        yield "gemm", {"dtype": dtype, "b": 384, "m": 512, "n": 512, "k": 64, "layout": "nt",
-                       "bias": False}  # fmt: skip
+        yield "gemm", gemm_row(dtype, 512, 512, 64, "nt", b=384)
 
 
-def _convolutions() -> Iterator[tuple[str, dict[str, object]]]:
-    def row(n: int, c: int, k: int, side: int, groups: int) -> dict[str, object]:
-        return {"n": n, "c_in": c, "c_out": c, "k": k, "stride": 1, "side": side,
-                "padding": k // 2, "groups": groups, "transposed": False, "line": False,
-                "channels_last": False}  # fmt: skip
+def _convolution(shape: Sequence[int], dtype: str, direction: str, groups: int = 1) -> FamilyRow:
+    n, c_in, c_out, kernel, side = shape
+    layer = conv_row(n, c_in, c_out, kernel, 1, side)
+    own = row(padding=kernel // 2, groups=groups, dtype=dtype, direction=direction)
+    return "conv", {**layer, **own}
 
+
+def _convolutions() -> Iterator[FamilyRow]:
     for dtype in ("bf16", "tf32", "fp32"):
-        for direction in ("forward", "data", "weight"):
-            yield "conv", {**row(64, 256, 3, 14, 1), "dtype": dtype, "direction": direction}
-        yield "conv", {**row(64, 128, 3, 56, 1), "dtype": dtype, "direction": "forward"}
-        yield "conv", {**row(64, 256, 1, 28, 1), "dtype": dtype, "direction": "forward"}
+        for direction in DIRECTIONS:
+            yield _convolution((64, 256, 256, 3, 14), dtype, direction)
+        yield _convolution((64, 128, 128, 3, 56), dtype, "forward")
+        yield _convolution((64, 256, 256, 1, 28), dtype, "forward")
     for dtype in ("bf16", "fp32"):
-        for direction in ("forward", "data", "weight"):
-            yield "conv", {**row(64, 144, 3, 56, 144), "dtype": dtype, "direction": direction}
+        for direction in DIRECTIONS:
+            yield _convolution((64, 144, 144, 3, 56), dtype, direction, groups=144)
 
 
-def _moving() -> Iterator[tuple[str, dict[str, object]]]:
+def _elementwise(dtype: str, function: str, elements: int, resident: bool = False) -> FamilyRow:
+    return "elementwise", row(dtype=dtype, elements=elements, resident=resident, function=function)
+
+
+def _batch_norm(dtype: str, n: int, channels: int, side: int, direction: str) -> FamilyRow:
+    return "norm", row(dtype=dtype, norm="batch", n=n, channels=channels, side=side,
+                       direction=direction)  # fmt: skip
+
+
+def _max_pool(dtype: str) -> FamilyRow:
+    return "pool", row(dtype=dtype, pool="max", window=3, stride=2, n=64, channels=64, side=112,
+                       direction="backward")  # fmt: skip
+
+
+def _moving() -> Iterator[FamilyRow]:
     for dtype in ("fp32", "bf16"):
         for function in ("add", "gelu", "gelu_backward", "dropout"):
-            yield "elementwise", {"dtype": dtype, "elements": 2**27, "resident": False,
-                                  "function": function}  # fmt: skip
-        yield "elementwise", {"dtype": dtype, "elements": 2**21, "resident": True,
-                              "function": "add"}  # fmt: skip
+            yield _elementwise(dtype, function, 2**27)
+        yield _elementwise(dtype, "add", 2**21, resident=True)
         for direction in ("forward", "backward"):
-            yield "norm", {"dtype": dtype, "norm": "batch", "n": 64, "channels": 256, "side": 56,
-                           "direction": direction}  # fmt: skip
-    for direction in ("forward", "backward"):
-        yield "norm", {"dtype": "fp32", "norm": "layer", "rows": 16384, "columns": 768,
-                       "direction": direction}  # fmt: skip
-    yield "elementwise", {"dtype": "fp32", "elements": 2**27, "resident": False, "function": "fill"}
-    yield "copy", {"dtype": "fp32", "to": "bf16", "elements": 2**27, "resident": False,
-                   "layout": "same"}  # fmt: skip
-    yield "copy", {"dtype": "bf16", "to": "bf16", "layout": "transpose", "sizes": [16384, 4096]}
-    yield "softmax", {"dtype": "fp32", "rows": 98304, "columns": 512, "log": False,
-                      "direction": "forward"}  # fmt: skip
-    yield "loss", {"dtype": "fp32", "rows": 8192, "columns": 50257, "loss": "cross_entropy",
-                   "direction": "backward"}  # fmt: skip
-    yield "reduction", {"dtype": "fp32", "rows": 16384, "columns": 3072, "over": "rows"}
-    yield "pool", {"dtype": "fp32", "pool": "max", "window": 3, "stride": 2, "n": 64,
-                   "channels": 64, "side": 112, "direction": "backward"}  # fmt: skip
+            yield _batch_norm(dtype, 64, 256, 56, direction)
+    for layer_norm in directed(dtype="fp32", norm="layer", rows=16384, columns=768):
+        yield "norm", layer_norm
+    yield _elementwise("fp32", "fill", 2**27)
+    yield "copy", row(dtype="fp32", to="bf16", elements=2**27, resident=False, layout="same")
+    yield "copy", row(dtype="bf16", to="bf16", layout="transpose", sizes=[16384, 4096])
+    yield "softmax", row(dtype="fp32", rows=98304, columns=512, log=False, direction="forward")
+    yield "loss", row(dtype="fp32", rows=8192, columns=50257, loss="cross_entropy",
+                      direction="backward")  # fmt: skip
+    yield "reduction", row(dtype="fp32", rows=16384, columns=3072, over="rows")
+    yield _max_pool("fp32")
     for style in ("foreach", "fused"):
-        yield "optimizer", {"optimizer": "adamw", "style": style, "tensors": 40,
-                            "elements": 40 * 2**22}  # fmt: skip
+        yield "optimizer", row(optimizer="adamw", style=style, tensors=40, elements=40 * 2**22)
 
 
-def _sequences() -> Iterator[tuple[str, dict[str, object]]]:
+def _sequences() -> Iterator[FamilyRow]:
+    def lstm(dtype: str, cell: str, hidden: int, batch: int) -> FamilyRow:
+        return "rnn", row(dtype=dtype, cell=cell, layers=2, input=128, hidden=hidden, batch=batch,
+                          seq=60, bidirectional=False, direction="forward")  # fmt: skip
+
     for dtype in ("bf16", "tf32", "fp32"):
-        for direction in ("forward", "backward"):
-            yield "attention", {"dtype": dtype, "batch": 8, "heads": 16, "q_len": 1024,
-                                "kv_len": 1024, "head_dim": 64, "causal": True, "masked": False,
-                                "direction": direction}  # fmt: skip
-        yield "rnn", {"dtype": dtype, "cell": "lstm", "layers": 2, "input": 128, "hidden": 512,
-                      "batch": 512, "seq": 60, "bidirectional": False,
-                      "direction": "forward"}  # fmt: skip
+        for heads in directed(dtype=dtype, batch=8, heads=16, q_len=1024, kv_len=1024, head_dim=64,
+                              causal=True, masked=False):  # fmt: skip
+            yield "attention", heads
+        yield lstm(dtype, "lstm", 512, 512)
     for cell, hidden, batch in (("lstm", 256, 4096), ("lstm", 1024, 64), ("gru", 256, 512)):
         for dtype in ("bf16", "tf32", "fp32"):
-            yield "rnn", {"dtype": dtype, "cell": cell, "layers": 2, "input": 128,
-                          "hidden": hidden, "batch": batch, "seq": 60, "bidirectional": False,
-                          "direction": "forward"}  # fmt: skip
+            yield lstm(dtype, cell, hidden, batch)
 
 
-def _duty() -> Iterator[tuple[str, dict[str, object]]]:
-    """Return shares of the time in which the GPU works; otherwise it waits for the host."""
-    product = {"dtype": "bf16", "b": 1, "m": 4096, "n": 4096, "k": 4096, "layout": "nn",
-               "bias": False}  # fmt: skip
-    add = {"dtype": "fp32", "elements": 2**25, "resident": False, "function": "add"}
+def _duty() -> Iterator[FamilyRow]:
+    """Yield shares of the time in which the GPU works; otherwise it waits for the host."""
     yield "idle", {}
     for share in (0.1, 0.25, 0.5, 0.75):
-        yield "gemm", {**product, "duty": share}
+        yield "gemm", {**gemm_row("bf16", 4096, 4096, 4096, "nn"), "duty": share}
     for share in (0.1, 0.3, 0.6):
-        yield "elementwise", {**add, "duty": share}
-    yield "elementwise", {"dtype": "fp32", "elements": 1024, "resident": True, "function": "add"}
+        family, add = _elementwise("fp32", "add", 2**25)
+        yield family, {**add, "duty": share}
+    yield _elementwise("fp32", "add", 1024, resident=True)
 
 
-LAYER = {"cell": "lstm", "layers": 1, "input": 4, "hidden": 8, "batch": 2, "seq": 3}
-HEADS = {"batch": 1, "heads": 2, "q_len": 16, "kv_len": 16, "head_dim": 32}
-KERNELS: tuple[tuple[str, dict[str, object]], ...] = (
-    ("gemm", gemm_row("bf16", (1, 16, 24, 8), "nt", bias=True)),
-    ("gemm", gemm_row("fp32", (3, 16, 8, 8), "tn", bias=False)),
+# Layers of image networks: some fill the GPU, some leave most of it idle.
+# n, c_in, c_out, kernel, side; directions
+LAYERS = (
+    ((128, 64, 64, 3, 56), ("forward", "weight")),
+    ((128, 256, 64, 1, 56), ("forward", "data")),
+    ((256, 512, 512, 3, 7), ("forward", "data")),
+    ((64, 64, 64, 3, 224), ("forward", "weight")),
+    ((2048, 256, 256, 3, 4), ("weight",)),
+    ((4096, 64, 64, 3, 8), ("data",)),
+)
+SMALL_LAYER = (4, 256, 256, 3, 14)
+"""One product of it keeps a few of a hundred multiprocessors busy."""
+
+
+def _layers() -> Iterator[FamilyRow]:
+    for dtype in ("bf16", "tf32", "fp32"):
+        for shape, directions in LAYERS:
+            for direction in directions:
+                yield _convolution(shape, dtype, direction)
+    for dtype in ("bf16", "fp32"):
+        yield _convolution(SMALL_LAYER, dtype, "forward")
+        for direction in ("forward", "backward"):
+            yield _batch_norm(dtype, 128, 64, 112, direction)
+        yield _batch_norm(dtype, 256, 2048, 7, "backward")
+        for function in ("relu", "relu_backward"):
+            yield _elementwise(dtype, function, 2**26)
+    yield _max_pool("bf16")
+    yield "copy", row(dtype="bf16", to="bf16", layout="nhwc", sizes=[128, 256, 28, 28])
+    for dtype, m in (("bf16", 1024), ("tf32", 256)):
+        yield "gemm", gemm_row(dtype, m, 1024, 1024, "nt")
+
+
+TINY: tuple[FamilyRow, ...] = (
+    ("gemm", gemm_row("bf16", 16, 24, 8, "nt", bias=True)),
+    ("gemm", gemm_row("fp32", 16, 8, 8, "tn", b=3)),
     ("conv", {**conv_row(2, 4, 8, 3, 1, 8), "dtype": "fp32", "direction": "forward"}),
     ("conv", {**conv_row(2, 4, 4, 3, 2, 8), "dtype": "fp32", "direction": "weight", "groups": 4}),
-    ("attention", {**HEADS, "dtype": "fp32", "causal": True, "masked": False,
-                   "direction": "backward"}),
-    ("rnn", {**LAYER, "dtype": "fp32", "bidirectional": False, "direction": "backward"}),
-    ("elementwise", {"dtype": "fp32", "elements": 256, "resident": False,
-                     "function": "gelu_backward"}),
-    ("copy", {"dtype": "fp32", "to": "bf16", "elements": 256, "resident": True, "layout": "same"}),
-    ("norm", {"dtype": "fp32", "norm": "batch", "n": 2, "channels": 4, "side": 4,
-              "direction": "backward"}),
-    ("softmax", {"dtype": "fp32", "rows": 4, "columns": 8, "log": True, "direction": "forward"}),
-    ("loss", {"dtype": "fp32", "rows": 4, "columns": 8, "loss": "cross_entropy",
-              "direction": "backward"}),
-    ("reduction", {"dtype": "fp32", "rows": 8, "columns": 8, "over": "rows"}),
-    ("embedding", {"dtype": "fp32", "rows": 4, "columns": 8, "table_rows": 10,
-                   "direction": "backward"}),
-    ("pool", {"dtype": "fp32", "pool": "max", "window": 2, "stride": 2, "n": 2, "channels": 4,
-              "side": 8, "direction": "backward"}),
-    ("index", {"dtype": "fp32", "rows": 8, "columns": 8, "function": "gather"}),
-    ("optimizer", {"optimizer": "adamw", "style": "foreach", "tensors": 2, "elements": 128}),
-    ("optimizer", {"function": "lerp", "tensors": 2, "elements": 128}),
+    ("attention", row(batch=1, heads=2, q_len=16, kv_len=16, head_dim=32, dtype="fp32", causal=True,
+                      masked=False, direction="backward")),
+    ("rnn", row(cell="lstm", layers=1, input=4, hidden=8, batch=2, seq=3, dtype="fp32",
+                bidirectional=False, direction="backward")),
+    ("elementwise", row(dtype="fp32", elements=256, resident=False, function="gelu_backward")),
+    ("copy", row(dtype="fp32", to="bf16", elements=256, resident=True, layout="same")),
+    ("norm", row(dtype="fp32", norm="batch", n=2, channels=4, side=4, direction="backward")),
+    ("softmax", row(dtype="fp32", rows=4, columns=8, log=True, direction="forward")),
+    ("loss", row(dtype="fp32", rows=4, columns=8, loss="cross_entropy", direction="backward")),
+    ("reduction", row(dtype="fp32", rows=8, columns=8, over="rows")),
+    ("embedding", row(dtype="fp32", rows=4, columns=8, table_rows=10, direction="backward")),
+    ("pool", row(dtype="fp32", pool="max", window=2, stride=2, n=2, channels=4, side=8,
+                 direction="backward")),
+    ("index", row(dtype="fp32", rows=8, columns=8, function="gather")),
+    ("optimizer", row(optimizer="adamw", style="foreach", tensors=2, elements=128)),
+    ("optimizer", row(function="lerp", tensors=2, elements=128)),
 )  # fmt: skip
+"""Kernels that any machine runs within seconds."""
 
 
 def tiny_cases(section: str) -> list[CalibrationCase]:
     """Return a section that takes seconds on any machine."""
     if section == "kernels":
-        return [CalibrationCase("kernels", family, params) for family, params in KERNELS]
+        return [CalibrationCase("kernels", *each) for each in TINY]
     if section == "host":
         return [
             CalibrationCase("host", "probe", {}),
-            CalibrationCase("host", "call", {"function": "linear", "mode": "backward"}),
-            CalibrationCase(
-                "host", "optimizer", {"optimizer": "sgd", "style": "foreach", "tensors": 4}
-            ),
+            CalibrationCase("host", "call", row(function="linear", mode="backward")),
+            CalibrationCase("host", "optimizer", row(optimizer="sgd", style="foreach", tensors=4)),
         ]
     if section == "power":
-        return [CalibrationCase("power", "idle", {}), CalibrationCase("power", *KERNELS[1])]
-    step: dict[str, object] = {"model": "gru@10", "batch": 2, "precision": "bf16"}
-    if section == "waiting":
-        step["round"] = 1
-    return [CalibrationCase(section, "step", step)]
+        return [CalibrationCase("power", "idle", {}), CalibrationCase("power", *TINY[1])]
+    return _step_cases(section, ["gru@10 2 bf16"], **({"round": 1} if section == "waiting" else {}))
 
 
 SHARES = {"kernels": 0.42, "host": 0.04, "power": 0.18, "steps": 0.25, "waiting": 0.07,
@@ -320,22 +317,9 @@ def cases(section: str, *, tiny: bool = False) -> Sequence[CalibrationCase]:
     if tiny:
         return tiny_cases(section)
     if section == "kernels":
-        families = [
-            gemm_cases(),
-            batched_cases(),
-            conv_cases(),
-            attention_cases(),
-            rnn_cases(),
-            optimizer_cases(),
-            *memory_families(),
-            *typical_families(),
-            *batch_families(),
-        ]
-        return list(interleaved(families))
-    return {
-        "host": host_cases,
-        "power": power_cases,
-        "steps": step_cases,
-        "waiting": waiting_cases,
-        "profile": profile_cases,
-    }[section]()
+        return list(interleaved([each for family in FAMILIES.values() for each in family.cases()]))
+    if section == "steps":
+        return _step_cases("steps", STEPS)
+    if section == "profile":
+        return _step_cases("profile", [STEPS[number] for number in PROFILES])
+    return {"host": host_cases, "power": power_cases, "waiting": waiting_cases}[section]()

@@ -1,62 +1,20 @@
-"""Convolution cases: each direction, large batches, and layers that fill the GPU."""
+"""Convolutions: each direction, large batches, and layers that fill the GPU."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from wattloop.predict.calibrate.case import CalibrationCase, Params, cases_of
 from wattloop.predict.calibrate.device import CalibrationDevice, KernelCalls
-
-
-def build_conv(bench: CalibrationDevice, p: Params) -> KernelCalls:
-    """Build the forward pass, gradient of the input or gradient of the weight."""
-    torch = bench.torch
-    dtype = bench.precision(p.text("dtype"))
-    dims = 1 if p.flag("line") else 2
-    n, c_in, c_out, groups = (p.number(name) for name in ("n", "c_in", "c_out", "groups"))
-    kernel = [p.number("k")] * dims
-    stride, padding = [p.number("stride")] * dims, [p.number("padding")] * dims
-    transposed, direction = p.flag("transposed"), p.text("direction")
-    channels = (c_in, c_out // groups) if transposed else (c_out, c_in // groups)
-    data_shape = (n, c_in, *[p.number("side")] * dims)
-    settings = (stride, padding, [1] * dims, transposed, [0] * dims, groups)
-    mask = [direction == "data", direction == "weight", False]
-
-    def laid(tensor: Any) -> Any:
-        if p.flag("channels_last"):
-            return tensor.contiguous(memory_format=torch.channels_last)
-        return tensor
-
-    out_shape = tuple(
-        torch.ops.aten.convolution(
-            torch.empty(data_shape, device="meta"),
-            torch.empty((*channels, *kernel), device="meta"),
-            None,
-            *settings,
-        ).shape
-    )
-
-    def make() -> Callable[[], Any]:
-        data = laid(bench.normal(data_shape, dtype))
-        weight = laid(bench.normal((*channels, *kernel), dtype))
-        if direction == "forward":
-            return lambda: torch.ops.aten.convolution(data, weight, None, *settings)
-        gradient = laid(bench.normal(out_shape, dtype))
-        return lambda: torch.ops.aten.convolution_backward(
-            gradient, data, weight, None, *settings, mask
-        )
-
-    size = torch.empty((), dtype=dtype).element_size()
-    elements = torch.Size(data_shape).numel() + torch.Size(out_shape).numel()
-    return bench.sets(make, elements * size, most=4 if p.flag("channels_last") else 12)
-
+from wattloop.predict.calibrate.families.base import Family, Params, Row, directed, row
+from wattloop.predict.workload import costs
+from wattloop.predict.workload.operation import Operation
 
 SLOWEST_S = 0.02
 FLOPS_S = {"fp32": 30e12, "tf32": 150e12, "bf16": 250e12}
 LARGEST_ELEMENTS = 8e8
 DIRECTIONS = ("forward", "data", "weight")
-
-
+CHANNELS = (16, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 480, 512,
+            640, 728, 768, 960, 1024, 1280, 1536, 2048)  # fmt: skip
 # c_in, c_out, kernel, stride, side
 IMAGE = (
     (3, 64, 7, 2, 224), (3, 32, 3, 2, 224), (3, 64, 3, 1, 224), (64, 64, 3, 1, 224),
@@ -110,20 +68,95 @@ LINES = ((64, 64, 3, 1, 1024), (128, 128, 5, 1, 512), (256, 256, 3, 2, 1024), (8
          (1, 64, 80, 4, 16000), (512, 512, 9, 1, 256), (9, 64, 3, 1, 128))  # fmt: skip
 
 
-def conv_cases() -> list[CalibrationCase]:
-    """Return dense, patch, depthwise, grouped, transposed and one-dimensional cases."""
-    rows = [
-        {**row, "dtype": dtype, "direction": direction}
-        for dtype in ("fp32", "tf32", "bf16")
-        for row in _shapes(dtype)
-        for direction in DIRECTIONS
-        if fits(row, dtype)
-    ]
-    return cases_of("kernels", "conv", rows)
+class Convolution(Family):
+    """Forward passes, gradients of the input (`data`) and gradients of the weight."""
+
+    name = "conv"
+
+    def rows(self) -> Iterable[Iterable[Row]]:
+        return (
+            _all_ways("conv", _shapes),
+            _all_ways("typical conv", _sampled(170, _typical)),
+            _all_ways("typical groups", _sampled(36, _typical_groups)),
+            _all_ways("tiny pictures", _sampled(130, _tiny)),
+            _all_ways("full batches", _sampled(90, _filling)),
+            _all_ways("thumbnails", _sampled(110, _thumbnail)),
+            _all_ways("powers of two", _sampled(50, _power_of_two)),
+            _all_ways("groups in batches", _sampled(60, _in_groups)),
+            _all_ways("channels last", _sampled(60, _channels_last_batches)),
+        )
+
+    def build(self, device: CalibrationDevice, p: Params) -> KernelCalls:
+        torch = device.torch
+        dtype = device.precision(p.dtype)
+        dims = 1 if p.flag("line") else 2
+        n, c_in, c_out, groups = p.numbers("n", "c_in", "c_out", "groups")
+        kernel, stride, padding, side = (
+            [p.number(name)] * dims for name in ("k", "stride", "padding", "side")
+        )
+        transposed, direction = p.flag("transposed"), p.text("direction")
+        channels = (c_in, c_out // groups) if transposed else (c_out, c_in // groups)
+        data_shape, weight_shape = (n, c_in, *side), (*channels, *kernel)
+        settings = (stride, padding, [1] * dims, transposed, [0] * dims, groups)
+        mask = [direction == "data", direction == "weight", False]
+        aten = torch.ops.aten
+        out = aten.convolution(
+            torch.empty(data_shape, device="meta"),
+            torch.empty(weight_shape, device="meta"),
+            None,
+            *settings,
+        )
+
+        def tensor(shape: tuple[int, ...]) -> Any:
+            made = device.normal(shape, dtype)
+            last = p.flag("channels_last")
+            return made.contiguous(memory_format=torch.channels_last) if last else made
+
+        def make() -> Callable[[], Any]:
+            data, weight = tensor(data_shape), tensor(weight_shape)
+            if direction == "forward":
+                return lambda: aten.convolution(data, weight, None, *settings)
+            gradient = tensor(tuple(out.shape))
+            return lambda: aten.convolution_backward(gradient, data, weight, None, *settings, mask)
+
+        set_bytes = (torch.Size(data_shape).numel() + out.numel()) * dtype.itemsize
+        return device.sets(make, set_bytes, most=4 if p.flag("channels_last") else 12)
+
+    def operations(self, p: Params) -> tuple[Operation]:
+        n, c_in, c_out, kernel, side = p.numbers("n", "c_in", "c_out", "k", "side")
+        made = costs.conv(
+            p.text("direction"),
+            n,
+            c_in,
+            (side,) if p.flag("line") else (side, side),
+            c_out,
+            kernel,
+            stride=p.number("stride"),
+            padding=p.number("padding"),
+            groups=p.number("groups"),
+            dtype=p.dtype,
+            channels_last=p.flag("channels_last"),
+            transposed=p.flag("transposed"),
+        )
+        return (made,)
 
 
-def _shapes(dtype: str) -> Iterator[dict[str, object]]:
-    pick = random.Random(f"conv {dtype}")
+def _all_ways(name: str, draw: Callable[[random.Random], Iterable[Row]]) -> Iterator[Row]:
+    """Yield the drawn rows in each precision and direction."""
+    for dtype in ("fp32", "tf32", "bf16"):
+        for each in draw(random.Random(f"{name} {dtype}")):
+            if _fits(each, dtype):
+                yield from directed({**each, "dtype": dtype}, directions=DIRECTIONS)
+
+
+def _sampled(
+    number: int, draw: Callable[[random.Random], Row]
+) -> Callable[[random.Random], Iterable[Row]]:
+    return lambda pick: (draw(pick) for _ in range(number))
+
+
+def _shapes(pick: random.Random) -> Iterator[Row]:
+    """Yield dense, patch, depthwise, grouped, transposed and one-dimensional convolutions."""
     yield from _dense(pick)
     for c, k, s, side in DEPTHWISE:
         n = pick.choice((1, 4, 8, 16, 32, 64, 128, 256))
@@ -141,7 +174,7 @@ def _shapes(dtype: str) -> Iterator[dict[str, object]]:
     yield from _channels_last(pick)
 
 
-def _dense(pick: random.Random) -> Iterator[dict[str, object]]:
+def _dense(pick: random.Random) -> Iterator[Row]:
     for shapes, batches in (
         (IMAGE, (1, 4, 8, 16, 32, 64, 128, 256)),
         (SMALL, (16, 64, 128, 256, 512, 1024, 2048, 4096)),
@@ -154,7 +187,7 @@ def _dense(pick: random.Random) -> Iterator[dict[str, object]]:
             yield {**conv_row(n, c_in, c_out, k, s, side), "padding": 0}
 
 
-def _channels_last(pick: random.Random) -> Iterator[dict[str, object]]:
+def _channels_last(pick: random.Random) -> Iterator[Row]:
     for c_in, c_out, k, s, side in pick.sample(IMAGE + SMALL, 24):
         n = pick.choice((8, 32, 64, 128, 256))
         yield {**conv_row(n, c_in, c_out, k, s, side), "channels_last": True}
@@ -163,29 +196,19 @@ def _channels_last(pick: random.Random) -> Iterator[dict[str, object]]:
         yield {**row, "groups": c, "channels_last": True}
 
 
-def conv_row(n: int, c_in: int, c_out: int, k: int, s: int, side: int) -> dict[str, object]:
+def conv_row(n: int, c_in: int, c_out: int, k: int, s: int, side: int) -> Row:
     """Return a dense convolution of an image, padded to keep its size unless it is cut into
     patches.
     """
-    return {
-        "n": n,
-        "c_in": c_in,
-        "c_out": c_out,
-        "k": k,
-        "stride": s,
-        "side": side,
-        "padding": 0 if k == s else k // 2,
-        "groups": 1,
-        "transposed": False,
-        "line": False,
-        "channels_last": False,
-    }
+    return row(n=n, c_in=c_in, c_out=c_out, k=k, stride=s, side=side, groups=1,
+               padding=0 if k == s else k // 2, transposed=False, line=False,
+               channels_last=False)  # fmt: skip
 
 
-def fits(row: dict[str, object], dtype: str) -> bool:
+def _fits(row: Row, dtype: str) -> bool:
     """Return whether it is quick and small enough to be measured."""
     names = ("n", "c_in", "c_out", "k", "stride", "side", "groups")
-    n, c_in, c_out, k, stride, side, groups = (int(str(row[name])) for name in names)
+    n, c_in, c_out, k, stride, side, groups = Params(row).numbers(*names)
     power = 1 if row["line"] else 2
     out = side * stride if row["transposed"] else max(side // stride, 1)
     positions = n * (side if row["transposed"] else out) ** power
@@ -194,35 +217,32 @@ def fits(row: dict[str, object], dtype: str) -> bool:
     return bool(flops / FLOPS_S[dtype] <= SLOWEST_S and elements <= LARGEST_ELEMENTS)
 
 
+def _typical(pick: random.Random) -> Row:
+    """Return a layer that is wide where the image is small, as in networks; 1x1 or 3x3 mostly."""
+    side = pick.choice((4, 7, 8, 14, 16, 28, 32, 56, 64, 112))
+    channels = [c for c in CHANNELS if c <= min(2048, max(64, 8192 // side))]
+    c_in, c_out = pick.choice(channels), pick.choice(channels)
+    kernel = pick.choice((1, 1, 1, 3, 3, 3, 5))
+    stride = pick.choice((1, 1, 1, 2))
+    n = pick.choice((8, 16, 32, 64, 128, 256) if side > 32 else (16, 64, 128, 256, 1024))
+    return conv_row(n, c_in, c_out, kernel, stride, side)
+
+
+def _typical_groups(pick: random.Random) -> Row:
+    width = pick.choice((4, 8, 16, 24, 32, 48))
+    groups = pick.choice((2, 4, 8, 16, 32))
+    n, channels = pick.choice((8, 16, 32, 64, 128)), width * groups
+    stride, side = pick.choice((1, 1, 2)), pick.choice((7, 14, 28, 56))
+    return {**conv_row(n, channels, channels, 3, stride, side), "groups": groups}
+
+
 # Networks made for 224 pixels are also used with 32. Their last layers then process thousands of
 # pictures of one to four pixels, for which cuDNN picks other kernels.
 
-Row = dict[str, object]
 TINY_SIDES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 TINY_BATCHES = (64, 128, 256, 512, 1024, 2048, 4096)
 WIDTHS = (32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024)
 POWERS_OF_TWO = (64, 128, 256, 512, 1024, 2048)
-
-
-def batch_families() -> list[list[CalibrationCase]]:
-    """Return one list of cases per kind of batch."""
-    return [
-        cases_of("kernels", "conv", _all_ways("tiny pictures", 130, _tiny)),
-        cases_of("kernels", "conv", _all_ways("full batches", 90, _filling)),
-        cases_of("kernels", "conv", _all_ways("thumbnails", 110, _thumbnail)),
-        cases_of("kernels", "conv", _all_ways("powers of two", 50, _power_of_two)),
-        cases_of("kernels", "conv", _all_ways("groups in batches", 60, _in_groups)),
-        cases_of("kernels", "conv", _all_ways("channels last", 60, _channels_last_batches)),
-    ]
-
-
-def _all_ways(name: str, number: int, draw: Callable[[random.Random], Row]) -> Iterator[Row]:
-    for dtype in ("fp32", "tf32", "bf16"):
-        pick = random.Random(f"{name} {dtype}")
-        for row in (draw(pick) for _ in range(number)):
-            if fits(row, dtype):
-                for direction in DIRECTIONS:
-                    yield {**row, "dtype": dtype, "direction": direction}
 
 
 def _tiny(pick: random.Random) -> Row:
@@ -303,55 +323,3 @@ def _channels_last_batches(pick: random.Random) -> Row:
     wide = pick.choice((width, 2 * width))
     row = conv_row(n, width, wide, kernel, 2 if kernel == 2 else pick.choice((1, 1, 2)), side)
     return {**row, "channels_last": True}
-
-
-# Layers of image networks for power runs of seconds: some fill the GPU, some leave most of it idle.
-
-LayerRow = tuple[str, dict[str, object]]
-
-
-# n, c_in, c_out, kernel, side; directions
-LAYERS = (
-    ((128, 64, 64, 3, 56), ("forward", "weight")),
-    ((128, 256, 64, 1, 56), ("forward", "data")),
-    ((256, 512, 512, 3, 7), ("forward", "data")),
-    ((64, 64, 64, 3, 224), ("forward", "weight")),
-    ((2048, 256, 256, 3, 4), ("weight",)),
-    ((4096, 64, 64, 3, 8), ("data",)),
-)
-SMALL_layers = (4, 256, 256, 3, 14)
-"""One product of it keeps a few of a hundred multiprocessors busy."""
-
-
-def picture_layers() -> Iterator[LayerRow]:
-    """Return convolutions, norms, activations, pooling and a change of layout."""
-    for dtype in ("bf16", "tf32", "fp32"):
-        for shape, directions in LAYERS:
-            for direction in directions:
-                yield _conv(shape, dtype, direction)
-    for dtype in ("bf16", "fp32"):
-        yield _conv(SMALL_layers, dtype, "forward")
-        for direction in ("forward", "backward"):
-            yield _norm(dtype, (128, 64, 112), direction)
-        yield _norm(dtype, (256, 2048, 7), "backward")
-        for function in ("relu", "relu_backward"):
-            yield "elementwise", {"dtype": dtype, "elements": 2**26, "resident": False,
-                                  "function": function}  # fmt: skip
-    yield "pool", {"dtype": "bf16", "pool": "max", "window": 3, "stride": 2, "n": 64,
-                   "channels": 64, "side": 112, "direction": "backward"}  # fmt: skip
-    yield "copy", {"dtype": "bf16", "to": "bf16", "layout": "nhwc", "sizes": [128, 256, 28, 28]}
-    for dtype, m in (("bf16", 1024), ("tf32", 256)):
-        yield "gemm", {"dtype": dtype, "b": 1, "m": m, "n": 1024, "k": 1024, "layout": "nt",
-                       "bias": False}  # fmt: skip
-
-
-def _conv(shape: tuple[int, int, int, int, int], dtype: str, direction: str) -> LayerRow:
-    n, c_in, c_out, kernel, side = shape
-    row = conv_row(n, c_in, c_out, kernel, 1, side)
-    return "conv", {**row, "padding": kernel // 2, "dtype": dtype, "direction": direction}
-
-
-def _norm(dtype: str, shape: tuple[int, int, int], direction: str) -> LayerRow:
-    n, channels, side = shape
-    return "norm", {"dtype": dtype, "norm": "batch", "n": n, "channels": channels, "side": side,
-                    "direction": direction}  # fmt: skip
