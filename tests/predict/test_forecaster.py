@@ -232,7 +232,7 @@ def test_a_workload_is_traced_once_in_a_sweep(monkeypatch: pytest.MonkeyPatch) -
         found.append(question)
         return small_workload()
 
-    monkeypatch.setattr(module, "asked_workload", counted)
+    monkeypatch.setattr(module, "request_workload", counted)
     forecaster = Forecaster()
     question = Question(model="hf:any", gpu="h200")
     for name, value in (("gpu", "a100"), ("cap", 300.0), ("gpus", 4)):

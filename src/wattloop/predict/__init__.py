@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from wattloop.predict.forecaster import Forecaster, predict
     from wattloop.predict.prediction import Placement, Prediction
     from wattloop.predict.request import Question
-    from wattloop.predict.workload.rules.registry import register_rule
+    from wattloop.predict.workload.costs.registry import register_rule
     from wattloop.predict.workload.trace import trace
     from wattloop.predict.workload.workload import Workload
 
@@ -30,7 +30,7 @@ _HOMES = {
     "Question": "wattloop.predict.request",
     "Workload": "wattloop.predict.workload.workload",
     "predict": "wattloop.predict.forecaster",
-    "register_rule": "wattloop.predict.workload.rules.registry",
+    "register_rule": "wattloop.predict.workload.costs.registry",
     "trace": "wattloop.predict.workload.trace",
 }
 

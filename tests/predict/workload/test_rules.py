@@ -9,7 +9,7 @@ from wattloop.core.errors import ConfigError  # noqa: E402 - after the skip
 from wattloop.predict import register_rule, trace  # noqa: E402 - after the skip
 from wattloop.predict.workload import Kind, Phase, costs  # noqa: E402 - after the skip
 from wattloop.predict.workload.aggregates import aggregates  # noqa: E402 - after the skip
-from wattloop.predict.workload.rules.registry import unregister_rule  # noqa: E402 - after the skip
+from wattloop.predict.workload.costs.registry import unregister_rule  # noqa: E402 - after the skip
 
 
 @pytest.fixture

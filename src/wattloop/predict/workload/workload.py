@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from wattloop.predict.workload.costs.memory import elementwise
+from wattloop.predict.workload.costs.stream import elementwise
 from wattloop.predict.workload.operation import Operation, Phase
 
 

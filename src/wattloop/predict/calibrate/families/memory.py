@@ -105,7 +105,7 @@ class Elementwise(Family):
             if name not in SPECIAL:
                 return FUNCTIONS[name].call(torch, x, y)
             mask = x > 0 if name in ("dropout_backward", "where") else None
-            total = torch.zeros_like(x) if name == "accumulate" else None
+            total: Any = torch.zeros_like(x) if name == "accumulate" else None
             calls: dict[str, Callable[[], Any]] = {
                 "dropout_backward": lambda: torch.ops.aten.native_dropout_backward(
                     y, mask, 1 / (1 - DROP)
@@ -126,7 +126,7 @@ class Elementwise(Family):
             return (costs.random(elements, p.dtype, tensors_read=1.0),)
         op, reads, flops, *_ = FUNCTIONS[name]
         made = costs.elementwise(
-            elements, reads, 1.0, p.dtype, flops_per_element=flops, op=f"aten.{op}"
+            elements, reads, 1.0, p.dtype, flops_per_element=float(flops), op=f"aten.{op}"
         )
         return (made,)
 

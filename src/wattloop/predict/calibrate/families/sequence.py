@@ -114,9 +114,12 @@ class Recurrent(Family):
         return KernelCalls(both, less=[forward])
 
     def operations(self, p: Params) -> tuple[Operation]:
-        sizes = p.numbers("layers", "input", "hidden", "batch", "seq")
-        ways = p.flag("bidirectional")
-        return (costs.rnn(p.text("direction"), p.text("cell"), *sizes, ways, p.dtype),)
+        layers, inputs, hidden, batch, seq = p.numbers("layers", "input", "hidden", "batch", "seq")
+        made = costs.rnn(
+            p.text("direction"), p.text("cell"), layers, inputs, hidden, batch, seq,
+            p.flag("bidirectional"), p.dtype,
+        )  # fmt: skip
+        return (made,)
 
 
 def _attention_rows() -> Iterator[Row]:

@@ -17,7 +17,7 @@ from wattloop.predict.models.kernels.operation_table import (
     size_of,
     unit_of,
 )
-from wattloop.predict.workload.costs.compute import GATES
+from wattloop.predict.workload.costs.sequence import GATES
 from wattloop.predict.workload.operation import Kind, Operation
 
 # Time of memory-bound operations: bytes over the bandwidth they reach.

@@ -1,28 +1,28 @@
-"""Cost functions from shapes to an Operation, without torch: FLOPs and bytes of each kind.
+"""Costs of operations: from shapes (without torch) or a traced call to FLOPs and bytes.
 
 The tracer and the microbenchmarks use the same functions, so that a measured case and a traced
 operation have the same features.
 """
 
-from wattloop.predict.workload.costs.compute import attention, conv, gemm, rnn
-from wattloop.predict.workload.costs.context import OpContext
-from wattloop.predict.workload.costs.memory import (
+from wattloop.predict.workload.costs.call import Call, ModuleCall, OpContext
+from wattloop.predict.workload.costs.convolution import conv
+from wattloop.predict.workload.costs.optimizer import foreach, optimizer_step
+from wattloop.predict.workload.costs.product import gemm
+from wattloop.predict.workload.costs.rows import embedding, loss, norm, pool, softmax
+from wattloop.predict.workload.costs.sequence import attention, rnn
+from wattloop.predict.workload.costs.stream import (
     copy,
     elementwise,
-    embedding,
     index,
-    loss,
-    norm,
     other,
-    pool,
     random,
     reduction,
-    softmax,
     view,
 )
-from wattloop.predict.workload.costs.optimizer import foreach, optimizer_step
 
 __all__ = [
+    "Call",
+    "ModuleCall",
     "OpContext",
     "attention",
     "conv",

@@ -1,12 +1,12 @@
 """Cost of optimizer steps: the passes over parameters and states that each optimizer makes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Unpack
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.workload.costs.context import OpContext, element_bytes, operation, start
-from wattloop.predict.workload.costs.memory import elementwise, view
+from wattloop.predict.workload.costs.call import OpContext, element_bytes, make_operation
+from wattloop.predict.workload.costs.stream import elementwise, view
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 
 # Kernels that a list operation of CUDA launches. The arguments of a kernel hold a limited number of
@@ -109,21 +109,17 @@ def foreach(  # noqa: PLR0913 - most have a default
     writes = 1 if lists_written is None else lists_written
     even = sizes if sizes is not None else [elements // max(tensors, 1)] * tensors
     size = float(element_bytes(dtype))
-    made = replace(
-        start(Kind.FOREACH, f"aten.{whole.op}" if whole else "aten._foreach_mul_", dtype),
-        phase=Phase.OPTIMIZER,
+    return make_operation(
+        Kind.FOREACH,
+        f"aten.{whole.op}" if whole else "aten._foreach_mul_",
+        dtype,
+        {"phase": Phase.OPTIMIZER, **place},
+        {"tensors": tensors, "elements": elements, "optimizer": optimizer, "fused": fused},
         flops=flops_per_element * elements,
         bytes_read=size * elements * reads,
         bytes_written=size * elements * writes,
         kernels=launches(even, lists or max(reads, writes)),
     )
-    detail = {
-        "tensors": tensors,
-        "elements": elements,
-        "optimizer": optimizer,
-        "fused": fused,
-    }
-    return operation(made, place, detail)
 
 
 def optimizer_step(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wattloop.predict.workload.costs.compute import rnn_reserve_elements
+from wattloop.predict.workload.costs.sequence import rnn_reserve_elements
 from wattloop.predict.workload.tracing.constant_tracking import Known, know
 
 

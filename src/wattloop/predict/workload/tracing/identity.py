@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
-from wattloop.predict.workload.rules.registry import registered
+from wattloop.predict.workload.costs.registry import registered
 from wattloop.predict.workload.trace import TraceRequest
 from wattloop.predict.workload.tracing.fake_weights import module_of
 from wattloop.version import __version__

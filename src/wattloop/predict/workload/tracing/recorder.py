@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from wattloop.core.errors import ConfigError
+from wattloop.predict.workload.costs.call import Call, ModuleCall, dtype_name, tensors_among
+from wattloop.predict.workload.costs.convolution import workspace_bytes
+from wattloop.predict.workload.costs.registry import module_rule, operations_of
 from wattloop.predict.workload.operation import Operation, Phase
-from wattloop.predict.workload.rules.call import Call, ModuleCall, dtype_name, tensors_among
-from wattloop.predict.workload.rules.convolution import workspace_bytes
-from wattloop.predict.workload.rules.registry import module_rule, operations_of
 from wattloop.predict.workload.tracing.constant_tracking import Guesses
 
 # Module path of each operation, forward and backward.

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_flatten
 
 from wattloop.core.errors import ConfigError
 from wattloop.predict.workload import costs
+from wattloop.predict.workload.costs.call import dtype_name
 from wattloop.predict.workload.costs.optimizer import rule_of
 from wattloop.predict.workload.operation import Operation, Phase
-from wattloop.predict.workload.rules.call import dtype_name
 from wattloop.predict.workload.trace import TraceRequest
 from wattloop.predict.workload.tracing.autocast import (
     autocasting,

@@ -1,12 +1,56 @@
-"""Call of an operation or module, as input of cost rules."""
+"""Call of an operation or module as input of cost rules, and how a cost becomes an Operation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
-from wattloop.predict.workload.costs.context import OpContext
-from wattloop.predict.workload.operation import Phase
+from wattloop.core.errors import ConfigError
+from wattloop.predict.workload.operation import DTYPE_BYTES, Kind, Operation, Phase
+
+
+class OpContext(TypedDict, total=False):
+    """Location of a call; and, where the caller knows better, the bytes it moves."""
+
+    op: str
+    phase: Phase
+    module: str
+    count: int
+    inputs: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[int, ...], ...]
+    flops: float
+    bytes_read: float
+    bytes_written: float
+    kernels: int
+    calls: int
+
+
+def make_operation(
+    kind: Kind,
+    op: str,
+    dtype: str,
+    context: OpContext,
+    detail: Mapping[str, object],
+    *,
+    direction: str = "forward",
+    **amounts: Any,
+) -> Operation:
+    """Return the operation as its shapes give it, with the values of the caller on top."""
+    phase = Phase.FORWARD if direction == "forward" else Phase.BACKWARD
+    own = {"op": op, "kind": kind, "phase": phase, "dtype": dtype, "detail": detail, **amounts}
+    return Operation(**{**own, **context})
+
+
+def element_bytes(dtype: str) -> int:
+    """Return the bytes of one element of that arithmetic or storage type."""
+    size = DTYPE_BYTES.get(dtype) or _STORED_BYTES.get(dtype)
+    if size is None:
+        known = ", ".join((*DTYPE_BYTES, *_STORED_BYTES))
+        raise ConfigError(f"dtype '{dtype}' is not known; use one of {known}")
+    return size
+
+
+_STORED_BYTES = {"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
 
 Shape = tuple[int, ...]
 

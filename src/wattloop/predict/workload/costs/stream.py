@@ -1,15 +1,121 @@
-"""Cost rules of operations that pass over their tensors once: by name, by torch's tags, or by
-bytes.
-"""
+"""Operations that pass over their tensors once: cost, and rules by name, torch's tags or bytes."""
 
 from collections.abc import Callable, Sequence
 from math import log2, prod
-from typing import Any
+from typing import Any, Unpack
 
-from wattloop.predict.workload import costs
-from wattloop.predict.workload.costs.context import OpContext
-from wattloop.predict.workload.operation import Operation
-from wattloop.predict.workload.rules.call import Call, dtype_name, tensor_bytes
+from wattloop.predict.workload.costs.call import (
+    Call,
+    OpContext,
+    dtype_name,
+    element_bytes,
+    make_operation,
+    tensor_bytes,
+)
+from wattloop.predict.workload.operation import Kind, Operation
+
+
+def elementwise(
+    elements: int,
+    tensors_read: float,
+    tensors_written: float,
+    dtype: str,
+    *,
+    flops_per_element: float = 1.0,
+    **place: Unpack[OpContext],
+) -> Operation:
+    """Return one pass over tensors of `elements` each."""
+    size = float(element_bytes(dtype))
+    return make_operation(
+        Kind.ELEMENTWISE,
+        "aten.add",
+        dtype,
+        place,
+        {"elements": elements},
+        flops=flops_per_element * elements,
+        bytes_read=size * elements * tensors_read,
+        bytes_written=size * elements * tensors_written,
+    )
+
+
+def reduction(
+    elements: int,
+    results: int,
+    dtype: str,
+    *,
+    tensors_read: float = 1.0,
+    **place: Unpack[OpContext],
+) -> Operation:
+    """Return a sum, mean, maximum or norm of `elements` into `results`."""
+    size = float(element_bytes(dtype))
+    return make_operation(
+        Kind.REDUCTION,
+        "aten.sum",
+        dtype,
+        place,
+        {"elements": elements},
+        flops=float(elements),
+        bytes_read=size * elements * tensors_read,
+        bytes_written=size * results,
+    )
+
+
+def copy(
+    elements: int, from_dtype: str, to_dtype: str, strided: bool, **place: Unpack[OpContext]
+) -> Operation:
+    """Return a copy, with a conversion where the types differ; `strided` when the layouts do."""
+    return make_operation(
+        Kind.COPY,
+        "aten._to_copy" if from_dtype != to_dtype else "aten.clone",
+        to_dtype,
+        place,
+        {"elements": elements, "from_dtype": from_dtype, "strided": strided},
+        bytes_read=float(element_bytes(from_dtype)) * elements,
+        bytes_written=float(element_bytes(to_dtype)) * elements,
+    )
+
+
+def index(elements: int, dtype: str, **place: Unpack[OpContext]) -> Operation:
+    """Return a gather or scatter of `elements`, one 64-bit index each."""
+    size = element_bytes(dtype)
+    return make_operation(
+        Kind.INDEX,
+        "aten.index",
+        dtype,
+        place,
+        {"elements": elements},
+        bytes_read=float(size + 8) * elements,
+        bytes_written=float(size) * elements,
+    )
+
+
+def random(
+    elements: int, dtype: str, *, tensors_read: float = 0.0, **place: Unpack[OpContext]
+) -> Operation:
+    """Return random numbers; a dropout reads its input and writes a byte mask with the result."""
+    size = float(element_bytes(dtype))
+    return make_operation(
+        Kind.RANDOM,
+        "aten.native_dropout" if tensors_read else "aten.normal_",
+        dtype,
+        place,
+        {"elements": elements},
+        flops=10.0 * elements,
+        bytes_read=size * elements * tensors_read,
+        bytes_written=(size + (1.0 if tensors_read else 0.0)) * elements,
+    )
+
+
+def view(**place: Unpack[OpContext]) -> Operation:
+    """Return a view of the same memory: only the host's time."""
+    return make_operation(Kind.VIEW, "aten.view", "fp32", place, {}, kernels=0)
+
+
+def other(elements: int, dtype: str, **place: Unpack[OpContext]) -> Operation:
+    """Return an operation without a rule: its tensors are read and written once."""
+    return make_operation(
+        Kind.OTHER, "aten.unknown", dtype, place, {"elements": elements}, ruled=False
+    )
 
 
 def _words(text: str) -> frozenset[str]:
@@ -107,13 +213,13 @@ def _out_of_place(base: str) -> tuple[Any, ...]:
 
 def _view(call: Call) -> Operation:
     place = call.place
-    return costs.view(
+    return view(
         op=place["op"], phase=place["phase"], module=place["module"], inputs=place["inputs"]
     )
 
 
 def _elementwise(call: Call) -> Operation:
-    return costs.elementwise(
+    return elementwise(
         call.elements,
         0,
         0,
@@ -125,17 +231,17 @@ def _elementwise(call: Call) -> Operation:
 
 def _gradient(call: Call) -> Operation:
     """Return the gradient of a streaming operation, which streams too."""
-    return costs.elementwise(call.elements, 0, 0, call.dtype, flops_per_element=2.0, **call.place)
+    return elementwise(call.elements, 0, 0, call.dtype, flops_per_element=2.0, **call.place)
 
 
 def _fill(call: Call) -> Operation:
     place = call.place | OpContext(bytes_read=0.0)
     elements = max((each.numel() for each in call.outputs), default=0)
-    return costs.elementwise(elements, 0, 1, call.dtype, flops_per_element=0.0, **place)
+    return elementwise(elements, 0, 1, call.dtype, flops_per_element=0.0, **place)
 
 
 def _reduction(call: Call) -> Operation:
-    return costs.reduction(call.elements, 0, call.dtype, **_moved(call))
+    return reduction(call.elements, 0, call.dtype, **_moved(call))
 
 
 def _copy(call: Call) -> Operation:
@@ -145,7 +251,7 @@ def _copy(call: Call) -> Operation:
     if call.name == "aten.copy_":
         place["bytes_read"] = float(tensor_bytes(source))
     same = source.shape == target.shape
-    return costs.copy(
+    return copy(
         target.numel(),
         dtype_name(source.dtype),
         dtype_name(target.dtype),
@@ -160,7 +266,7 @@ def _into_zeros(call: Call) -> Operation:
     name = dtype_name(grad.dtype)
     bytes_written = float(tensor_bytes(whole) + tensor_bytes(grad))
     place = call.place | OpContext(bytes_written=bytes_written, kernels=2)
-    return costs.copy(whole.numel(), name, name, strided=True, **place)
+    return copy(whole.numel(), name, name, strided=True, **place)
 
 
 def _index(call: Call) -> Operation:
@@ -176,7 +282,7 @@ def _index(call: Call) -> Operation:
         bytes_read=float(moved * size * (1 if gathers else 2) + index_bytes),
         bytes_written=float(moved * size),
     )
-    return costs.index(max(moved, picked), call.dtype, **place)
+    return index(max(moved, picked), call.dtype, **place)
 
 
 def _values(call: Call) -> int:
@@ -191,18 +297,14 @@ def _sort(call: Call) -> Operation:
     place = call.place
     place["bytes_read"] = passes * place.get("bytes_read", 0.0)
     place["bytes_written"] = passes * place.get("bytes_written", 0.0)
-    return costs.index(call.elements, call.dtype, **(place | OpContext(kernels=passes + 2)))
+    return index(call.elements, call.dtype, **(place | OpContext(kernels=passes + 2)))
 
 
 def _random(call: Call) -> Operation:
     place = call.place
     if call.name != "aten.native_dropout":
         place["bytes_read"] = 0.0
-    return costs.random(call.elements, call.dtype, **place)
-
-
-def _dropout_backward(call: Call) -> Operation:
-    return costs.elementwise(call.elements, 0, 0, call.dtype, flops_per_element=2.0, **call.place)
+    return random(call.elements, call.dtype, **place)
 
 
 def _fourier(call: Call) -> Operation:
@@ -215,13 +317,15 @@ def _fourier(call: Call) -> Operation:
     # Each axis is a pass over the data.
     place["bytes_read"] = len(axes) * place.get("bytes_read", 0.0)
     place["bytes_written"] = len(axes) * place.get("bytes_written", 0.0)
-    return costs.elementwise(whole.numel(), 0, 0, call.dtype, flops_per_element=flops, **place)
+    return elementwise(whole.numel(), 0, 0, call.dtype, flops_per_element=flops, **place)
 
 
 def _lists(call: Call) -> Operation:
+    from wattloop.predict.workload.costs.optimizer import foreach
+
     tensors = call.args[0] if call.args and isinstance(call.args[0], (list, tuple)) else ()
     elements = sum(each.numel() for each in tensors)
-    return costs.foreach(
+    return foreach(
         "",
         len(tensors),
         elements,
@@ -233,7 +337,7 @@ def _lists(call: Call) -> Operation:
 
 
 def _other(call: Call) -> Operation:
-    return costs.other(call.elements, call.dtype, **_moved(call))
+    return other(call.elements, call.dtype, **_moved(call))
 
 
 def _moved(call: Call) -> OpContext:
@@ -274,5 +378,5 @@ _NAMED: tuple[tuple[frozenset[str], Rule], ...] = (
     (RANDOMS, _random),
     (SAMPLINGS, _elementwise),
     (frozenset({"_fft_r2c", "_fft_c2c", "_fft_c2r"}), _fourier),
-    (frozenset({"native_dropout_backward"}), _dropout_backward),
+    (frozenset({"native_dropout_backward"}), _gradient),
 )

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.predict.workload.costs import convolution, product, rows, sequence, stream
+from wattloop.predict.workload.costs.call import Call, ModuleCall
 from wattloop.predict.workload.operation import Operation
-from wattloop.predict.workload.rules import convolution, fused, product, row, stream
-from wattloop.predict.workload.rules.call import Call, ModuleCall
 
 Rule = Callable[[Call], Operation | Sequence[Operation]]
 ModuleRule = Callable[[ModuleCall], Operation | Sequence[Operation]]
@@ -77,6 +77,11 @@ def _source(rule: Any) -> str:
         return repr(rule)
 
 
-_RULES: dict[str, Rule] = {**product.RULES, **convolution.RULES, **fused.RULES, **row.RULES}
+_RULES: dict[str, Rule] = {
+    **product.RULES,
+    **convolution.RULES,
+    **sequence.RULES,
+    **rows.RULES,
+}
 _user_rules: dict[str, Rule] = {}
 _module_rules: dict[type, ModuleRule] = {}

@@ -1,20 +1,170 @@
-"""Cost rules of norms, softmax, losses, pooling and embeddings."""
+"""Operations over rows (norms, softmax, losses, pooling, embeddings): cost and rules."""
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Unpack
 
-from wattloop.predict.workload import costs
-from wattloop.predict.workload.costs.context import OpContext
-from wattloop.predict.workload.operation import Operation
-from wattloop.predict.workload.rules.call import Call
+from wattloop.predict.workload.costs.call import Call, OpContext, element_bytes, make_operation
+from wattloop.predict.workload.operation import Kind, Operation
+
+
+def norm(
+    direction: str,
+    norm: str,
+    rows: int,
+    columns: int,
+    *,
+    dtype: str,
+    affine: bool = True,
+    **place: Unpack[OpContext],
+) -> Operation:
+    """Return a normalisation, `batch`, `layer`, `group` or `rms`.
+
+    Rows of `columns` elements are normalised each by itself; only `batch` normalises columns:
+    its rows are N*H*W and its columns the channels. Statistics and weights are fp32.
+    """
+    size = float(element_bytes(dtype))
+    elements = rows * columns
+    statistics = 4.0 * (2 * columns if norm == "batch" else (1 if norm == "rms" else 2) * rows)
+    weights = 4.0 * (1 if norm == "rms" else 2) * columns if affine else 0.0
+    forward = direction == "forward"
+    return make_operation(
+        Kind.NORM,
+        f"aten.native_{norm}_norm" + _suffix(direction),
+        dtype,
+        place,
+        {"direction": direction, "norm": norm, "rows": rows, "columns": columns},
+        direction=direction,
+        flops=(7.0 if forward else 11.0) * elements,
+        bytes_read=size * elements * (1 if forward else 2)
+        + weights
+        + (0 if forward else statistics),
+        bytes_written=size * elements + (statistics if forward else weights),
+        kernels=_NORM_KERNELS[norm][0 if forward else 1],
+    )
+
+
+def softmax(
+    direction: str, rows: int, columns: int, *, dtype: str, **place: Unpack[OpContext]
+) -> Operation:
+    """Return a softmax or its logarithm over rows of `columns` elements."""
+    size = float(element_bytes(dtype))
+    elements = rows * columns
+    forward = direction == "forward"
+    return make_operation(
+        Kind.SOFTMAX,
+        "aten._softmax" + _suffix(direction, "_data"),
+        dtype,
+        place,
+        {"direction": direction, "rows": rows, "columns": columns},
+        direction=direction,
+        flops=(5.0 if forward else 4.0) * elements,
+        bytes_read=size * elements * (1 if forward else 2),
+        bytes_written=size * elements,
+    )
+
+
+def loss(
+    direction: str, rows: int, columns: int, *, dtype: str, **place: Unpack[OpContext]
+) -> Operation:
+    """Return the negative log likelihood of `rows` log-probabilities over `columns` classes.
+
+    Forward looks up one element a row. Backward fills the gradient with zeros and then writes
+    one element a row. The logarithm of the softmax before it is a `softmax` of its own.
+    """
+    size = element_bytes(dtype)
+    forward = direction == "forward"
+    return make_operation(
+        Kind.LOSS,
+        "aten.nll_loss" + _suffix(direction, "_forward"),
+        dtype,
+        place,
+        {"direction": direction, "rows": rows, "columns": columns},
+        direction=direction,
+        flops=float(rows) * (2 if forward else 1),
+        bytes_read=(size + 8.0) * rows if forward else 8.0 * rows,
+        bytes_written=float(size) * (2 if forward else rows * columns + rows),
+        kernels=1 if forward else 2,
+    )
+
+
+def pool(
+    direction: str,
+    elements_in: int,
+    elements_out: int,
+    *,
+    window: Sequence[int],
+    stride: Sequence[int],
+    dtype: str,
+    indices: bool = True,
+    **place: Unpack[OpContext],
+) -> Operation:
+    """Return pooling of windows; a maximum also stores its position (`indices`)."""
+    size = element_bytes(dtype)
+    small, large = float(size) * elements_in, float(size + (8 if indices else 0)) * elements_out
+    read, written = (small, large) if direction == "forward" else (large, small)
+    op = "aten.max_pool2d_with_indices" if indices else "aten.avg_pool2d"
+    return make_operation(
+        Kind.POOL,
+        op + _suffix(direction),
+        dtype,
+        place,
+        {"direction": direction, "window": tuple(window), "stride": tuple(stride)},
+        direction=direction,
+        flops=float(elements_out) * prod(window),
+        bytes_read=read,
+        bytes_written=written,
+    )
+
+
+def embedding(
+    direction: str,
+    rows: int,
+    columns: int,
+    table_rows: int,
+    *,
+    dtype: str,
+    **place: Unpack[OpContext],
+) -> Operation:
+    """Look `rows` rows of `columns` elements up in a table.
+
+    The gradient is as large as the table: it is filled with zeros and then rows are added to it
+    in the order of their indices, which are sorted first.
+    """
+    size = float(element_bytes(dtype))
+    elements = rows * columns
+    forward = direction == "forward"
+    return make_operation(
+        Kind.EMBEDDING,
+        "aten.embedding" + ("" if forward else "_dense_backward"),
+        dtype,
+        place,
+        {"direction": direction, "rows": rows, "columns": columns, "table_rows": table_rows},
+        direction=direction,
+        flops=0.0 if forward else float(elements),
+        bytes_read=size * elements + 8.0 * rows,
+        bytes_written=size * (elements if forward else table_rows * columns + elements),
+        # Fill, sort (four radix passes and their preparation), then sums by segment.
+        kernels=1 if forward else 10,
+    )
+
+
+_NORM_KERNELS = {"batch": (1, 1), "layer": (1, 2), "group": (2, 3), "rms": (1, 2)}
+"""Norm -> kernels forward and backward (cuDNN does the batch norm's in one call)."""
+
+
+def _suffix(direction: str, forward: str = "") -> str:
+    # The names of aten: `nll_loss_forward`, `_softmax_backward_data`.
+    if direction == "forward":
+        return forward if forward == "_forward" else ""
+    return "_backward" + (forward if forward != "_forward" else "")
 
 
 def _layer_norm(call: Call) -> Operation:
     backward = _backward(call)
     x, shape = (call.args[1], call.args[2]) if backward else call.args[:2]
     columns = prod(shape)
-    return costs.norm(
+    return norm(
         _direction(call),
         "layer",
         x.numel() // max(columns, 1),
@@ -24,12 +174,24 @@ def _layer_norm(call: Call) -> Operation:
     )
 
 
+def _rms_norm(call: Call) -> Operation:
+    x, columns = call.args[0], call.args[2]
+    return norm(
+        _direction(call),
+        "rms",
+        x.numel() // columns,
+        columns,
+        dtype=call.dtype,
+        **(call.place | OpContext(op=call.name.replace("wattloop.rms", "aten._fused_rms"))),
+    )
+
+
 def _group_norm(call: Call) -> Operation:
     if _backward(call):
         n, c, hxw, groups = call.args[5:9]
     else:
         n, c, hxw, groups = call.args[3:7]
-    return costs.norm(
+    return norm(
         _direction(call), "group", n * groups, c // groups * hxw, dtype=call.dtype, **call.place
     )
 
@@ -43,7 +205,7 @@ def _batch_norm(call: Call) -> Operation:
     library = call.dtype != "bf16" and x.dim() >= 3
     name = "aten.cudnn_batch_norm" if library else "aten.native_batch_norm"
     kernels = (1 if backward or library else 3) if _trains(call) else 1
-    return costs.norm(
+    return norm(
         _direction(call),
         "batch",
         x.numel() // max(channels, 1),
@@ -66,7 +228,7 @@ def _softmax(call: Call) -> Operation:
     else:
         x, dim = call.args[:2]
     columns = x.shape[dim] if x.dim() else 1
-    return costs.softmax(
+    return softmax(
         _direction(call), x.numel() // max(columns, 1), columns, dtype=call.dtype, **call.place
     )
 
@@ -79,15 +241,13 @@ def _nll_loss(call: Call) -> Operation:
     for key in ("bytes_read", "bytes_written"):
         # Only one class of each row is looked up: the rule knows better than the tensors.
         place.pop(key)  # type: ignore[misc]  # a key that the type allows to be absent
-    return costs.loss(
-        _direction(call), x.numel() // max(classes, 1), classes, dtype=call.dtype, **place
-    )
+    return loss(_direction(call), x.numel() // max(classes, 1), classes, dtype=call.dtype, **place)
 
 
 def _pair_loss(call: Call) -> Operation:
     """Return a loss of two equal-shaped tensors: elementwise, then reduced."""
     if _backward(call):
-        return costs.loss(
+        return loss(
             "backward", call.elements, 1, dtype=call.dtype, **(call.place | OpContext(kernels=1))
         )
     reduced = call.result.dim() == 0
@@ -98,7 +258,7 @@ def _pair_loss(call: Call) -> Operation:
     place["bytes_written"] = place.get("bytes_written", 0.0) + between
     place["kernels"] = 2 if reduced else 1
     place["flops"] = 3.0 * x.numel()
-    return costs.loss("forward", x.numel(), 1, dtype=call.dtype, **place)
+    return loss("forward", x.numel(), 1, dtype=call.dtype, **place)
 
 
 def _pool(call: Call) -> Operation:
@@ -114,7 +274,7 @@ def _pool(call: Call) -> Operation:
         window = _lengths(call.args[2 if backward else 1])
         stride = _lengths(call.arg(3 if backward else 2, "stride", ())) or window
     y = call.args[0] if backward else call.outputs[0]
-    return costs.pool(
+    return pool(
         _direction(call),
         x.numel(),
         y.numel(),
@@ -135,7 +295,7 @@ def _embedding(call: Call) -> Operation:
         grad, indices, table_rows = call.args[:3]
         if indices.numel() <= _UNSORTED_INDICES:
             place["kernels"] = 2
-        return costs.embedding(
+        return embedding(
             "backward",
             indices.numel(),
             grad.shape[-1],
@@ -144,7 +304,7 @@ def _embedding(call: Call) -> Operation:
             **place,
         )
     table, indices = call.args[:2]
-    return costs.embedding(
+    return embedding(
         "forward", indices.numel(), table.shape[-1], table.shape[0], dtype=call.dtype, **place
     )
 
@@ -174,6 +334,8 @@ def _with_backward(
 RULES: dict[str, Callable[[Call], Operation]] = {
     **_with_backward(_layer_norm, "native_layer_norm"),
     **_with_backward(_group_norm, "native_group_norm"),
+    "wattloop.rms_norm": _rms_norm,
+    "wattloop.rms_norm_backward": _rms_norm,
     **_with_backward(
         _batch_norm, "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"
     ),

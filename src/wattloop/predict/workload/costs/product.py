@@ -1,12 +1,40 @@
-"""Cost rules of matrix products."""
+"""Matrix products: cost, and rules of the calls that compute one."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
-from wattloop.predict.workload import costs
-from wattloop.predict.workload.costs.context import OpContext
-from wattloop.predict.workload.operation import Operation
-from wattloop.predict.workload.rules.call import Call
+from wattloop.predict.workload.costs.call import Call, OpContext, element_bytes, make_operation
+from wattloop.predict.workload.operation import Kind, Operation
+
+
+def gemm(
+    b: int,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: str,
+    layout: str = "nn",
+    bias: bool = False,
+    **place: Unpack[OpContext],
+) -> Operation:
+    """Return a batch of B products of M x K with K x N into row-major M x N.
+
+    A linear layer's forward is `nt` (its weight is stored N x K), the gradient of its input `nn`,
+    the gradient of its weight `tn`. A bias is added in the same kernel.
+    """
+    size = float(element_bytes(dtype))
+    return make_operation(
+        Kind.GEMM,
+        "aten.bmm" if b > 1 else ("aten.addmm" if bias else "aten.mm"),
+        dtype,
+        place,
+        {"layout": layout, "bias": bias},
+        flops=2.0 * b * m * n * k,
+        bytes_read=size * (b * (m * k + k * n) + (n if bias else 0)),
+        bytes_written=size * b * m * n,
+        dims=(b, m, n, k),
+    )
 
 
 def _mm(call: Call) -> Operation:
@@ -41,7 +69,7 @@ def _grouped(call: Call) -> Operation:
     kernels = 1 if call.dtype in {"bf16", "fp16"} else groups
     layout = _read(first) + _read(second)
     place = call.place | OpContext(kernels=kernels)
-    return costs.gemm(groups, m, n, k, dtype=call.product_dtype, layout=layout, **place)
+    return gemm(groups, m, n, k, dtype=call.product_dtype, layout=layout, **place)
 
 
 def _product(call: Call, first: Any, second: Any, *, bias: bool) -> Operation:
@@ -49,7 +77,7 @@ def _product(call: Call, first: Any, second: Any, *, bias: bool) -> Operation:
     m, k = first.shape[-2:]
     n = second.shape[-1]
     layout = _read(first) + _read(second)
-    return costs.gemm(b, m, n, k, dtype=call.product_dtype, layout=layout, bias=bias, **call.place)
+    return gemm(b, m, n, k, dtype=call.product_dtype, layout=layout, bias=bias, **call.place)
 
 
 def _read(matrix: Any) -> str:
