@@ -1,6 +1,6 @@
-"""Convolutional networks of the zoo: classic, dense, grouped and depthwise."""
+"""Convolutional networks of the zoo, as tables of layers: classic, dense, grouped and depthwise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,13 +19,9 @@ class ConvNorm(nn.Sequential):
         groups: int = 1,
         activation: Callable[[], nn.Module] | None = nn.ReLU,
     ) -> None:
-        layers: list[nn.Module] = [
-            nn.Conv2d(c_in, c_out, kernel, stride, kernel // 2, groups=groups, bias=False),
-            nn.BatchNorm2d(c_out),
-        ]
-        if activation is not None:
-            layers.append(activation())
-        super().__init__(*layers)
+        convolution = nn.Conv2d(c_in, c_out, kernel, stride, kernel // 2, groups=groups, bias=False)
+        after = [] if activation is None else [activation()]
+        super().__init__(convolution, nn.BatchNorm2d(c_out), *after)
 
 
 class ResidualBlock(nn.Module):
@@ -35,13 +31,22 @@ class ResidualBlock(nn.Module):
         self, body: nn.Module, skip: nn.Module | None = None, after: nn.Module | None = None
     ) -> None:
         super().__init__()
-        self.body = body
-        self.skip = skip
-        self.after = after
+        self.body, self.skip, self.after = body, skip, after
 
     def forward(self, x: Any) -> Any:
         y = self.body(x) + (x if self.skip is None else self.skip(x))
         return y if self.after is None else self.after(y)
+
+
+class Branches(nn.Module):
+    """Results of several bodies, concatenated by channels; None is the input itself."""
+
+    def __init__(self, *bodies: nn.Module | None) -> None:
+        super().__init__()
+        self.bodies = nn.ModuleList(bodies)
+
+    def forward(self, x: Any) -> Any:
+        return torch.cat([x if body is None else body(x) for body in self.bodies], dim=1)
 
 
 class SqueezeExcite(nn.Module):
@@ -50,52 +55,25 @@ class SqueezeExcite(nn.Module):
     def __init__(self, channels: int, squeezed: int, activation: Callable[[], nn.Module]) -> None:
         super().__init__()
         self.scale = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1),
-            nn.Conv2d(channels, squeezed, 1),
-            activation(),
-            nn.Conv2d(squeezed, channels, 1),
-            nn.Sigmoid(),
-        )
+            nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, squeezed, 1), activation(),
+            nn.Conv2d(squeezed, channels, 1), nn.Sigmoid(),
+        )  # fmt: skip
 
     def forward(self, x: Any) -> Any:
         return x * self.scale(x)
 
 
-def classifier(channels: int, classes: int = 1000, drop: float = 0.0) -> list[nn.Module]:
-    """Return a mean over the image and a linear layer."""
-    layers: list[nn.Module] = [nn.AdaptiveAvgPool2d(1), nn.Flatten(1)]
-    if drop:
-        layers.append(nn.Dropout(drop))
-    return [*layers, nn.Linear(channels, classes)]
+def _classified(
+    layers: Iterable[nn.Module], channels: int, classes: int = 1000, drop: float = 0.0
+) -> nn.Module:
+    """Return the layers, a mean over the image and a linear layer."""
+    dropout = [nn.Dropout(drop)] if drop else []
+    mean = nn.AdaptiveAvgPool2d(1), nn.Flatten(1)
+    return nn.Sequential(*layers, *mean, *dropout, nn.Linear(channels, classes))
 
 
-class Shuffle(nn.Module):
-    """Channel shuffle of two groups."""
-
-    def forward(self, x: Any) -> Any:
-        n, c, h, w = x.shape
-        return x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
-
-
-def cut(x: Any) -> tuple[Any, Any]:
-    """Return both halves of the channels."""
-    first, second = torch.chunk(x, 2, dim=1)
-    return first, second
-
-
-# Networks without residuals or in older forms: few large layers, concatenated branches, separable
-# convolutions, norms before activations.
-
-
-class Branches(nn.Module):
-    """Results of several bodies, concatenated by channels."""
-
-    def __init__(self, *bodies: nn.Module) -> None:
-        super().__init__()
-        self.bodies = nn.ModuleList(bodies)
-
-    def forward(self, x: Any) -> Any:
-        return torch.cat([body(x) for body in self.bodies], dim=1)
+def _stem() -> list[nn.Module]:
+    return [ConvNorm(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)]
 
 
 def _plain(c_in: int, c_out: int, kernel: int, stride: int = 1, padding: int = 0) -> nn.Module:
@@ -140,10 +118,7 @@ _INCEPTIONS = (
 
 def googlenet() -> nn.Module:
     """As in arXiv 1409.4842 with batch norm, without the two losses on the way."""
-    layers: list[nn.Module] = [
-        ConvNorm(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1), ConvNorm(64, 64, 1), ConvNorm(64, 192, 3),
-        nn.MaxPool2d(3, 2, 1),
-    ]  # fmt: skip
+    layers = [*_stem(), ConvNorm(64, 64, 1), ConvNorm(64, 192, 3), nn.MaxPool2d(3, 2, 1)]
     for sizes in _INCEPTIONS:
         if sizes is None:
             layers.append(nn.MaxPool2d(3, 2, 1))
@@ -157,7 +132,7 @@ def googlenet() -> nn.Module:
                 nn.Sequential(nn.MaxPool2d(3, 1, 1), ConvNorm(c_in, pooled, 1)),
             )
         )
-    return nn.Sequential(*layers, *classifier(1024, drop=0.2))
+    return _classified(layers, 1024, drop=0.2)
 
 
 def darknet53() -> nn.Module:
@@ -166,13 +141,13 @@ def darknet53() -> nn.Module:
     def layer(c_in: int, c_out: int, kernel: int, stride: int = 1) -> nn.Module:
         return ConvNorm(c_in, c_out, kernel, stride, activation=lambda: nn.LeakyReLU(0.1))
 
-    layers: list[nn.Module] = [layer(3, 32, 3)]
+    layers = [layer(3, 32, 3)]
     for width, number in ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4)):
         layers.append(layer(width // 2, width, 3, 2))
         for _ in range(number):
             body = nn.Sequential(layer(width, width // 2, 1), layer(width // 2, width, 3))
             layers.append(ResidualBlock(body))
-    return nn.Sequential(*layers, *classifier(1024))
+    return _classified(layers, 1024)
 
 
 def wide_resnet(wide: int = 4, blocks: int = 4) -> nn.Module:
@@ -180,24 +155,25 @@ def wide_resnet(wide: int = 4, blocks: int = 4) -> nn.Module:
 
     It has as many classes as the others.
     """
-
-    def layer(c_in: int, c_out: int, stride: int = 1) -> list[nn.Module]:
-        return [
-            nn.BatchNorm2d(c_in), nn.ReLU(), nn.Conv2d(c_in, c_out, 3, stride, 1, bias=False)
-        ]  # fmt: skip
-
     layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, 1, 1, bias=False)]
     c_in = 16
     for stage in range(3):
         c_out = 16 * wide * 2**stage
         for position in range(blocks):
             stride = 2 if position == 0 and stage > 0 else 1
-            body = nn.Sequential(*layer(c_in, c_out, stride), *layer(c_out, c_out))
+            body = nn.Sequential(
+                *_norm_first(c_in, c_out, 3, stride), *_norm_first(c_out, c_out, 3)
+            )
             same = stride == 1 and c_in == c_out
             skip = None if same else nn.Conv2d(c_in, c_out, 1, stride, bias=False)
             layers.append(ResidualBlock(body, skip))
             c_in = c_out
-    return nn.Sequential(*layers, nn.BatchNorm2d(c_in), nn.ReLU(), *classifier(c_in))
+    return _classified([*layers, nn.BatchNorm2d(c_in), nn.ReLU()], c_in)
+
+
+def _norm_first(c_in: int, c_out: int, kernel: int, stride: int = 1) -> list[nn.Module]:
+    convolution = nn.Conv2d(c_in, c_out, kernel, stride, kernel // 2, bias=False)
+    return [nn.BatchNorm2d(c_in), nn.ReLU(), convolution]
 
 
 def xception() -> nn.Module:
@@ -209,59 +185,68 @@ def xception() -> nn.Module:
             nn.Conv2d(c_in, c_out, 1, bias=False), nn.BatchNorm2d(c_out),
         ]  # fmt: skip
 
-    layers: list[nn.Module] = [ConvNorm(3, 32, 3, 2), ConvNorm(32, 64, 3)]
-    c_in = 64
-    for c_out in (128, 256, 728):
-        body = [*separable(c_in, c_out), *separable(c_out, c_out), nn.MaxPool2d(3, 2, 1)]
+    def smaller(c_in: int, middle: int, c_out: int) -> nn.Module:
+        body = [*separable(c_in, middle), *separable(middle, c_out), nn.MaxPool2d(3, 2, 1)]
         skip = ConvNorm(c_in, c_out, 1, 2, activation=None)
-        layers.append(ResidualBlock(nn.Sequential(*body), skip))
-        c_in = c_out
+        return ResidualBlock(nn.Sequential(*body), skip)
+
+    layers: list[nn.Module] = [ConvNorm(3, 32, 3, 2), ConvNorm(32, 64, 3)]
+    layers += [smaller(a, b, b) for a, b in ((64, 128), (128, 256), (256, 728))]
     for _ in range(8):
         thrice = [module for _ in range(3) for module in separable(728, 728)]
         layers.append(ResidualBlock(nn.Sequential(*thrice)))
-    body = [*separable(728, 728), *separable(728, 1024), nn.MaxPool2d(3, 2, 1)]
-    skip = ConvNorm(728, 1024, 1, 2, activation=None)
-    layers.append(ResidualBlock(nn.Sequential(*body), skip))
-    layers += [*separable(1024, 1536), *separable(1536, 2048)]
-    return nn.Sequential(*layers, nn.ReLU(), *classifier(2048))
+    layers += [smaller(728, 728, 1024), *separable(1024, 1536), *separable(1536, 2048), nn.ReLU()]
+    return _classified(layers, 2048)
 
 
-def resnet(number: tuple[int, ...], *, bottleneck: bool, classes: int = 1000) -> nn.Module:
+def _bottlenecks(
+    c_in: int, middle: int, c_out: int, number: int, stride: int, groups: int = 1
+) -> Iterable[nn.Module]:
+    """Yield `number` residual blocks of three convolutions; the first one has the stride."""
+    for position in range(number):
+        step = stride if position == 0 else 1
+        body = nn.Sequential(
+            ConvNorm(c_in, middle, 1),
+            ConvNorm(middle, middle, 3, step, groups=groups),
+            ConvNorm(middle, c_out, 1, activation=None),
+        )
+        skip = None if position else ConvNorm(c_in, c_out, 1, step, activation=None)
+        yield ResidualBlock(body, skip, nn.ReLU())
+        c_in = c_out
+
+
+def resnet34() -> nn.Module:
     """As in arXiv 1512.03385; its first layers are those for large images."""
-    return _residual_net(number, bottleneck=bottleneck, groups=1, base=64, classes=classes)
+    layers, c_in = _stem(), 64
+    for width, number in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for _ in range(number):
+            stride = width // c_in
+            body = nn.Sequential(
+                ConvNorm(c_in, width, 3, stride), ConvNorm(width, width, 3, activation=None)
+            )
+            skip = None if stride == 1 else ConvNorm(c_in, width, 1, stride, activation=None)
+            layers.append(ResidualBlock(body, skip, nn.ReLU()))
+            c_in = width
+    return _classified(layers, c_in)
+
+
+def _large_resnet(numbers: tuple[int, ...], middle: int, groups: int) -> nn.Module:
+    layers, c_in = _stem(), 64
+    for stage, number in enumerate(numbers):
+        c_out = 256 * 2**stage
+        layers += _bottlenecks(c_in, middle * 2**stage, c_out, number, 2 if stage else 1, groups)
+        c_in = c_out
+    return _classified(layers, c_in)
+
+
+def resnet101() -> nn.Module:
+    """As in arXiv 1512.03385."""
+    return _large_resnet((3, 4, 23, 3), 64, 1)
 
 
 def resnext50() -> nn.Module:
     """As in arXiv 1611.05431, 32 groups of 4 channels."""
-    return _residual_net((3, 4, 6, 3), bottleneck=True, groups=32, base=4, classes=1000)
-
-
-def _residual_net(
-    number: tuple[int, ...], *, bottleneck: bool, groups: int, base: int, classes: int
-) -> nn.Module:
-    layers: list[nn.Module] = [ConvNorm(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)]
-    c_in = 64
-    for stage, blocks in enumerate(number):
-        width = 64 * 2**stage
-        c_out = width * 4 if bottleneck else width
-        middle = width * base * groups // 64
-        for position in range(blocks):
-            stride = 2 if position == 0 and stage > 0 else 1
-            if bottleneck:
-                body = nn.Sequential(
-                    ConvNorm(c_in, middle, 1),
-                    ConvNorm(middle, middle, 3, stride, groups=groups),
-                    ConvNorm(middle, c_out, 1, activation=None),
-                )
-            else:
-                body = nn.Sequential(
-                    ConvNorm(c_in, width, 3, stride), ConvNorm(width, c_out, 3, activation=None)
-                )
-            same = stride == 1 and c_in == c_out
-            skip = None if same else ConvNorm(c_in, c_out, 1, stride, activation=None)
-            layers.append(ResidualBlock(body, skip, nn.ReLU()))
-            c_in = c_out
-    return nn.Sequential(*layers, *classifier(c_in, classes))
+    return _large_resnet((3, 4, 6, 3), 128, 32)
 
 
 def regnet_x_400mf() -> nn.Module:
@@ -269,49 +254,23 @@ def regnet_x_400mf() -> nn.Module:
     layers: list[nn.Module] = [ConvNorm(3, 32, 3, 2)]
     c_in = 32
     for width, number in ((32, 1), (64, 2), (160, 7), (400, 12)):
-        for position in range(number):
-            stride = 2 if position == 0 else 1
-            body = nn.Sequential(
-                ConvNorm(c_in, width, 1),
-                ConvNorm(width, width, 3, stride, groups=width // 16),
-                ConvNorm(width, width, 1, activation=None),
-            )
-            skip = ConvNorm(c_in, width, 1, stride, activation=None) if position == 0 else None
-            layers.append(ResidualBlock(body, skip, nn.ReLU()))
-            c_in = width
-    return nn.Sequential(*layers, *classifier(400))
-
-
-class _Dense(nn.Module):
-    def __init__(self, c_in: int, growth: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.BatchNorm2d(c_in),
-            nn.ReLU(),
-            nn.Conv2d(c_in, 4 * growth, 1, bias=False),
-            nn.BatchNorm2d(4 * growth),
-            nn.ReLU(),
-            nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
-        )
-
-    def forward(self, x: Any) -> Any:
-        return torch.cat((x, self.body(x)), dim=1)
+        layers += _bottlenecks(c_in, width, width, number, 2, groups=width // 16)
+        c_in = width
+    return _classified(layers, 400)
 
 
 def densenet121() -> nn.Module:
     """As in arXiv 1608.06993; each layer copies what came before instead of keeping a list."""
-    layers: list[nn.Module] = [ConvNorm(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)]
-    channels = 64
+    layers, channels = _stem(), 64
     for stage, number in enumerate((6, 12, 24, 16)):
         if stage:
-            layers += [nn.BatchNorm2d(channels), nn.ReLU(),
-                       nn.Conv2d(channels, channels // 2, 1, bias=False),
-                       nn.AvgPool2d(2)]  # fmt: skip
+            layers += [*_norm_first(channels, channels // 2, 1), nn.AvgPool2d(2)]
             channels //= 2
         for _ in range(number):
-            layers.append(_Dense(channels, 32))
+            body = nn.Sequential(*_norm_first(channels, 128, 1), *_norm_first(128, 32, 3))
+            layers.append(Branches(None, body))
             channels += 32
-    return nn.Sequential(*layers, nn.BatchNorm2d(channels), nn.ReLU(), *classifier(channels))
+    return _classified([*layers, nn.BatchNorm2d(channels), nn.ReLU()], channels)
 
 
 class _Level(nn.Module):
@@ -319,8 +278,7 @@ class _Level(nn.Module):
 
     def __init__(self, channels: int, below: nn.Module) -> None:
         super().__init__()
-        self.down = nn.MaxPool2d(2)
-        self.below = below
+        self.down, self.below = nn.MaxPool2d(2), below
         self.up = nn.ConvTranspose2d(2 * channels, channels, 2, 2)
         self.join = nn.Sequential(
             ConvNorm(2 * channels, channels, 3), ConvNorm(channels, channels, 3)
@@ -350,64 +308,60 @@ def mobilenet_v1() -> nn.Module:
     layers: list[nn.Module] = [ConvNorm(3, 32, 3, 2)]
     for c_in, c_out, stride in widths:
         layers += [ConvNorm(c_in, c_in, 3, stride, groups=c_in), ConvNorm(c_in, c_out, 1)]
-    return nn.Sequential(*layers, *classifier(1024))
+    return _classified(layers, 1024)
+
+
+def _inverted(
+    stages: Iterable[tuple[int, int, int, int, int]],
+    activation: Callable[[], nn.Module],
+    *,
+    excite: bool,
+) -> nn.Module:
+    """Return a network of inverted residuals: expansion, channels, blocks, stride and kernel."""
+    layers: list[nn.Module] = [ConvNorm(3, 32, 3, 2, activation=activation)]
+    c_in = 32
+    for expand, c_out, number, stride, kernel in stages:
+        for position in range(number):
+            step, wide = stride if position == 0 else 1, c_in * expand
+            body: list[nn.Module] = []
+            if expand > 1:
+                body.append(ConvNorm(c_in, wide, 1, activation=activation))
+            body.append(ConvNorm(wide, wide, kernel, step, groups=wide, activation=activation))
+            if excite:
+                body.append(SqueezeExcite(wide, max(1, c_in // 4), activation))
+            block = nn.Sequential(*body, ConvNorm(wide, c_out, 1, activation=None))
+            layers.append(ResidualBlock(block) if step == 1 and c_in == c_out else block)
+            c_in = c_out
+    layers.append(ConvNorm(320, 1280, 1, activation=activation))
+    return _classified(layers, 1280, drop=0.2)
 
 
 def mobilenet_v2() -> nn.Module:
     """As in arXiv 1801.04381."""
-    layers: list[nn.Module] = [ConvNorm(3, 32, 3, 2, activation=nn.ReLU6)]
-    c_in = 32
-    for expand, c_out, number, stride in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2),
-                                          (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
-                                          (6, 320, 1, 1)):  # fmt: skip
-        for position in range(number):
-            step = stride if position == 0 else 1
-            wide = c_in * expand
-            body: list[nn.Module] = []
-            if expand > 1:
-                body.append(ConvNorm(c_in, wide, 1, activation=nn.ReLU6))
-            body += [
-                ConvNorm(wide, wide, 3, step, groups=wide, activation=nn.ReLU6),
-                ConvNorm(wide, c_out, 1, activation=None),
-            ]
-            block = nn.Sequential(*body)
-            layers.append(ResidualBlock(block) if step == 1 and c_in == c_out else block)
-            c_in = c_out
-    layers.append(ConvNorm(320, 1280, 1, activation=nn.ReLU6))
-    return nn.Sequential(*layers, *classifier(1280, drop=0.2))
+    stages = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 32, 3, 2, 3), (6, 64, 4, 2, 3),
+              (6, 96, 3, 1, 3), (6, 160, 3, 2, 3), (6, 320, 1, 1, 3))  # fmt: skip
+    return _inverted(stages, nn.ReLU6, excite=False)
 
 
 def efficientnet_b0() -> nn.Module:
     """As in arXiv 1905.11946, without stochastic depth."""
-    layers: list[nn.Module] = [ConvNorm(3, 32, 3, 2, activation=nn.SiLU)]
-    c_in = 32
-    for expand, c_out, number, stride, kernel in ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3),
-                                                  (6, 40, 2, 2, 5), (6, 80, 3, 2, 3),
-                                                  (6, 112, 3, 1, 5), (6, 192, 4, 2, 5),
-                                                  (6, 320, 1, 1, 3)):  # fmt: skip
-        for position in range(number):
-            step = stride if position == 0 else 1
-            wide = c_in * expand
-            body: list[nn.Module] = []
-            if expand > 1:
-                body.append(ConvNorm(c_in, wide, 1, activation=nn.SiLU))
-            body += [
-                ConvNorm(wide, wide, kernel, step, groups=wide, activation=nn.SiLU),
-                SqueezeExcite(wide, max(1, c_in // 4), nn.SiLU),
-                ConvNorm(wide, c_out, 1, activation=None),
-            ]
-            block = nn.Sequential(*body)
-            layers.append(ResidualBlock(block) if step == 1 and c_in == c_out else block)
-            c_in = c_out
-    layers.append(ConvNorm(320, 1280, 1, activation=nn.SiLU))
-    return nn.Sequential(*layers, *classifier(1280, drop=0.2))
+    stages = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3),
+              (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3))  # fmt: skip
+    return _inverted(stages, nn.SiLU, excite=True)
+
+
+class _Shuffle(nn.Module):
+    """Channel shuffle of two groups."""
+
+    def forward(self, x: Any) -> Any:
+        n, c, h, w = x.shape
+        return x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
 
 
 class _ShuffleUnit(nn.Module):
     def __init__(self, c_in: int, c_out: int, stride: int) -> None:
         super().__init__()
-        half = c_out // 2
-        self.stride = stride
+        half, self.stride = c_out // 2, stride
         entering = c_in if stride == 2 else half
         self.right = nn.Sequential(
             ConvNorm(entering, half, 1),
@@ -417,10 +371,10 @@ class _ShuffleUnit(nn.Module):
         self.left = nn.Identity() if stride == 1 else nn.Sequential(
             ConvNorm(c_in, c_in, 3, 2, groups=c_in, activation=None), ConvNorm(c_in, half, 1)
         )  # fmt: skip
-        self.shuffle = Shuffle()
+        self.shuffle = _Shuffle()
 
     def forward(self, x: Any) -> Any:
-        left, right = (x, x) if self.stride == 2 else cut(x)
+        left, right = (x, x) if self.stride == 2 else torch.chunk(x, 2, dim=1)
         return self.shuffle(torch.cat((self.left(left), self.right(right)), dim=1))
 
 
@@ -432,7 +386,7 @@ def shufflenet_v2() -> nn.Module:
         for position in range(number):
             layers.append(_ShuffleUnit(c_in, c_out, 2 if position == 0 else 1))
             c_in = c_out
-    return nn.Sequential(*layers, ConvNorm(464, 1024, 1), *classifier(1024))
+    return _classified([*layers, ConvNorm(464, 1024, 1)], 1024)
 
 
 class _ChannelNorm(nn.Module):

@@ -9,63 +9,62 @@ from torch import nn
 from wattloop.predict.calibrate.zoo.convnets import ResidualBlock
 
 
-class RecurrentLanguageModel(nn.Module):
-    """Embedding, LSTM and a vocabulary, as in PyTorch's word-language-model example."""
+class Recurrent(nn.Module):
+    """Layers before, recurrent ones, layers after; `over` picks what the latter see.
 
-    def __init__(self, words: int, width: int, layers: int) -> None:
+    Args:
+        before, after: layers, called one after the other.
+        recurrent: LSTM or GRU.
+        over: of time: `all` states, the `last` or their `mean`.
+    """
+
+    def __init__(
+        self, before: list[nn.Module], recurrent: nn.Module, after: list[nn.Module], over: str
+    ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(words, width)
-        self.drop = nn.Dropout(0.2)
-        self.recurrent = nn.LSTM(width, width, layers, dropout=0.2, batch_first=True)
-        self.decoder = nn.Linear(width, words)
+        self.before, self.after = nn.ModuleList(before), nn.ModuleList(after)
+        self.recurrent, self.over = recurrent, over
 
     def forward(self, x: Any) -> Any:
-        """Return the scores of the next word."""
-        y, _ = self.recurrent(self.drop(self.embedding(x)))
-        return self.decoder(self.drop(y))
-
-
-class RecurrentClassifier(nn.Module):
-    """A stack of recurrent layers and a linear one on its last state."""
-
-    def __init__(self, cell: Any, inputs: int, width: int, layers: int, classes: int) -> None:
-        super().__init__()
-        self.recurrent = cell(inputs, width, layers, batch_first=True)
-        self.head = nn.Linear(width, classes)
-
-    def forward(self, x: Any) -> Any:
+        for layer in self.before:
+            x = layer(x)
         y, _ = self.recurrent(x)
-        return self.head(y[:, -1])
+        if self.over != "all":
+            y = y[:, -1] if self.over == "last" else y.mean(1)
+        for layer in self.after:
+            y = layer(y)
+        return y
 
 
-class Tagger(nn.Module):
-    """Embedding, an LSTM in both directions and a tag for every word, as in arXiv 1508.01991."""
-
-    def __init__(self, words: int, width: int, hidden: int, tags: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(words, width)
-        self.drop = nn.Dropout(0.3)
-        self.recurrent = nn.LSTM(width, hidden, 2, batch_first=True, bidirectional=True)
-        self.head = nn.Linear(2 * hidden, tags)
-
-    def forward(self, x: Any) -> Any:
-        """Return the scores of every word's tags."""
-        y, _ = self.recurrent(self.drop(self.embedding(x)))
-        return self.head(self.drop(y))
+def language_model(words: int, width: int, layers: int) -> nn.Module:
+    """As in PyTorch's word-language-model example."""
+    drop = nn.Dropout(0.2)
+    lstm = nn.LSTM(width, width, layers, dropout=0.2, batch_first=True)
+    return Recurrent(
+        [nn.Embedding(words, width), drop], lstm, [drop, nn.Linear(width, words)], "all"
+    )
 
 
-class TextClassifier(nn.Module):
-    """Embedding, one LSTM layer and a class for the text."""
+def series_classifier(cell: Any, inputs: int, width: int, layers: int, classes: int) -> nn.Module:
+    """Return a stack of recurrent layers and a linear one on its last state."""
+    recurrent = cell(inputs, width, layers, batch_first=True)
+    return Recurrent([], recurrent, [nn.Linear(width, classes)], "last")
 
-    def __init__(self, words: int, width: int, hidden: int, classes: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(words, width)
-        self.recurrent = nn.LSTM(width, hidden, batch_first=True)
-        self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(hidden, classes))
 
-    def forward(self, x: Any) -> Any:
-        y, _ = self.recurrent(self.embedding(x))
-        return self.head(y.mean(1))
+def tagger(words: int, width: int, hidden: int, tags: int) -> nn.Module:
+    """An LSTM in both directions and a tag for every word, as in arXiv 1508.01991."""
+    drop = nn.Dropout(0.3)
+    lstm = nn.LSTM(width, hidden, 2, batch_first=True, bidirectional=True)
+    return Recurrent(
+        [nn.Embedding(words, width), drop], lstm, [drop, nn.Linear(2 * hidden, tags)], "all"
+    )
+
+
+def text_classifier(words: int, width: int, hidden: int, classes: int) -> nn.Module:
+    """Return an embedding, one LSTM layer and a class for the text."""
+    lstm = nn.LSTM(width, hidden, batch_first=True)
+    head = nn.Sequential(nn.Dropout(0.5), nn.Linear(hidden, classes))
+    return Recurrent([nn.Embedding(words, width)], lstm, [head], "mean")
 
 
 class Speech(nn.Module):

@@ -168,53 +168,22 @@ class _WithLoss(nn.Module):
         return nn.functional.cross_entropy(scores, target)
 
 
-def _images(side: int, classes: int = 1000) -> Inputs:
+def _inputs(
+    shape: tuple[int, ...], classes: int, labelled: tuple[int, ...] = (), words: int = 0
+) -> Inputs:
+    """Return numbers, or indices of `words`, of this shape; labels of a sample have `labelled`."""
+
     def make(batch: int, device: Any) -> tuple[Any, ...]:
-        x = torch.randn((batch, 3, side, side), device=device)
-        return x, torch.randint(classes, (batch,), device=device)
+        if words:
+            x = torch.randint(words, (batch, *shape), device=device)
+        else:
+            x = torch.randn((batch, *shape), device=device)
+        return x, torch.randint(classes, (batch, *labelled), device=device)
 
     return make
 
 
-def _maps(side: int, classes: int) -> Inputs:
-    def make(batch: int, device: Any) -> tuple[Any, ...]:
-        x = torch.randn((batch, 3, side, side), device=device)
-        return x, torch.randint(classes, (batch, side, side), device=device)
-
-    return make
-
-
-def _words(length: int, words: int, labels: int = 0) -> Inputs:
-    """Return token numbers; the labels are tokens again, or one class per text."""
-
-    def make(batch: int, device: Any) -> tuple[Any, ...]:
-        x = torch.randint(words, (batch, length), device=device)
-        if labels:
-            return x, torch.randint(labels, (batch,), device=device)
-        return x, torch.randint(words, (batch, length), device=device)
-
-    return make
-
-
-def _tagged(length: int, words: int, tags: int) -> Inputs:
-    def make(batch: int, device: Any) -> tuple[Any, ...]:
-        x = torch.randint(words, (batch, length), device=device)
-        return x, torch.randint(tags, (batch, length), device=device)
-
-    return make
-
-
-def _sounds(length: int, words: int, bands: int = 80, frames: int = 3000) -> Inputs:
-    """Return half a minute of sound, and its transcript."""
-
-    def make(batch: int, device: Any) -> tuple[Any, ...]:
-        x = torch.randn((batch, bands, frames), device=device)
-        return x, torch.randint(words, (batch, length), device=device)
-
-    return make
-
-
-def _columns(numbers: int, places: int, rows: int, classes: int = 2) -> Inputs:
+def _columns(numbers: int, places: int, rows: int, classes: int) -> Inputs:
     """Return a table's numbers, then indices into other tables, as numbers too."""
 
     def make(batch: int, device: Any) -> tuple[Any, ...]:
@@ -226,59 +195,47 @@ def _columns(numbers: int, places: int, rows: int, classes: int = 2) -> Inputs:
     return make
 
 
-def _series(length: int, width: int, classes: int) -> Inputs:
-    def make(batch: int, device: Any) -> tuple[Any, ...]:
-        x = torch.randn((batch, length, width), device=device)
-        return x, torch.randint(classes, (batch,), device=device)
-
-    return make
-
-
 _CONVNETS: dict[str, Callable[[], nn.Module]] = {
-    "mobilenet_v1": convnets.mobilenet_v1,
-    "mobilenet_v2": convnets.mobilenet_v2,
-    "efficientnet_b0": convnets.efficientnet_b0,
-    "shufflenet_v2": convnets.shufflenet_v2,
-    "convnext_tiny": convnets.convnext_tiny,
-    "resnet34": lambda: convnets.resnet((3, 4, 6, 3), bottleneck=False),
-    "resnet101": lambda: convnets.resnet((3, 4, 23, 3), bottleneck=True),
-    "resnext50": convnets.resnext50,
-    "regnet_x_400mf": convnets.regnet_x_400mf,
-    "densenet121": convnets.densenet121,
+    **{
+        maker.__name__: maker
+        for maker in (
+            convnets.mobilenet_v1, convnets.mobilenet_v2, convnets.efficientnet_b0,
+            convnets.shufflenet_v2, convnets.convnext_tiny, convnets.resnet34, convnets.resnet101,
+            convnets.resnext50, convnets.regnet_x_400mf, convnets.densenet121, convnets.alexnet,
+            convnets.squeezenet, convnets.googlenet, convnets.darknet53, convnets.xception,
+        )
+    },
     "mixer_s16": sequences.MlpMixer,
-    "alexnet": convnets.alexnet,
-    "squeezenet": convnets.squeezenet,
-    "googlenet": convnets.googlenet,
-    "darknet53": convnets.darknet53,
     "wide_resnet28_4": convnets.wide_resnet,
-    "xception": convnets.xception,
-}
+}  # fmt: skip
 _OTHERS: dict[str, Callable[[int], tuple[nn.Module, Inputs]]] = {
-    "unet": lambda side: (_WithLoss(convnets.unet(10)), _maps(side, 10)),
+    "unet": lambda side: (
+        _WithLoss(convnets.unet(10)), _inputs((3, side, side), 10, (side, side))
+    ),
     "lstm_lm": lambda length: (
-        _WithLoss(sequences.RecurrentLanguageModel(33278, 650, 2), classes_last=True),
-        _words(length, 33278),
+        _WithLoss(sequences.language_model(33278, 650, 2), classes_last=True),
+        _inputs((length,), 33278, (length,), words=33278),
     ),
     "gru": lambda length: (
-        _WithLoss(sequences.RecurrentClassifier(nn.GRU, 40, 256, 3, 35)),
-        _series(length, 40, 35),
+        _WithLoss(sequences.series_classifier(nn.GRU, 40, 256, 3, 35)), _inputs((length, 40), 35)
     ),
     "lstm_deep": lambda length: (
-        _WithLoss(sequences.RecurrentClassifier(nn.LSTM, 128, 1024, 3, 100)),
-        _series(length, 128, 100),
+        _WithLoss(sequences.series_classifier(nn.LSTM, 128, 1024, 3, 100)),
+        _inputs((length, 128), 100),
     ),
     "bilstm_tagger": lambda length: (
-        _WithLoss(sequences.Tagger(20_000, 100, 200, 17), classes_last=True),
-        _tagged(length, 20_000, 17),
+        _WithLoss(sequences.tagger(20_000, 100, 200, 17), classes_last=True),
+        _inputs((length,), 17, (length,), words=20_000),
     ),
     "lstm_text": lambda length: (
-        _WithLoss(sequences.TextClassifier(25_000, 100, 300, 2)), _words(length, 25_000, 2)
+        _WithLoss(sequences.text_classifier(25_000, 100, 300, 2)),
+        _inputs((length,), 2, words=25_000),
     ),
     "gru_speech": lambda length: (
-        _WithLoss(sequences.Speech(80, 512, 4, 500)), _series(length, 80, 500)
+        _WithLoss(sequences.Speech(80, 512, 4, 500)), _inputs((length, 80), 500)
     ),
     "dlrm": lambda number: (
-        _WithLoss(sequences.Recommender(number)), _columns(13, number, 20_000)
+        _WithLoss(sequences.Recommender(number)), _columns(13, number, 20_000, 2)
     ),
     "tabular_resnet": lambda columns: (
         _WithLoss(sequences.tabular_resnet(columns)), _columns(columns, 0, 1, 10)
@@ -297,7 +254,7 @@ def subject(name: str) -> Subject:
     kind, _, size_text = name.partition("@")
     size = int(size_text)
     if kind in _CONVNETS:
-        return Subject(name, _WithLoss(_CONVNETS[kind]()), _images(size))
+        return Subject(name, _WithLoss(_CONVNETS[kind]()), _inputs((3, size, size), 1000))
     if kind in CONFIGURED:
         return Subject(name, build_hf(kind), _configured_inputs(kind, size))
     model, inputs = _OTHERS[kind](size)
@@ -307,7 +264,9 @@ def subject(name: str) -> Subject:
 def _configured_inputs(kind: str, size: int) -> Inputs:
     chosen = CONFIGURED[kind]
     if chosen.first == "pixel_values":
-        return _images(size, chosen.labels)
-    if chosen.first == "input_features":
-        return _sounds(size, chosen.words)
-    return _words(size, chosen.words, chosen.labels)
+        return _inputs((3, size, size), chosen.labels)
+    if chosen.first == "input_features":  # half a minute of sound, and its transcript
+        return _inputs((80, 3000), chosen.words, (size,))
+    if chosen.labels:
+        return _inputs((size,), chosen.labels, words=chosen.words)
+    return _inputs((size,), chosen.words, (size,), words=chosen.words)
