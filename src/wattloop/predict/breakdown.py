@@ -35,7 +35,6 @@ class WorkPart:
     gpu_s: float | None
 
     def does_like(self, other: "WorkPart") -> bool:
-        """Return whether both do the same work."""
         ours, theirs = asdict(self), asdict(other)
         return all(ours[name] == theirs[name] for name in ours if name != "gpu_s")
 
@@ -64,12 +63,10 @@ def by_module(workload: Workload, times: Times | None, depth: int = 2) -> dict[s
 
 
 def by_kind(workload: Workload, times: Times | None) -> dict[str, WorkPart]:
-    """Return parts by kind of operation, slowest first."""
     return _sorted(_parts(workload, times, lambda op: op.kind.value))
 
 
 def by_phase(workload: Workload, times: Times | None) -> dict[str, WorkPart]:
-    """Return forward, backward and optimizer, in that order."""
     parts = _parts(workload, times, lambda op: op.phase.value)
     return {phase.value: parts[phase.value] for phase in Phase if phase.value in parts}
 
@@ -91,7 +88,6 @@ def top_operations_s(
 
 
 def unruled_share(workload: Workload) -> float:
-    """Return the share of the bytes that operations without a cost rule move."""
     moved = [(op.bytes_moved * op.count, op.ruled) for op in workload.operations]
     total = sum(size for size, _ in moved)
     return sum(size for size, ruled in moved if not ruled) / total if total else 0.0

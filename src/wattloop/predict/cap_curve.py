@@ -75,7 +75,6 @@ class VoltageCurve(NamedTuple):
     knee: float
 
     def squared(self, clock: Numbers) -> Array:
-        """Return V^2 at a relative clock."""
         rise = np.clip((np.asarray(clock) - self.knee) / (1.0 - self.knee), 0.0, None)
         volt: Array = self.floor + (1.0 - self.floor) * rise
         return volt * volt
@@ -108,13 +107,11 @@ class ClockedStep:
     clocked_w: Numbers = 0.0
 
     def seconds(self, clock: Numbers) -> Array:
-        """Return the time of the step at a relative clock."""
         busy_s = np.asarray(self.compute_s) / clock + self.memory_s
         time_s: Array = np.maximum(busy_s, self.host_s) + self.waiting_s
         return time_s
 
     def watts(self, clock: Numbers, voltage: VoltageCurve = DEFAULT_VOLTAGE) -> Array:
-        """Return the mean power of the step at a relative clock."""
         squared = voltage.squared(clock)
         dynamic_j = np.asarray(self.compute_j) * squared + self.memory_j
         time_s = np.maximum(self.seconds(clock), 1e-12)
@@ -338,7 +335,6 @@ class _Program:
         self.demand_w, self.work = self._matched(dynamic_w, at_w, room_w)
 
     def under(self, caps: Array, clock: float) -> tuple[Array, Array]:
-        """Return time and mean power under each cap."""
         busy_s, dynamic_j = self._run(self.demand_w, caps[None, :], clock)
         busy_s, dynamic_j = busy_s * self.work[:, None], dynamic_j * self.work[:, None]
         waiting = (1.0 - self.busy)[:, None]

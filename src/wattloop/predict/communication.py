@@ -66,12 +66,10 @@ def all_reduce_s(size_bytes: Numbers, ring: Ring) -> Array:
 
 
 def bus_bytes_s(algorithm: Numbers, gpus: int) -> Numbers:
-    """Return bus bandwidth from algorithm bandwidth."""
     return algorithm * (2 * (gpus - 1) / gpus)
 
 
 def algorithm_bytes_s(bus: Numbers, gpus: int) -> Numbers:
-    """Return algorithm bandwidth from bus bandwidth."""
     return bus / (2 * (gpus - 1) / gpus)
 
 

@@ -54,12 +54,10 @@ class Forecast:
 
     @property
     def samples(self) -> int:
-        """Return the samples of one optimizer step of all GPUs together."""
         return self.workload.samples * self.placement.gpus
 
     @property
     def throughput_samples_s(self) -> float:
-        """Return the samples per second of all GPUs together."""
         return self.samples / self.prediction.step_s
 
     @property
@@ -69,12 +67,10 @@ class Forecast:
 
     @property
     def fits(self) -> bool:
-        """Return whether it fits into the memory of one GPU."""
         return self.memory.fits
 
     @property
     def all_warnings(self) -> tuple[str, ...]:
-        """Return the warnings of model, forecast and memory."""
         short = not self.memory.fits or self.memory.tight
         own = (f"memory: {self.memory.words}",) if short else ()
         return tuple(dict.fromkeys((*own, *self.prediction.warnings, *self.warnings)))
@@ -200,7 +196,6 @@ class RunLength:
                 )
 
     def of(self, forecast: Forecast) -> Forecast:
-        """Add node and run to the forecast, where requested."""
         node = None
         if self.node:
             parts = _parts(forecast.placement.gpu, self.settings)
@@ -218,7 +213,6 @@ class RunLength:
 
 
 def _parts(gpu: Gpu, settings: Settings) -> NodeParts:
-    """Return a typical server of that GPU, with the values of the settings."""
     parts = replace(
         typical_node(gpu),
         overhead_w=settings.node_overhead_w,

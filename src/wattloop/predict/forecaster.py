@@ -141,7 +141,6 @@ class Forecaster:
         return found if passes in (None, found.accumulate) else found.accumulating(passes)
 
     def estimator(self, question: Question, gpu: Gpu) -> Model:
-        """Return the model for this GPU, built once."""
         key = (gpu, question.estimator, question.calibration)
         if key not in self._estimators:
             self._estimators[key] = estimator_for(gpu, question.estimator, question.calibration)

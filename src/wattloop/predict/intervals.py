@@ -31,7 +31,6 @@ class Distance:
 
     @property
     def factor(self) -> float:
-        """Return the factor of the intervals."""
         return 1.0 + self.value
 
 
@@ -67,7 +66,6 @@ class CalibrationRange:
         )
 
     def distance(self, workload: Workload, placement: Placement) -> Distance:
-        """Return the distance of `workload` on `placement` from the range."""
         value = 0.0
         reasons = []
         low, high = self.flops_per_byte
@@ -252,7 +250,6 @@ def spreads_of(traits: Sequence[Mapping[str, float]], sizes: Sequence[float]) ->
 def spread_of(
     spreads: Mapping[str, float], traits: Mapping[str, float | Array | np.float64]
 ) -> Array | np.float64:
-    """Return the spread of one step, or of many."""
     told = sum(spreads.get(name, 0.0) * value for name, value in traits.items())
     return np.exp(spreads[BASE] + told)
 
@@ -336,7 +333,6 @@ class Residual:
         return cls(group, bottleneck_of(prediction), time, power, traits)
 
     def value(self, quantity: str) -> float | None:
-        """Return the residual of `time`, `power` or `energy`."""
         if quantity == "time":
             return self.time
         if self.power is None:
@@ -443,7 +439,6 @@ class Intervals:
         return sizes[rank - 1] if rank <= len(sizes) else 2 * sizes[-1]
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values, to be stored with a model's constants."""
         return {
             "residuals": {
                 key: {name: [round(size, 5) for size in sizes] for name, sizes in found.items()}
@@ -485,7 +480,6 @@ class Intervals:
 def _held(
     interval: Interval | None, prediction: Prediction, placement: Placement
 ) -> Interval | None:
-    """Bound the interval of power by the power limit."""
     if interval is None:
         return None
     most_w = max(most_power_w(placement), prediction.power_w)
@@ -493,7 +487,6 @@ def _held(
 
 
 def most_power_w(placement: Placement) -> float:
-    """Return the highest power of one GPU under its limit."""
     return HELD * _limit_w(placement)
 
 

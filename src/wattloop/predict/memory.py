@@ -43,12 +43,10 @@ class MemoryFit:
 
     @property
     def short_bytes(self) -> float:
-        """Return the missing bytes; 0 when it fits."""
         return max(0.0, self.needed_bytes - self.available_bytes)
 
     @property
     def words(self) -> str:
-        """Format needed and available memory, and the batch that would fit."""
         need = f"{format_bytes(self.needed_bytes)} of {format_bytes(self.available_bytes)}"
         if self.tight:
             return f"{need}: may not fit, less than {1 - TIGHT:.0%} is left"

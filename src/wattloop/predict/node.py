@@ -183,7 +183,6 @@ class NodePrediction:
 
 
 def node_prediction(prediction: Prediction, parts: NodeParts) -> NodePrediction:
-    """Return the power of the nodes that run `prediction`."""
     nodes = math.ceil(prediction.gpus / parts.gpus)
     # Share of the host: all of it, or in proportion to the used GPUs.
     share = float(nodes) if parts.alone else prediction.gpus / parts.gpus
@@ -227,7 +226,6 @@ def node_prediction(prediction: Prediction, parts: NodeParts) -> NodePrediction:
 
 
 def _gpu_range(prediction: Prediction) -> tuple[float, float]:
-    """Return watts below and above the prediction within its interval."""
     interval = prediction.power_interval
     if interval is None:
         return 0.0, 0.0

@@ -144,7 +144,6 @@ class Question:
 
 
 def is_number(value: object) -> bool:
-    """Return whether it is a number of any library, not a text."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

@@ -52,7 +52,6 @@ def fitted_rules(
 def spec_seconds(
     points: Sequence[MeasuredStep], reference: KernelConstants, calibrated: Gpu, rules: SpecRules
 ) -> Floats:
-    """Return predicted step times of `points`, without their own measurements."""
     prepared = [Prepared.of(point.workload) for point in points]
     return _seconds(points, prepared, reference, calibrated, rules)
 
@@ -86,7 +85,6 @@ class Judged:
 
     @property
     def residual(self) -> Residual:
-        """Return the residual of the prediction."""
         point = self.point
         return Residual.of(
             point.group, self.prediction, point.step_s, point.power_w, point.placement

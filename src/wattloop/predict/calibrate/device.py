@@ -73,7 +73,6 @@ class CalibrationDevice:
         return plain | {"bf16", "tf32"} if ampere else plain
 
     def synchronize(self) -> None:
-        """Wait until all queued work is done."""
         if self.on_gpu:
             self.torch.cuda.synchronize(self.device)
 
@@ -126,7 +125,6 @@ class CalibrationDevice:
         return pool[begin : begin + number].view(tuple(shape))
 
     def whole(self, high: int, shape: Sequence[int]) -> Any:
-        """Return random integers below `high`."""
         return self.torch.randint(high, tuple(shape), device=self.device)
 
     def sets(

@@ -430,7 +430,6 @@ def cap_in_force(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> float | None:
 def _draws(
     rows: Sequence[Mapping[str, Any]], values: Values, gpu: Gpu, cap_w: float
 ) -> list[PowerSample]:
-    """Return the held kernels as work over time."""
     draws = []
     for row in rows:
         operations = operations_of(str(row["family"]), row["params"])

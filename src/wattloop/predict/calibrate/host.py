@@ -334,7 +334,6 @@ def measured_host_speed(
 
 
 def speed_of(rounds: Sequence[dict[str, float]], expected_s: dict[str, float]) -> HostSpeed:
-    """Compute the speed from the seconds of each network in each round."""
     speeds = [
         statistics.median(expected_s[network] / seconds for network, seconds in found.items())
         for found in rounds

@@ -226,7 +226,6 @@ def _with_best_split(values: Values, name: str, members: Sequence[Sample], gpu: 
 
 
 def _with_class(values: Values, name: str, members: Sequence[Sample], gpu: Gpu) -> Values:
-    """Fit the constants of one class to its samples."""
     family, _, rest = name.partition(".")
     own = OWN.get(family, STREAM)
     scope = rest if family in ("depthwise", "attention", "rnn") else name

@@ -56,7 +56,6 @@ def open_device(device: str) -> CalibrationDevice:
 
 
 def open_sensor(bench: CalibrationDevice) -> GpuSensor:
-    """Open the sensor of the device's GPU."""
     if not bench.on_gpu:
         return GpuSensor("on the CPU nothing is metered")
     index = bench.device.index or 0

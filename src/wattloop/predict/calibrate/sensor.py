@@ -32,7 +32,6 @@ class GpuSensor:
         self.reason = reason
 
     def energy_j(self) -> float | None:
-        """Return the energy counter; reading it may take milliseconds."""
         return None
 
     def power_w(self) -> float | None:
@@ -190,11 +189,9 @@ class MeterGpuSensor(GpuSensor):
         return self._read(DomainKind.GAUGE)
 
     def clock_mhz(self) -> float | None:
-        """Return the clock of the compute units."""
         return self._signal("sm_clock")
 
     def temp_c(self) -> float | None:
-        """Return the temperature of the hottest sensor."""
         return self._signal("temperature")
 
     def limit_w(self) -> float | None:

@@ -62,7 +62,6 @@ class SubjectTraining:
         self.update()
 
     def forward(self) -> None:
-        """Zero the gradients and compute the loss."""
         torch = self._bench.torch
         self._optimizer.zero_grad(set_to_none=True)
         region: Any = contextlib.nullcontext()
@@ -134,7 +133,6 @@ def measure_step(
 
 
 def _warm_up(bench: CalibrationDevice, step: Callable[[], None], seconds: float) -> float:
-    """Return the approximate time of one step."""
     step()
     bench.synchronize()
     begin = time.perf_counter()

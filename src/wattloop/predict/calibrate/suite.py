@@ -31,7 +31,6 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def build(family: str, params: Mapping[str, object], device: CalibrationDevice) -> KernelCalls:
-    """Build the calls of a case."""
     return FAMILIES[family].build(device, Params(params))
 
 

@@ -45,7 +45,6 @@ class Intensities:
         return float(compute), float(memory)
 
     def times(self, compute_share: Array, memory_share: Array) -> Array:
-        """Return the seconds of the step for arrays of shares."""
         compute, memory = self._halves(compute_share, memory_share)
         return compute + memory
 
@@ -162,7 +161,6 @@ class Roofline(Model):
 
     @classmethod
     def from_constants(cls, constants: Mapping[str, object]) -> Self:
-        """Build a model from the data of `constants()`."""
         try:
             found = RooflineConstants(**constants)  # type: ignore[arg-type] # checked by the next lines
             shares = {str(key): float(share) for key, share in dict(found.compute_share).items()}
@@ -186,7 +184,6 @@ class Roofline(Model):
         return cls(RooflineConstants(shares, 1.0, 1.0, 1.0))
 
     def fit(self, points: Sequence[MeasuredStep]) -> Self:
-        """Fit shares with the least mean relative error of time, then of power."""
         if not points:
             raise ConfigError("roofline: no points to fit to")
         steps = [_intensities(point.workload, point.placement) for point in points]
@@ -201,7 +198,6 @@ class Roofline(Model):
         return type(self)(RooflineConstants(compute, memory, *fit_powers(halves, powers)))
 
     def predict(self, workload: Workload, placement: Placement) -> Prediction:
-        """Predict time and power of one step; caps, clocks and other GPUs are ignored."""
         compute_s, memory_s, warnings = self._halves(workload, placement)
         known = self._known()
         step_s = compute_s + memory_s
@@ -220,7 +216,6 @@ class Roofline(Model):
         )
 
     def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
-        """Return FLOPs, bytes, and the time bound by either."""
         step = _intensities(workload, placement)
         compute_s, memory_s, _ = self._halves(workload, placement)
         return {

@@ -46,7 +46,6 @@ def canonical_name(name: str) -> str | None:
 
 
 def unknown(name: str) -> ConfigError:
-    """Return the error for an unknown name, with similar names."""
     near = get_close_matches(_key(name), list(_by_key()), n=5, cutoff=0.5)
     meant = list(dict.fromkeys(_by_key()[key] for key in near))
     hint = f"did you mean {', '.join(f'hf:{m}' for m in meant)}? " if meant else ""
@@ -58,7 +57,6 @@ def unknown(name: str) -> ConfigError:
 
 
 def _whole(name: str) -> dict[str, Any]:
-    """Return an entry merged with the one it refers to."""
     entry = dict(_table()[name])
     base = entry.pop("like", None)
     entry.pop("names", None)
@@ -270,7 +268,6 @@ def configuration_named(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _cached(name: str) -> Path | None:
-    """Return the configuration of an earlier download."""
     try:
         from huggingface_hub import try_to_load_from_cache
 

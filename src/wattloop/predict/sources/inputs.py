@@ -103,7 +103,6 @@ def guessed_inputs(name: str, module: Any, sizes: Sizes, *, training: bool) -> M
 
 
 def _of_transformers(name: str, module: Any, sizes: Sizes, *, training: bool) -> ModelInputs:
-    """Return the inputs of a Transformers module that the user has built."""
     kind = type(module).__name__
     if kind.endswith("LMHeadModel"):
         head = "causal-lm"
@@ -215,7 +214,6 @@ class GuessedLoss:
 
 
 def guessed_loss(name: str, inputs: Any = ()) -> GuessedLoss:
-    """Return the module's own loss, cross entropy of scores, or mean squared error."""
     return GuessedLoss(name, inputs)
 
 
@@ -226,7 +224,6 @@ def _own_loss(output: Any) -> Any:
 
 
 def _scores(output: Any) -> Any:
-    """Return the tensor that is compared with the targets."""
     import torch
 
     if isinstance(output, torch.Tensor):

@@ -80,7 +80,6 @@ class Sizes:
                 raise ConfigError(f"{name} {value}: must be a whole number of at least 1")
 
     def named(self) -> dict[str, int]:
-        """Return the stated sizes, by name."""
         every = {"batch": self.batch, "seq": self.seq, "image": self.image}
         return {name: value for name, value in every.items() if value is not None}
 

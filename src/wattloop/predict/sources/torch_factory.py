@@ -144,7 +144,6 @@ def _as_inputs(name: str, inputs: Any) -> Inputs:
 
 
 def _batch(inputs: Inputs) -> int:
-    """Return the first dimension of the first tensor."""
     values = inputs.values() if isinstance(inputs, Mapping) else inputs
     for value in values:
         if getattr(value, "ndim", 0):

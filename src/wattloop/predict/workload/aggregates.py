@@ -66,7 +66,6 @@ class Aggregates:
 
 
 def aggregates(workload: Workload) -> Aggregates:
-    """Return totals by phase, mean dims and the share without a cost rule."""
     phases = {phase: _totals(_of_phase(workload, phase)) for phase in Phase}
     one_pass = phases[Phase.FORWARD] + phases[Phase.BACKWARD]
     step = one_pass * workload.accumulate + phases[Phase.OPTIMIZER]
@@ -107,7 +106,6 @@ def _totals(operations: Iterable[Operation]) -> WorkTotals:
 
 
 def _elements(op: Operation) -> float:
-    """Return the elements, from the detail of its kind."""
     if "elements" in op.detail:
         return float(str(op.detail["elements"]))
     if "rows" in op.detail and "columns" in op.detail:

@@ -111,5 +111,4 @@ class Operation:
 
     @property
     def bytes_moved(self) -> float:
-        """Return the bytes read and written by one call."""
         return self.bytes_read + self.bytes_written

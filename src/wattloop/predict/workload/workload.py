@@ -63,7 +63,6 @@ class Workload:
 
     @property
     def samples(self) -> int:
-        """Return the samples that one optimizer step on one GPU uses."""
         return self.batch * self.accumulate
 
 

@@ -142,7 +142,6 @@ class Convolution(Family):
 
 
 def _all_ways(name: str, draw: Callable[[random.Random], Iterable[Row]]) -> Iterator[Row]:
-    """Yield the drawn rows in each precision and direction."""
     for dtype in ("fp32", "tf32", "bf16"):
         for each in draw(random.Random(f"{name} {dtype}")):
             if _fits(each, dtype):
@@ -262,7 +261,6 @@ def _tiny(pick: random.Random) -> Row:
 
 
 def _filling(pick: random.Random) -> Row:
-    """Return layers that are wide where the picture is small, as in networks."""
     side = pick.choice((7, 14, 28, 28, 56, 56, 112, 112, 224))
     n = pick.choice((32, 64, 128, 256))
     widths = [c for c in WIDTHS if 16 * 112 // side // 2 <= c <= max(64, 128 * 112 // side // 2)]
@@ -286,7 +284,6 @@ def _thumbnail(pick: random.Random) -> Row:
 
 
 def _power_of_two(pick: random.Random) -> Row:
-    """Return larger pictures whose sides are powers of two."""
     side = pick.choice((16, 32, 64, 128, 256))
     widths = [c for c in WIDTHS if 1024 // side <= c <= max(64, 16384 // side)]
     c_in = pick.choice(widths)

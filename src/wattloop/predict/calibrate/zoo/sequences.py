@@ -46,7 +46,6 @@ def language_model(words: int, width: int, layers: int) -> nn.Module:
 
 
 def series_classifier(cell: Any, inputs: int, width: int, layers: int, classes: int) -> nn.Module:
-    """Return a stack of recurrent layers and a linear one on its last state."""
     recurrent = cell(inputs, width, layers, batch_first=True)
     return Recurrent([], recurrent, [nn.Linear(width, classes)], "last")
 
@@ -61,7 +60,6 @@ def tagger(words: int, width: int, hidden: int, tags: int) -> nn.Module:
 
 
 def text_classifier(words: int, width: int, hidden: int, classes: int) -> nn.Module:
-    """Return an embedding, one LSTM layer and a class for the text."""
     lstm = nn.LSTM(width, hidden, batch_first=True)
     head = nn.Sequential(nn.Dropout(0.5), nn.Linear(hidden, classes))
     return Recurrent([nn.Embedding(words, width)], lstm, [head], "mean")

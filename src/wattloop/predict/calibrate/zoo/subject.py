@@ -48,7 +48,6 @@ class Configured(NamedTuple):
 
     @property
     def first(self) -> str:
-        """Return the name of the first input."""
         if self.network.startswith("Whisper"):
             return "input_features"
         return "input_ids" if self.words else "pixel_values"
@@ -120,7 +119,6 @@ CONFIGURED: dict[str, Configured] = {
 
 
 def build_hf(name: str) -> nn.Module:
-    """Build the model of a short name."""
     import transformers
 
     chosen = CONFIGURED[name]

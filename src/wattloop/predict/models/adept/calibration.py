@@ -77,7 +77,6 @@ class AdeptObjective:
         return np.asarray(np.clip(values, *np.array(self.bounds).T))
 
     def parameters(self, scaled: Array) -> dict[str, float]:
-        """Return all parameters of one candidate."""
         found = dict(zip(self.free, self._values(scaled[:, None])[:, 0].tolist(), strict=True))
         # The exponential of a bound's logarithm may lie slightly outside the bound.
         limits = {name: (PARAMETERS[name].low, PARAMETERS[name].high) for name in self.free}

@@ -32,7 +32,6 @@ class AdeptParameter:
 
     @property
     def logarithmic(self) -> bool:
-        """Return whether its logarithm is searched."""
         return self.low > 0 and self.high / self.low > 100
 
 
@@ -113,7 +112,6 @@ def shipped_constants(gpu: Gpu) -> Mapping[str, object]:
 
 
 def save_shipped(gpu: Gpu, constants: Mapping[str, object], fitted_to: str) -> Path:
-    """Write the file of a GPU, with the data of its fit."""
     path = FOLDER / f"{gpu.name}.json"
     content = {"model": "adept", "gpu": gpu.name, "fitted_to": fitted_to, "constants": constants}
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -182,7 +180,6 @@ class AdeptStep:
 def step_of(
     features: AdeptFeatures, parameters: Parameters, saturation: str = "sigmoid"
 ) -> AdeptStep:
-    """Return T_step and mean power with their terms."""
     f, p = features, parameters
     gemm_s, conv_s, alu_s = _operation_times(f, p, saturation)
     # T_comp,FB: the sum over classes of operations

@@ -35,7 +35,6 @@ def weighted_means(
 
 
 def gemm_tiles(op: Operation) -> tuple[float, float, float]:
-    """Return M, N, K in ideal tiles."""
     tile_m, tile_n, tile_k = TILES.get(op.dtype, TF32_TILE)
     m, n, k = _gemm_dims(op)
     return m / tile_m, n / tile_n, k / tile_k
@@ -121,7 +120,6 @@ class AdeptFeatures:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Workload, Placement]]) -> "AdeptFeatures":
-        """Return the features of these workloads on these placements."""
         found = [_row(workload, placement) for workload, placement in rows]
         return cls(*(np.array([row[f.name] for row in found], float) for f in fields(cls)))
 

@@ -60,7 +60,6 @@ class Adept(Model):
 
     @classmethod
     def from_constants(cls, constants: Mapping[str, object]) -> Self:
-        """Build a model from the data of `constants()`."""
         given = constants.get("parameters")
         if not isinstance(given, Mapping):
             raise ConfigError("constants of adept: no mapping `parameters`; fit them again")
@@ -85,7 +84,6 @@ class Adept(Model):
         return cls.from_constants(shipped_constants(gpu))
 
     def fit(self, points: Sequence[MeasuredStep]) -> Self:
-        """Fit the parameters by differential evolution, starting from those of this model."""
         if not points:
             raise ConfigError("adept: no points to fit to")
         features = AdeptFeatures.of((point.workload, point.placement) for point in points)
@@ -99,7 +97,6 @@ class Adept(Model):
         return self._with(calibrate(objective, self._search, self._parameters))
 
     def predict(self, workload: Workload, placement: Placement) -> Prediction:
-        """Predict time, power, and the terms of equation 4.7."""
         step = self._step(workload, placement)
         terms = {term: float(getattr(step, f"{term}_s")[0]) for term in TERMS}
         warnings = tuple(
@@ -125,7 +122,6 @@ class Adept(Model):
         )
 
     def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
-        """Return dimensions and working set, then every term."""
         features = AdeptFeatures.of([(workload, placement)])
         step = self._step(workload, placement)
         shown = ("tiles_m", "tiles_n", "tiles_k", "conv_channels", "conv_pixels", "working_set")
@@ -135,7 +131,6 @@ class Adept(Model):
         }
 
     def constants(self) -> Mapping[str, object]:
-        """Return the parameters and their saturation function."""
         return {"parameters": dict(self.parameters), "saturation": self._saturation}
 
     @property

@@ -45,7 +45,6 @@ class Values:
         return np.array([found[scope] for scope in scopes], dtype=np.float64)
 
     def with_changes(self, changes: Mapping[str, float]) -> "Values":
-        """Return these constants with some of them replaced or added."""
         return Values({**self.numbers, **changes})
 
 
@@ -176,7 +175,6 @@ class ResidualGroup:
     reach: Floats
 
     def correction(self, places: Floats) -> Floats:
-        """Return the logarithm of the factor at each of the `places`."""
         return self.told(places)[0]
 
     def told(self, places: Floats) -> tuple[Floats, Floats]:
@@ -203,7 +201,6 @@ class Residuals:
         self.groups = dict(groups or {})
 
     def factors(self, table: OperationTable) -> Floats:
-        """Return the factor for the calculated time of each row."""
         return self.told(table)[0]
 
     def told(self, table: OperationTable) -> tuple[Floats, Floats]:
@@ -258,7 +255,6 @@ class KernelConstants:
         return replace(self, values=Values(numbers), before={}, intervals={})
 
     def fitted(self, values: Values) -> "KernelConstants":
-        """Return these constants with `values` from a fit to training steps."""
         old = self.values.numbers
         before = {
             name: old.get(name) for name, value in values.numbers.items() if old.get(name) != value
@@ -266,7 +262,6 @@ class KernelConstants:
         return replace(self, values=values, before=before)
 
     def with_values(self, changes: Mapping[str, float]) -> "KernelConstants":
-        """Return these constants with some numbers replaced."""
         return replace(self, values=self.values.with_changes(changes))
 
     def to_plain(self) -> dict[str, Any]:

@@ -51,11 +51,9 @@ class SpecRules:
     made: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def changed(self, **numbers: float) -> "SpecRules":
-        """Return these rules with other numbers."""
         return replace(self, **numbers)  # type: ignore[arg-type]  # every number is a float
 
     def save(self, path: Path) -> None:
-        """Write the file that `load` reads."""
         import yaml
 
         plain = {
@@ -66,7 +64,6 @@ class SpecRules:
 
     @classmethod
     def load(cls, path: Path) -> "SpecRules":
-        """Read the file that `save` wrote."""
         import yaml
 
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -210,7 +207,6 @@ def spec_constants(
 
 
 def _general(values: Values) -> Values:
-    """Return the general constants, with the measured host."""
     host = {name: value for name, value in values.numbers.items() if name.startswith("host.")}
     # A more specific default would override the general value of its kind.
     rest = {n: v for n, v in DEFAULTS.items() if not any(n.startswith(f"{k}.") for k in SHARES)}
@@ -226,7 +222,6 @@ def _intervals(reference: KernelConstants, gpu: Gpu, rules: SpecRules) -> dict[s
 
 
 def _shares(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[str, float]:
-    """Return shares of peaks and of bandwidth."""
     spare = _issue(gpu, rules) / _issue(calibrated, rules)
     cache = _l2_ratio(gpu) / _l2_ratio(calibrated)
     changes = {}
@@ -282,7 +277,6 @@ def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[
 
 
 def _fixed_w(values: Values) -> float:
-    """Return the constant power of a busy GPU."""
     busy_w = values.look("power.busy_w", "stream")
     return values["power.idle_w"] + values["power.static_w"] + busy_w
 
@@ -307,7 +301,6 @@ def _lanes(gpu: Gpu) -> float:
 
 
 def _fp32_per_cycle(gpu: Gpu) -> float:
-    """Return multiply-adds of a multiprocessor in one cycle."""
     return gpu.vector_flops.get("fp32", 0.0) / (2 * gpu.sms * gpu.boost_clock_mhz * 1e6)
 
 
@@ -324,7 +317,6 @@ def _process_nm(gpu: Gpu) -> float:
 
 
 def _voltage_mhz(gpu: Gpu) -> float:
-    """Return the boost clock, corrected for voltage."""
     return gpu.boost_clock_mhz / (ADA_QUICKER if gpu.architecture == "ada" else 1.0)
 
 

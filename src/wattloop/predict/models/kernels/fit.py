@@ -105,7 +105,6 @@ class PowerSample:
 
 
 def with_power(values: Values, draws: Sequence[PowerSample]) -> Values:
-    """Fit static power and joules of work to `draws`."""
     if not draws:
         return values
     work = np.array([[draw.work.get(name, 0.0) for name in WORK] for draw in draws])
@@ -179,7 +178,6 @@ class HostFit:
 
     @classmethod
     def of(cls, points: Sequence[tuple[MeasuredStep, Prepared]], values: Values) -> "HostFit":
-        """Build it for `points`, with the costs of `values`."""
         steps = [p.counts.of_step(p.workload.accumulate) for _, p in points]
         # Costs without a point belong to the same host: they scale with their phase.
         known = {name for name in values.numbers if name.startswith("host.") and phase_of(name)}
@@ -225,12 +223,10 @@ class HostFit:
         return np.asarray(self.prices * np.exp(self.phases @ shared + own), dtype=np.float64)
 
     def speeds(self, x: Floats) -> Floats:
-        """Return the speed of each point's host."""
         found = np.append(x[len(x) - len(self.hosts) :], 0.0)
         return np.asarray(self.speed * np.exp(found[self.sitting]), dtype=np.float64)
 
     def seconds(self, x: Floats) -> Floats:
-        """Return the host time of each point, phase by phase."""
         each = (self.counts * self.priced(x)) @ self.phases
         return np.asarray(each / self.speeds(x)[:, None], dtype=np.float64)
 
@@ -272,7 +268,6 @@ def fitted_to_points(
     points: Sequence[MeasuredStep],
     prepare: Callable[[Workload], Prepared] = Prepared.of,
 ) -> KernelConstants:
-    """Fit factors, host costs and power to `points`."""
     rows = [(point, prepare(point.workload)) for point in points]
     start = constants = constants.unfitted()
     calibrated = bool(constants.made.get("microbenchmarks"))

@@ -31,7 +31,6 @@ _OTHERS = ("gemm", "conv", "grouped", "attention", "rnn", "depthwise")
 def stream_times(
     table: OperationTable, values: Values, gpu: Gpu
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Return rows of memory-bound operations and the seconds of one call of each."""
     rows = np.array(
         [i for i, name in enumerate(table.classes) if name.split(".")[0] not in _OTHERS],
         dtype=np.intp,
@@ -133,7 +132,6 @@ SUM_BYTES = 4.0
 def product_times(
     table: OperationTable, values: Values, gpu: Gpu
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Return rows of products and dense convolutions, and the seconds of one call of each."""
     rows = np.array(
         [i for i, name in enumerate(table.classes) if name.split(".")[0] in _FAMILIES],
         dtype=np.intp,
@@ -187,7 +185,6 @@ def conv_dims(dims: Floats, directions: NDArray[np.str_]) -> Floats:
 
 
 def peak_flops(gpu: Gpu, dtypes: NDArray[np.str_]) -> Floats:
-    """Return the peak of the units that a product of each dtype runs on."""
     peaks = {dtype: _peak(gpu, dtype) for dtype in set(dtypes.tolist())}
     return np.array([peaks[dtype] for dtype in dtypes.tolist()], dtype=np.float64)
 
@@ -207,7 +204,6 @@ BLOCK = 128.0
 def attention_times(
     table: OperationTable, values: Values, gpu: Gpu
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Return rows of attention and the seconds of one call of each."""
     rows = table.rows_of(Kind.ATTENTION)
     if not len(rows):
         return rows, np.zeros(0)
@@ -238,7 +234,6 @@ def attention_times(
 def recurrent_times(
     table: OperationTable, values: Values, gpu: Gpu
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Return rows of recurrent layers and the seconds of one call of each."""
     rows = table.rows_of(Kind.RNN)
     if not len(rows):
         return rows, np.zeros(0)
@@ -273,7 +268,6 @@ def recurrent_times(
 def depthwise_times(
     table: OperationTable, values: Values, gpu: Gpu
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Return rows of depthwise convolutions and the seconds of one call of each."""
     rows = np.array(
         [i for i, name in enumerate(table.classes) if name.startswith("depthwise.")], dtype=np.intp
     )
@@ -448,6 +442,5 @@ def _part(name: str) -> str:
 
 
 def _cached(table: OperationTable, values: Values, gpu: Gpu) -> NDArray[np.float64]:
-    """Return the share of each row's bytes that L2 has."""
     room = 2 * gpu.l2_bytes * values["stream.l2_share"]
     return values["stream.l2_use"] * np.clip(1 - table.bytes_moved / room, 0.0, 1.0)

@@ -47,14 +47,10 @@ class KernelModel(Model):
 
     @classmethod
     def for_gpu(cls, gpu: Gpu) -> Self:
-        """Return the model with the best constants for `gpu`: the user's, the shipped, or the data
-        sheet's.
-        """
         constants, source = constants_for(gpu)
         return cls(constants, source=source)
 
     def fit(self, points: Sequence[MeasuredStep]) -> Self:
-        """Fit factors, host costs and joules to measured steps; kernels stay as calibrated."""
         from wattloop.predict.models.kernels.fit import fitted_to_points
 
         constants = fitted_to_points(self._constants, points, self._prepare)
@@ -63,7 +59,6 @@ class KernelModel(Model):
         return model
 
     def predict(self, workload: Workload, placement: Placement) -> Prediction:
-        """Predict time, power, clock and regime, with the seconds of each phase and kind."""
         profile = self.profile(workload, placement.gpu)
         steps = all_pairs([profile], [placement])
         result = step_results(steps, self._constants.values)
@@ -131,7 +126,6 @@ class KernelModel(Model):
         return known
 
     def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
-        """Return the prediction's numbers, its terms and the slowest operations."""
         prediction = self.predict(workload, placement)
         numbers = {
             "step_s": prediction.step_s,
@@ -171,7 +165,6 @@ class KernelModel(Model):
         ]
 
     def constants(self) -> Mapping[str, object]:
-        """Return the content of a constants file."""
         return self._constants.to_plain()
 
     @property
@@ -180,11 +173,9 @@ class KernelModel(Model):
 
     @property
     def intervals(self) -> Intervals | None:
-        """Return the intervals of its predictions; None when unknown."""
         return self._intervals
 
     def with_intervals(self, intervals: Intervals) -> Self:
-        """Return the same model with intervals."""
         constants = replace(self._constants, intervals=intervals.to_dict())
         return type(self)(constants, source=self._source)
 

@@ -202,7 +202,6 @@ def _rows_columns(op: Operation) -> tuple[float, ...]:
 
 
 def _reduction(op: Operation) -> tuple[float, ...]:
-    """Return the features of a reduction: elements, and bytes of the results."""
     return (_log2(op.bytes_read), _log2(op.bytes_written))
 
 
@@ -272,7 +271,6 @@ class OperationTable:
 
     @classmethod
     def of(cls, operations: Sequence[Operation], *, merge: bool = True) -> "OperationTable":
-        """Build the table of those `operations` that run on the GPU."""
         rows = tuple(op for op in operations if op.kind is not Kind.VIEW and op.kernels > 0)
         if merge:
             rows = _merged(rows)
@@ -298,7 +296,6 @@ class OperationTable:
 
     @property
     def bytes_moved(self) -> Floats:
-        """Return the bytes read and written by one call of each row."""
         return self.bytes_read + self.bytes_written
 
     def dims(self, rows: NDArray[np.intp]) -> Floats:
@@ -312,7 +309,6 @@ class OperationTable:
         return _column([size_of(self.operations[i].detail, key, missing) for i in rows])
 
     def rows_of(self, *kinds: Kind) -> NDArray[np.intp]:
-        """Return the indices of the rows of these kinds."""
         return np.flatnonzero(np.isin(self.kinds, [str(kind) for kind in kinds]))
 
 

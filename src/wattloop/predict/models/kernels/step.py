@@ -39,7 +39,6 @@ class HostCounts:
     once: Mapping[str, float]
 
     def of_step(self, passes: int) -> dict[str, float]:
-        """Return both together for a step of so many passes."""
         names = dict.fromkeys([*self.one_pass, *self.once])
         return {
             name: passes * self.one_pass.get(name, 0.0) + self.once.get(name, 0.0) for name in names
@@ -47,7 +46,6 @@ class HostCounts:
 
 
 def host_counts(workload: Workload) -> HostCounts:
-    """Count calls, launches and module calls of `workload`."""
     one_pass: dict[str, float] = {"host.module_s": float(workload.modules)}
     once: dict[str, float] = {}
     for op in workload.operations:
@@ -65,7 +63,6 @@ def phase_of(name: str) -> Phase | None:
 
 
 def host_seconds(counts: HostCounts, values: Values) -> tuple[float, float]:
-    """Return the seconds of one pass, and of the work once per step."""
     return _priced(counts.one_pass, values), _priced(counts.once, values)
 
 
@@ -75,7 +72,6 @@ def _priced(counts: Mapping[str, float], values: Values) -> float:
 
 
 def of_operation(op: Operation) -> dict[str, float]:
-    """Return the costs of one call of an operation, by name."""
     counts: dict[str, float] = {}
     if op.calls:
         counts[f"host.call_s.{op.phase}.{op.kind}"] = float(op.calls)
@@ -98,7 +94,6 @@ class Prepared:
 
     @classmethod
     def of(cls, workload: Workload) -> "Prepared":
-        """Build its operation table and the work of the host."""
         return cls(workload, OperationTable.of(workload.operations), host_counts(workload))
 
 
@@ -120,7 +115,6 @@ class StepPart:
 
     @property
     def gpu_s(self) -> float:
-        """Return the GPU time at full clock."""
         return self.compute_s + self.memory_s
 
 
@@ -156,7 +150,6 @@ class StepProfile:
 
 
 def profile_of(prepared: Prepared, gpu: Gpu, values: Values, residuals: Residuals) -> StepProfile:
-    """Return the workload on `gpu`, summed over its operations."""
     workload, table, counts = prepared.workload, prepared.table, prepared.counts
     times = operation_times(table, values, residuals, gpu)
     total = times.seconds * table.count
@@ -248,7 +241,6 @@ class StepBatch:
 
     @classmethod
     def joined(cls, parts: Sequence["StepBatch"]) -> "StepBatch":
-        """Return the steps of all parts, one after the other."""
         return cls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))
 
 
@@ -263,7 +255,6 @@ class StepResults:
 
 
 def step_results(steps: StepBatch, values: Values) -> StepResults:
-    """Compute the steps, each with the clock that its cap allows."""
     gpu_s = steps.compute_s / steps.clock_share + steps.memory_s
     waiting_s = steps.communication_s + unhidden_s(gpu_s, steps.host_s, values)
     profile = cap_curve.ClockedStep(
@@ -295,7 +286,6 @@ def unhidden_s(gpu_s: Floats, host_s: Floats, values: Values) -> Floats:
 
 
 def voltage_of(values: Values) -> cap_curve.VoltageCurve:
-    """Return the voltage curve."""
     return cap_curve.VoltageCurve(values["power.voltage_floor"], values["power.voltage_knee"])
 
 
@@ -333,7 +323,6 @@ def all_pairs(profiles: Sequence[StepProfile], placements: Sequence[Placement]) 
 
 
 def _sums(profile: StepProfile) -> tuple[float, ...]:
-    """Return passes and optimizer of a step together."""
     times, one, last = profile.accumulate, profile.passes, profile.optimizer
     return (
         times * one.compute_s + last.compute_s,

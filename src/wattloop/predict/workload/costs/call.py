@@ -113,7 +113,6 @@ class Call:
 
     @property
     def product_dtype(self) -> str:
-        """Return the arithmetic of a product or convolution of its tensors."""
         return "tf32" if self.precision == "tf32" and self.dtype == "fp32" else self.dtype
 
     @property
@@ -121,7 +120,6 @@ class Call:
         return max((each.numel() for each in (*self.inputs, *self.outputs)), default=0)
 
     def arg(self, position: int, name: str, default: Any = None) -> Any:
-        """Return an argument by position or name."""
         if position < len(self.args):
             return self.args[position]
         return self.kwargs.get(name, default)
@@ -173,7 +171,6 @@ def tensor_bytes(tensor: Any) -> int:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return the short name of a torch dtype."""
     name = str(dtype).removeprefix("torch.")
     return _NAMES.get(name, name)
 

@@ -99,7 +99,6 @@ def conv_output(
     transposed: bool = False,
     output_padding: Sequence[int] = (0, 0, 0),
 ) -> tuple[int, ...]:
-    """Return the lengths of the result along each axis."""
     axes = zip(hw, kernel, stride, padding, dilation, output_padding, strict=False)
     if transposed:
         return tuple((x - 1) * s - 2 * p + d * (k - 1) + o + 1 for x, k, s, p, d, o in axes)

@@ -35,7 +35,6 @@ def register_rule(target: str | type, rule: Callable[[Any], Any]) -> None:
 
 
 def unregister_rule(target: str | type) -> None:
-    """Remove a registered rule."""
     _user_rules.pop(target, None)  # type: ignore[arg-type]  # a class is simply not found
     _module_rules.pop(target, None)  # type: ignore[arg-type]  # a name is simply not found
 

@@ -166,7 +166,6 @@ def rnn(  # noqa: PLR0913 - a recurrent layer has that many numbers
 def rnn_weights(
     cell: str, layers: int, input_size: int, hidden: int, bidirectional: bool, biased: bool
 ) -> int:
-    """Return the number of weights of all layers."""
     ways = 2 if bidirectional else 1
     per_row = layers * (hidden + (2 if biased else 0)) + input_size + (layers - 1) * hidden * ways
     return GATES[cell] * hidden * ways * per_row
@@ -248,7 +247,6 @@ def _rnn(call: Call) -> list[Operation]:
 
 
 def _gates(call: Call) -> Operation:
-    """Return the gates of one step of a recurrent layer."""
     op = call.name.replace("wattloop.", "aten._thnn_fused_").replace("_gates", "_cell")
     place = call.place | OpContext(op=op)
     return elementwise(call.elements, 0, 0, call.dtype, flops_per_element=6.0, **place)

@@ -134,7 +134,6 @@ class _Skip(torch.autograd.Function):  # type: ignore[misc]  # torch is not type
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        """Return gradients of the shapes of the sources."""
         recorder = ctx.recorder
         memory = recorder.memory
         recorder.skipped_levels.setdefault(ctx.taken.second, []).append(memory.live_bytes)
@@ -200,7 +199,6 @@ def comparable(value: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether an output can be recreated from its shape."""
     return value is None or isinstance(value, (torch.Tensor, bool, int, float, str))
 
 
@@ -261,13 +259,11 @@ class Blocks:
         return [each.ran for each in self._alike.values() if len(each.ran) > 1]
 
     def absorb(self, block: int, by: int) -> None:
-        """Merge an executed call into an equal one."""
         self.absorbed.add(block)
         self.calls[by].others.append(self.calls[block].path)
 
     @contextmanager
     def watched(self, model: Any) -> Iterator[None]:
-        """Watch calls of blocks within this context."""
         changed: list[tuple[Any, type]] = []
         try:
             for each in model.modules():
@@ -280,7 +276,6 @@ class Blocks:
                 each.__class__ = kind
 
     def called(self, module: Any, kind: type, args: Any, kwargs: Any) -> Any:
-        """Run or skip a called block."""
         if not self._skippable() or id(module) in self._called:
             # A module that is called again shares its weights with the first call.
             return kind.__call__(module, *args, **kwargs)
@@ -301,7 +296,6 @@ class Blocks:
         return result
 
     def here(self) -> int:
-        """Return the call of a block that is running."""
         return self._paths.block
 
     @contextmanager

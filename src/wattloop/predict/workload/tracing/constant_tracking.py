@@ -29,12 +29,10 @@ class Known:
 
 
 def know(tensor: Any, fact: Known) -> None:
-    """Record a fact for the lifetime of the tensor."""
     tensor.wattloop_known = fact
 
 
 def known(tensor: Any) -> Known | None:
-    """Return the known facts of a tensor."""
     return getattr(tensor, "wattloop_known", None)
 
 
@@ -180,7 +178,6 @@ class Guesses:
             ) from problem
 
     def note(self, text: str) -> None:
-        """Record an assumption once."""
         self.notes.setdefault(text)
 
 

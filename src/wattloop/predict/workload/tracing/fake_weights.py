@@ -212,7 +212,6 @@ class _NothingIsFound(TorchDispatchMode):  # type: ignore[misc]  # torch is not 
     """Mode in which initialisations that search for values (out of bounds?) find none."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return 0 where a number is read from a fake tensor."""
         if func is torch.ops.aten._local_scalar_dense.default:
             tensor = args[0]
             if isinstance(tensor, FakeTensor) and tensor.constant is None:
@@ -229,7 +228,6 @@ class _SmallOnesAreReal(TorchFunctionMode):  # type: ignore[misc]  # torch is no
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Make small ranges real."""
         kwargs = kwargs or {}
         if func in _RANGES and all(isinstance(each, (int, float)) for each in args):
             with unset_fake_temporarily():

@@ -65,12 +65,10 @@ class Paths:
 
     @property
     def recomputing(self) -> bool:
-        """Return whether a module is being called in the backward pass."""
         return self.backward and bool(self._stack)
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Track module calls within this context."""
         hooks = torch.nn.modules.module
         before = hooks.register_module_forward_pre_hook(self._enter)
         after = hooks.register_module_forward_hook(self._leave, always_call=True)
@@ -94,7 +92,6 @@ class Paths:
             self._mark()
 
     def current(self) -> Spot:
-        """Return the location of the operation being dispatched."""
         self.accumulating = False
         if self._stack:
             return self._here()
@@ -240,7 +237,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
         return peak
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operation on fake tensors and record it."""
         kwargs = kwargs or {}
         if self._pauses:
             return func(*args, **kwargs)

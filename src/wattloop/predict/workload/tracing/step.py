@@ -93,7 +93,6 @@ class Optimizing:
 
     @classmethod
     def of(cls, request: TraceRequest, trained: Sequence[Any]) -> "Optimizing":
-        """Return the requested optimizer over these parameters."""
         if not request.training or not request.optimizer:
             return cls("", (), 0.0, 0.0)
         name = (
@@ -135,7 +134,6 @@ def _unscaling(name: str, by_dtype: dict[str, list[int]]) -> list[Operation]:
 
 
 def _name_of(optimizer: Any) -> str:
-    """Return the rule for an optimizer of torch."""
     kind = type(optimizer).__name__.lower()
     group = optimizer.param_groups[0]
     decays = bool(group.get("weight_decay"))

@@ -53,7 +53,6 @@ class OneDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Call the function with the device in place of any GPU."""
         if func is torch.Tensor.cuda:
             return args[0]
         kwargs = kwargs or {}
