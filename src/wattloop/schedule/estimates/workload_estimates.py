@@ -28,9 +28,9 @@ from wattloop.predict.intervals import (
 from wattloop.predict.memory import memory_fit
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.kernels.step import (
+    StepBatch,
     StepProfile,
     StepResults,
-    Steps,
     all_pairs,
     step_results,
 )
@@ -77,7 +77,12 @@ class OnGpu:
     def figures(self, placements: Sequence[Placement]) -> PairFigures:
         return figures_of([self], [placements])[0]
 
+<<<<<<< HEAD
     def factors(self, steps: Steps, result: StepResults) -> dict[str, Floats]:
+=======
+    def factors(self, steps: StepBatch, result: StepResults) -> dict[str, Floats]:
+        """Return the interval factors of each step."""
+>>>>>>> d4a2b6d9 (schedule: the batch of steps by its new name)
         if self._intervals is None:
             return {}
         traits = traits_at(result.power_w / steps.cap_w, result.gpu_s / result.step_s, self._kinds)
@@ -114,7 +119,7 @@ def figures_of(
         all_pairs([workloads[number].profile for number in group], placements[group[0]])
         for group in groups
     ]
-    steps = Steps.joined(parts)
+    steps = StepBatch.joined(parts)
     result = step_results(steps, workloads[0].values)
     found: dict[int, PairFigures] = {}
     begin = 0
@@ -127,7 +132,7 @@ def figures_of(
     return [found[number] for number in range(len(workloads))]
 
 
-R = TypeVar("R", Steps, StepResults)
+R = TypeVar("R", StepBatch, StepResults)
 
 
 def _rows(columns: R, begin: int, end: int) -> R:
