@@ -77,12 +77,7 @@ class OnGpu:
     def figures(self, placements: Sequence[Placement]) -> PairFigures:
         return figures_of([self], [placements])[0]
 
-<<<<<<< HEAD
-    def factors(self, steps: Steps, result: StepResults) -> dict[str, Floats]:
-=======
     def factors(self, steps: StepBatch, result: StepResults) -> dict[str, Floats]:
-        """Return the interval factors of each step."""
->>>>>>> d4a2b6d9 (schedule: the batch of steps by its new name)
         if self._intervals is None:
             return {}
         traits = traits_at(result.power_w / steps.cap_w, result.gpu_s / result.step_s, self._kinds)

@@ -23,7 +23,7 @@ from wattloop.core.paths import user_path
 from wattloop.core.table import Table
 from wattloop.core.units import format_bytes, format_power
 from wattloop.hardware.gpus import Gpu
-from wattloop.predict.comparison import Axis, Point, axis_of, points_data
+from wattloop.predict.comparison import Axis, ComparisonPoint, parse_axis, points_data
 from wattloop.predict.forecast import Forecast, RunLength
 from wattloop.predict.forecaster import ESTIMATORS, Forecaster
 from wattloop.predict.request import Question
@@ -117,7 +117,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
 
 
 def _axes(sweeps: Sequence[str], compare: str | None) -> list[Axis]:
-    axes = [axis_of(text) for text in sweeps]
+    axes = [parse_axis(text) for text in sweeps]
     names = [axis.name for axis in axes]
     if len(set(names)) < len(names):
         raise ConfigError(f"sweep {names[-1]}: varied twice; write its values in one list")
@@ -143,7 +143,7 @@ def _check_plot(plot: str | None, axes: Sequence[Axis]) -> None:
 
 def _points(
     asked: Question, complete: Callable[[Forecast], Forecast], axes: Sequence[Axis]
-) -> list[Point]:
+) -> list[ComparisonPoint]:
     combinations = list(product(*(axis.values for axis in axes)))
     if len(combinations) > MOST_POINTS:
         raise ConfigError(f"sweep: {len(combinations)} points; take at most {MOST_POINTS}")
@@ -156,12 +156,12 @@ def _points(
             with with_axes_named(setting):
                 for name, value in setting.items():
                     question = question.varied(name, value)
-                points.append(Point(setting, complete(forecaster.answer(question))))
+                points.append(ComparisonPoint(setting, complete(forecaster.answer(question))))
             bar.advance()
     return points
 
 
-def _draw(points: Sequence[Point], axes: Sequence[Axis], plot: str) -> None:
+def _draw(points: Sequence[ComparisonPoint], axes: Sequence[Axis], plot: str) -> None:
     from wattloop.report.figures.prediction import forecast_figures
     from wattloop.report.figures.render import save_one
 
