@@ -10,7 +10,7 @@ import pytest
 from tests.tune.small import small_problem
 from wattloop.core.errors import ConfigError
 from wattloop.tune import TrialStopped, current_trial
-from wattloop.tune.executors.cap_search import NoCap
+from wattloop.tune.executors.cap_search import CapSteps
 from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.problem import Limits
 from wattloop.tune.progress import Status
@@ -154,8 +154,8 @@ def test_a_checkpoint_is_of_the_epoch_in_which_it_was_written(bench, tmp_path):
 
 def test_no_cap_is_no_cap():
     """Promise: nothing is said of a cap that nobody asked for."""
-    assert NoCap().found() is None
-    assert NoCap("not allowed").found().reason == "not allowed"
+    assert CapSteps().found() is None
+    assert CapSteps("not allowed").found().reason == "not allowed"
 
 
 def test_a_trial_outside_of_a_search_is_silent(monkeypatch):

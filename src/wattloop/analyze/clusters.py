@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.analyze.findings import Findings, needs_libraries
+from wattloop.analyze.findings import Findings, headers, needs_libraries
 from wattloop.analyze.importance import level_groups, variance_share
 from wattloop.analyze.roles import default_target
 from wattloop.analyze.table import Floats, RunTable
@@ -50,51 +50,38 @@ def build_features(table: RunTable, columns: Sequence[str]) -> ClusterFeatures:
     """Coordinates for these columns, of rows that miss none of them."""
     from sklearn.preprocessing import StandardScaler
 
-    names: list[str] = []
-    owners: list[str] = []
-    plain: list[Floats] = []
-    weights: list[float] = []
-    shares: list[str] = []
-    one_hot: list[str] = []
-    constant: list[str] = []
-    too_many: list[str] = []
+    found: list[tuple[str, str, Floats, float]] = []
+    said: dict[str, list[str]] = {
+        "two levels as 0 and 1": [],
+        "one column per level, together weighing as one": [],
+        "left out, the same in every row": [],
+        f"left out, more than {MOST_LEVELS} levels": [],
+    }
+    two, more, constant, too_many = said.values()
     for column in columns:
         if not table.varies(column):
             constant.append(column)
         elif table.is_numeric(column):
-            names.append(column)
-            owners.append(column)
-            plain.append(table.numbers(column))
-            weights.append(1.0)
+            found.append((column, column, table.numbers(column), 1.0))
         elif len(levels := table.levels(column)) > MOST_LEVELS:
             too_many.append(column)
         else:
-            (shares if len(levels) == 2 else one_hot).append(column)
+            (two if len(levels) == 2 else more).append(column)
             labels = np.array([label or "" for label in table.labels(column)])
             kept = levels[1:] if len(levels) == 2 else levels
             for level in kept:
-                names.append(f"{column}={level}")
-                owners.append(column)
-                plain.append((labels == level).astype(np.float64))
-                weights.append(1 / math.sqrt(len(kept)))
-    if not names:
+                values = (labels == level).astype(np.float64)
+                found.append((f"{column}={level}", column, values, 1 / math.sqrt(len(kept))))
+    if not found:
         raise ConfigError(f"{table.name}: none of {', '.join(columns) or 'its columns'} varies")
-    values = np.column_stack(plain)
-    notes = []
-    if shares:
-        notes.append(f"two levels as 0 and 1: {', '.join(shares)}")
-    if one_hot:
-        notes.append(f"one column per level, together weighing as one: {', '.join(one_hot)}")
-    if constant:
-        notes.append(f"left out, the same in every row: {', '.join(constant)}")
-    if too_many:
-        notes.append(f"left out, more than {MOST_LEVELS} levels: {', '.join(too_many)}")
+    names, owners, values_of, weights = zip(*found, strict=True)
+    plain = np.column_stack(values_of)
     return ClusterFeatures(
-        names=tuple(names),
-        owners=tuple(owners),
-        plain=values,
-        scaled=np.asarray(StandardScaler().fit_transform(values)) * np.array(weights),
-        notes=tuple(notes),
+        names=names,
+        owners=owners,
+        plain=plain,
+        scaled=np.asarray(StandardScaler().fit_transform(plain)) * np.array(weights),
+        notes=tuple(f"{note}: {', '.join(those)}" for note, those in said.items() if those),
     )
 
 
@@ -225,13 +212,9 @@ def influence_table(
     return Findings(
         title=f"{table.name}: influence of parameters",
         name="influence",
-        columns={
-            "parameter": "parameter",
-            "between_clusters": "between clusters",
-            "of_results": "of results",
-            "most": "most of",
-            "influence": "influence",
-        },
+        columns=headers(
+            *("parameter", "between_clusters", "of_results"), most="most of", influence="influence"
+        ),
         rows=tuple(rows),
         formats={"between_clusters": ".3f", "of_results": ".3f"},
         notes=(
@@ -393,7 +376,6 @@ def _described(
         name=means.name,
         columns=means.columns,
         rows=means.rows,
-        formats=means.formats,
         facts={
             "clusters": last.k,
             "silhouette": last.silhouette,
@@ -439,7 +421,7 @@ def _means(
     return Findings(
         title=title,
         name=name,
-        columns={"cluster": "cluster", "runs": "runs", **{n: n for n in features.names}},
+        columns=headers("cluster", "runs") | {n: n for n in features.names},
         rows=tuple(rows),
     )
 
@@ -448,7 +430,7 @@ def _silhouettes(table: RunTable, found: Grouping) -> Findings:
     return Findings(
         title=f"{table.name}: silhouette by number of clusters",
         name="silhouettes",
-        columns={"k": "clusters", "silhouette": "silhouette", "chosen": ""},
+        columns=headers(k="clusters", silhouette="silhouette", chosen=""),
         rows=tuple(
             {"k": k, "silhouette": value, "chosen": "taken" if k == found.k else ""}
             for k, value in found.tried.items()

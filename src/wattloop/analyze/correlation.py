@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from wattloop.analyze.findings import Findings, needs_libraries
+from wattloop.analyze.findings import Findings, headers, needs_libraries
 from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
 
@@ -62,15 +62,8 @@ def correlations(
     about = f" with {target}" if target else ""
     return Correlations(
         title=f"{table.name}: correlation{about}",
-        columns={
-            "one": "column",
-            "other": "with",
-            "r": "Pearson r",
-            "r_p": "p",
-            "rho": "Spearman rho",
-            "rho_p": "p of rho",
-            "rows": "rows",
-        },
+        columns=headers(one="column", other="with", r="Pearson r", r_p="p")
+        | headers(rho="Spearman rho", rho_p="p of rho", rows="rows"),
         rows=tuple(rows),
         formats={"r": "+.3f", "rho": "+.3f", "r_p": ".3g", "rho_p": ".3g"},
         notes=tuple(notes),

@@ -30,6 +30,11 @@ def needs_libraries(what: str, *modules: str) -> None:
 Row = Mapping[str, Any]
 
 
+def headers(*keys: str, **named: str) -> dict[str, str]:
+    """Return columns: keys that are their own header, then those with another one."""
+    return {key: key.replace("_", " ") for key in keys} | named
+
+
 @dataclass(frozen=True, kw_only=True)
 class Findings:
     """Rows with their headers; `others` are further tables of the same analysis.
@@ -88,19 +93,13 @@ class Findings:
 
 def cell(value: Any, form: str = "") -> str:
     """A value as it is printed: four digits, `-` where it is missing."""
-    if value is None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        return str(value)
     if not isinstance(value, float):
         return str(value)
-    if math.isnan(value):
-        return "-"
-    if form:
-        return format(value, form)
-    return format_number(value)
+    return format(value, form) if form else format_number(value)
 
 
 def _aligned(lines: list[tuple[str, ...]]) -> list[str]:

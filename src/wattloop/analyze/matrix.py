@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.analyze.correlation import ranks
-from wattloop.analyze.findings import Findings
+from wattloop.analyze.findings import Findings, headers
 from wattloop.analyze.ols import MANY_LEVELS
 from wattloop.analyze.table import Floats, RunTable, nearest
 from wattloop.core.errors import ConfigError
@@ -75,16 +75,8 @@ def configuration_matrix(
     rows.sort(key=lambda row: -abs(row["z"] or 0.0))
     return Matrix(
         title=f"{table.name}: levels by where their runs stand in {metric}",
-        columns={
-            "parameter": "parameter",
-            "level": "level",
-            "runs": "runs",
-            "standing": "standing (0 worst, 1 best)",
-            "z": "z",
-            "worst": f"worst {metric}",
-            "mean": "mean",
-            "best": "best",
-        },
+        columns=headers("parameter", "level", "runs", standing="standing (0 worst, 1 best)")
+        | headers("z", worst=f"worst {metric}", mean="mean", best="best"),
         rows=tuple(rows),
         formats={"standing": ".2f", "z": "+.1f"},
         notes=(

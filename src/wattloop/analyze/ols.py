@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.analyze.findings import Findings, needs_libraries
+from wattloop.analyze.findings import Findings, headers, needs_libraries
 from wattloop.analyze.roles import default_target
 from wattloop.analyze.table import Floats, RunTable
 from wattloop.core.errors import ConfigError
@@ -85,14 +85,13 @@ def build_design(table: RunTable, parameters: Sequence[str], numeric: Sequence[s
             described.append((name, name, None, len(table), np.full(1, 1 / values.std())))
             as_numbers.append(name)
         else:
-            block, counts = _sum_coded(table, name, levels)
-            blocks.append(block)
-            for number, level in enumerate(levels):
-                own = np.zeros(len(levels) - 1)
-                own[:] = -1.0 if number == len(levels) - 1 else 0.0
-                if number < len(levels) - 1:
-                    own[number] = 1.0
-                described.append((f"{name}_{level}", name, level, counts[number], own))
+            coding = np.vstack([np.eye(len(levels) - 1), np.full(len(levels) - 1, -1.0)])
+            place = {level: number for number, level in enumerate(levels)}
+            codes = [place[label] for label in table.labels(name) if label is not None]
+            blocks.append(coding[codes])
+            counts = np.bincount(codes, minlength=len(levels))
+            for level, count, own in zip(levels, counts, coding, strict=True):
+                described.append((f"{name}_{level}", name, level, int(count), own))
         owners += [name] * blocks[-1].shape[1]
     if len(blocks) == 1:
         raise ConfigError(f"{table.name}: no parameter has two levels; there is nothing to compare")
@@ -114,15 +113,6 @@ def build_design(table: RunTable, parameters: Sequence[str], numeric: Sequence[s
         aliased=_groups(null, owners),
         null=null,
     )
-
-
-def _sum_coded(table: RunTable, name: str, levels: Sequence[str]) -> tuple[Floats, list[int]]:
-    place = {level: number for number, level in enumerate(levels)}
-    codes = np.array([place[label] for label in table.labels(name) if label is not None])
-    last = len(levels) - 1
-    block = (codes[:, None] == np.arange(last)).astype(np.float64)
-    block[codes == last] = -1.0
-    return block, [int(count) for count in np.bincount(codes, minlength=len(levels))]
 
 
 def _rank_and_null(matrix: Floats) -> tuple[int, Floats]:
@@ -343,7 +333,7 @@ def _fitted(
     f, f_p = f_test(total - residual, design.rank - 1, residual, freedom)
     cv_r2 = cross_validated_r2(design.matrix, values)
     adjusted = 1 - (1 - r2) * (len(values) - 1) / freedom
-    intercept = float(params[0]) if design.estimable(_unit(len(design.owners))) else None
+    intercept = float(params[0]) if design.estimable(np.eye(1, len(design.owners))[0]) else None
     return Regression(
         title=f"{table.name}: OLS regression of {target}",
         name="coefficients",
@@ -392,13 +382,7 @@ def _by_parameter(
     return Findings(
         title=f"{table.name}: what each parameter adds to the explanation of {target}",
         name="parameters",
-        columns={
-            "parameter": "parameter",
-            "df": "df",
-            "f": "F",
-            "p": "P>F",
-            "partial_eta2": "partial eta2",
-        },
+        columns=headers("parameter", "df", f="F", p="P>F", partial_eta2="partial eta2"),
         rows=tuple(rows),
         formats=FORMATS,
     )
@@ -443,9 +427,3 @@ def _format(values: Floats) -> str:
     """As many decimals as a ten-thousandth of the spread needs."""
     decimals = 4 - math.floor(math.log10(float(values.std())))
     return f".{min(max(decimals, 0), 12)}f"
-
-
-def _unit(size: int) -> Floats:
-    contrast = np.zeros(size)
-    contrast[0] = 1.0
-    return contrast

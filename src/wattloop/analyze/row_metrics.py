@@ -83,11 +83,7 @@ def row_metrics(
         columns={
             "run": "run",
             **({} if counts is None else {"epochs": "epochs"}),
-            "energy_j": "energy (J)",
-            "time_s": "time (s)",
-            "power_w": "power (W)",
-            "edp_js": "EDP (J s)",
-            "ed2p_js2": "ED2P (J s2)",
+            **COSTS,
             **(sums if base is not None else {}),
             **(GAINS if base is not None else {}),
             **{p: p for p in table.parameters},
@@ -100,6 +96,13 @@ def row_metrics(
     )
 
 
+COSTS = {
+    "energy_j": "energy (J)",
+    "time_s": "time (s)",
+    "power_w": "power (W)",
+    "edp_js": "EDP (J s)",
+    "ed2p_js2": "ED2P (J s2)",
+}
 GAINS = {
     "energy_gain_pct": "energy gain (%)",
     "time_loss_pct": "time loss (%)",
@@ -110,21 +113,20 @@ GAINS = {
 def _metrics(
     point: Point | None, base: Point | None, k: tuple[float, ...]
 ) -> dict[str, float | None]:
-    names = ("energy_j", "time_s", "power_w", "edp_js", "ed2p_js2")
-    eds_names = [f"eds_{one:g}" for one in k]
+    compared: dict[str, float | None] = dict.fromkeys((*(f"eds_{one:g}" for one in k), *GAINS))
     if point is None:
-        return dict.fromkeys((*names, *eds_names, *GAINS))
-    own: dict[str, float | None] = dict(
-        zip(
-            names,
-            (point.energy_j, point.time_s, point.power_w, edp(point), ed2p(point)),
-            strict=True,
-        )
-    )
+        return dict.fromkeys(COSTS) | compared
+    own: dict[str, float | None] = {
+        "energy_j": point.energy_j,
+        "time_s": point.time_s,
+        "power_w": point.power_w,
+        "edp_js": edp(point),
+        "ed2p_js2": ed2p(point),
+    }
     if base is None:
-        return own | dict.fromkeys((*eds_names, *GAINS))
+        return own | compared
     return own | {
-        **{name: eds(point, base, one) for name, one in zip(eds_names, k, strict=True)},
+        **{f"eds_{one:g}": eds(point, base, one) for one in k},
         "energy_gain_pct": energy_gain_pct(point, base),
         "time_loss_pct": time_loss_pct(point, base),
         "gain_minus_loss_pct": gain_minus_loss_pct(point, base),

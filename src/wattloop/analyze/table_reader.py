@@ -53,8 +53,12 @@ def fold_epochs(table: RunTable) -> RunTable:
     notes = [f"{len(table)} rows of epochs as {len(groups)} runs, by {run}; results of the last"]
     made = ["epochs"]
     for name, values, how in _sums(table):
-        columns[f"{name}_per_epoch_{how[0]}"] = tuple(_mean(values[own]) for own in groups)
-        columns[f"{name}_{how[0]}"] = tuple(_sum(values[own]) for own in groups)
+        totals = [_sum(values[own]) for own in groups]
+        columns[f"{name}_{how[0]}"] = tuple(totals)
+        columns[f"{name}_per_epoch_{how[0]}"] = tuple(
+            None if total is None else total / len(own)
+            for total, own in zip(totals, groups, strict=True)
+        )
         made += [f"{name}_{how[0]}", f"{name}_per_epoch_{how[0]}"]
         notes.append(f"{name} of a run: sum of {how[1]}")
     power = find_power(table)
@@ -104,11 +108,6 @@ def _ratio(energy_j: Value, time_s: Value) -> float | None:
     if not isinstance(energy_j, float) or not isinstance(time_s, float) or not time_s > 0:
         return None
     return energy_j / time_s
-
-
-def _mean(values: np.ndarray) -> float | None:
-    total = _sum(values)
-    return None if total is None else total / len(values)
 
 
 MISSING = frozenset(("", "nan", "na", "n/a", "null"))
@@ -218,19 +217,15 @@ def _table(
 def _without_failed(table: RunTable) -> RunTable:
     for column in STATUS:
         if column in table.columns and not table.is_numeric(column):
-            labels = [label or "no status" for label in table.labels(column)]
-            for status in dict.fromkeys(labels):
+            every = left = [label or "no status" for label in table.labels(column)]
+            for status in dict.fromkeys(every):
                 if status.lower() not in GOOD:
-                    kept = [label != status for label in _labels(table, column)]
-                    table = table.keep(kept, status)
-            if not len(table):
-                raise ConfigError(f"{table.name}: every row failed: {', '.join(set(labels))}")
+                    table = table.keep([label != status for label in left], status)
+                    left = [label for label in left if label != status]
+            if not left:
+                raise ConfigError(f"{table.name}: every row failed: {', '.join(set(every))}")
             return table
     return table
-
-
-def _labels(table: RunTable, column: str) -> list[str]:
-    return [label or "no status" for label in table.labels(column)]
 
 
 def _with_roles(

@@ -27,9 +27,8 @@ from wattloop.store.experiments import (
 from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.lock import end_leftovers, lock_experiment
 from wattloop.trials.process import stops_raise
-from wattloop.tune.executors.checkpoint import CandidateFiles
+from wattloop.tune.executors.training_executor import CandidateFiles
 from wattloop.tune.problem import Problem
-from wattloop.tune.progress import Progress
 from wattloop.tune.results import (
     CandidateResult,
     SearchSummary,
@@ -259,7 +258,8 @@ def train_final(
     if best.learning_rate is not None and problem.rate is not None:
         parameters[problem.rate] = best.learning_rate
     default = None
-    elsewhere = _ran_on_cluster(search)
+    # The devices of Ray workers are not those measured here.
+    elsewhere = parse_ray_slots(str(search.facts.get("parallel") or "")) is not None
     # A running search, or programs of a killed one, would be in the measured energy.
     with lock_experiment(store, search.experiment_id), runs:
         end_leftovers(search.experiment_id)
@@ -277,10 +277,6 @@ def train_final(
         result = replace(result, notes=(ELSEWHERE,))
     _keep(store, search, result)
     return result
-
-
-def _ran_on_cluster(search: Experiment) -> bool:
-    return parse_ray_slots(str(search.facts.get("parallel") or "")) is not None
 
 
 def _keep(store: Store, search: Experiment, result: FinalResult) -> None:
@@ -363,8 +359,16 @@ class _Runs:
             end_trial(self._store, identity, record)
             import_orphaned(self._store, finalize_orphaned_run)
         files = CandidateFiles(self._record.folder, name).checkpoint
-        full = _full(segment, progress, record, self._problem)
-        return replace(full, files=str(files) if files.is_dir() and any(files.iterdir()) else "")
+        (result,) = aggregate_candidates([record], self._problem.quality)
+        return _full_run(
+            result,
+            levers=segment.levers,
+            epochs=progress.epochs,
+            uncertainty_j=progress.uncertainty_j,
+            run_id=progress.run_id,
+            message=progress.message,
+            files=str(files) if files.is_dir() and any(files.iterdir()) else "",
+        )
 
 
 def _devices(parallel: int | str | None) -> dict[str, str]:
@@ -374,50 +378,32 @@ def _devices(parallel: int | str | None) -> dict[str, str]:
     return {"parallel": ",".join(f"gpu:{number}" for number in parse_device_groups(parallel)[0])}
 
 
-def _full(segment: Segment, progress: Progress, record: TrialRecord, problem: Problem) -> FullRun:
-    (result,) = aggregate_candidates([record], problem.quality)
-    return FullRun(
-        parameters=segment.parameters,
-        levers=segment.levers,
-        status=progress.status.value,
-        quality=progress.best,
-        reached=result.reached,
-        epochs=progress.epochs,
-        time_s=result.to_target_s if result.to_target_s is not None else result.time_s,
-        energy_j=result.to_target_j if result.to_target_j is not None else result.energy_j,
-        uncertainty_j=progress.uncertainty_j,
-        provenance=progress.provenance,
-        run_id=progress.run_id,
-        message=progress.message,
-        error=_error_to_target(result),
-    )
-
-
-def _known(summary: SearchSummary, problem: Problem) -> FullRun | None:
-    found = summary.default
-    if found is None or found.energy_j is None or problem.cap is not None:
-        return None
-    if not (found.reached or found.status == "ended"):
-        return None
-    return FullRun(
+def _full_run(found: CandidateResult, **more: Any) -> FullRun:
+    energy_j = found.to_target_j if found.to_target_j is not None else found.energy_j
+    time_s = found.to_target_s if found.to_target_s is not None else found.time_s
+    known = found.error is not None and energy_j is not None
+    run = FullRun(
         parameters=found.parameters,
         levers=found.levers,
         status=found.status,
         quality=found.best,
         reached=found.reached,
         epochs=found.epochs,
-        time_s=found.to_target_s if found.to_target_s is not None else found.time_s,
-        energy_j=found.to_target_j if found.to_target_j is not None else found.energy_j,
+        time_s=time_s,
+        energy_j=energy_j,
         uncertainty_j=found.uncertainty_j,
         provenance=found.provenance,
-        from_search=True,
-        error=_error_to_target(found),
+        # of the energy to the target where it was reached, else of the whole run
+        error=found.error.scaled(energy_j, time_s) if known else None,  # type: ignore[union-attr,arg-type]  # `known` says they are there
     )
+    return replace(run, **more)
 
 
-def _error_to_target(found: CandidateResult) -> EnergyError | None:
-    energy_j = found.to_target_j if found.to_target_j is not None else found.energy_j
-    time_s = found.to_target_s if found.to_target_s is not None else found.time_s
-    if found.error is None or energy_j is None:
+def _known(summary: SearchSummary, problem: Problem) -> FullRun | None:
+    """Return the default's run from the search, if complete and without a search for a cap."""
+    found = summary.default
+    if found is None or found.energy_j is None or problem.cap is not None:
         return None
-    return found.error.scaled(energy_j, time_s)
+    if not (found.reached or found.status == "ended"):
+        return None
+    return _full_run(found, from_search=True)

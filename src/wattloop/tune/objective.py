@@ -197,7 +197,9 @@ class Objective:
 
     def _score(self, name: str, trained: TrainingCost, reference: Point | None) -> float:  # noqa: PLR0911 - one line each
         if name == "quality":
-            return self._loss(trained.quality)
+            if trained.quality is None:
+                return math.inf
+            return -trained.quality if self.maximize_quality else trained.quality
         if name == "time":
             return trained.time_s
         if trained.energy_j is None:
@@ -218,11 +220,6 @@ class Objective:
         if name == "carbon":
             return self.options["carbon_g_per_kwh"] * kwh_from_joules(point.energy_j)
         return point.energy_j  # energy, and SM2 of a single training
-
-    def _loss(self, quality: float | None) -> float:
-        if quality is None:
-            return math.inf
-        return -quality if self.maximize_quality else quality
 
     def _against_quotient(self, trained: TrainingCost) -> float:
         """Minus quality per joule of an epoch; where less is better, quality times joules."""

@@ -133,7 +133,9 @@ def export_study(
 def _study(optuna: Any, experiment: Experiment, problem: Problem, file: str) -> Any:
     name = experiment.name or experiment.experiment_id
     try:
-        study = new_study(_directions(problem), storage=new_storage(file), study_name=name)
+        names = problem.objective.names
+        directions = ["maximize" if _turned(problem, n) else "minimize" for n in names]
+        study = new_study(directions, storage=new_storage(file), study_name=name)
     except optuna.exceptions.DuplicatedStudyError:
         raise ConfigError(
             f"{file}: it has a study '{name}' already; give another file, or remove this one"
@@ -154,12 +156,6 @@ def _study(optuna: Any, experiment: Experiment, problem: Problem, file: str) -> 
         study.set_user_attr("wattloop:metric", problem.quality.metric)
         study.set_user_attr("wattloop:target", problem.quality.target)
     return study
-
-
-def _directions(problem: Problem) -> list[str]:
-    return [
-        "maximize" if _turned(problem, name) else "minimize" for name in problem.objective.names
-    ]
 
 
 def _turned(problem: Problem, name: str) -> bool:

@@ -1,5 +1,6 @@
 """Problem of a search: target quality, limits and early stopping."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -70,6 +71,12 @@ class Quality:
 
     def better(self, one: float, other: float) -> bool:
         return one > other if self.maximize else one < other
+
+    def loss(self, value: float | None) -> float:
+        """Return a number that is smaller for a better value; infinity without one."""
+        if value is None:
+            return math.inf
+        return -value if self.maximize else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -287,7 +287,7 @@ def find_ties(
         return (), ""
     apart, noise, nearest = near[0]
     unit = (facts.get("quality") or {}).get("metric") if name == "quality" else name
-    shown = format_number if name == "quality" else _percent
+    shown = format_number if name == "quality" else "{:.1%}".format
     more = f" and {len(near) - 1} more" if len(near) > 1 else ""
     return tuple(one[2] for one in near), (
         f"a tie with {nearest.candidate}{more}: {unit} differs by {shown(apart)}, within the noise "
@@ -337,10 +337,6 @@ def _qualities(one: CandidateResult, other: CandidateResult, _: str) -> tuple[fl
     if one.quality_noise is None or other.quality_noise is None:
         return math.inf, 0.0
     return abs(one.best - other.best), math.hypot(one.quality_noise, other.quality_noise)
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,6 +425,7 @@ def summarize_search(
         saved_j = None if one is None or other is None else one - other
     kinds = sorted({c.provenance for c in candidates if c.provenance})
     ties, tie = find_ties(best, candidates, facts)
+    reasons = (_nearest(candidates, stored_quality(facts)), _faults(candidates))
     return SearchSummary(
         search_id=experiment.experiment_id,
         name=experiment.name,
@@ -445,7 +442,7 @@ def summarize_search(
         segments=sum(c.segments for c in candidates),
         failed=sum(c.segments > 0 and not c.good for c in candidates),
         best=best,
-        why=str(chosen.get("why") or "") or ("" if best else _why_none(candidates, facts)),
+        why=str(chosen.get("why") or "") or ("" if best else "; ".join(filter(None, reasons))),
         front=tuple(by_name[name] for name in facts.get("front") or () if name in by_name),
         default=default,
         saved_j=saved_j,
@@ -465,11 +462,6 @@ def _default(
         if all(own.get(name) == value for name, value in wanted.items()):
             return candidate
     return None
-
-
-def _why_none(candidates: Sequence[CandidateResult], facts: dict[str, Any]) -> str:
-    told = (_nearest(candidates, stored_quality(facts)), _faults(candidates))
-    return "; ".join(text for text in told if text)
 
 
 def _nearest(candidates: Sequence[CandidateResult], quality: Quality | None) -> str:

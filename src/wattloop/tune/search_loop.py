@@ -115,77 +115,48 @@ class NullCallback:
     def ended(self, segment: Segment, progress: Progress, spent: BudgetSpent) -> None: ...
 
 
-class Slots(Protocol):
-    """Slots in which segments run."""
-
-    size: int
-
-    def __len__(self) -> int:
-        """Return how many are running."""
-
-    def begin(self, segment: Segment) -> None:
-        """Start a segment; a slot must be free."""
-
-    def ended(self) -> list[tuple[Segment, Progress]]:
-        """Wait until at least one has ended. Stop requests take effect only here."""
-
-
 @contextmanager
-def open_slots(executor: TrialExecutor, stops: Deferral) -> Iterator[Slots]:
+def open_slots(executor: TrialExecutor, stops: Deferral) -> Iterator["Slots"]:
     size = int(getattr(executor, "slots", 1))
-    if size == 1:
-        try:
-            yield _OneSlot(executor, stops)
-        finally:
-            executor.close()
-        return
-    pool = ThreadPoolExecutor(size, "wattloop-slot")
+    pool = None if size == 1 else ThreadPoolExecutor(size, "wattloop-slot")
     try:
-        yield _ParallelSlots(executor, stops, pool, size)
+        yield Slots(executor, stops, pool, size)
     finally:
         executor.close()  # first: it ends what the threads wait for
-        pool.shutdown()
+        if pool is not None:
+            pool.shutdown()
 
 
-class _OneSlot:
-    size = 1
+class Slots:
+    """Segments under way. With one slot they run in this thread, where stop signals arrive."""
 
-    def __init__(self, executor: TrialExecutor, stops: Deferral) -> None:
-        self._executor, self._stops = executor, stops
-        self._segment: Segment | None = None
-
-    def __len__(self) -> int:
-        return int(self._segment is not None)
-
-    def begin(self, segment: Segment) -> None:
-        self._segment = segment
-
-    def ended(self) -> list[tuple[Segment, Progress]]:
-        segment, self._segment = self._segment, None
-        assert segment is not None
-        with self._stops.lifted():
-            return [(segment, self._executor.run(segment))]
-
-
-class _ParallelSlots:
     def __init__(
-        self, executor: TrialExecutor, stops: Deferral, pool: ThreadPoolExecutor, size: int
+        self, executor: TrialExecutor, stops: Deferral, pool: ThreadPoolExecutor | None, size: int
     ) -> None:
         self.size = size
         self._executor, self._stops, self._pool = executor, stops, pool
-        self._running: dict[Future[Progress], Segment] = {}
+        self._running: dict[Future[Progress] | None, Segment] = {}
 
     def __len__(self) -> int:
         return len(self._running)
 
     def begin(self, segment: Segment) -> None:
-        self._running[self._pool.submit(self._executor.run, segment)] = segment
+        future = None if self._pool is None else self._pool.submit(self._executor.run, segment)
+        self._running[future] = segment
 
     def ended(self) -> list[tuple[Segment, Progress]]:
+        """Wait until at least one has ended. Stop requests take effect only here."""
         with self._stops.lifted():
-            done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+            if self._pool is None:
+                segment = self._running.pop(None)
+                return [(segment, self._executor.run(segment))]
+            done, _ = wait(filter(None, self._running), return_when=FIRST_COMPLETED)
         # Order of start, so that equal runs give equal records.
-        return [(self._running.pop(f), f.result()) for f in list(self._running) if f in done]
+        return [
+            (self._running.pop(future), future.result())
+            for future in list(self._running)
+            if future is not None and future in done
+        ]
 
 
 # A killed search resumes where it was: a new strategy is told all finished segments, which are
@@ -301,7 +272,8 @@ class Search:
                 asked = self._next()
                 if not isinstance(asked, Segment):
                     break
-                limit = self._too_many(asked)
+                if asked.candidate not in self._begun:
+                    limit = candidate_limit(self._problem.limits, self.spent)
                 if not limit:
                     self._begin(asked, slots)
             if not len(slots):
@@ -319,11 +291,6 @@ class Search:
             return self._left.pop(0)
         asked = self._strategy.ask()
         return "wait" if asked is WAIT else asked
-
-    def _too_many(self, segment: Segment) -> str:
-        if segment.candidate in self._begun:
-            return ""
-        return candidate_limit(self._problem.limits, self.spent)
 
     def _begin(self, segment: Segment, slots: Slots) -> None:
         self._record.begin(segment)

@@ -318,9 +318,10 @@ class Space:
 
     def __init__(self, parameters: Mapping[str, Parameter]) -> None:
         self.parameters = dict(parameters)
-        self._order = dependencies_first(self.parameters)
+        self.order = tuple(dependencies_first(self.parameters))
+        """Names, each after those it depends on."""
         self._deciders = tuple(
-            name for name in self._order if any(name in p.when for p in parameters.values())
+            name for name in self.order if any(name in p.when for p in parameters.values())
         )
         self._independent = not any(p.when or isinstance(p, Linked) for p in parameters.values())
         self._check_conditions()
@@ -345,7 +346,7 @@ class Space:
         for decided in self._branches(self._closed(self._deciders)):
             count = 1
             for name, values in counts.items():
-                if name not in self._closed(self._deciders) and self._active(name, decided):
+                if name not in self._closed(self._deciders) and self.active(name, decided):
                     count *= len(values or ())
             total += count
         return total
@@ -355,7 +356,7 @@ class Space:
         for name, parameter in self.parameters.items():
             if parameter.listed() is None:
                 raise SpaceError(name, "a grid needs values to list, not a range: give 'values'")
-        return self._branches(self._order)
+        return self._branches(self.order)
 
     def sample(self, rng: "np.random.Generator") -> Configuration:
         drawn = {name: p.draw(rng) for name, p in self.parameters.items()}
@@ -406,20 +407,13 @@ class Space:
         levers = {name: configuration[name] for name in hardware if name in configuration}
         return own, levers
 
-    def active(self, name: str, found: Mapping[str, Value]) -> bool:
-        return self._active(name, found)
-
-    @property
-    def order(self) -> tuple[str, ...]:
-        return tuple(self._order)
-
     def _checked(self, name: str, value: Value) -> Value:
         try:
             return self.parameters[name].checked(value)
         except ConfigError as error:
             raise SpaceError(name, str(error)) from None
 
-    def _active(self, name: str, found: Mapping[str, Value]) -> bool:
+    def active(self, name: str, found: Mapping[str, Value]) -> bool:
         parameter = self.parameters[name]
         if isinstance(parameter, Linked) and parameter.same_as not in found:
             return False
@@ -433,8 +427,8 @@ class Space:
         if self._independent and len(drawn) == len(self.parameters):
             return {name: drawn[name] for name in self.parameters}
         found: Configuration = {}
-        for name in self._order:
-            if not self._active(name, found):
+        for name in self.order:
+            if not self.active(name, found):
                 continue
             parameter = self.parameters[name]
             if isinstance(parameter, Linked):
@@ -447,7 +441,7 @@ class Space:
 
     def _branches(self, names: Sequence[str]) -> Iterator[Configuration]:
         """Yield every combination of `names`, which come in order; inactive ones are left out."""
-        if not any(self.parameters[name].when for name in names) and names == self._order:
+        if not any(self.parameters[name].when for name in names) and names == self.order:
             yield from self._plain_grid()
             return
         yield from self._branch(tuple(names), {})
@@ -457,7 +451,7 @@ class Space:
             yield {name: found[name] for name in self.parameters if name in found}
             return
         name, *rest = names
-        if not self._active(name, found):
+        if not self.active(name, found):
             yield from self._branch(tuple(rest), found)
             return
         parameter = self.parameters[name]
@@ -476,11 +470,11 @@ class Space:
     def _closed(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return `names` and all they are linked to, in order."""
         wanted = set(names)
-        for name in reversed(self._order):
+        for name in reversed(self.order):
             parameter = self.parameters[name]
             if name in wanted and isinstance(parameter, Linked):
                 wanted.add(parameter.same_as)
-        return tuple(name for name in self._order if name in wanted)
+        return tuple(name for name in self.order if name in wanted)
 
     def _check_conditions(self) -> None:
         deciders = self._closed(self._deciders)
@@ -491,7 +485,7 @@ class Space:
             return
         never = {name for name, p in self.parameters.items() if p.when}
         for decided in self._branches(deciders):
-            never -= {name for name in never if self._active(name, decided)}
+            never -= {name for name in never if self.active(name, decided)}
         for name in self.parameters:
             if name in never and not isinstance(self.parameters[name], Linked):
                 raise SpaceError(name, "it never exists: its conditions never hold together")

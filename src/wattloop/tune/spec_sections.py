@@ -21,28 +21,12 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import Dimension, Values, expanded, quantity, seconds
 from wattloop.core.settings import Settings
 from wattloop.core.yaml_spec import nearest
-from wattloop.tune.objective import NEED_QUALITY, OBJECTIVES, Objective
+from wattloop.tune.objective import NEED_QUALITY, OBJECTIVES, OPTIONS, Objective
 from wattloop.tune.problem import Limits, Quality
 from wattloop.tune.segment import CAP_LEVER, CapRequest, Value
 from wattloop.tune.space import Choice, Fixed, Integer, Linked, Parameter, Real
 from wattloop.tune.strategies import STRATEGIES
 
-__all__ = [
-    "DISTRIBUTIONS",
-    "CapSpec",
-    "EarlyTerminate",
-    "HardwareSpec",
-    "MetricSpec",
-    "ObjectiveSpec",
-    "ParameterSpec",
-    "SearchLimitsSpec",
-    "SpecModel",
-    "StrategySpec",
-    "joules",
-    "parse_exponent",
-    "plain",
-    "seconds",
-]
 EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 """Numbers that YAML 1.1 reads as text: `1e-3` has no dot, `1.e3` no sign."""
 
@@ -90,6 +74,8 @@ ELSEWHERE = {
 }
 """Fields of W&B without an equivalent here -> what to write instead."""
 Scalar = Annotated[Value, BeforeValidator(parse_exponent)]
+Seconds = Annotated[float | None, BeforeValidator(seconds), Field(gt=0)]
+Joules = Annotated[float | None, BeforeValidator(joules), Field(gt=0)]
 
 
 class SpecModel(BaseModel):
@@ -209,7 +195,10 @@ class ParameterSpec(SpecModel):
         log = self.log or "log" in distribution
         if distribution in ("log_uniform", "q_log_uniform"):
             low, high = math.exp(low), math.exp(high)
-        whole = distribution == "int_uniform" or (not distribution and _all_whole(self))
+        written = [v for v in (self.min, self.max, self.q) if v is not None]
+        whole = distribution == "int_uniform" or (
+            not distribution and all(isinstance(v, int) for v in written)
+        )
         if whole:
             return Integer(
                 low=_whole(low),
@@ -220,10 +209,6 @@ class ParameterSpec(SpecModel):
                 lever=lever,
             )
         return Real(low=low, high=high, log=log, step=self.q, when=when, lever=lever)
-
-
-def _all_whole(spec: ParameterSpec) -> bool:
-    return all(isinstance(v, int) for v in (spec.min, spec.max, spec.q) if v is not None)
 
 
 def _whole(value: float) -> int:
@@ -243,30 +228,32 @@ def _check_distribution(spec: ParameterSpec, way: str) -> None:
         raise ValueError(f"distribution {spec.distribution} needs q, its step")
 
 
+def _range(parameter: Integer | Real) -> dict[str, Any]:
+    return {
+        "min": parameter.low,
+        "max": parameter.high,
+        "q": parameter.step,
+        "log": parameter.log,
+    }
+
+
 def _written(parameter: Parameter) -> dict[str, Any]:
     kinds: dict[type, Callable[[Any], dict[str, Any]]] = {
         Choice: lambda p: {"values": list(p.values)},
         Fixed: lambda p: {"value": p.value},
         Linked: lambda p: {"same_as": p.same_as},
-        Integer: lambda p: (
-            {"min": p.low, "max": p.high, "q": p.step, "log": p.log}
-            | {"distribution": "int_uniform"}
-        ),
-        Real: lambda p: (
-            {"min": p.low, "max": p.high, "q": p.step, "log": p.log}
-            | {"distribution": _real_distribution(p)}
-        ),
+        Integer: lambda p: {**_range(p), "distribution": "int_uniform"},
+        Real: lambda p: {
+            **_range(p),
+            "distribution": ("q_" if p.step is not None else "")
+            + ("log_uniform_values" if p.log else "uniform"),
+        },
     }
     if type(parameter) not in kinds:
         raise ValueError(f"{type(parameter).__name__} has no written form")
     fields = kinds[type(parameter)](parameter)
     when = {name: list(values) for name, values in parameter.when.items()}
     return fields | {"when": when, "lever": parameter.lever}
-
-
-def _real_distribution(real: Real) -> str:
-    scale = "log_uniform_values" if real.log else "uniform"
-    return f"q_{scale}" if real.step is not None else scale
 
 
 NO_TARIFF = (
@@ -329,13 +316,7 @@ class ObjectiveSpec(SpecModel):
         )
 
     def _options(self, settings: Settings) -> dict[str, float]:
-        given = {
-            "alpha": self.alpha,
-            "beta": self.beta,
-            "price_per_kwh": self.price_per_kwh,
-            "price_per_hour": self.price_per_hour,
-            "carbon_g_per_kwh": self.carbon_g_per_kwh,
-        }
+        given = {name: getattr(self, name) for name in OPTIONS}
         options = {name: value for name, value in given.items() if value is not None}
         if "cost" in self.name and "price_per_kwh" not in options:
             if settings.tariff_per_kwh is None:
@@ -367,7 +348,7 @@ class CapSpec(SpecModel):
     auto: Literal[True] | list[Annotated[float, Field(gt=0)]] = True
     metric: str | None = None
     k: Annotated[float, Field(gt=1)] = 2.0
-    longest_s: Annotated[float | None, Field(gt=0, alias="longest")] = None
+    longest_s: Seconds = Field(default=None, alias="longest")
 
     @field_validator("auto", mode="before")
     @classmethod
@@ -380,11 +361,6 @@ class CapSpec(SpecModel):
         if len(caps) < 2:
             raise ValueError("give at least two caps to choose among")
         return caps
-
-    @field_validator("longest_s", mode="before")
-    @classmethod
-    def _seconds(cls, value: Any) -> Any:
-        return seconds(value)
 
     @field_validator("metric")
     @classmethod
@@ -480,7 +456,9 @@ class MetricSpec(SpecModel):
 
     name: Annotated[str, Field(min_length=1)]
     goal: Literal["maximize", "minimize"]
-    target: Annotated[float | None, Field(allow_inf_nan=False)] = None
+    target: Annotated[float | None, BeforeValidator(parse_exponent), Field(allow_inf_nan=False)] = (
+        None
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -500,11 +478,6 @@ class MetricSpec(SpecModel):
             value["goal"] = "minimize"
         return value
 
-    @field_validator("target", mode="before")
-    @classmethod
-    def _number(cls, value: Any) -> Any:
-        return parse_exponent(value)
-
     def quality(self) -> Quality:
         return Quality(metric=self.name, maximize=self.goal == "maximize", target=self.target)
 
@@ -516,14 +489,13 @@ class SearchLimitsSpec(SpecModel):
     one training, `trial_timeout` is the longest that one segment may take.
     """
 
-    energy_j: Annotated[float | None, Field(gt=0, alias="energy")] = None
-    time_s: Annotated[
-        float | None,
-        Field(gt=0, validation_alias=AliasChoices("time", "deadline"), serialization_alias="time"),
-    ] = None
+    energy_j: Joules = Field(default=None, alias="energy")
+    time_s: Seconds = Field(
+        default=None, validation_alias=AliasChoices("time", "deadline"), serialization_alias="time"
+    )
     trials: Annotated[int | None, Field(gt=0)] = None
     epochs: Annotated[float | None, Field(gt=0)] = None
-    trial_timeout_s: Annotated[float | None, Field(gt=0, alias="trial_timeout")] = None
+    trial_timeout_s: Seconds = Field(default=None, alias="trial_timeout")
 
     @model_validator(mode="before")
     @classmethod
@@ -531,16 +503,6 @@ class SearchLimitsSpec(SpecModel):
         if isinstance(value, Mapping) and "time" in value and "deadline" in value:
             raise ValueError("time and deadline are the same; keep one")
         return value
-
-    @field_validator("energy_j", mode="before")
-    @classmethod
-    def _joules(cls, value: Any) -> Any:
-        return joules(value)
-
-    @field_validator("time_s", "trial_timeout_s", mode="before")
-    @classmethod
-    def _seconds(cls, value: Any) -> Any:
-        return seconds(value)
 
     def limits(self) -> Limits:
         return Limits(

@@ -16,6 +16,7 @@ A killed search resumes from the last finished epoch, not from the beginning.
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
+from wattloop.core.files import atomic_path
 from wattloop.tune.trial import Trial, current_trial
 
 T = TypeVar("T")
@@ -52,11 +53,9 @@ class TrialLoop:
         """Save all parts and the random states atomically."""
         import torch
 
-        path = self.trial.checkpoint / FILE
-        temporary = path.with_suffix(".tmp")
         state = {name: part.state_dict() for name, part in self._parts.items()}
-        torch.save({"parts": state, "random": torch.get_rng_state()}, temporary)
-        temporary.replace(path)
+        with atomic_path(self.trial.checkpoint / FILE) as path:
+            torch.save({"parts": state, "random": torch.get_rng_state()}, path)
 
     def _load(self) -> None:
         import torch

@@ -1,6 +1,6 @@
 """Search for the best power cap inside a segment, in ordinary steps of its training."""
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from wattloop.cap.online import OnlineRules, OnlineState
 from wattloop.core.errors import WattloopError
@@ -18,8 +18,11 @@ FEWEST_PROBES = 2
 """With fewer probes, only the highest cap is known."""
 
 
-class CapSteps(Protocol):
-    """Receiver of the progress of a training."""
+class CapSteps:
+    """Receiver of the steps of a training. This one searches no cap, for the reason given."""
+
+    def __init__(self, reason: str = "") -> None:
+        self._reason = reason
 
     def step(self, units: float) -> None:
         """Record the end of a step; called often, so it must be cheap."""
@@ -29,23 +32,10 @@ class CapSteps(Protocol):
 
     def found(self) -> CapFound | None:
         """End the search for a cap and return its result."""
-
-
-class NoCap:
-    """No search for a cap, for the reason given."""
-
-    def __init__(self, reason: str = "") -> None:
-        self._reason = reason
-
-    def step(self, units: float) -> None: ...
-
-    def epoch(self) -> None: ...
-
-    def found(self) -> CapFound | None:
         return CapFound(cap_w=None, reason=self._reason) if self._reason else None
 
 
-class CapWatch:
+class CapWatch(CapSteps):
     """Search for a cap while a segment runs; the training keeps that cap until the segment ends.
 
     Where the training reports no steps, its epochs count as steps.
@@ -120,13 +110,13 @@ def start_cap_search(
     settings: Settings,
     rules: OnlineRules | None,
 ) -> CapSteps:
-    """Return a cap search, or `NoCap` with the reason where no cap is wanted or none may be set."""
+    """Return a cap search, or none with the reason where no cap is wanted or none may be set."""
     if search is None:
-        return NoCap()
+        return CapSteps()
     try:
         return CapWatch(search, board, session, settings, rules)
     except WattloopError as error:
-        return NoCap(str(error))
+        return CapSteps(str(error))
 
 
 def _half_width(choice: "CapChoice") -> float:

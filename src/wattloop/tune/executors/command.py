@@ -5,19 +5,19 @@ import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from wattloop.core.paths import user_path
 from wattloop.core.process import ProcessGroup, find_program, last_lines
 from wattloop.core.settings import Settings
 from wattloop.measure.command import child_environment
 from wattloop.tune.executors.base import TrainedSoFar
-from wattloop.tune.executors.cap_search import CapSteps, NoCap
-from wattloop.tune.executors.checkpoint import CandidateFiles
+from wattloop.tune.executors.cap_search import CapSteps
 from wattloop.tune.executors.metric_stream import MetricReport, MetricStream
 from wattloop.tune.executors.pause_channel import PauseChannel
 from wattloop.tune.executors.training_curve import TrainingCurve
 from wattloop.tune.executors.training_executor import (
+    CandidateFiles,
     ReportingExecutor,
     SegmentEnd,
     SegmentProgress,
@@ -107,13 +107,6 @@ DROP_GRACE_S = 5.0
 SIGNALS = 128
 
 
-class CommandPause(NamedTuple):
-    """Pause mode: stop the process (SIGSTOP), or end it and restart it from its checkpoint."""
-
-    checkpoint: bool = False
-    grace_s: float = 30.0
-
-
 class CommandTraining:
     """A program, paused between segments.
 
@@ -129,22 +122,21 @@ class CommandTraining:
         course: TrainingCurve,
         files: CandidateFiles,
         *,
-        pausing: CommandPause,
+        checkpoint: bool,
+        grace_s: float,
         metrics_file: str | None,
         resumed: bool,
     ) -> None:
         self.course = course
         self._command, self._environment, self._files = list(command), environment, files
-        self._pausing, self._resumed = pausing, resumed
+        self._checkpoint, self._grace_s, self._resumed = checkpoint, grace_s, resumed
         self._program: ProcessGroup | None = None
         self._output = files.folder / "output.log"
         self._reports = files.folder / "reports.jsonl"
         self._metrics_file = None if metrics_file is None else Path(user_path(metrics_file))
-        wanted = course.wanted.metric
-        self._stream = MetricStream(wanted, self._reports, self._output, self._metrics_file)
-        self._steps: CapSteps = NoCap()
+        self._steps = CapSteps()
         files.make()
-        self._channel = PauseChannel(self._reports)
+        self._connect()
         self._waiting = False
         """True while the paused program waits for a message on its channel; otherwise it is stopped
         (SIGSTOP).
@@ -161,10 +153,8 @@ class CommandTraining:
         most_s: float | None,
     ) -> SegmentEnd:
         if self._starts_again:
-            self.course, self._starts_again = (
-                TrainingCurve(self.course.wanted, best=self.course.best),
-                False,
-            )
+            self._starts_again = False
+            self.course = TrainingCurve(self.course.wanted, best=self.course.best)
         begun = self._program is not None
         pace = SegmentProgress(
             segment, meter, self.course, None if begun else epochs_behind(self.course, past)
@@ -203,6 +193,11 @@ class CommandTraining:
             program.stop(DROP_GRACE_S)
         self._channel.close()
 
+    def _connect(self) -> None:
+        self._channel = PauseChannel(self._reports)
+        wanted = self.course.wanted.metric
+        self._stream = MetricStream(wanted, self._reports, self._output, self._metrics_file)
+
     def _resume(self, meter: SegmentMeter) -> ProcessGroup:
         waiting, self._waiting = self._waiting, False
         if self._program is not None:
@@ -211,11 +206,9 @@ class CommandTraining:
             else:
                 self._program.send(signal.SIGCONT)
             return self._program
-        wanted = self.course.wanted.metric
         self._reports.unlink(missing_ok=True)
         self._channel.close()
-        self._channel = PauseChannel(self._reports)
-        self._stream = MetricStream(wanted, self._reports, self._output, self._metrics_file)
+        self._connect()
         variables = {
             **child_environment(meter.session),
             **self._environment,
@@ -267,7 +260,7 @@ class CommandTraining:
             program.stop(DROP_GRACE_S)
             return SegmentEnd(status=status, message=self.course.diverged, from_s=from_s)
         warnings = [self.course.missed] if self.course.missed else []
-        if self._pausing.checkpoint:
+        if self._checkpoint:
             warnings += self._saved(program)
         elif not self._waiting:
             program.send(signal.SIGSTOP)
@@ -276,12 +269,12 @@ class CommandTraining:
         return SegmentEnd(status=status, from_s=from_s, warnings=tuple(warnings))
 
     def _saved(self, program: ProcessGroup) -> list[str]:
-        in_time = program.stop(self._pausing.grace_s)
+        in_time = program.stop(self._grace_s)
         self._files.note(self.course.epochs)
         self._program, self._waiting = None, False
         self._resumed = self._files.saved_epochs is not None
         if self._resumed:
-            return [] if in_time else [f"it did not end within {self._pausing.grace_s:g} s"]
+            return [] if in_time else [f"it did not end within {self._grace_s:g} s"]
         self._starts_again = True
         return [
             f"it saved nothing in {self._files.checkpoint}, so it must start again; save "
@@ -357,7 +350,7 @@ class CommandExecutor(ReportingExecutor):
             find_program(command[0])
         self.command = list(command)
         self._search_id = search_id
-        self._pausing = CommandPause(checkpoint=checkpoint, grace_s=grace_s)
+        self._checkpoint, self._grace_s = checkpoint, grace_s
         self._metrics_file = metrics_file
 
     def _begin(
@@ -392,7 +385,8 @@ class CommandExecutor(ReportingExecutor):
             variables,
             course,
             files,
-            pausing=self._pausing,
+            checkpoint=self._checkpoint,
+            grace_s=self._grace_s,
             metrics_file=metrics,
             resumed=resumed,
         )

@@ -3,20 +3,23 @@
 import contextvars
 import ctypes
 import math
-import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from wattloop.core.settings import Settings
 from wattloop.tune.executors.base import TrainedSoFar
-from wattloop.tune.executors.cap_search import CapSteps, NoCap
-from wattloop.tune.executors.checkpoint import CandidateFiles
+from wattloop.tune.executors.cap_search import CapSteps
+from wattloop.tune.executors.random_states import (
+    random_states,
+    seed_everything,
+    set_random_states,
+)
 from wattloop.tune.executors.training_curve import TrainingCurve
 from wattloop.tune.executors.training_executor import (
+    CandidateFiles,
     ReportingExecutor,
     SegmentEnd,
     SegmentProgress,
@@ -30,66 +33,14 @@ from wattloop.tune.segment import Segment, Value
 from wattloop.tune.segment_meter import SegmentMeter
 from wattloop.tune.trial import Trial, TrialStopped, thread_trial, to_numbers
 
-
-def seed_everything(seed: int) -> None:
-    """Seed Python's generator, and those of numpy and torch where the program has loaded them."""
-    random.seed(seed)
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
-    if torch is not None:
-        torch.manual_seed(seed)  # of all devices
-
-
-class RandomState:
-    """Random states of the generators, restored when the training resumes."""
-
-    def __init__(self) -> None:
-        self._python = random.getstate()
-        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-        self._numpy: Any = None if numpy is None else numpy.random.get_state()
-        self._torch: Any = None if torch is None else torch.get_rng_state()
-        self._cuda: Any = None
-        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-            self._cuda = torch.cuda.get_rng_state_all()
-
-    def restore(self) -> None:
-        random.setstate(self._python)
-        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-        if self._numpy is not None and numpy is not None:
-            numpy.random.set_state(self._numpy)
-        if self._torch is not None and torch is not None:
-            torch.set_rng_state(self._torch)
-        if self._cuda is not None and torch is not None:
-            torch.cuda.set_rng_state_all(self._cuda)
-
-
 LOOK_EVERY_S = 0.05
-
-
-class FunctionPause(Protocol):
-    """Pause protocol between a trial and its training."""
-
-    course: TrainingCurve
-
-    def step(self, units: float) -> None:
-        """A step has ended."""
-
-    def between_steps(self) -> None:
-        """May pause."""
-
-    def report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
-        """Numbers; may pause."""
-
-    def end_epoch(self) -> None:
-        """An epoch has ended; may pause."""
 
 
 class FunctionTrial(Trial):
     """Trial of a training function; passes its reports to the training."""
 
     def __init__(
-        self, training: "FunctionPause", first: Segment, checkpoint: Path, *, resumed: bool
+        self, training: "FunctionTraining", first: Segment, checkpoint: Path, *, resumed: bool
     ) -> None:
         self.params = _params(first)
         self.seed = first.seed
@@ -152,10 +103,9 @@ class FunctionTraining:
         self._turn, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._meter: SegmentMeter | None = None
         self._pace: SegmentProgress | None = None
-        self._steps: CapSteps = NoCap()
+        self._steps = CapSteps()
         self._ended: SegmentEnd | None = None
         self._dropped = False
-        self._random: RandomState | None = None
         self._thread = threading.Thread(
             target=contextvars.copy_context().run,
             args=(self._work,),
@@ -184,7 +134,7 @@ class FunctionTraining:
         self._turn.release()
         if not self._back.acquire(timeout=most_s):
             return self._overdue(most_s or 0.0)
-        return self._how()
+        return self._ended or SegmentEnd(status=Status.FAILED)
 
     def drop(self) -> None:
         """End the thread; `finally` blocks of the function run."""
@@ -196,10 +146,6 @@ class FunctionTraining:
         if self._thread.is_alive():
             self._interrupt()
             self._thread.join(PATIENCE_S)
-
-    def _how(self) -> SegmentEnd:
-        assert self._ended is not None
-        return self._ended
 
     # Called by the trial, in the thread of the function.
 
@@ -236,11 +182,11 @@ class FunctionTraining:
             self._pause(status)
 
     def _pause(self, status: Status) -> None:
-        self._random = RandomState()
+        states = random_states()
         self._end(status, "")
         self._turn.acquire()
         self._leave_if_dropped()
-        self._random.restore()
+        set_random_states(states)
 
     def _was_dropped(self) -> bool:
         return self._dropped
@@ -259,7 +205,8 @@ class FunctionTraining:
         try:
             returned = self._function(self._trial)
             if isinstance(returned, Mapping) and returned:
-                self._last_report(returned)
+                assert self._meter is not None
+                self.course.conclude(to_numbers(returned), self._meter.now_s())
         except TrialStopped:
             if self._was_dropped():
                 return
@@ -273,10 +220,6 @@ class FunctionTraining:
             if status is Status.ENDED:
                 status, message = self._own_end()
             self._end(status, message)
-
-    def _last_report(self, returned: Mapping[str, Any]) -> None:
-        assert self._meter is not None
-        self.course.conclude(to_numbers(returned), self._meter.now_s())
 
     def _own_end(self) -> tuple[Status, str]:
         if self._meter is not None:

@@ -53,7 +53,8 @@ class MetricLines:
             if found is not None:
                 return _of_mapping(found)
         metrics = {
-            name: _number(text, percent) for name, text, percent in PAIR.findall(line)[:MOST_NAMES]
+            name: float(text) / (100.0 if percent else 1.0)
+            for name, text, percent in PAIR.findall(line)[:MOST_NAMES]
         }
         epoch = self._epoch_of(line, metrics)
         bare = self._wanted.search(line) if self._name else None
@@ -149,10 +150,6 @@ def _json(line: str) -> Mapping[str, Any] | None:
     except ValueError:
         return None
     return data if isinstance(data, Mapping) else None
-
-
-def _number(text: str, percent: str) -> float:
-    return float(text) / (100.0 if percent else 1.0)
 
 
 def _is_number(text: str) -> bool:

@@ -185,8 +185,14 @@ class ParallelExecutor:
         """Train on the candidate's devices. A worker that dies is `killed`; the others continue."""
         worker = self._taken(segment.candidate)
         try:
-            progress = worker.asked("run", segment, self._past(segment.candidate))
-            self._note(segment, progress)
+            with self._changed:
+                name = segment.candidate
+                known = self._pasts.get(name, TrainedSoFar())
+                past = known if name in self._untold else None
+                self._untold.discard(name)
+            progress = worker.asked("run", segment, past)
+            with self._changed:
+                self._pasts[name] = known.after(segment, progress)
         except EOFError:
             progress = self._died(worker, segment)
         finally:
@@ -250,18 +256,6 @@ class ParallelExecutor:
                     worker.busy = True
                     return worker
                 self._changed.wait()
-
-    def _past(self, candidate: str) -> TrainedSoFar | None:
-        with self._changed:
-            if candidate not in self._untold:
-                return None
-            self._untold.discard(candidate)
-            return self._pasts[candidate]
-
-    def _note(self, segment: Segment, progress: Progress) -> None:
-        with self._changed:
-            past = self._pasts.get(segment.candidate, TrainedSoFar())
-            self._pasts[segment.candidate] = past.after(segment, progress)
 
     def _note_idle(self, worker: DeviceWorker) -> None:
         now_s = self._now_s()

@@ -35,10 +35,15 @@ FOREIGN = (JOB_VARIABLE, RUN_VARIABLE, "SLURM_STEP_ID")
 class Lap:
     """Energy of the devices of a bundle since the previous lap."""
 
-    time_s: float
-    energy_j: float | None
+    time_s: float = 0.0
+    energy_j: float | None = 0.0
     uncertainty_j: float = 0.0
     provenance: str = ""
+
+    def plus(self, other: "Lap") -> "Lap":
+        known = self.energy_j is not None and other.energy_j is not None
+        energy_j = (self.energy_j or 0.0) + (other.energy_j or 0.0) if known else None
+        return Lap(self.time_s + other.time_s, energy_j)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,10 @@ class RayBundle:
     def __init__(self, settings: Settings, scope: str, gpus: float) -> None:
         self._settings, self._scope, self._gpus = settings, scope, gpus
 
-    def open(self, node: str) -> RayBundleFacts:
-        """Start to measure and return the location, on the worker machine that Ray calls `node`."""
+    def open(self) -> RayBundleFacts:
+        """Start to measure and return the location of the bundle."""
+        import ray
+
         _count_alone()
         visible = {name: os.environ[name] for name in VISIBLE if name in os.environ}
         if self._scope == "gpu" and self._gpus:
@@ -75,6 +82,7 @@ class RayBundle:
         self._session = Session.open(self._settings, name="held", in_process=False, keep=False)
         self._since_s = self._session.clock.now_s()
         self._scratch = tempfile.mkdtemp(prefix="wattloop-slot-")
+        node = ray.get_runtime_context().get_node_id()
         return RayBundleFacts(node, platform.node(), visible, self._settings.devices, self._scratch)
 
     def close(self) -> None:
@@ -253,7 +261,7 @@ def reserve_slots(
     ray: Any, bundle: Bundle, count: int, settings: Settings, scope: str
 ) -> list[Slot]:
     """Reserve so many bundles."""
-    actor = ray.remote(_RayPlace).options(
+    actor = ray.remote(RayBundle).options(
         num_cpus=bundle.cpus,
         num_gpus=bundle.gpus,
         resources=dict(bundle.resources),
@@ -261,7 +269,7 @@ def reserve_slots(
     )
     places = [actor.remote(settings, scope, bundle.gpus) for _ in range(count)]
     try:
-        waiting = [place.facts.remote() for place in places]
+        waiting = [place.open.remote() for place in places]
         _, late = ray.wait(waiting, num_returns=count, timeout=RESERVE_S)
         if late:
             raise ConfigError(
@@ -269,11 +277,19 @@ def reserve_slots(
                 f"within {RESERVE_S:g} s; the cluster has {_text(ray.cluster_resources())}: ask "
                 "for fewer or smaller slots, or start more workers"
             )
-        facts = _all(ray, waiting)
-    except BaseException:
+        facts: list[RayBundleFacts] = ray.get(waiting)
+    except BaseException as error:
         for place in places:
             ray.kill(place)
-        raise
+        if not isinstance(error, ray.exceptions.RayError):
+            raise
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, WattloopError):
+            raise cause from None
+        said = first_line(error)
+        if cause is not None:
+            said = f"{type(cause).__name__}: {cause}; is the same Wattloop installed there?"
+        raise ConfigError(f"ray: a worker could not begin: {said}") from None
     slots = [Slot(ray, *found) for found in zip(places, facts, strict=True)]
     try:
         _check(facts, scope)
@@ -282,34 +298,6 @@ def reserve_slots(
             slot.abandon()
         raise
     return slots
-
-
-class _RayPlace(RayBundle):
-    """Bundle that knows its worker machine."""
-
-    def facts(self) -> RayBundleFacts:
-        import ray
-
-        return self.open(ray.get_runtime_context().get_node_id())
-
-
-def _all(ray: Any, waiting: Sequence[Any]) -> list[RayBundleFacts]:
-    try:
-        facts: list[RayBundleFacts] = ray.get(waiting)
-    except ray.exceptions.RayTaskError as error:
-        raise _as_refused(error) from None
-    except ray.exceptions.RayError as error:
-        raise ConfigError(f"ray: a worker could not begin: {first_line(error)}") from None
-    return facts
-
-
-def _as_refused(error: Any) -> Exception:
-    if isinstance(error.cause, WattloopError):
-        return error.cause
-    return ConfigError(
-        f"ray: a worker could not begin: {type(error.cause).__name__}: {error.cause}; is the same "
-        "Wattloop installed there?"
-    )
 
 
 def _check(places: Sequence[RayBundleFacts], scope: str) -> None:
@@ -349,19 +337,6 @@ END_S = 10.0
 """Longest time that a paused training may take to release its devices."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Idle:
-    """Energy of reserved devices while idle; None when it could not be read."""
-
-    time_s: float = 0.0
-    energy_j: float | None = 0.0
-
-    def plus(self, lap: Lap) -> "_Idle":
-        known = self.energy_j is not None and lap.energy_j is not None
-        joules = (self.energy_j or 0.0) + (lap.energy_j or 0.0)
-        return _Idle(self.time_s + lap.time_s, joules if known else None)
-
-
 class RayExecutor:
     """Executor whose trainings run on a Ray cluster.
 
@@ -399,10 +374,10 @@ class RayExecutor:
         self._changed = threading.Condition()
         self._homes: dict[str, Slot] = {}
         self._pasts: dict[str, TrainedSoFar] = {}
-        self._idle = _Idle()
+        self._idle = Lap()
         self._closed = False
         count = slots or count_free_slots(self._ray, self._bundle)
-        self._slots = self._more(count)
+        self._slots = reserve_slots(self._ray, self._bundle, count, self._settings, scope)
 
     @property
     def slots(self) -> int:
@@ -437,9 +412,6 @@ class RayExecutor:
         for slot in slots:
             slot.abandon()
 
-    def _more(self, count: int) -> list[Slot]:
-        return reserve_slots(self._ray, self._bundle, count, self._settings, self._scope)
-
     def _taken(self, candidate: str) -> Slot:
         """Return the candidate's slot, or a free one, locked for this thread."""
         with self._changed:
@@ -457,7 +429,11 @@ class RayExecutor:
 
     def _trained(self, slot: Slot, segment: Segment) -> Progress:
         name = segment.candidate
-        training = slot.trainings.get(name) or self._begun(slot, name)
+        training = slot.trainings.get(name)
+        if training is None:
+            past = self._pasts.get(name)
+            pasts = {} if past is None else {name: past}
+            training = slot.begin(name, self._make, self._settings, pasts)
         try:
             self._ray.get(training.ready.remote())
             with self._changed:
@@ -473,11 +449,6 @@ class RayExecutor:
         slot.lap()  # what follows is idle again
         self._pasts[name] = self._pasts.get(name, TrainedSoFar()).after(segment, progress)
         return progress
-
-    def _begun(self, slot: Slot, candidate: str) -> Any:
-        past = self._pasts.get(candidate)
-        pasts = {} if past is None else {candidate: past}
-        return slot.begin(candidate, self._make, self._settings, pasts)
 
     def _died(self, slot: Slot, candidate: str, error: Exception) -> Progress:
         lap = slot.lap()
@@ -503,7 +474,9 @@ class RayExecutor:
             self._homes = {name: home for name, home in self._homes.items() if home is not slot}
             self._slots.remove(slot)
             if not self._slots:
-                self._slots += self._more(1)
+                self._slots += reserve_slots(
+                    self._ray, self._bundle, 1, self._settings, self._scope
+                )
 
     def _note_idle(self, slot: Slot) -> None:
         lap = slot.lap()
@@ -516,7 +489,7 @@ class RayExecutor:
             for slot in self._slots:
                 if not slot.busy.locked():
                     self._note_idle(slot)
-            idle, self._idle = self._idle, _Idle()
+            idle, self._idle = self._idle, Lap()
         return replace(progress, idle_s=idle.time_s, idle_j=idle.energy_j)
 
     def _end(self, trainings: list[Any]) -> None:

@@ -1,19 +1,23 @@
-"""Base of executors whose trainings report as they run: the end of a segment and its accounting."""
+"""Base of executors whose trainings report as they run: files, end of a segment, accounting."""
 
+import hashlib
+import json
 import re
+import shutil
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from wattloop.cap.online import OnlineRules
 from wattloop.core.errors import ConfigError, LeverError
+from wattloop.core.files import atomic_write_json
 from wattloop.core.settings import Settings
 from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.executors.cap_search import CapSteps, start_cap_search
-from wattloop.tune.executors.checkpoint import CandidateFiles
 from wattloop.tune.executors.training_curve import TrainingCurve
 from wattloop.tune.levers import LeverBoard
 from wattloop.tune.problem import Problem
@@ -21,9 +25,62 @@ from wattloop.tune.progress import CapFound, EpochPoint, Progress, Status
 from wattloop.tune.segment import Segment
 from wattloop.tune.segment_meter import SegmentMeter
 
+
+class CandidateFiles:
+    """Folder of a candidate: `checkpoint/` belongs to the training, the rest to the executor."""
+
+    def __init__(self, base: Path, candidate: str) -> None:
+        readable = re.sub(r"[^\w.=-]+", "_", candidate)[:60].strip("_.")
+        mark = hashlib.sha256(candidate.encode()).hexdigest()[:8]
+        self.folder = base / f"{readable}-{mark}"
+        self.checkpoint = self.folder / "checkpoint"
+        self._state = self.folder / "saved.json"
+        self._known = self._signature()
+
+    def make(self) -> None:
+        self.checkpoint.mkdir(parents=True, exist_ok=True)
+
+    def clear(self) -> None:
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        self._state.unlink(missing_ok=True)
+        self.make()
+        self._known = self._signature()
+
+    def remove(self) -> None:
+        """Remove the checkpoint; the output of the training stays."""
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        self._state.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.folder.rmdir()
+
+    @property
+    def saved_epochs(self) -> float | None:
+        if not self._signature():
+            return None
+        try:
+            return float(json.loads(self._state.read_text())["epochs"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def note(self, epochs: float) -> None:
+        """Record the end of an epoch; files that changed since the last one belong to it."""
+        signature = self._signature()
+        if not signature or signature == self._known:
+            return
+        self._known = signature
+        with suppress(OSError):  # On a full disk a resumed search only loses this checkpoint.
+            atomic_write_json(self._state, {"epochs": epochs})
+
+    def _signature(self) -> frozenset[tuple[str, int, int]]:
+        found = set()
+        with suppress(OSError):
+            for path in self.checkpoint.rglob("*"):
+                facts = path.stat()
+                found.add((str(path), facts.st_size, facts.st_mtime_ns))
+        return frozenset(found)
+
+
 LOOK_EVERY_S = 0.25
-
-
 """Period at which the remaining energy of the search is checked."""
 
 
@@ -163,7 +220,7 @@ def segment_result(
         best=course.best,
         curve=tuple(curve),
         cap=ended.cap,
-        metrics=_finite(course.metrics, course.wanted.metric),
+        metrics={n: v for n, v in course.metrics.items() if n != course.wanted.metric},
         provenance=joules.provenance,
         run_id=meter.session.run_id,
         message="; ".join(filter(None, (ended.message, *ended.warnings))),
@@ -173,17 +230,11 @@ def segment_result(
     )
 
 
-def _finite(metrics: Mapping[str, float], quality: str) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if name != quality}
-
-
 OUT_OF_MEMORY = re.compile(
-    r"out of memory|OutOfMemoryError|\bMemoryError\b|CUDNN_STATUS_ALLOC_FAILED|"
+    r"out of memory|not enough memory|OutOfMemoryError|\bMemoryError\b|CUDNN_STATUS_ALLOC_FAILED|"
     r"CUBLAS_STATUS_ALLOC_FAILED|std::bad_alloc|RESOURCE_EXHAUSTED|cannot allocate memory",
     re.IGNORECASE,
 )
-
-
 NOT_A_NUMBER = re.compile(
     r"\b(?:loss|gradients?|input|output)\b[^.\n]{0,60}\b(?:nan|inf|infinite|non-?finite)\b",
     re.IGNORECASE,
@@ -210,8 +261,6 @@ def classify_output(output: str) -> Status:
 
 
 WITHOUT = {"time", "quality"}
-
-
 """Objectives that need no energy."""
 
 

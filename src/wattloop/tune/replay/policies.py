@@ -334,16 +334,11 @@ def replay_problem(workload: RecordedWorkload, seed: int, *, caps: bool = True) 
     )
 
 
-def _race(workload: RecordedWorkload, seed: int) -> ReplayPolicy:
-    problem = replay_problem(workload, seed)
-    return RacePolicy(lambda memory: Race(problem, memory=memory))
-
-
 def _searched_policies(name: str, *, caps: bool, most: int | None = None) -> Make:
     def make(workload: RecordedWorkload, seed: int) -> ReplayPolicy:
         problem = replay_problem(workload, seed, caps=caps)
         if most is not None:
-            problem = _limited(problem, most)
+            problem = replace(problem, limits=replace(problem.limits, candidates=most))
 
         def strategy() -> Strategy:
             return strategy_named(name, problem)
@@ -353,12 +348,10 @@ def _searched_policies(name: str, *, caps: bool, most: int | None = None) -> Mak
     return make
 
 
-def _limited(problem: Problem, candidates: int) -> Problem:
-    return replace(problem, limits=replace(problem.limits, candidates=candidates))
-
-
 POLICIES: Mapping[str, Make] = {
-    "race": _race,
+    "race": lambda workload, seed: RacePolicy(
+        lambda memory: Race(replay_problem(workload, seed), memory=memory)
+    ),
     "sm2": _searched_policies("sm2", caps=True),
     "grid": _searched_policies("grid", caps=False),
     "random": _searched_policies("random", caps=False, most=RANDOM),

@@ -114,15 +114,11 @@ def _entry(workload: RecordedWorkload, served: Sequence[Sequence[ServedRun]]) ->
         one_shot_d=fmean(run.energy_j / whole_j for run in first),
         final_over_oracle=fmean(final) if final else None,
         within_5pct_share=sum(ratio <= CLOSE + 1e-9 for ratio in final) / len(first),
-        failures=sum(_failures(run) for runs in served for run in runs),
+        failures=sum(max(run.failures, not run.reached) for runs in served for run in runs),
         cum20_over_oracle=_cumulated(served, 20, oracle_j),
         cum50_over_oracle=_cumulated(served, 50, oracle_j),
         close_d=median(close) if close else None,
     )
-
-
-def _failures(run: ServedRun) -> int:
-    return max(run.failures, 0 if run.reached else 1)
 
 
 def _cumulated(served: Sequence[Sequence[ServedRun]], runs: int, oracle_j: float) -> float | None:

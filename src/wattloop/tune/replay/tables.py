@@ -116,24 +116,14 @@ class RecordedWorkload:
 #
 # Other columns are ignored. Only batch sizes that are in both of the first two can be replayed.
 
-TRAIN_COLUMNS = (
-    "dataset",
-    "network",
-    "batch_size",
-    "optimizer",
-    "run",
-    "target_metric",
-    "target_epoch",
-)
-PROBLEM_COLUMNS = (
-    "dataset",
-    "network",
-    "optimizer",
-    "target_metric",
-    "higher_is_better",
-    "max_epochs",
-    "default_batch_size",
-)
+TRAIN_COLUMNS = [
+    *("dataset", "network", "batch_size", "optimizer"),
+    *("run", "target_metric", "target_epoch"),
+]
+PROBLEM_COLUMNS = [
+    *("dataset", "network", "optimizer", "target_metric"),
+    *("higher_is_better", "max_epochs", "default_batch_size"),
+]
 YES = {
     **dict.fromkeys(("1", "1.0", "true", "yes"), True),
     **dict.fromkeys(("0", "0.0", "false", "no"), False),
@@ -176,7 +166,7 @@ def read_workloads(
     found: list[RecordedWorkload] = []
     left: list[SkippedWorkload] = []
     for table in power:
-        gpu = _gpu_name(table)
+        gpu = Path(table).stem.removeprefix("power_")
         curves: dict[tuple[str, str, str], dict[int, MeasuredCurve]] = defaultdict(dict)
         for curve in read_curves(table, fewest_caps=1):
             dataset, network, batch, optimizer = curve.key
@@ -328,7 +318,3 @@ def _epoch(where: str, text: str) -> float:
     if value <= 0:
         raise ConfigError(f"{where}: target_epoch is '{text}'; write an epoch from 1 on, or nan")
     return value
-
-
-def _gpu_name(table: str | Path) -> str:
-    return Path(table).stem.removeprefix("power_")

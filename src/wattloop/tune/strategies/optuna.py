@@ -11,7 +11,7 @@ from wattloop.tune.segment import Segment, Value
 from wattloop.tune.space import Choice, Configuration, Integer, Linked, Parameter, Real, Space
 from wattloop.tune.strategies.base import StrategyEvent
 from wattloop.tune.strategies.candidates import Candidate
-from wattloop.tune.strategies.exhaustive import OneByOne, check_ends
+from wattloop.tune.strategies.exhaustive import OneByOne, check_ends, draw_unseen
 
 REMEDY = "pip install 'wattloop[tune]'"
 
@@ -64,18 +64,15 @@ def finished_trial(
     values: Sequence[float],
     *,
     short_by: float = 0.0,
-    **more: Any,
 ) -> Any:
     """Return a finished trial; `short_by` above 0 means that it misses its target."""
     optuna = import_optuna("optuna")
     own = {name: value for name, value in configuration.items() if name in known}
-    attributes = {"constraints": (float(short_by),)}
     return optuna.trial.create_trial(
         params=own,
         distributions={name: known[name] for name in own},
         values=[float(value) for value in values],
-        system_attrs={**attributes, **more.pop("system_attrs", {})},
-        **more,
+        system_attrs={"constraints": (float(short_by),)},
     )
 
 
@@ -109,16 +106,14 @@ def _distribution(parameter: Parameter) -> Any:
 
 
 def ordered_nsga2(parents: dict[int, list[Any]], **options: Any) -> Any:
-    """Return an NSGA-II sampler whose generations follow the order of results."""
-    return _class(parents)(**options)
+    """Return an NSGA-II sampler whose generations follow the order of results.
 
+    `parents` of each generation are kept from one sampler of a study to the next.
+    """
+    optuna = import_optuna("nsga2")
+    base: Any = optuna.samplers.NSGAIISampler
 
-def _class(parents: dict[int, list[Any]]) -> Any:
-    sampler: Any = import_optuna("nsga2").samplers.NSGAIISampler
-
-    class ByOrder(sampler):  # type: ignore[misc]  # known only where Optuna is installed
-        """NSGA-II sampler with generations by the order of results."""
-
+    class OrderedNsga2(base):  # type: ignore[misc]  # known only where Optuna is installed
         def get_trial_generation(self, study: Any, trial: Any) -> int:
             return len(self._results(study)) // int(self.population_size)
 
@@ -134,13 +129,10 @@ def _class(parents: dict[int, list[Any]]) -> Any:
             return parents.get(generation, [])
 
         def _results(self, study: Any) -> list[Any]:
-            return list(study.get_trials(deepcopy=False, states=(_complete(),)))
+            complete = (optuna.trial.TrialState.COMPLETE,)
+            return list(study.get_trials(deepcopy=False, states=complete))
 
-    return ByOrder
-
-
-def _complete() -> Any:
-    return import_optuna("nsga2").trial.TrialState.COMPLETE
+    return OrderedNsga2(**options)
 
 
 # A proposal depends only on the results told so far, in order, and on the number of configurations
@@ -242,8 +234,6 @@ class _Sampled(OneByOne):
 
     def _random(self, begun: int) -> Configuration | None:
         import numpy as np
-
-        from wattloop.tune.strategies.exhaustive import draw_unseen
 
         rng = np.random.default_rng(_seed(self.problem.seed, begun, TRIES))
         return draw_unseen(self.problem, self.ledger, rng)

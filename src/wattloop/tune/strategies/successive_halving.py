@@ -232,7 +232,7 @@ class Asha(Strategy):
         rung = self._heading.get(candidate.name, 0)
         waits = not self._over(candidate)
         if rung < ladder.top:
-            loss = self._loss(candidate)
+            loss = self.problem.quality.loss(candidate.quality)
             ladder.arrive(candidate.name, rung, loss, candidate.energy_j, waits=waits)
         elif waits:  # the first one, where the only rung is the last
             self._unfinished.append(candidate)
@@ -333,12 +333,6 @@ class Asha(Strategy):
                 if not self._over(candidate):
                     return self._climb_on(ladder, candidate)
         return None
-
-    def _loss(self, candidate: Candidate) -> float:
-        quality = candidate.quality
-        if quality is None:
-            return math.inf
-        return -quality if self.problem.quality.maximize else quality
 
     def _done(self, candidate: Candidate) -> bool:
         """Return whether it is complete: at its target, its end or its last epoch."""

@@ -1,9 +1,7 @@
 """State of one candidate: model, optimizer, random states and counts, in memory and on disk."""
 
 import copy
-import random
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import atomic_path
+from wattloop.tune.executors.random_states import (
+    random_states,
+    seed_everything,
+    set_random_states,
+)
 from wattloop.tune.executors.torch.training import Training
 from wattloop.tune.segment import Segment
 
@@ -69,11 +73,9 @@ class TorchCandidate:
     def begin(cls, training: Training, segment: Segment, device: Any) -> "TorchCandidate":
         import torch
 
-        before = _random_states(device)
+        before = random_states(device)
         try:
-            torch.manual_seed(segment.seed)
-            random.seed(segment.seed)
-            _seed_numpy(segment.seed)
+            seed_everything(segment.seed)
             if isinstance(training.model, torch.nn.Module):
                 model = copy.deepcopy(training.model)
             else:
@@ -82,9 +84,9 @@ class TorchCandidate:
             rate = training.rate_of(segment)
             rate = training.default_rate if rate is None else rate
             optimizer = training.optimizer(model.parameters(), rate)
-            states = _random_states(device)
+            states = random_states(device)
         finally:
-            _set_random_states(before, device)
+            set_random_states(before, device)
         return cls(
             name=segment.candidate,
             seed=segment.seed,
@@ -98,13 +100,13 @@ class TorchCandidate:
     @contextmanager
     def in_charge(self) -> Iterator[None]:
         """Use the candidate's random states within this context."""
-        before = _random_states(self.device)
-        _set_random_states(self.randomness, self.device)
+        before = random_states(self.device)
+        set_random_states(self.randomness, self.device)
         try:
             yield
         finally:
-            self.randomness = _random_states(self.device)
-            _set_random_states(before, self.device)
+            self.randomness = random_states(self.device)
+            set_random_states(before, self.device)
 
     def set_rate(self, rate: float) -> None:
         self.counts.rate = rate
@@ -119,7 +121,7 @@ class TorchCandidate:
         return CandidateSnapshot(
             tensors=tuple(tensor.detach().clone() for tensor in self._tensors()),
             optimizer=copy.deepcopy(self.optimizer.state_dict()),
-            randomness=_random_states(self.device),
+            randomness=random_states(self.device),
             training_mode=bool(self.model.training),
             counts=copy.copy(self.counts),
         )
@@ -134,7 +136,7 @@ class TorchCandidate:
         self.optimizer.load_state_dict(copy.deepcopy(snapshot.optimizer))
         self.optimizer.zero_grad(set_to_none=True)
         self.model.train(snapshot.training_mode)
-        _set_random_states(snapshot.randomness, self.device)
+        set_random_states(snapshot.randomness, self.device)
         self.counts = copy.copy(snapshot.counts)
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,39 +165,6 @@ class TorchCandidate:
         yield from self.model.buffers()
 
 
-def _random_states(device: Any) -> dict[str, Any]:
-    import torch
-
-    states = {"torch": torch.get_rng_state(), "python": random.getstate()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    if "numpy" in sys.modules:
-        import numpy as np
-
-        states["numpy"] = np.random.get_state()
-    return states
-
-
-def _set_random_states(states: Mapping[str, Any], device: Any) -> None:
-    import torch
-
-    torch.set_rng_state(states["torch"])
-    random.setstate(states["python"])
-    if "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)
-    if "numpy" in states:
-        import numpy as np
-
-        np.random.set_state(states["numpy"])
-
-
-def _seed_numpy(seed: int) -> None:
-    if "numpy" in sys.modules:
-        import numpy as np
-
-        np.random.seed(seed % 2**32)
-
-
 KEPT = 2
 """Checkpoints per candidate; the last one may be ahead of the store."""
 
@@ -218,12 +187,10 @@ class Checkpoints:
         import torch
 
         path = self._path(candidate, epochs)
-        partly = path.with_suffix(".partly")
         try:
-            torch.save(data, partly)
-            partly.replace(path)
+            with atomic_path(path) as partly:
+                torch.save(data, partly)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-            partly.unlink(missing_ok=True)
             raise ConfigError(
                 f"{path}: cannot be written ({error}); make room or name another folder"
             ) from error

@@ -1,6 +1,5 @@
 """One epoch of a candidate and its evaluation, with energy windows of sufficient precision."""
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -231,7 +230,7 @@ def sharpen_energy(
                     batch_size,
                     energy,
                     number=number,
-                    stop=functools.partial(_late, energy, until_s),
+                    stop=lambda _, until_s=until_s: energy.now_s() >= until_s,  # type: ignore[misc]  # a default that binds the loop variable
                 )
             )
         # One window over all of them: each edge has its own error.
@@ -257,11 +256,6 @@ def sum_joules(parts: Sequence[Joules]) -> Joules:
         sum(part.uncertainty_j for part in parts),
         parts[0].provenance,
     )
-
-
-def _late(energy: EnergySource, until_s: float, steps: int) -> bool:
-    """Return whether the host is past this time; it runs ahead of the device."""
-    return energy.now_s() >= until_s
 
 
 def _error(energy: EnergySource, stretches: Sequence[TrainedEpoch]) -> float | None:

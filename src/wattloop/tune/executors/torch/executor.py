@@ -10,7 +10,7 @@ from typing import Any
 from wattloop.cap.online import OnlineRules
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.tune.executors.base import TrainedSoFar
-from wattloop.tune.executors.cap_search import CapSteps, NoCap, start_cap_search
+from wattloop.tune.executors.cap_search import CapSteps, start_cap_search
 from wattloop.tune.executors.torch.candidate import Checkpoints, Counts, TorchCandidate
 from wattloop.tune.executors.torch.energy import EnergySource, SessionEnergy
 from wattloop.tune.executors.torch.epochs import (
@@ -22,6 +22,7 @@ from wattloop.tune.executors.torch.epochs import (
 )
 from wattloop.tune.executors.torch.rate_sweep import sweep_rates
 from wattloop.tune.executors.torch.training import Training
+from wattloop.tune.executors.training_executor import classify_error
 from wattloop.tune.levers import LeverBoard
 from wattloop.tune.problem import EarlyStopping, Quality
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status
@@ -245,7 +246,8 @@ class TorchExecutor:
         except ConfigError:
             raise
         except Exception as error:  # noqa: BLE001 - a training that fails is a result
-            account.status = _fault(error)
+            memory = classify_error(error)[0] is Status.OUT_OF_MEMORY
+            account.status = Status.OUT_OF_MEMORY if memory else Status.FAILED
             account.message = f"{type(error).__name__}: {error}"
         finally:
             account.cap = steps.found()
@@ -311,9 +313,9 @@ class TorchExecutor:
     def _watch(self, segment: Segment) -> CapSteps:
         session = self._energy.session
         if segment.cap is None:
-            return NoCap()
+            return CapSteps()
         if self._board is None or session is None:
-            return NoCap("this executor was given no LeverBoard, so no cap can be set")
+            return CapSteps("this executor was given no LeverBoard, so no cap can be set")
         return start_cap_search(
             segment.cap, self._board, session, session.settings, self._cap_rules
         )
@@ -448,16 +450,6 @@ class TorchExecutor:
             import torch
 
             torch.cuda.empty_cache()
-
-
-def _fault(error: Exception) -> Status:
-    import torch
-
-    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
-        return Status.OUT_OF_MEMORY
-    if isinstance(error, RuntimeError) and "not enough memory" in str(error):
-        return Status.OUT_OF_MEMORY  # message of the CPU allocator
-    return Status.FAILED
 
 
 def _wait_for(device: Any) -> None:

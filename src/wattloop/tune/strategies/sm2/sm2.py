@@ -1,18 +1,15 @@
 """`sm2`: Spend More to Save More (document 003), as reconstructed in ADR 0024.
-Rounds of exploratory and of thorough training alternate. An exploratory epoch sweeps learning
-rates
-on a part of the data, in a model that is restored afterwards. It gives the cost of an epoch,
-the
-quality, and the largest stable rate. These three make the objective
-(`tune.objective.sm2_scores`),
-by which the worse half is dropped. The others are trained for five epochs at their rates. The
-last
+
+Rounds of exploratory and of thorough training alternate. An exploratory epoch sweeps learning rates
+on a part of the data, in a model that is restored afterwards. It gives the cost of an epoch, the
+quality, and the largest stable rate. These three make the objective (`tune.objective.sm2_scores`),
+by which the worse half is dropped. The others are trained for five epochs at their rates. The last
 one is trained ten epochs at a time, with explorations in between, until it stops improving.
 """
 
 import math
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,11 +30,7 @@ from wattloop.tune.strategies.sm2.halving import (
 from wattloop.tune.strategies.sm2.learning_rates import WIDTH, stable_rate
 
 LOW, HIGH = 1e-3, 1.0
-
-
 """Rates of document 003."""
-
-
 DRAWS = 50
 
 
@@ -108,106 +101,7 @@ def _first_rate(problem: Problem) -> Value:
     return math.sqrt(low * high)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sm2Constants:
-    """Constants of a search; `Sm2` describes each field."""
-
-    configurations: int
-    rates: int
-    low: float
-    high: float
-    data_share: float
-    epochs: int
-    last_epochs: int
-    alpha: float
-    beta: float
-    window: int
-    stopping: EarlyStopping
-    most_epochs: float
-
-    @classmethod
-    def of(  # noqa: PLR0913 - the document's constants, each of which may be changed
-        cls,
-        problem: Problem,
-        *,
-        configurations: int,
-        rates: int,
-        low: float | None,
-        high: float | None,
-        data_share: float,
-        epochs: int,
-        last_epochs: int,
-        alpha: float | None,
-        beta: float | None,
-        window: int,
-        patience: int,
-        least_gain: float,
-        most_epochs: int | None,
-    ) -> "Sm2Constants":
-        """Build the constants; missing ones come from the problem."""
-        options, limits = problem.objective.options, problem.limits
-        range_low, range_high = rate_range(problem)
-        most = limits.epochs if most_epochs is None else most_epochs
-        return cls(
-            configurations=min(configurations, limits.candidates or configurations),
-            rates=rates if problem.rate is not None else 0,
-            low=range_low if low is None else low,
-            high=range_high if high is None else high,
-            data_share=data_share,
-            epochs=epochs,
-            last_epochs=last_epochs,
-            alpha=float(options.get("alpha", ALPHA)) if alpha is None else alpha,
-            beta=float(options.get("beta", BETA)) if beta is None else beta,
-            window=window,
-            stopping=EarlyStopping(
-                patience=patience, least_gain=least_gain, maximize=problem.quality.maximize
-            ),
-            most_epochs=math.inf if most is None else most,
-        )
-
-    def __post_init__(self) -> None:
-        for name, weight in (("alpha", self.alpha), ("beta", self.beta)):
-            if not 0 <= weight <= 1:
-                raise ConfigError(f"sm2: {name} is {weight:g}; use 0 to 1")
-        if not 0 < self.data_share <= 1:
-            raise ConfigError(
-                f"sm2: data_share is {self.data_share:g}; use some of the data, at most all (1)"
-            )
-        if min(self.epochs, self.last_epochs) < 1:
-            raise ConfigError("sm2: epochs and last_epochs must be at least one")
-        if not 0 < self.low < self.high:
-            raise ConfigError(f"sm2: rates from {self.low:g} to {self.high:g} are no range")
-        if self.rates and self.rates < 3:
-            raise ConfigError(
-                f"sm2: {self.rates} rates have no curvature; use 3 or more, or 0 for none"
-            )
-
-    @property
-    def sweep(self) -> RateSweep:
-        """Return the sweep of an exploratory epoch: one batch per rate, round and round."""
-        return RateSweep(
-            low=self.low,
-            high=self.high,
-            count=self.rates,
-            data_share=self.data_share,
-            cyclic=True,
-        )
-
-
-# `sm2`: Spend More to Save More (document 003), as reconstructed in ADR 0024.
-#
-# Rounds of exploratory and of thorough training alternate. An exploratory epoch sweeps learning
-# rates
-# on a part of the data, in a model that is restored afterwards. It gives the cost of an epoch, the
-# quality, and the largest stable rate. These three make the objective
-# (`tune.objective.sm2_scores`),
-# by which the worse half is dropped. The others are trained for five epochs at their rates. The
-# last
-# one is trained ten epochs at a time, with explorations in between, until it stops improving.
-
 RETRIES = 3
-
-
 """Times that the last configuration may diverge and restart at half the rate."""
 
 
@@ -252,26 +146,30 @@ class Sm2(Strategy):
         most_epochs: int | None = None,
     ) -> None:
         super().__init__(problem)
-        self.plan = Sm2Constants.of(
-            problem,
-            configurations=configurations,
-            rates=rates,
-            low=low,
-            high=high,
-            data_share=data_share,
-            epochs=epochs,
-            last_epochs=last_epochs,
-            alpha=alpha,
-            beta=beta,
-            window=window,
-            patience=patience,
-            least_gain=least_gain,
-            most_epochs=most_epochs,
+        options, limits = problem.objective.options, problem.limits
+        range_low, range_high = rate_range(problem)
+        most = limits.epochs if most_epochs is None else most_epochs
+        self._most_epochs = math.inf if most is None else most
+        self._epochs, self._last_epochs, self._window = epochs, last_epochs, window
+        self._high = range_high if high is None else high
+        self._alpha = float(options.get("alpha", ALPHA)) if alpha is None else alpha
+        self._beta = float(options.get("beta", BETA)) if beta is None else beta
+        self._stopping = EarlyStopping(
+            patience=patience, least_gain=least_gain, maximize=problem.quality.maximize
         )
-        self._sweeps = self.plan.rates > 0
+        self._sweep = RateSweep(
+            low=range_low if low is None else low,
+            high=self._high,
+            count=rates if problem.rate is not None else 0,
+            data_share=data_share,
+            cyclic=True,
+        )
+        self._check(data_share)
+        self._sweeps = self._sweep.count > 0
         self._restores = True
         self.courses: dict[str, CandidateHistory] = {}
-        begun = first_configurations(problem, self.plan.configurations)
+        most_begun = min(configurations, limits.candidates or configurations)
+        begun = first_configurations(problem, most_begun)
         for number, configuration in enumerate(begun):
             own, levers = problem.space.split(configuration)
             name = f"c{number}"
@@ -316,7 +214,9 @@ class Sm2(Strategy):
         if not trained:
             return None
         left = {course.name for course in self._alive()}
-        chosen = min(trained, key=lambda c: (c.name not in left, self._loss(c.best), c.name))
+        chosen = min(
+            trained, key=lambda c: (c.name not in left, self.problem.quality.loss(c.best), c.name)
+        )
         return Chosen(
             candidate=chosen.name,
             parameters=chosen.parameters,
@@ -334,16 +234,34 @@ class Sm2(Strategy):
         """Return every epoch of every configuration, for figure 2."""
         return [moment for course in self.courses.values() for moment in course.moments]
 
+    def _check(self, data_share: float) -> None:
+        for name, weight in (("alpha", self._alpha), ("beta", self._beta)):
+            if not 0 <= weight <= 1:
+                raise ConfigError(f"sm2: {name} is {weight:g}; use 0 to 1")
+        if not 0 < data_share <= 1:
+            raise ConfigError(
+                f"sm2: data_share is {data_share:g}; use some of the data, at most all (1)"
+            )
+        if min(self._epochs, self._last_epochs) < 1:
+            raise ConfigError("sm2: epochs and last_epochs must be at least one")
+        sweep = self._sweep
+        if not 0 < sweep.low < sweep.high:
+            raise ConfigError(f"sm2: rates from {sweep.low:g} to {sweep.high:g} are no range")
+        if 0 < sweep.count < 3:
+            raise ConfigError(
+                f"sm2: {sweep.count} rates have no curvature; use 3 or more, or 0 for none"
+            )
+
     def _explore(self, course: CandidateHistory) -> Segment:
         """Return a sweep of rates; else a whole epoch, at whose end the quality is known."""
-        epochs = min(math.floor(course.epochs) + 1.0, self.plan.most_epochs)
+        epochs = min(math.floor(course.epochs) + 1.0, self._most_epochs)
         until = Until(epochs=epochs, at_target=False)
-        sweep = self.plan.sweep if self._sweeps else None
+        sweep = self._sweep if self._sweeps else None
         return self._segment(course, until, keep=not self._restores, rates=sweep)
 
     def _train(self, course: CandidateHistory) -> Segment:
-        more = self.plan.last_epochs if len(self._alive()) == 1 else self.plan.epochs
-        epochs = min(course.epochs + more, self.plan.most_epochs)
+        more = self._last_epochs if len(self._alive()) == 1 else self._epochs
+        epochs = min(course.epochs + more, self._most_epochs)
         at_target = self.problem.quality.target is not None
         return self._segment(course, Until(epochs=epochs, at_target=at_target))
 
@@ -386,12 +304,12 @@ class Sm2(Strategy):
             return
         if segment.rates is not None:
             course.swept = progress.rates
-            course.pick = stable_rate(progress.rates, width=self.plan.window)
+            course.pick = stable_rate(progress.rates, width=self._window)
             if course.pick is not None:
                 course.rate = min(course.pick.rate, course.most_rate)
         if segment.keep:
             course.trained(progress)
-        course.explored(progress, 1.0 if segment.rates is None else self.plan.data_share)
+        course.explored(progress, 1.0 if segment.rates is None else self._sweep.data_share or 1.0)
         course.spend(progress)
 
     def _take_trained(self, course: CandidateHistory, progress: Progress) -> None:
@@ -409,7 +327,7 @@ class Sm2(Strategy):
         most = self.problem.limits.candidates
         if course.retries >= RETRIES or (most is not None and len(self.courses) >= most):
             return
-        rate = course.rate if course.rate is not None else self.plan.high
+        rate = course.rate if course.rate is not None else self._high
         name = f"c{len(self.courses)}"
         again = CandidateHistory(
             name, course.parameters, course.levers, rate=rate / 2, most_rate=rate / 2
@@ -437,15 +355,15 @@ class Sm2(Strategy):
 
     def _done(self, going: list[CandidateHistory]) -> bool:
         """Return whether the last one has stopped improving, or no more epochs are allowed."""
-        if all(course.epochs >= self.plan.most_epochs for course in going):
+        if all(course.epochs >= self._most_epochs for course in going):
             return True
-        return len(going) == 1 and self.plan.stopping.ended(going[0].qualities)
+        return len(going) == 1 and self._stopping.ended(going[0].qualities)
 
     def _halve(self, alive: list[CandidateHistory]) -> None:
         scores = halving_scores(
             alive,
-            alpha=self.plan.alpha,
-            beta=self.plan.beta,
+            alpha=self._alpha,
+            beta=self._beta,
             maximize=self.problem.quality.maximize,
         )
         kept = better_half(scores, {course.name: epoch_cost(course) for course in alive})
@@ -458,8 +376,3 @@ class Sm2(Strategy):
 
     def _alive(self) -> list[CandidateHistory]:
         return [course for course in self.courses.values() if not course.fault]
-
-    def _loss(self, quality: float | None) -> float:
-        if quality is None:
-            return math.inf
-        return -quality if self.problem.quality.maximize else quality
