@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.analyze.made import cali3_runs
+from tests.analyze.synthetic_runs import cali3_runs
 from wattloop.analyze.clusters import build_features, clusters
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError

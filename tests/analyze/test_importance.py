@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.analyze.made import greenscreen_runs
+from tests.analyze.synthetic_runs import greenscreen_runs
 from wattloop.analyze.importance import importances, level_groups, variance_share
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.analyze.made import GREENSCREEN, greenscreen_runs
+from tests.analyze.synthetic_runs import GREENSCREEN, greenscreen_runs
 from wattloop.analyze.ols import build_design, regression
 from wattloop.analyze.table import format_level
 from wattloop.analyze.table_reader import table_of

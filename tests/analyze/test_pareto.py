@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.analyze.made import cali3_runs
+from tests.analyze.synthetic_runs import cali3_runs
 from wattloop.analyze.pareto import default_objectives, find_knee, nondominated, pareto_front
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError

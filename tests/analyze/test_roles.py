@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.analyze.made import cali3_runs, greenscreen_runs
+from tests.analyze.synthetic_runs import cali3_runs, greenscreen_runs
 from wattloop.analyze.roles import (
     default_target,
     find_energy,

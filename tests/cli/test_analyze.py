@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.analyze.made import cali3_runs, greenscreen_runs
+from tests.analyze.synthetic_runs import cali3_runs, greenscreen_runs
 from tests.cli.conftest import Machine
 from tests.support.synthetic_sweep import CAPS_W, made_sweep, time_s
 from wattloop.cli.main import main

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.analyze.made import cali3_runs, greenscreen_runs
+from tests.analyze.synthetic_runs import cali3_runs, greenscreen_runs
 from wattloop.analyze.clusters import clusters
 from wattloop.analyze.correlation import correlations
 from wattloop.analyze.importance import importances

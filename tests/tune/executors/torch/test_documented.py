@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("torch", reason="trainings in PyTorch need torch")
 
-PAGE = Path(__file__).parents[3] / "docs" / "tune-torch.md"
+PAGE = Path(__file__).parents[4] / "docs" / "tune-torch.md"
 
 
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys) -> None:

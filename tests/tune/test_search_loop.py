@@ -204,7 +204,7 @@ def test_failures_are_results(begun):
     search.run()
     found = {c.candidate: c for c in read_candidates(record.store, record.search_id)}
     assert found["w1"].status == "failed"
-    assert "ValueError: no such layer (test_search.py:" in found["w1"].messages[0]
+    assert "ValueError: no such layer (test_search_loop.py:" in found["w1"].messages[0]
     assert found["w2"].status == "out_of_memory"
     assert found["w3"].status == "diverged"
     assert found["w3"].messages == ["accuracy is nan"]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.virtual_caps import SRC, machine
-from tests.tune.engines.loading_bench import EPOCH_S, LoadingBench
+from tests.tune.executors.loading_executor import EPOCH_S, LoadingExecutor
 from tests.tune.small import small_problem
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings, settings_from
@@ -80,7 +80,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 @pytest.fixture(scope="module")
 def bench(cluster: Settings) -> Iterator[RayExecutor]:
     """Both GPUs, held for all tests: workers take a second to start."""
-    bench = RayExecutor(LoadingBench, cluster, slots=2, gpus=1, cpus=0)
+    bench = RayExecutor(LoadingExecutor, cluster, slots=2, gpus=1, cpus=0)
     yield bench
     bench.close()
 
@@ -277,14 +277,14 @@ def test_what_is_no_number_of_slots() -> None:
 def test_slots_that_would_share_a_meter_are_refused(cluster: Settings) -> None:
     """Two trainings on one machine cannot be told apart by a meter of the whole machine."""
     with pytest.raises(ConfigError, match=r"2 slots on .* read once per machine in scope 'node'"):
-        RayExecutor(LoadingBench, cluster, slots=2, cpus=0.1, scope="node")
+        RayExecutor(LoadingExecutor, cluster, slots=2, cpus=0.1, scope="node")
 
 
 def test_no_room_says_what_there_is(cluster: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot that no machine can hold is refused with what was asked for and what there is."""
     monkeypatch.setattr("wattloop.tune.executors.ray.RESERVE_S", 0.5)
     with pytest.raises(ConfigError, match=r"8 GPU found no room .* has .*4 GPU"):
-        RayExecutor(LoadingBench, cluster, gpus=8)
+        RayExecutor(LoadingExecutor, cluster, gpus=8)
 
 
 def small_training(trial: Trial) -> None:

@@ -18,7 +18,7 @@ from wattloop.tune.progress import Status
 from wattloop.tune.segment import RateSweep, Segment, Until
 from wattloop.tune.space import Choice, Space
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SEARCH = f"search-{os.getpid()}"
 MARK = f"WATTLOOP_TRIAL={SEARCH}/w1".encode()
 TRAIN = """

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="trainings in PyTorch need torch")
 
-from tests.tune.torch.test_bench import Sensor, training  # noqa: E402 - after the check for torch
+from tests.tune.executors.torch.test_executor import Sensor, training  # noqa: E402 - after the check for torch
 
 from wattloop.store.experiments import read_trials  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.executor import TorchExecutor  # noqa: E402 - after the skip

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.analyze.made import GREENSCREEN, cali3_runs, greenscreen_runs
+from tests.analyze.synthetic_runs import GREENSCREEN, cali3_runs, greenscreen_runs
 from wattloop.analyze.table import column_unit
 from wattloop.analyze.table_reader import read_csv, table_of
 from wattloop.core.errors import ConfigError

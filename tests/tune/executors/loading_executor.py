@@ -16,7 +16,7 @@ from wattloop.virtual.timeline import this_process
 EPOCH_S = 0.2
 
 
-class LoadingBench:
+class LoadingExecutor:
     """Trains one candidate: `load` of a card for an epoch; quality is the number of epochs.
 
     The parameter `fault` makes it fail in a way of its own.
