@@ -141,8 +141,9 @@ def _sm2(runner: Runner, scenario: Scenario, seed: int, alpha: float, *, quick: 
     if best is not None:
         runner.chosen(best.candidate, best.parameters, best.learning_rate)
     runner.course.moments = [
-        asdict(moment) | {"label": str(strategy.courses[moment.candidate].parameters["batch_size"])}
-        for moment in strategy.moments
+        asdict(moment)
+        | {"label": str(strategy.histories[moment.candidate].parameters["batch_size"])}
+        for moment in strategy.epoch_records
     ]
     runner.course.sweeps = [
         {
@@ -150,7 +151,7 @@ def _sm2(runner: Runner, scenario: Scenario, seed: int, alpha: float, *, quick: 
             "rates": [asdict(point) for point in course.swept],
             "pick": None if course.pick is None else asdict(course.pick),
         }
-        for course in strategy.courses.values()
+        for course in strategy.histories.values()
         if course.swept
     ]
 

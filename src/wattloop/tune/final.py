@@ -16,10 +16,7 @@ from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
     Experiment,
-    TrialRecord,
-    begin_trial,
     create_experiment,
-    end_trial,
     find_experiment,
     new_experiment_id,
     set_experiment_status,
@@ -96,12 +93,12 @@ class FinalResult:
     search: SearchSummary
     winner: FullRun
     default: FullRun | None
-    saved_j: float | None
-    saved_uncertainty_j: float
-    saved_s: float | None
-    break_even_runs: float | None
-    certain: bool
-    why: str
+    saved_j: float | None = None
+    saved_uncertainty_j: float = 0.0
+    saved_s: float | None = None
+    break_even_runs: float | None = None
+    certain: bool = False
+    why: str = ""
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,18 +116,7 @@ def compare_runs(
     default: FullRun | None,
     problem: Problem,
 ) -> FinalResult:
-    result = FinalResult(
-        final_id=final_id,
-        search=search,
-        winner=winner,
-        default=default,
-        saved_j=None,
-        saved_uncertainty_j=0.0,
-        saved_s=None,
-        break_even_runs=None,
-        certain=False,
-        why="",
-    )
+    result = FinalResult(final_id=final_id, search=search, winner=winner, default=default)
     if default is None:
         return replace(result, why="no default configuration is stated to compare with")
     if default is winner:
@@ -326,6 +312,7 @@ class _Runs:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._executor.close()
+        self._record.close()
         status = "finished" if kind is None else "interrupted"
         set_experiment_status(self._store, self.experiment.experiment_id, status)
 
@@ -344,19 +331,10 @@ class _Runs:
         identity = self.experiment.experiment_id
         with stops_raise(), lock_experiment(self._store, identity), stops_deferred() as stops:
             end_leftovers(identity)
-            settings = {"segment": segment.to_dict(), "asked": 0}
-            begun = begin_trial(self._store, identity, name, settings)
+            self._record.begin(segment)
             with stops.lifted():
                 progress = self._executor.run(segment)
-            record = TrialRecord(
-                key=name,
-                number=begun.number,
-                status=progress.status.value,
-                settings=begun.settings,
-                outcome={**progress.to_dict(), "told": 1},
-                run_id=progress.run_id,
-            )
-            end_trial(self._store, identity, record)
+            record = self._record.end(segment, progress)
             import_orphaned(self._store, finalize_orphaned_run)
         files = CandidateFiles(self._record.folder, name).checkpoint
         (result,) = aggregate_candidates([record], self._problem.quality)

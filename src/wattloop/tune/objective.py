@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from wattloop.accounting.metrics import Point, ed2p, edp, eds
@@ -164,21 +164,12 @@ class Objective:
         return list(zip(*columns, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "names": list(self.names),
-            "maximize_quality": self.maximize_quality,
-            "k": self.k,
-            "options": dict(self.options),
-        }
+        return {**asdict(self), "names": list(self.names)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Objective":
-        return cls(
-            names=tuple(data["names"]),
-            maximize_quality=bool(data["maximize_quality"]),
-            k=float(data["k"]),
-            options=dict(data["options"]),
-        )
+        known = {name: data[name] for name in ("maximize_quality", "k", "options")}
+        return cls(names=tuple(data["names"]), **known)
 
     def _column(
         self, name: str, trained: Sequence[TrainingCost], reference: Point | None

@@ -214,12 +214,14 @@ class SearchRecord:
             )
             self._next = max(self._next, asked + 1)
 
-    def end(self, segment: Segment, progress: Progress, facts: Mapping[str, Any]) -> None:
+    def end(
+        self, segment: Segment, progress: Progress, facts: Mapping[str, Any] | None = None
+    ) -> TrialRecord:
         """Record that it has ended and the strategy is told."""
         with self._lock:
             begun = self._records.pop(segment.key)
             told, self._next = self._next, self._next + 1
-            outcome = {**progress.to_dict(), **facts, "told": told}
+            outcome = {**progress.to_dict(), **(facts or {}), "told": told}
             record = TrialRecord(
                 key=begun.key,
                 number=begun.number,
@@ -229,6 +231,7 @@ class SearchRecord:
                 run_id=progress.run_id,
             )
             self._reserve.kept(lambda: end_trial(self.store, self.search_id, record))
+            return record
 
     def killed_cost(self, segment: Segment) -> tuple[float, float]:
         """Return seconds and joules of killed attempts at a segment, as far as known.

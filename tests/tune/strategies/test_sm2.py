@@ -127,7 +127,7 @@ def test_rates_are_explored_after_the_last_halving_until_nothing_is_gained() -> 
     alone = [s for s in asked if s.candidate == strategy.best().candidate][5:]
     assert [bool(s.rates) for s in alone] == [i % 2 == 1 for i in range(len(alone))]
     assert [s.until.epochs for s in alone if not s.rates][:3] == [20, 30, 40]
-    course = strategy.courses[strategy.best().candidate]
+    course = strategy.histories[strategy.best().candidate]
     assert course.qualities[-1] - course.qualities[-7] <= 1e-4
 
 
@@ -181,7 +181,7 @@ def test_those_that_diverge_are_dropped_and_the_last_begins_anew() -> None:
     """Promise: divergence costs a configuration; the last one is tried at half the rate."""
     strategy = Sm2(problem())
     search(strategy, Formula(diverges=lambda s: s.candidate in ("c3", "c2")))
-    assert strategy.courses["c3"].fault == "diverged"
+    assert strategy.histories["c3"].fault == "diverged"
     assert strategy.best() is not None
     lone = Sm2(problem(), configurations=1)
     bench = Formula(diverges=lambda s: (s.learning_rate or 0) > 0.06)
@@ -211,13 +211,13 @@ def test_every_epoch_is_remembered_for_the_figures() -> None:
     """Promise: exploratory and thorough epochs are in order, with energy per epoch and scores."""
     strategy = Sm2(problem())
     search(strategy, Formula())
-    best = strategy.courses[strategy.best().candidate]
-    assert [m.place for m in best.moments] == list(range(len(best.moments)))
-    assert [m.exploring for m in best.moments[:7]] == [True, *[False] * 5, True]
+    best = strategy.histories[strategy.best().candidate]
+    assert [m.place for m in best.epoch_records] == list(range(len(best.epoch_records)))
+    assert [m.exploring for m in best.epoch_records[:7]] == [True, *[False] * 5, True]
     size = best.parameters["batch_size"]
-    assert all(m.energy_j == pytest.approx(1000 / math.sqrt(size)) for m in best.moments)
-    assert best.moments[0].score is not None and best.moments[1].score is None
-    assert {m.candidate for m in strategy.moments} == {f"c{i}" for i in range(8)}
+    assert all(m.energy_j == pytest.approx(1000 / math.sqrt(size)) for m in best.epoch_records)
+    assert best.epoch_records[0].score is not None and best.epoch_records[1].score is None
+    assert {m.candidate for m in strategy.epoch_records} == {f"c{i}" for i in range(8)}
 
 
 def test_the_default_is_among_those_it_begins_with() -> None:
@@ -225,7 +225,7 @@ def test_the_default_is_among_those_it_begins_with() -> None:
     sizes = tuple(range(10, 1010, 10))
     space = Space({"batch_size": Choice(values=sizes), "lr": Real(low=1e-3, high=1.0, log=True)})
     given = problem(space=space, default={"batch_size": 330, "lr": 0.02})
-    courses = Sm2(given).courses
+    courses = Sm2(given).histories
     begun = [c.parameters["batch_size"] for c in courses.values()]
     assert len(begun) == 8 and 330 in begun and begun[0] == 10
     assert all(c.parameters["lr"] == 0.02 for c in courses.values())

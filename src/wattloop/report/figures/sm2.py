@@ -41,9 +41,9 @@ def sm2_figures(strategy: Sm2, *, said: str = "") -> dict[str, Any]:
         strategy: after or during its search.
         said: whose energy it is and where it comes from.
     """
-    labels = {name: _label(course.parameters) for name, course in strategy.courses.items()}
+    labels = {name: _label(course.parameters) for name, course in strategy.histories.items()}
     figures = {}
-    for name, course in strategy.courses.items():
+    for name, course in strategy.histories.items():
         if course.swept:
             window = course.pick.window if course.pick is not None else None
             swept = SweptRates(
@@ -53,7 +53,7 @@ def sm2_figures(strategy: Sm2, *, said: str = "") -> dict[str, Any]:
                 rate=None if course.pick is None else course.pick.rate,
             )
             figures[f"rates-{name}"] = rate_figure(swept)
-    moments = [asdict(m) | {"label": labels[m.candidate]} for m in strategy.moments]
+    moments = [asdict(m) | {"label": labels[m.candidate]} for m in strategy.epoch_records]
     figures["course"] = course_figure(moments, strategy.problem.quality.metric, said=said)
     return {name: chart for name, chart in figures.items() if chart is not None}
 

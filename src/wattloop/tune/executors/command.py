@@ -108,18 +108,13 @@ SIGNALS = 128
 
 
 class CommandTraining:
-    """A program, paused between segments.
-
-    Args:
-        course: training curve of its reports.
-        metrics_file: that it writes, in addition to its output.
-    """
+    """A program, paused between segments. `metrics_file` is added to its output."""
 
     def __init__(
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        course: TrainingCurve,
+        curve: TrainingCurve,
         files: CandidateFiles,
         *,
         checkpoint: bool,
@@ -127,7 +122,7 @@ class CommandTraining:
         metrics_file: str | None,
         resumed: bool,
     ) -> None:
-        self.course = course
+        self.curve = curve
         self._command, self._environment, self._files = list(command), environment, files
         self._checkpoint, self._grace_s, self._resumed = checkpoint, grace_s, resumed
         self._program: ProcessGroup | None = None
@@ -154,10 +149,10 @@ class CommandTraining:
     ) -> SegmentEnd:
         if self._starts_again:
             self._starts_again = False
-            self.course = TrainingCurve(self.course.wanted, best=self.course.best)
+            self.curve = TrainingCurve(self.curve.wanted, best=self.curve.best)
         begun = self._program is not None
-        pace = SegmentProgress(
-            segment, meter, self.course, None if begun else epochs_behind(self.course, past)
+        bounds = SegmentProgress(
+            segment, meter, self.curve, None if begun else epochs_behind(self.curve, past)
         )
         self._steps = steps
         program = self._resume(meter)
@@ -165,22 +160,22 @@ class CommandTraining:
         while True:
             ended = program.has_ended()
             for report in self._stream.new_reports(last=ended):
-                status = self._handle(report, meter, pace)
+                status = self._handle(report, meter, bounds)
                 if status is not None:
                     self._waiting = report.waits
-                    return self._paused(program, status, pace.over())
+                    return self._paused(program, status, bounds.over())
                 if report.waits:
                     self._channel.resume()
             if ended:
-                self.course.finish(meter.now_s())
-                silent = self.course.silent(meter.begin_s, meter.now_s())
-                return self._own_end(program, pace.over(), self.course.missed or silent)
-            if pace.between_steps() and self._may_be_stopped(pace):
-                return self._paused(program, Status.PAUSED, pace.over())
+                self.curve.finish(meter.now_s())
+                silent = self.curve.silent(meter.begin_s, meter.now_s())
+                return self._own_end(program, bounds.over(), self.curve.missed or silent)
+            if bounds.between_steps() and self._may_be_stopped(bounds):
+                return self._paused(program, Status.PAUSED, bounds.over())
             if over_s is not None and meter.now_s() > over_s:
                 program.stop(DROP_GRACE_S)
                 message = f"the segment did not end within {most_s:g} s"
-                return SegmentEnd(status=Status.TIMEOUT, message=message, from_s=pace.over())
+                return SegmentEnd(status=Status.TIMEOUT, message=message, from_s=bounds.over())
             self._channel.wait(LOOK_EVERY_S)
 
     def drop(self) -> None:
@@ -195,7 +190,7 @@ class CommandTraining:
 
     def _connect(self) -> None:
         self._channel = PauseChannel(self._reports)
-        wanted = self.course.wanted.metric
+        wanted = self.curve.wanted.metric
         self._stream = MetricStream(wanted, self._reports, self._output, self._metrics_file)
 
     def _resume(self, meter: SegmentMeter) -> ProcessGroup:
@@ -215,51 +210,51 @@ class CommandTraining:
             "WATTLOOP_TRIAL_DIR": str(self._files.folder),
             "WATTLOOP_CHECKPOINT": str(self._files.checkpoint),
             "WATTLOOP_RESUMED": str(int(self._resumed)),
-            "WATTLOOP_EPOCHS_DONE": f"{self.course.epochs:g}",
+            "WATTLOOP_EPOCHS_DONE": f"{self.curve.epochs:g}",
             "WATTLOOP_REPORTS": str(self._reports),
         }
         self._program = ProcessGroup(self._command, variables, output=self._output, append=True)
         return self._program
 
     def _handle(
-        self, report: MetricReport, meter: SegmentMeter, pace: SegmentProgress
+        self, report: MetricReport, meter: SegmentMeter, bounds: SegmentProgress
     ) -> Status | None:
         if report.event == "paused":
-            return Status.PAUSED if pace.between_steps() else None
+            return Status.PAUSED if bounds.between_steps() else None
         if not self._record(report, meter.now_s()):
             return None
-        self._files.note(self.course.epochs)
+        self._files.note(self.curve.epochs)
         self._steps.epoch()
-        return pace.at_end_of_epoch()
+        return bounds.at_end_of_epoch()
 
-    def _may_be_stopped(self, pace: SegmentProgress) -> bool:
+    def _may_be_stopped(self, bounds: SegmentProgress) -> bool:
         """Return whether SIGSTOP is safe; a program that reports its steps is asked to wait."""
-        if not self._stream.cooperates or pace.long_over(DROP_GRACE_S):
+        if not self._stream.cooperates or bounds.long_over(DROP_GRACE_S):
             return True
         self._channel.ask_to_pause()
         return False
 
     def _record(self, report: MetricReport, at_s: float) -> bool:
         if report.event in ("begins", "counts"):
-            self.course.counted = self.course.counted or report.event == "counts"
+            self.curve.counted = self.curve.counted or report.event == "counts"
             return False
         if report.event == "epoch":
-            self.course.end_epoch(at_s)
+            self.curve.end_epoch(at_s)
             return True
         if report.event == "steps":
             units = report.metrics.get("steps", 0.0)
-            self.course.steps += units
-            self.course.steps_each = report.metrics.get("each", self.course.steps_each)
+            self.curve.steps += units
+            self.curve.steps_each = report.metrics.get("each", self.curve.steps_each)
             if units:
                 self._steps.step(units)
             return False
-        return self.course.report(report.metrics, report.epoch, at_s)
+        return self.curve.report(report.metrics, report.epoch, at_s)
 
     def _paused(self, program: ProcessGroup, status: Status, from_s: float) -> SegmentEnd:
         if status is Status.DIVERGED:
             program.stop(DROP_GRACE_S)
-            return SegmentEnd(status=status, message=self.course.diverged, from_s=from_s)
-        warnings = [self.course.missed] if self.course.missed else []
+            return SegmentEnd(status=status, message=self.curve.diverged, from_s=from_s)
+        warnings = [self.curve.missed] if self.curve.missed else []
         if self._checkpoint:
             warnings += self._saved(program)
         elif not self._waiting:
@@ -270,7 +265,7 @@ class CommandTraining:
 
     def _saved(self, program: ProcessGroup) -> list[str]:
         in_time = program.stop(self._grace_s)
-        self._files.note(self.course.epochs)
+        self._files.note(self.curve.epochs)
         self._program, self._waiting = None, False
         self._resumed = self._files.saved_epochs is not None
         if self._resumed:
@@ -285,8 +280,8 @@ class CommandTraining:
         code = program.exit_code or 0
         report = " | ".join(last_lines(self._output, TAIL_LINES))
         tail = f"; it said: {report}" if report else ""
-        if self.course.diverged:
-            return SegmentEnd(status=Status.DIVERGED, message=self.course.diverged, from_s=from_s)
+        if self.curve.diverged:
+            return SegmentEnd(status=Status.DIVERGED, message=self.curve.diverged, from_s=from_s)
         if code > SIGNALS:
             status = classify_output(report)
             if status is Status.FAILED:
@@ -296,15 +291,15 @@ class CommandTraining:
         if code:
             message = f"exit code {code}{tail}"
             return SegmentEnd(status=classify_output(report), message=message, from_s=from_s)
-        if self.course.wanted.metric and not self.course.seen:
+        if self.curve.wanted.metric and not self.curve.seen:
             return SegmentEnd(status=Status.NO_METRIC, message=self._never(report), from_s=from_s)
         return SegmentEnd(
             status=Status.ENDED, from_s=from_s, warnings=(warning,) if warning else ()
         )
 
     def _never(self, report: str) -> str:
-        wanted = self.course.wanted.metric
-        others = ", ".join(self.course.metrics)
+        wanted = self.curve.wanted.metric
+        others = ", ".join(self.curve.metrics)
         return (
             f"the command ended without reporting '{wanted}'"
             + (f", only {others}" if others else "")
@@ -354,7 +349,7 @@ class CommandExecutor(ReportingExecutor):
         self._metrics_file = metrics_file
 
     def _begin(
-        self, segment: Segment, course: TrainingCurve, files: CandidateFiles, *, resumed: bool
+        self, segment: Segment, curve: TrainingCurve, files: CandidateFiles, *, resumed: bool
     ) -> CommandTraining:
         files.make()
         levers = {f"wattloop.{name}": value for name, value in segment.levers.items()}
@@ -383,7 +378,7 @@ class CommandExecutor(ReportingExecutor):
         return CommandTraining(
             words,
             variables,
-            course,
+            curve,
             files,
             checkpoint=self._checkpoint,
             grace_s=self._grace_s,

@@ -45,14 +45,14 @@ class FunctionTrial(Trial):
         self.params = _params(first)
         self.seed = first.seed
         self.resumed = resumed
-        self.epochs_done = training.course.epochs
+        self.epochs_done = training.curve.epochs
         self.checkpoint = checkpoint
         self._training = training
         self._look_s = math.inf
 
-    def begins(self, segment: Segment, pace: SegmentProgress) -> None:
+    def begins(self, segment: Segment, bounds: SegmentProgress) -> None:
         self.params = _params(segment)
-        self._look_s = 0.0 if pace.watched else math.inf
+        self._look_s = 0.0 if bounds.watched else math.inf
 
     def step(self, units: float = 1.0) -> None:
         self._training.step(units)
@@ -63,13 +63,13 @@ class FunctionTrial(Trial):
                 self._training.between_steps()
 
     def expect_steps(self, count: float) -> None:
-        self._training.course.steps_each = count
+        self._training.curve.steps_each = count
 
     def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
         self._training.report(metrics, epoch)
 
     def _count_epochs(self) -> None:
-        self._training.course.counted = True
+        self._training.curve.counted = True
 
     def _end_epoch(self) -> None:
         self._training.end_epoch()
@@ -91,18 +91,18 @@ class FunctionTraining:
         self,
         function: Callable[[Trial], Any],
         first: Segment,
-        course: TrainingCurve,
+        curve: TrainingCurve,
         files: CandidateFiles,
         *,
         resumed: bool,
     ) -> None:
-        self.course = course
+        self.curve = curve
         self._function, self._files = function, files
         self._seed = first.seed
         self._trial = FunctionTrial(self, first, files.checkpoint, resumed=resumed)
         self._turn, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._meter: SegmentMeter | None = None
-        self._pace: SegmentProgress | None = None
+        self._bounds: SegmentProgress | None = None
         self._steps = CapSteps()
         self._ended: SegmentEnd | None = None
         self._dropped = False
@@ -125,10 +125,10 @@ class FunctionTraining:
     ) -> SegmentEnd:
         begun = self._thread.is_alive()
         self._meter, self._ended, self._steps = meter, None, steps
-        self._pace = SegmentProgress(
-            segment, meter, self.course, None if begun else epochs_behind(self.course, past)
+        self._bounds = SegmentProgress(
+            segment, meter, self.curve, None if begun else epochs_behind(self.curve, past)
         )
-        self._trial.begins(segment, self._pace)
+        self._trial.begins(segment, self._bounds)
         if not begun:
             self._thread.start()
         self._turn.release()
@@ -152,31 +152,31 @@ class FunctionTraining:
     def report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
         self._leave_if_dropped()
         assert self._meter is not None
-        if self.course.report(metrics, epoch, self._meter.now_s()):
+        if self.curve.report(metrics, epoch, self._meter.now_s()):
             self._at_end_of_epoch()
 
     def end_epoch(self) -> None:
         self._leave_if_dropped()
         assert self._meter is not None
-        self.course.end_epoch(self._meter.now_s())
+        self.curve.end_epoch(self._meter.now_s())
         self._at_end_of_epoch()
 
     def step(self, units: float) -> None:
-        self.course.steps += units
+        self.curve.steps += units
         self._steps.step(units)
 
     def between_steps(self) -> None:
         self._leave_if_dropped()
-        if self._pace is not None and self._pace.between_steps():
+        if self._bounds is not None and self._bounds.between_steps():
             self._pause(Status.PAUSED)
 
     def _at_end_of_epoch(self) -> None:
-        assert self._pace is not None
-        self._files.note(self.course.epochs)
+        assert self._bounds is not None
+        self._files.note(self.curve.epochs)
         self._steps.epoch()
-        status = self._pace.at_end_of_epoch()
+        status = self._bounds.at_end_of_epoch()
         if status is Status.DIVERGED:
-            self._end(status, self.course.diverged)
+            self._end(status, self.curve.diverged)
             raise TrialStopped
         if status is not None:
             self._pause(status)
@@ -206,11 +206,11 @@ class FunctionTraining:
             returned = self._function(self._trial)
             if isinstance(returned, Mapping) and returned:
                 assert self._meter is not None
-                self.course.conclude(to_numbers(returned), self._meter.now_s())
+                self.curve.conclude(to_numbers(returned), self._meter.now_s())
         except TrialStopped:
             if self._was_dropped():
                 return
-            status, message = Status.DIVERGED, self.course.diverged
+            status, message = Status.DIVERGED, self.curve.diverged
         except SystemExit as end:
             if end.code not in (None, 0):
                 status, message = Status.FAILED, f"it ended itself: {end.code}"
@@ -223,12 +223,12 @@ class FunctionTraining:
 
     def _own_end(self) -> tuple[Status, str]:
         if self._meter is not None:
-            self.course.finish(self._meter.now_s())
-        if self.course.diverged:
-            return Status.DIVERGED, self.course.diverged
-        if self.course.wanted.metric and not self.course.seen:
-            wanted = self.course.wanted.metric
-            others = ", ".join(self.course.metrics)
+            self.curve.finish(self._meter.now_s())
+        if self.curve.diverged:
+            return Status.DIVERGED, self.curve.diverged
+        if self.curve.wanted.metric and not self.curve.seen:
+            wanted = self.curve.wanted.metric
+            others = ", ".join(self.curve.metrics)
             said = f"it reported {others}" if others else "it reported nothing"
             return Status.NO_METRIC, (
                 f"it ended without reporting '{wanted}' ({said}); call trial.report({wanted}=...)"
@@ -236,8 +236,8 @@ class FunctionTraining:
         return Status.ENDED, ""
 
     def _end(self, status: Status, message: str) -> None:
-        warnings = (self.course.missed,) if self.course.missed else ()
-        from_s = None if self._pace is None else self._pace.over()
+        warnings = (self.curve.missed,) if self.curve.missed else ()
+        from_s = None if self._bounds is None else self._bounds.over()
         self._ended = SegmentEnd(status=status, message=message, from_s=from_s, warnings=warnings)
         if self._meter is not None:
             self._meter.stop()
@@ -251,7 +251,7 @@ class FunctionTraining:
         return SegmentEnd(
             status=Status.TIMEOUT,
             message=f"the segment did not end within {most_s:g} s{still}",
-            from_s=None if self._pace is None else self._pace.over(),
+            from_s=None if self._bounds is None else self._bounds.over(),
         )
 
     def _interrupt(self) -> None:
@@ -287,6 +287,6 @@ class FunctionExecutor(ReportingExecutor):
         self._function = function
 
     def _begin(
-        self, segment: Segment, course: TrainingCurve, files: CandidateFiles, *, resumed: bool
+        self, segment: Segment, curve: TrainingCurve, files: CandidateFiles, *, resumed: bool
     ) -> FunctionTraining:
-        return FunctionTraining(self._function, segment, course, files, resumed=resumed)
+        return FunctionTraining(self._function, segment, curve, files, resumed=resumed)

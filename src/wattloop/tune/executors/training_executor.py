@@ -92,9 +92,9 @@ class SegmentProgress:
     """
 
     def __init__(
-        self, segment: Segment, meter: SegmentMeter, course: TrainingCurve, behind: float | None
+        self, segment: Segment, meter: SegmentMeter, curve: TrainingCurve, behind: float | None
     ) -> None:
-        self._until, self._meter, self._course = segment.until, meter, course
+        self._until, self._meter, self._curve = segment.until, meter, curve
         self._repeat_to = behind or 0.0
         self.from_s = None if behind else meter.begin_s
         """Start of the segment itself; None while an earlier training is repeated."""
@@ -104,15 +104,15 @@ class SegmentProgress:
         """Return how the segment ends here; None when it continues."""
         now_s = self._meter.now_s()
         if self.from_s is None:
-            if self._course.epochs < self._repeat_to and not self._course.diverged:
+            if self._curve.epochs < self._repeat_to and not self._curve.diverged:
                 return None
             self.from_s = now_s
-            if not self._course.diverged:
+            if not self._curve.diverged:
                 return None
         energy_j = None
         if self._until.energy_j is not None:
             energy_j = self._meter.energy_j(self.from_s, now_s)
-        return self._course.verdict(self._until, now_s - self.from_s, energy_j)
+        return self._curve.verdict(self._until, now_s - self.from_s, energy_j)
 
     @property
     def watched(self) -> bool:
@@ -157,9 +157,9 @@ class SegmentProgress:
         return self._meter.now_s() if self.from_s is None else self.from_s
 
 
-def epochs_behind(course: TrainingCurve, past: TrainedSoFar) -> float | None:
+def epochs_behind(curve: TrainingCurve, past: TrainedSoFar) -> float | None:
     """Return the progress that a new training must repeat to reach its candidate's."""
-    return past.epochs if course.epochs < past.epochs else None
+    return past.epochs if curve.epochs < past.epochs else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ class SegmentEnd:
 
 
 def segment_result(
-    meter: SegmentMeter, course: TrainingCurve, past: TrainedSoFar, ended: SegmentEnd
+    meter: SegmentMeter, curve: TrainingCurve, past: TrainedSoFar, ended: SegmentEnd
 ) -> Progress:
     """Return the progress of the segment; call it after the meter was stopped."""
     begin_s = meter.begin_s if ended.from_s is None else ended.from_s
@@ -194,15 +194,15 @@ def segment_result(
     else:
         repeated_s += past.killed_s
         repeated_j = None if repeated_j is None else repeated_j + past.killed_j
-    curve = []
-    for mark in course.marks:
+    points = []
+    for mark in curve.marks:
         if mark.at_s < begin_s:
             continue
         energy_j = meter.energy_j(begin_s, mark.at_s)
         so_far_j = None
         if energy_j is not None and past.energy_j is not None:
             so_far_j = past.energy_j + before_j + energy_j
-        curve.append(
+        points.append(
             EpochPoint(
                 epoch=mark.epoch,
                 quality=mark.quality,
@@ -215,12 +215,12 @@ def segment_result(
         time_s=before_s + end_s - begin_s,
         energy_j=None if joules.energy_j is None else before_j + joules.energy_j,
         uncertainty_j=joules.uncertainty_j,
-        epochs=course.epochs_now,
-        quality=course.quality,
-        best=course.best,
-        curve=tuple(curve),
+        epochs=curve.epochs_now,
+        quality=curve.quality,
+        best=curve.best,
+        curve=tuple(points),
         cap=ended.cap,
-        metrics={n: v for n, v in course.metrics.items() if n != course.wanted.metric},
+        metrics={n: v for n, v in curve.metrics.items() if n != curve.wanted.metric},
         provenance=joules.provenance,
         run_id=meter.session.run_id,
         message="; ".join(filter(None, (ended.message, *ended.warnings))),
@@ -267,7 +267,7 @@ WITHOUT = {"time", "quality"}
 class ReportingTraining(Protocol):
     """One candidate's training, paused between segments."""
 
-    course: TrainingCurve
+    curve: TrainingCurve
 
     def advance(
         self,
@@ -349,9 +349,9 @@ class ReportingExecutor(ABC):
                 message=str(error),
             )
         training = self._training(segment, past)
-        went_on = past.killed_s > 0 and training.course.epochs > past.epochs
+        went_on = past.killed_s > 0 and training.curve.epochs > past.epochs
         ended, meter = self._measured(segment, training, past)
-        progress = segment_result(meter, training.course, past, replace(ended, went_on=went_on))
+        progress = segment_result(meter, training.curve, past, replace(ended, went_on=went_on))
         self._pasts[segment.candidate] = past.after(segment, progress)
         if not progress.status.alive:
             self._trainings.pop(segment.candidate, None)
@@ -379,7 +379,7 @@ class ReportingExecutor(ABC):
             segment.cap, self._board, meter.session, self._settings, self._cap_rules
         )
         try:
-            training.course.begin()
+            training.curve.begin()
             ended = training.advance(segment, meter, past, steps, self._problem.limits.trial_time_s)
         finally:
             meter.stop()
@@ -410,7 +410,7 @@ class ReportingExecutor(ABC):
 
     @abstractmethod
     def _begin(
-        self, segment: Segment, course: TrainingCurve, files: CandidateFiles, *, resumed: bool
+        self, segment: Segment, curve: TrainingCurve, files: CandidateFiles, *, resumed: bool
     ) -> ReportingTraining:
         """Return a training that is ready to advance."""
 
@@ -422,8 +422,8 @@ class ReportingExecutor(ABC):
         saved = files.saved_epochs if past.epochs or past.killed_s else None
         if saved is None:
             files.clear()
-        course = TrainingCurve(self._problem.quality, epochs=saved or 0.0)
-        training = self._begin(segment, course, files, resumed=saved is not None)
+        curve = TrainingCurve(self._problem.quality, epochs=saved or 0.0)
+        training = self._begin(segment, curve, files, resumed=saved is not None)
         self._trainings[segment.candidate] = training
         return training
 

@@ -107,7 +107,7 @@ class EpochsToTarget:
     """Estimate of the logarithm of epochs to the target."""
 
     def __init__(self, problem: Problem, configurations: Sequence[Mapping[str, Value]]) -> None:
-        self.quality, self.course = problem.quality, TargetProgress(problem)
+        self.quality, self.progress = problem.quality, TargetProgress(problem)
         space = problem.space
         # Epochs to the target do not depend on caps and clocks, nor on a swept rate.
         own = [name for name in space.varied if name not in (*space.hardware, problem.rate)]
@@ -117,11 +117,11 @@ class EpochsToTarget:
         self._told: list[tuple[Runner, list[Observation]]] = []
 
     def take(self, curves: Sequence[Curve]) -> None:
-        course = self.course
+        progress = self.progress
         self.curves = curves
-        if course.first is None:
-            course.first = next((r.best for _, r in curves if r.best is not None), None)
-        self._hub = max(curves, key=lambda curve: course.share_of(curve[1]), default=None)
+        if progress.first is None:
+            progress.first = next((r.best for _, r in curves if r.best is not None), None)
+        self._hub = max(curves, key=lambda curve: progress.share_of(curve[1]), default=None)
         self._told = [(runner, self._tells(index, runner)) for index, runner in curves]
 
     def estimate(self, further: tuple[int, Runner, float, float] | None = None) -> Surrogate:
@@ -133,10 +133,10 @@ class EpochsToTarget:
         seen = [one for runner, told in self._told if runner is not without for one in told]
         if further is not None:
             index, _, epochs, share = further
-            seen.append(Observation(index, None, 0.0, self.course.own_variance(epochs, share)))
+            seen.append(Observation(index, None, 0.0, self.progress.own_variance(epochs, share)))
             if index != hub:
                 seen.append(
-                    Observation(index, hub, 0.0, self.course.compared_variance(epochs, share))
+                    Observation(index, hub, 0.0, self.progress.compared_variance(epochs, share))
                 )
         return fit_surrogate(self._near, seen)
 
@@ -146,26 +146,26 @@ class EpochsToTarget:
         return [self._own(index, runner), *([] if found is None else [found])]
 
     def _own(self, index: int, runner: Runner) -> Observation:
-        guess = math.log(self.course.needed(runner))
+        guess = math.log(self.progress.needed(runner))
         if runner.reached is not None:
             spread2 = (SURE * SEED_ERROR**2 + runner.spread2) / (SURE + runner.trainings - 1)
             return Observation(index, None, guess, spread2 / runner.trainings)
-        share = self.course.share_of(runner)
-        return Observation(index, None, guess, self.course.own_variance(runner.epochs, share))
+        share = self.progress.share_of(runner)
+        return Observation(index, None, guess, self.progress.own_variance(runner.epochs, share))
 
     def _compared(self, index: int, runner: Runner) -> Observation | None:
         """Compare the epochs to the best quality that it and the most advanced one reached."""
         assert self._hub is not None
         hub, other = self._hub
-        quality, course = self.quality, self.course
+        quality, progress = self.quality, self.progress
         if other.best is None:
             return None
         begun, at_first = other.first
         level = runner.best
         if level is None:  # it has not reached the first level
-            guess = course.guess(runner.epochs, None) - course.guess(begun, at_first)
+            guess = progress.guess(runner.epochs, None) - progress.guess(begun, at_first)
             ratio = max(guess, math.log((runner.epochs + 0.5) / begun))
-            return Observation(index, hub, ratio, course.compared_variance(1.0, 0.0))
+            return Observation(index, hub, ratio, progress.compared_variance(1.0, 0.0))
         if quality.better(level, other.best):
             level = other.best
         if quality.target is not None and quality.reached(level):
@@ -176,7 +176,7 @@ class EpochsToTarget:
         ratio = math.log(one / two)
         if quality.better(at_first, level):
             # The other one passed this level within its first epoch.
-            ratio = max(ratio, course.guess(one, level) - course.guess(begun, at_first))
+            ratio = max(ratio, progress.guess(one, level) - progress.guess(begun, at_first))
         # It may have trained without progress while the other one improved.
         later = other.epochs_beyond(level, quality)
         if later is not None:
@@ -184,5 +184,5 @@ class EpochsToTarget:
         if runner.fault and runner.reached is None and not runner.slow:
             ratio = max(ratio, FAILED)
         fewer = min(one, two)
-        share = course.share(level, fewer)
-        return Observation(index, hub, ratio, course.compared_variance(fewer, share))
+        share = progress.share(level, fewer)
+        return Observation(index, hub, ratio, progress.compared_variance(fewer, share))

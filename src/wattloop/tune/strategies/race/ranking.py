@@ -49,7 +49,7 @@ class Ranking:
     ) -> None:
         self.problem, self.runners, self.past = problem, runners, list(past)
         self._needs = EpochsToTarget(problem, configurations)
-        self._course = self._needs.course
+        self._progress = self._needs.progress
         space = problem.space
         self._near_rates = covariance(space, space.varied, configurations, SPREAD_RATE)
         one = EpochCost(1.0, 1.0, 0.0)
@@ -101,12 +101,14 @@ class Ranking:
         runner, ahead = self.runners[index], self._furthest(leader)
         mean, variance = self.need.against(index, leader)
         more, spread = self.rates.against(index, leader)
-        limit = self._course.share_of(ahead)
+        limit = self._progress.share_of(ahead)
         if runner.points and runner.best is not None:
-            share = self._course.share_after(self._course.share_of(runner), epochs / runner.epochs)
+            share = self._progress.share_after(
+                self._progress.share_of(runner), epochs / runner.epochs
+            )
         else:
             later = epochs / (max(ahead.epochs, 1e-3) * math.exp(mean))
-            share = self._course.share_after(limit, later)
+            share = self._progress.share_after(limit, later)
         after = self._needs.estimate((index, runner, epochs, min(share, limit)))
         _, left = after.against(index, leader)
         learned = max(variance - left, 0.0) * self.degree**2 + spread
@@ -144,7 +146,9 @@ class Ranking:
         """Return whether it is ahead in quality, so that the leader's own progress tells more."""
         runner = self.runners[index]
         ahead = self._furthest(leader)
-        return bool(runner.points) and self._course.share_of(runner) >= self._course.share_of(ahead)
+        return bool(runner.points) and self._progress.share_of(runner) >= self._progress.share_of(
+            ahead
+        )
 
     def full_run(self, index: int, leader: int) -> tuple[float, float]:
         """Return the expected saving later and the loss now, as shares of a training's cost, if it
@@ -218,7 +222,7 @@ class Ranking:
     def _furthest(self, index: int) -> Runner:
         """Return the most advanced training of a configuration, in this search or before."""
         own = [runner for one, runner in self._needs.curves if one == index]
-        return max(own, key=self._course.share_of, default=self.runners[index])
+        return max(own, key=self._progress.share_of, default=self.runners[index])
 
     def _done(self, index: int, doubt: float) -> float:
         """Return the finished part of its training, with so much more (logarithm) to come."""

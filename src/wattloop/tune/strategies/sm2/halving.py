@@ -64,7 +64,7 @@ class CandidateHistory:
     retries: int = 0
     swept: tuple[RateLoss, ...] = ()
     pick: RatePick | None = None
-    moments: list[EpochRecord] = field(default_factory=list)
+    epoch_records: list[EpochRecord] = field(default_factory=list)
 
     def spend(self, progress: Progress) -> None:
         known = self.spent_j is not None and progress.energy_j is not None
@@ -96,7 +96,7 @@ class CandidateHistory:
         self.ended = self.ended or progress.status is Status.ENDED
 
     def _add(self, *, exploring: bool, quality: float | None, energy_j: float | None) -> None:
-        self.moments.append(
+        self.epoch_records.append(
             EpochRecord(
                 candidate=self.name,
                 place=self.place,
@@ -110,24 +110,24 @@ class CandidateHistory:
 
 
 def halving_scores(
-    courses: Sequence[CandidateHistory], *, alpha: float, beta: float, maximize: bool
+    histories: Sequence[CandidateHistory], *, alpha: float, beta: float, maximize: bool
 ) -> dict[str, float]:
     """Return equation 2 for each, by name; larger is better."""
-    energy_j = [course.explored_energy_j for course in courses]
+    energy_j = [history.explored_energy_j for history in histories]
     if any(energy is None for energy in energy_j):
         # Without a meter, time stands in for energy.
-        energy_j = [course.explored_time_s for course in courses]
-    quality = [course.explored_quality for course in courses]
+        energy_j = [history.explored_time_s for history in histories]
+    quality = [history.explored_quality for history in histories]
     if all(value is None for value in quality):
-        quality = [0.0 for _ in courses]  # this executor reports no rates of sweeps
-    rates = [course.rate for course in courses]
+        quality = [0.0 for _ in histories]  # this executor reports no rates of sweeps
+    rates = [history.rate for history in histories]
     scores = sm2_scores(quality, energy_j, rates, alpha=alpha, beta=beta, maximize=maximize)
-    return {course.name: score for course, score in zip(courses, scores, strict=True)}
+    return {history.name: score for history, score in zip(histories, scores, strict=True)}
 
 
-def epoch_cost(course: CandidateHistory) -> float:
-    known = course.explored_energy_j
-    return course.explored_time_s if known is None else known
+def epoch_cost(history: CandidateHistory) -> float:
+    known = history.explored_energy_j
+    return history.explored_time_s if known is None else known
 
 
 def better_half(scores: Mapping[str, float], costs: Mapping[str, float]) -> list[str]:

@@ -167,16 +167,16 @@ class Sm2(Strategy):
         self._check(data_share)
         self._sweeps = self._sweep.count > 0
         self._restores = True
-        self.courses: dict[str, CandidateHistory] = {}
+        self.histories: dict[str, CandidateHistory] = {}
         most_begun = min(configurations, limits.candidates or configurations)
         begun = first_configurations(problem, most_begun)
         for number, configuration in enumerate(begun):
             own, levers = problem.space.split(configuration)
             name = f"c{number}"
-            self.courses[name] = CandidateHistory(name, own, levers)
+            self.histories[name] = CandidateHistory(name, own, levers)
         self.halvings = 0
         self._exploring = True
-        self._left = deque(self.courses)
+        self._left = deque(self.histories)
         self._busy: dict[str, Segment] = {}
         self._over = False
 
@@ -185,35 +185,35 @@ class Sm2(Strategy):
             return None
         if not self._left:
             return WAIT
-        course = self.courses[self._left.popleft()]
-        segment = self._explore(course) if self._exploring else self._train(course)
-        course.segments += 1
-        self._busy[course.name] = segment
+        history = self.histories[self._left.popleft()]
+        segment = self._explore(history) if self._exploring else self._train(history)
+        history.segments += 1
+        self._busy[history.name] = segment
         return segment
 
     def tell(self, segment: Segment, progress: Progress) -> None:
         asked = self._busy.pop(segment.candidate, None)
         if asked is None or asked.key != segment.key:
             raise StrategyError(f"segment {segment.key!r} was not asked for, or told before")
-        course = self.courses[segment.candidate]
+        history = self.histories[segment.candidate]
         if progress.status is Status.NOT_SUPPORTED and self._can_do_with_less(segment):
-            self._left.append(course.name)
+            self._left.append(history.name)
             return
         if self._exploring:
-            self._take_explored(course, segment, progress)
+            self._take_explored(history, segment, progress)
         else:
-            self._take_trained(course, progress)
+            self._take_trained(history, progress)
         if not self._left and not self._busy and not self._over:
             self._next_round()
 
     def best(self) -> Chosen | None:
         """Return the last configuration, or the best one; None before one reached the target."""
-        trained = [c for c in self.courses.values() if c.best is not None]
+        trained = [c for c in self.histories.values() if c.best is not None]
         if self.problem.quality.target is not None:
             trained = [c for c in trained if c.reached]
         if not trained:
             return None
-        left = {course.name for course in self._alive()}
+        left = {history.name for history in self._alive()}
         chosen = min(
             trained, key=lambda c: (c.name not in left, self.problem.quality.loss(c.best), c.name)
         )
@@ -223,16 +223,16 @@ class Sm2(Strategy):
             levers=dict(chosen.levers),
             learning_rate=chosen.rate,
             why=f"{self.problem.quality.metric} {chosen.best:.4g} after {chosen.epochs:g} epochs, "
-            f"of {len(self.courses)} configurations halved {self.halvings} times",
+            f"of {len(self.histories)} configurations halved {self.halvings} times",
         )
 
     def alive(self) -> frozenset[str]:
-        return frozenset(course.name for course in self._alive())
+        return frozenset(history.name for history in self._alive())
 
     @property
-    def moments(self) -> list[EpochRecord]:
+    def epoch_records(self) -> list[EpochRecord]:
         """Return every epoch of every configuration, for figure 2."""
-        return [moment for course in self.courses.values() for moment in course.moments]
+        return [record for history in self.histories.values() for record in history.epoch_records]
 
     def _check(self, data_share: float) -> None:
         for name, weight in (("alpha", self._alpha), ("beta", self._beta)):
@@ -252,37 +252,37 @@ class Sm2(Strategy):
                 f"sm2: {sweep.count} rates have no curvature; use 3 or more, or 0 for none"
             )
 
-    def _explore(self, course: CandidateHistory) -> Segment:
+    def _explore(self, history: CandidateHistory) -> Segment:
         """Return a sweep of rates; else a whole epoch, at whose end the quality is known."""
-        epochs = min(math.floor(course.epochs) + 1.0, self._most_epochs)
+        epochs = min(math.floor(history.epochs) + 1.0, self._most_epochs)
         until = Until(epochs=epochs, at_target=False)
         sweep = self._sweep if self._sweeps else None
-        return self._segment(course, until, keep=not self._restores, rates=sweep)
+        return self._segment(history, until, keep=not self._restores, rates=sweep)
 
-    def _train(self, course: CandidateHistory) -> Segment:
+    def _train(self, history: CandidateHistory) -> Segment:
         more = self._last_epochs if len(self._alive()) == 1 else self._epochs
-        epochs = min(course.epochs + more, self._most_epochs)
+        epochs = min(history.epochs + more, self._most_epochs)
         at_target = self.problem.quality.target is not None
-        return self._segment(course, Until(epochs=epochs, at_target=at_target))
+        return self._segment(history, Until(epochs=epochs, at_target=at_target))
 
     def _segment(
         self,
-        course: CandidateHistory,
+        history: CandidateHistory,
         until: Until,
         *,
         keep: bool = True,
         rates: RateSweep | None = None,
     ) -> Segment:
         return Segment(
-            key=f"{course.name}/{course.segments}",
-            candidate=course.name,
-            parameters=course.parameters,
-            levers=dict(course.levers),
+            key=f"{history.name}/{history.segments}",
+            candidate=history.name,
+            parameters=history.parameters,
+            levers=dict(history.levers),
             until=until,
             seed=self.problem.seed,
             keep=keep,
             rates=rates,
-            learning_rate=course.rate,
+            learning_rate=history.rate,
         )
 
     def _can_do_with_less(self, segment: Segment) -> bool:
@@ -296,44 +296,44 @@ class Sm2(Strategy):
         return False
 
     def _take_explored(
-        self, course: CandidateHistory, segment: Segment, progress: Progress
+        self, history: CandidateHistory, segment: Segment, progress: Progress
     ) -> None:
         if not progress.status.good:
-            course.fault = progress.message or progress.status.value
-            course.spend(progress)
+            history.fault = progress.message or progress.status.value
+            history.spend(progress)
             return
         if segment.rates is not None:
-            course.swept = progress.rates
-            course.pick = stable_rate(progress.rates, width=self._window)
-            if course.pick is not None:
-                course.rate = min(course.pick.rate, course.most_rate)
+            history.swept = progress.rates
+            history.pick = stable_rate(progress.rates, width=self._window)
+            if history.pick is not None:
+                history.rate = min(history.pick.rate, history.most_rate)
         if segment.keep:
-            course.trained(progress)
-        course.explored(progress, 1.0 if segment.rates is None else self._sweep.data_share or 1.0)
-        course.spend(progress)
+            history.trained(progress)
+        history.explored(progress, 1.0 if segment.rates is None else self._sweep.data_share or 1.0)
+        history.spend(progress)
 
-    def _take_trained(self, course: CandidateHistory, progress: Progress) -> None:
+    def _take_trained(self, history: CandidateHistory, progress: Progress) -> None:
         if progress.status.good:
-            course.trained(progress)
-            course.spend(progress)
-            self._over = self._over or course.reached
+            history.trained(progress)
+            history.spend(progress)
+            self._over = self._over or history.reached
             return
-        course.spend(progress)
-        course.fault = progress.message or progress.status.value
+        history.spend(progress)
+        history.fault = progress.message or progress.status.value
         if progress.status is Status.DIVERGED and not self._alive():
-            self._begin_anew(course)
+            self._restart(history)
 
-    def _begin_anew(self, course: CandidateHistory) -> None:
+    def _restart(self, history: CandidateHistory) -> None:
         most = self.problem.limits.candidates
-        if course.retries >= RETRIES or (most is not None and len(self.courses) >= most):
+        if history.retries >= RETRIES or (most is not None and len(self.histories) >= most):
             return
-        rate = course.rate if course.rate is not None else self._high
-        name = f"c{len(self.courses)}"
+        rate = history.rate if history.rate is not None else self._high
+        name = f"c{len(self.histories)}"
         again = CandidateHistory(
-            name, course.parameters, course.levers, rate=rate / 2, most_rate=rate / 2
+            name, history.parameters, history.levers, rate=rate / 2, most_rate=rate / 2
         )
-        again.retries = course.retries + 1
-        self.courses[name] = again
+        again.retries = history.retries + 1
+        self.histories[name] = again
         self._left.append(name)
 
     def _next_round(self) -> None:
@@ -347,15 +347,15 @@ class Sm2(Strategy):
             self._exploring = False
         else:
             self._exploring = True
-        going = [course for course in self._alive() if not course.ended]
+        going = [history for history in self._alive() if not history.ended]
         if not going or (self._exploring and self._done(going)):
             self._over = True
             return
-        self._left = deque(course.name for course in going)
+        self._left = deque(history.name for history in going)
 
     def _done(self, going: list[CandidateHistory]) -> bool:
         """Return whether the last one has stopped improving, or no more epochs are allowed."""
-        if all(course.epochs >= self._most_epochs for course in going):
+        if all(history.epochs >= self._most_epochs for history in going):
             return True
         return len(going) == 1 and self._stopping.ended(going[0].qualities)
 
@@ -366,13 +366,13 @@ class Sm2(Strategy):
             beta=self._beta,
             maximize=self.problem.quality.maximize,
         )
-        kept = better_half(scores, {course.name: epoch_cost(course) for course in alive})
+        kept = better_half(scores, {history.name: epoch_cost(history) for history in alive})
         self.halvings += 1
-        for course in alive:
-            score = scores[course.name]
-            course.moments[-1] = replace(course.moments[-1], score=score)
-            if course.name not in kept:
-                course.fault = f"dropped at halving {self.halvings}, objective {score:.3f}"
+        for history in alive:
+            score = scores[history.name]
+            history.epoch_records[-1] = replace(history.epoch_records[-1], score=score)
+            if history.name not in kept:
+                history.fault = f"dropped at halving {self.halvings}, objective {score:.3f}"
 
     def _alive(self) -> list[CandidateHistory]:
-        return [course for course in self.courses.values() if not course.fault]
+        return [history for history in self.histories.values() if not history.fault]
