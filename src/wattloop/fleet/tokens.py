@@ -1,10 +1,8 @@
 """Access tokens by role and node; the file holds only their hashes."""
 
-import fcntl
 import hashlib
 import json
 import logging
-import os
 import re
 import secrets
 import stat
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import FileLock, atomic_write_json
 from wattloop.fleet.delivery.client import NODE_NAME
 
 
@@ -178,7 +177,7 @@ def add_token(path: Path, name: str, role: Role, node: str = "") -> str:
     secret = secrets.token_urlsafe(32)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     token = Token(name, role, hashlib.sha256(secret.encode()).hexdigest(), node, created)
-    with _held(path):
+    with _locked(path):
         known = list_tokens(path) if path.exists() else []
         if any(other.name == name for other in known):
             raise ConfigError(f"there is a token {name!r} already; revoke it, or choose a name")
@@ -188,7 +187,7 @@ def add_token(path: Path, name: str, role: Role, node: str = "") -> str:
 
 def revoke_token(path: Path, name: str) -> Token:
     """Remove a token; the server refuses it within a second."""
-    with _held(path):
+    with _locked(path):
         known = list_tokens(path)
         gone = next((token for token in known if token.name == name), None)
         if gone is None:
@@ -215,24 +214,15 @@ def _token(row: Any) -> Token:
 
 def _write(path: Path, tokens: list[Token]) -> None:
     """Write the file atomically, for its owner only."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(fresh, flags, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump({"tokens": [asdict(token) for token in tokens]}, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    rows = [asdict(token) for token in tokens]
+    atomic_write_json(path, {"tokens": rows}, mode=0o600, durable=True, indent=1)
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     """Lock the file against concurrent changes."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_name(f".{path.name}.lock").open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with FileLock(path.with_name(f".{path.name}.lock"), mode=0o644):
             yield
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None

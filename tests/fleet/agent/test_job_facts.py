@@ -8,9 +8,9 @@ from wattloop.fleet.agent.job_facts import (
     event_facts,
     gpu_names,
     parse_numbers,
-    read_mark,
     wants_low_power,
 )
+from wattloop.fleet.slurm_text import parse_notes
 
 SHOWN = """\
 JobId=1 JobName=train
@@ -24,7 +24,7 @@ JobId=1 JobName=train
 
 def test_admin_comment_is_found() -> None:
     """With other people's text around ours."""
-    assert read_mark(admin_comment(SHOWN, ["train", "hello"]) or "") == {"cap_w": 250}
+    assert parse_notes(admin_comment(SHOWN, ["train", "hello"]) or "") == {"cap_w": 250}
 
 
 @pytest.mark.parametrize("words", [["x AdminComment=wattloop:{}"], ["a\n   b"]])
@@ -42,7 +42,7 @@ def test_an_admin_comment_in_a_path_of_the_user_is_none() -> None:
 @pytest.mark.parametrize("text", ["", "wattloop:{", "wattloop:[1]", "wattloop:{'a':1}", "x" * 9])
 def test_an_admin_comment_that_is_not_ours_says_nothing(text: str) -> None:
     """Anybody on the operator's side may write there."""
-    assert read_mark(text) == {}
+    assert parse_notes(text) == {}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 from wattloop.control.daemon.client import LOW_POWER, Client, connect
 from wattloop.control.daemon.job_gpus import JobGpus, write_job_gpus
 from wattloop.core.errors import WattloopError
+from wattloop.core.files import atomic_write
 from wattloop.core.plausible import highest_power_w
 from wattloop.core.records import Scope
 from wattloop.fleet.agent.config import AgentConfig, ControlConfig
@@ -79,9 +80,7 @@ class JobCaps:
         ready.mkdir(mode=0o700, exist_ok=True)
         for path in ready.iterdir():
             path.unlink(missing_ok=True)
-        fresh = self._folder / ".caps.new"
-        fresh.write_text(f"{os.getpid()}\n")
-        fresh.replace(self._folder / "caps")
+        atomic_write(self._folder / "caps", f"{os.getpid()}\n")
 
     def begin(self, job: str, uid: int, gpus: Sequence[str], cap: Cap | None) -> dict[str, float]:
         """Set the caps of a job and release its prolog; return the watts by GPU."""

@@ -1,7 +1,6 @@
 """Start and end events of jobs, from prolog and epilog; ends whose epilog never ran."""
 
 import logging
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wattloop.core.clock import Clock
+from wattloop.core.files import atomic_write
 from wattloop.core.process import BackgroundThread
 from wattloop.fleet.agent.config import AgentContext
 from wattloop.fleet.agent.job_facts import jobs_on_node
@@ -270,16 +270,9 @@ class MissingEpilogs(BackgroundThread):
                 _log.exception("looking for lost ends goes on")
 
     def _write_end(self, job: str) -> None:
-        """Write an end event like the epilog: atomically, by renaming."""
         host = Host()
         uptime = (host.read_text("proc", "uptime") or "").split(" ")[0]
         name = f"{time.time_ns()}-{job}-end"
         lines = ["event=end", f"uptime_s={uptime}", f"boot={host.boot_id}", f"job={job}"]
         text = "\n".join([*lines, f"node={self._node}", "lost=yes", "whole=yes"]) + "\n"
-        fresh = self._events / f".{name}"
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, text.encode())
-        finally:
-            os.close(descriptor)
-        fresh.rename(self._events / name)
+        atomic_write(self._events / name, text, mode=0o600)

@@ -1,6 +1,5 @@
 """Facts about a job from its prolog and from Slurm: user, comment, CPUs and GPUs on this node."""
 
-import json
 import os
 import re
 import subprocess
@@ -8,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattloop.core.errors import MeterUnavailable
+from wattloop.core.errors import MeterUnavailable, SlurmError
 from wattloop.fleet.job_comment import read_comment
+from wattloop.fleet.slurm_text import expand_nodes, parse_notes
 from wattloop.hardware.host import Host
 
 # Which of the node's cards a job's GPU numbers mean.
@@ -95,7 +95,6 @@ def _number(name: str) -> int:
 
 ASK_S = 5.0
 LONGEST = 200
-MARK = "wattloop:"
 ADMIN = "AdminComment="
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -161,7 +160,7 @@ def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFac
         written = "" if reason else written
     if written is None:
         return JobFacts(facts, low_power=low_power, tampered=True), ""
-    return JobFacts(facts, read_mark(written), low_power), reason
+    return JobFacts(facts, parse_notes(written), low_power), reason
 
 
 def jobs_on_node(node: str, folder: str = "") -> set[str] | None:
@@ -196,18 +195,6 @@ def admin_comment(shown: str, words: Sequence[str]) -> str | None:
     return found[0].strip() if genuine else ""
 
 
-def read_mark(text: str) -> dict[str, Any]:
-    """Return the object after our mark in AdminComment."""
-    begin = text.find(MARK + "{")
-    if begin < 0:
-        return {}
-    try:
-        found, _ = json.JSONDecoder().raw_decode(text[begin + len(MARK) :])
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def wants_low_power(comment: str) -> bool:
     """Return True when a job's comment asks for low power: `wattloop:low-power`.
 
@@ -233,7 +220,10 @@ def cpus_on_node(counts: str, nodes: str, node: str) -> int | None:
         listed += [int(match.group(1))] * int(match.group(2) or 1)
     if len(set(listed)) == 1:
         return listed[0]
-    names = _expanded(nodes)
+    try:
+        names = expand_nodes(nodes)
+    except SlurmError:
+        return None
     return listed[names.index(node)] if node in names and len(names) == len(listed) else None
 
 
@@ -285,20 +275,3 @@ def _row(listed: str, job: str) -> dict[str, str] | None:
         values[name] = data[at : at + width].decode("utf-8", "replace").strip(" ")
         at += width
     return values
-
-
-def _expanded(text: str) -> list[str]:
-    """Expand `n[1-2],n5` into names of nodes, in order."""
-    names: list[str] = []
-    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", text):
-        match = re.fullmatch(r"([^\[]*)\[([^\]]*)\]", part)
-        if match is None:
-            names.append(part)
-            continue
-        head, inside = match.groups()
-        for one in inside.split(","):
-            first, _, last = one.partition("-")
-            if first.isdigit() and (last or first).isdigit():
-                span = range(int(first), min(int(last or first), int(first) + 100_000) + 1)
-                names += [f"{head}{number:0{len(first)}d}" for number in span]
-    return names

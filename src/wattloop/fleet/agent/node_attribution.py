@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from wattloop.core.files import atomic_write_json
 from wattloop.core.results import WindowResult
 from wattloop.fleet.agent.attribution import (
     UNATTRIBUTED,
@@ -287,15 +286,8 @@ def save_state(path: Path, state: AgentState) -> None:
     Raises:
         OSError: it cannot be written; what was there before stays.
     """
-    fresh = path.with_name(f".{path.name}.new")
-    data = json.dumps({"version": VERSION, **asdict(state)}, separators=(",", ":")).encode()
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        if os.write(descriptor, data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    finally:
-        os.close(descriptor)
-    fresh.replace(path)
+    data = {"version": VERSION, **asdict(state)}
+    atomic_write_json(path, data, mode=0o600, separators=(",", ":"))
 
 
 def load_state(path: Path) -> tuple[AgentState | None, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from wattloop.control.daemon.trusted_file import check_folder
 from wattloop.core.errors import ConfigError, StoreError
+from wattloop.core.files import FileLock
 from wattloop.core.records import Provenance
 from wattloop.fleet.agent.agent import Agent
 from wattloop.fleet.agent.config import AgentContext
@@ -167,15 +167,14 @@ def _locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
             check_folder(folder)  # its files tell root's agent which jobs there are
-        file = (folder / "agent.lock").open("a")
+        lock = FileLock(folder / "agent.lock", mode=0o644)
+        acquired = lock.acquire()
     except OSError as error:
         raise ConfigError(
             f"folder {folder}: {error.strerror or error}; the agent needs a folder that it may "
             "write, see 'folder' in agent.yaml"
         ) from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"folder {folder}: another agent works in it already") from None
+    if not acquired:
+        raise ConfigError(f"folder {folder}: another agent works in it already")
+    with lock:
         yield

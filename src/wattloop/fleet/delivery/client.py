@@ -5,6 +5,7 @@ import json
 import re
 import ssl
 import stat
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ class DeliveryOptions:
 AWAY = frozenset((408, 425, 429, 500, 502, 503, 504, 507))
 LONGEST_RETRY_S = 600.0
 LARGEST_ANSWER_B = 4 * 1024 * 1024
+LARGEST_DOCUMENT_B = 20_000_000
 
 
 class ServerUnavailable(WattloopError):
@@ -116,7 +118,7 @@ class DeliveryClient:
         """Post a body and return the JSON answer.
 
         Raises:
-            ServerAway: try again later.
+            ServerUnavailable: try again later.
             ServerRefuses: trying again changes nothing by itself.
         """
         try:
@@ -180,6 +182,18 @@ class DeliveryClient:
         return http.client.HTTPSConnection(
             self._host, self._port, timeout=timeout_s, context=trusted
         )
+
+
+def fetch_json(url: str, token: str, timeout_s: float) -> Any:
+    """Return the JSON document at a URL of the server.
+
+    Raises:
+        OSError, ValueError: there is no answer, or it is not JSON.
+    """
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+        return json.loads(answer.read(LARGEST_DOCUMENT_B))
 
 
 def _seconds(text: str | None) -> float:

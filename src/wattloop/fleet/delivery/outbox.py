@@ -1,12 +1,12 @@
 """Folder of journals that wait for delivery, and its limit on disk."""
 
-import os
 import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from wattloop.core.files import atomic_write
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.ingest.incoming import TAIL_B
 from wattloop.store.ingest.uploads import LARGEST_PIECE_B
@@ -201,16 +201,9 @@ def make_room(outbox: Outbox, limit_b: int, idle_s: float = 600.0) -> DroppedJou
 
 
 def thin(waiting: QueuedJournal) -> Path:
-    """The same run without its samples, which are the bulk of it; killed at any moment, one of
-    both files is whole.
-    """
+    """Replace a journal by one without samples; after a kill, one of both files is whole."""
     target = waiting.path.with_suffix(THINNED)
-    fresh = target.with_name(f".{target.name}")
-    with fresh.open("wb") as file:
-        file.write(_without_samples(waiting.path))
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(target)
+    atomic_write(target, _without_samples(waiting.path), durable=True)
     waiting.path.unlink(missing_ok=True)
     return target
 

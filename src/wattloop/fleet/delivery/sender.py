@@ -1,17 +1,17 @@
 """Delivery of journals: rounds that send new bytes, with back-off while the server is away."""
 
-import fcntl
 import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import FileLock
 from wattloop.fleet.delivery.batch import MOST_PIECES, Piece, PieceResult, pack_batch
 from wattloop.fleet.delivery.client import (
     DeliveryClient,
@@ -222,7 +222,7 @@ def deliver(
     stop = threading.Event() if stop is None else stop
     report = (lambda _: None) if report is None else report
     total = DeliveryProgress()
-    with _alone(options.folder):
+    with _locked(options.folder):
         sender = Sender(options)
         try:
             pace = _Pace(options.every_s)
@@ -362,15 +362,15 @@ def _say(
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Lock the folder: two senders would do everything twice."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder of journals")
-    with (folder / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{folder}: another process delivers it already") from None
-        except OSError:
-            pass  # a file system without locks
+    lock = FileLock(folder / LOCK, mode=0o644)
+    with suppress(OSError):  # a file system without locks
+        if not lock.acquire():
+            raise ConfigError(f"{folder}: another process delivers it already")
+    try:
         yield
+    finally:
+        lock.release()

@@ -2,13 +2,13 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import atomic_write_json
 from wattloop.core.plausible import HIGHEST_NODE_W, highest_power_w
 
 MOST_DOMAINS, MOST_JOBS, MOST_FAULTS = 256, 1_024, 32
@@ -66,9 +66,7 @@ class NodeStatus:
 
 def write_status(path: Path, status: NodeStatus) -> None:
     """Write the status atomically for a sender in another process."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(status.to_dict()), "utf-8")
-    fresh.replace(path)
+    atomic_write_json(path, status.to_dict())
 
 
 def status_from_file(path: Path) -> NodeStatus | None:

@@ -1,10 +1,8 @@
 """Measured energy of finished jobs, written into their AdminComment."""
 
-import json
 import math
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +10,11 @@ from urllib.parse import quote
 
 from wattloop.core.errors import RunNotFound, SlurmAway, SlurmError, StoreError
 from wattloop.core.process import BackgroundThread
+from wattloop.fleet.delivery.client import fetch_json
+from wattloop.fleet.slurm_text import format_notes
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.event_log import DriverLog
-from wattloop.schedule.slurm.squeue import SlurmJob, format_notes
+from wattloop.schedule.slurm.squeue import SlurmJob
 from wattloop.store.database import Store
 from wattloop.store.job_queries import job_with_runs
 
@@ -119,7 +119,6 @@ class EnergyAnnotator(BackgroundThread):
 
 
 TIMEOUT_S = 2.0
-LARGEST_B = 2_000_000
 
 
 def energy_from_store(store: Store, cluster: str, number: str) -> MeasuredEnergy | None:
@@ -134,11 +133,8 @@ def energy_from_store(store: Store, cluster: str, number: str) -> MeasuredEnergy
 def energy_from_fleet(url: str, token: str, cluster: str, number: str) -> MeasuredEnergy | None:
     """Read the energy of a job from the fleet server; None while incomplete or unreachable."""
     place = f"{url.rstrip('/')}/api/v1/jobs/{quote(f'slurm:{cluster}:{number}')}"
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(place, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            data = json.loads(answer.read(LARGEST_B))
+        data = fetch_json(place, token, TIMEOUT_S)
         return _energy(data["job"], data["runs"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

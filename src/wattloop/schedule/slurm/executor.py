@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from wattloop.core.errors import SlurmAway, SlurmError
+from wattloop.fleet.slurm_text import format_notes
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
@@ -14,7 +15,7 @@ from wattloop.schedule.slurm.managed_cluster import ManagedCluster
 from wattloop.schedule.slurm.planner import PlannedStart, RoundPlan
 from wattloop.schedule.slurm.poller import Snapshot
 from wattloop.schedule.slurm.reservation_gate import ReservationGate
-from wattloop.schedule.slurm.squeue import SlurmJob, format_notes
+from wattloop.schedule.slurm.squeue import SlurmJob
 from wattloop.schedule.slurm.state import DriverState, ReleasedJob, Why
 from wattloop.schedule.slurm.view import SlurmView
 

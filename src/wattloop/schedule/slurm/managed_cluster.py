@@ -1,12 +1,12 @@
 """Managed cluster of a driver: nodes, partitions, job estimates, oracle and power budget."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
 
+from wattloop.core.cache import LruCache
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.file import load_cluster
@@ -82,7 +82,7 @@ class JobEstimates:
     ) -> None:
         self._estimator, self._cluster, self._caps = estimator, cluster, caps
         self.on_refusal: Callable[[SlurmJob, str], None] = lambda job, why: None
-        self._kept: OrderedDict[tuple[object, ...], JobEstimate] = OrderedDict()
+        self._cache = LruCache[tuple[object, ...], JobEstimate](MOST_KEPT)
 
     def estimate(self, job: SlurmJob) -> JobEstimate:
         """Return the estimate of a waiting job."""
@@ -90,16 +90,14 @@ class JobEstimates:
             job.key, job.name, job.user, job.comment, job.gpus, job.gpu_type, job.nodes,
             job.time_limit_s,
         )  # fmt: skip
-        found = self._kept.get(key)
+        found = self._cache.get(key)
         if found is None:
             found = self._estimate(job)
             if any(AGAIN in refusal for refusal in found.refusals):
                 return found
-            self._kept[key] = found
+            self._cache.put(key, found)
             for why in found.refusals:
                 self.on_refusal(job, why)
-            while len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
         return found
 
     def is_coming(self, job: SlurmJob) -> bool:

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from wattloop.fleet.slurm_text import format_notes
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.slurm.client import SlurmClient, update_command
 from wattloop.schedule.slurm.driver import RoundRunner
@@ -13,7 +14,6 @@ from wattloop.schedule.slurm.managed_cluster import DriverSettings, ManagedClust
 from wattloop.schedule.slurm.planner import PlannedStart, RoundPlan
 from wattloop.schedule.slurm.poller import Rebuild, Snapshot
 from wattloop.schedule.slurm.power import Readings, no_readings
-from wattloop.schedule.slurm.squeue import format_notes
 from wattloop.schedule.slurm.view import SlurmView
 
 MOST_KEPT = 5_000

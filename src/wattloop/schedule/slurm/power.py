@@ -1,9 +1,7 @@
 """Current power of the cluster, measured on the nodes where possible and otherwise estimated."""
 
-import json
 import math
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,6 +9,7 @@ from urllib.parse import urlsplit
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.process import BackgroundThread
+from wattloop.fleet.delivery.client import fetch_json
 from wattloop.schedule.slurm.event_log import DriverLog
 from wattloop.schedule.slurm.nodes import KnownNodes
 from wattloop.schedule.slurm.view import SlurmView
@@ -122,7 +121,6 @@ def _shares(running: RunningJob) -> list[tuple[int, float]]:
 
 EVERY_S = 1.0
 TIMEOUT_S = 5.0
-LARGEST_B = 20_000_000
 IMPOSSIBLE = 2.0
 """Most plausible reading, as a multiple of the node's maximum by the hardware table."""
 
@@ -160,7 +158,7 @@ class FleetPower(BackgroundThread):
     def _work(self) -> None:
         while not self._stop.is_set():
             try:
-                data = self._ask()
+                data = fetch_json(self._url, self._token, TIMEOUT_S)
                 known = self._known
                 latest, refusals = readings_from(data, known, time.time())
                 self._latest = known, latest
@@ -169,12 +167,6 @@ class FleetPower(BackgroundThread):
             except (OSError, ValueError) as error:
                 self._log.add("warning", f"fleet: {self._url}: {error}; power is estimated")
             self._stop.wait(EVERY_S)
-
-    def _ask(self) -> Any:
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        request = urllib.request.Request(self._url, headers=headers)
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            return json.loads(answer.read(LARGEST_B))
 
 
 def readings_from(

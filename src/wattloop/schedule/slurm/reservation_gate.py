@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable
 
 from wattloop.core.errors import SlurmAway, SlurmError
+from wattloop.fleet.slurm_text import expand_nodes
 from wattloop.schedule.slurm.client import SlurmClient
-from wattloop.schedule.slurm.squeue import expand_nodes
 
 PREFIX = "wattloop_"
 FLAGS = "FLEX,IGNORE_JOBS,NO_HOLD_JOBS_AFTER,OVERLAP"

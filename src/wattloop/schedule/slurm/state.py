@@ -1,6 +1,5 @@
 """State file of the driver with its released jobs, which survives `kill -9`; its status file."""
 
-import fcntl
 import json
 import os
 import secrets
@@ -13,6 +12,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import FileLock, atomic_write, atomic_write_json
 from wattloop.core.paths import state_folder
 from wattloop.schedule.slurm.reservation_gate import PREFIX
 
@@ -75,7 +75,7 @@ class DriverState:
         self.released: dict[str, ReleasedJob] = {}
         self.use_gpu_s: dict[str, float] = {}
         self.preempting: dict[str, float] = {}
-        self._lock: int | None = None
+        self._lock = FileLock(path.with_suffix(".lock"))
         self._saved = ""
 
     @classmethod
@@ -106,40 +106,26 @@ class DriverState:
             ConfigError: another driver has locked it, or the folder is not writable.
         """
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+            acquired = self._lock.acquire()
         except OSError as error:
             raise ConfigError(
                 f"{self.path.parent}: {error.strerror}; name another file with --state"
             ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
+        if not acquired:
             raise ConfigError(
                 f"{self.path}: another 'wattloop slurm run' uses it; stop that one, or give this "
                 "one its own file with --state"
-            ) from None
-        self._lock = lock
+            )
 
     def unlock(self) -> None:
-        """Unlock the file."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.release()
 
     def save(self) -> None:
         """Write the state atomically, unless it is unchanged."""
         text = json.dumps(self._to_dict())
-        if text == self._saved:
-            return
-        temporary = self.path.with_suffix(".new")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
-        self._saved = text
+        if text != self._saved:
+            atomic_write(self.path, text, durable=True)
+            self._saved = text
 
     def _to_dict(self) -> dict[str, Any]:
         return {
@@ -168,10 +154,8 @@ def status_path(state: Path) -> Path:
 
 def write_status(path: Path, status: Mapping[str, Any]) -> None:
     """Write the status file atomically; a full disk must not stop jobs."""
-    temporary = path.with_suffix(".new")
     with suppress(OSError):
-        temporary.write_text(json.dumps(status, default=str), "utf-8")
-        temporary.replace(path)
+        atomic_write_json(path, status, default=str)
 
 
 def read_status(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from wattloop.core.errors import ConfigError
+from wattloop.fleet.slurm_text import parse_notes
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.engine.machines import Machines, Nodes
 from wattloop.schedule.estimates.fleet_oracle import FleetOracle, is_timed, timed_model
@@ -19,7 +20,7 @@ from wattloop.schedule.queue import JobQueue
 from wattloop.schedule.slurm.managed_cluster import ManagedCluster
 from wattloop.schedule.slurm.nodes import KnownNodes
 from wattloop.schedule.slurm.poller import Snapshot
-from wattloop.schedule.slurm.squeue import SlurmJob, parse_notes
+from wattloop.schedule.slurm.squeue import SlurmJob
 from wattloop.schedule.slurm.state import ReleasedJob
 from wattloop.schedule.view import ClusterView, PreemptionLoss, RunningJob, UserUsage
 

@@ -4,6 +4,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import atomic_write
 
 __all__ = ["HOOKS", "hook_text", "install_hooks"]
 HOOKS = ("prolog", "epilog")
@@ -43,10 +44,8 @@ def install_hooks(target: Path, folder: str, wait_s: float = DEFAULT_WAIT_S) -> 
         target.mkdir(parents=True, exist_ok=True)
         for name in HOOKS:
             path = target / f"wattloop-{name}"
-            fresh = target / f".wattloop-{name}.new"  # a node may be running the old one just now
-            fresh.write_text(hook_text(name, folder, wait_s), "utf-8")
-            fresh.chmod(0o755)
-            fresh.replace(path)
+            # atomic: a node may be running the old one just now
+            atomic_write(path, hook_text(name, folder, wait_s), mode=0o755)
             written.append(path)
     except OSError as error:
         raise ConfigError(
