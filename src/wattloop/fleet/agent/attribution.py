@@ -282,10 +282,8 @@ class EnergyLedger:
     def attribute(self, take: Take, readable: Readable, idle_w: Mapping[str, float]) -> None:
         """Attribute all energy that is known by now.
 
-        Args:
-            take: joules of a domain from where it was shared out up to an instant.
-            readable: whether a domain is known up to an instant.
-            idle_w: power of shared domains with nothing to do.
+        `take` returns the joules of a domain since the last call, `readable` whether they are
+        known up to an instant.
         """
         silent: set[str] = set()
         for stretch in self._stretches:

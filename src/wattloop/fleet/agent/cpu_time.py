@@ -147,13 +147,7 @@ class CpuTimeCurve:
 
 
 class CpuTimes:
-    """CPU times from control groups, or from processes without them.
-
-    Args:
-        host: where /proc is.
-        cgroup_root: where control groups are.
-        node: this node's name in Slurm.
-    """
+    """CPU times from control groups, or from processes without them."""
 
     def __init__(self, host: Host, cgroup_root: Path, node: str) -> None:
         self._host = host

@@ -61,7 +61,6 @@ class JobCaps:
     """Caps in force on this node. Used by one thread.
 
     Args:
-        config: the daemon's socket, and what else there is to know.
         folder: of the agent; `caps` in it tells prologs to wait, `ready/` that they need not.
     """
 

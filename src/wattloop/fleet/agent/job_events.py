@@ -234,10 +234,7 @@ class MissingEpilogs(BackgroundThread):
     for ever. It has ended when Slurm does not list it on this node twice in a row.
 
     Args:
-        events: the folder in which the agent finds events.
-        node: this node's name in Slurm.
         running: jobs that the agent takes to be running, at any time.
-        slurm_bin: folder of squeue, where it is not in the path.
     """
 
     def __init__(

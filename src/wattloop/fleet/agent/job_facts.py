@@ -129,10 +129,8 @@ _NOTHING = {"", "(null)", "N/A"}
 def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFacts | None, str]:
     """Return the controller's facts about a job, or why there are none.
 
-    Args:
-        job: its number.
-        folder: where Slurm's commands are; found in the path unless given.
-        caps: whether AdminComment is wanted as well.
+    `folder` holds Slurm's programs where they are not in the path. With `caps`, AdminComment is
+    read as well.
     """
     form = ",".join(f"{name}:{width}" for _, name, width in COLUMNS)
     listed, reason = _asked(folder, "squeue", "-h", "-a", "-t", "all", "-j", job, "-O", form)
@@ -180,9 +178,7 @@ def slurm_cpus(node: str, folder: str = "") -> int | None:
 def admin_comment(shown: str, words: Sequence[str]) -> str | None:
     """Return AdminComment from `scontrol show job`; None where it is ambiguous.
 
-    Args:
-        shown: what it prints.
-        words: what the job's user chose and what is printed before or next to AdminComment.
+    `words` are the user's texts that are printed before or next to AdminComment.
     """
     if any("\n" in text or ADMIN in text for text in words):
         return None
@@ -205,13 +201,7 @@ def wants_low_power(comment: str) -> bool:
 
 
 def cpus_on_node(counts: str, nodes: str, node: str) -> int | None:
-    """Return CPUs of a job on one node, from `SLURM_JOB_CPUS_PER_NODE` such as `4(x2),8`.
-
-    Args:
-        counts: CPUs of the nodes, in their order.
-        nodes: their names: `n[1-2],n5`.
-        node: the one asked for.
-    """
+    """Return CPUs of a job on one node, from `SLURM_JOB_CPUS_PER_NODE` such as `4(x2),8`."""
     listed: list[int] = []
     for part in counts.split(","):
         match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part.strip())

@@ -74,12 +74,7 @@ def share_domain(
 ) -> Domain:
     """Return a domain of the node as a job has it.
 
-    Args:
-        layout: the node's.
-        domain: of the node.
-        cpus: CPUs of the job.
-        whole: the job has the node to itself.
-        limit_w: power limit in force now, of a GPU that has one.
+    `limit_w` is the power limit in force, of a GPU that has one.
     """
     if not layout.is_shared(domain.name) or whole:
         return _share(domain, f"{domain.source}, all of it the job's", **_limits(domain, limit_w))
@@ -213,9 +208,6 @@ class OpenRun:
     """A run that is being written.
 
     Args:
-        plan: who it is.
-        domains: its domains.
-        signals: its signals, name -> unit.
         missing: parts of the node that would be its own but cannot be read.
     """
 

@@ -47,12 +47,7 @@ class DeliveryProgress(NamedTuple):
 
 
 class Sender:
-    """Sender of one folder to one server; its memory can be rebuilt from the server.
-
-    Args:
-        options: from where to where.
-        link: the connection; made from the options by default.
-    """
+    """Sender of one folder to one server; its memory can be rebuilt from the server."""
 
     def __init__(self, options: DeliveryOptions, link: DeliveryClient | None = None) -> None:
         self.options = options
@@ -208,12 +203,8 @@ def deliver(
 ) -> DeliveryProgress:
     """Send until `stop` is set; with `once`, until only growing journals wait.
 
-    Args:
-        options: from where to where.
-        status: what the node says of itself, asked before each request.
-        once: for a person or a shutdown script: end when all is sent, or raise when it cannot be.
-        stop: set by the caller to end the loop.
-        report: told of each round, and of each fault in words.
+    With `once`, end when all is sent, or raise when it cannot be. `status` is called before each
+    request, `report` after each round or fault.
 
     Raises:
         ConfigError: another process sends this folder, or there is none.
@@ -261,7 +252,6 @@ class Delivery:
     """The delivery loop as a thread of the agent.
 
     Args:
-        options: from where to where.
         status: what the node says of itself, asked before each request.
     """
 

@@ -39,11 +39,6 @@ class RoundRunner:
     """Rounds of a policy on a Slurm cluster: base of the driver and of the observer.
 
     Args:
-        client: Slurm.
-        site: the managed cluster.
-        policy: the scheduling policy.
-        log: receives actions and refusals.
-        settings: intervals and limits.
         readings: measured power of nodes, by node number.
         rebuild: rebuilds the managed cluster when nodes have changed; None continues with `site`.
     """
@@ -163,7 +158,6 @@ class SlurmDriver(RoundRunner):
     """Driver that runs a policy on a Slurm cluster. If it ends, Slurm schedules by itself again.
 
     Args:
-        client, site, policy, log, settings, readings, rebuild: see `RoundRunner`.
         state: state file of this driver, locked by this process.
         owner: the user who runs it.
     """
@@ -294,9 +288,6 @@ class RoundInterval:
     interval follows their rate, because a GPU freed by a one-second job would otherwise idle as
     long as that job ran. With free GPUs and an empty queue a round is cheap, and a newly submitted
     job would wait for it.
-
-    Args:
-        longest_s: configured interval.
     """
 
     def __init__(self, longest_s: float) -> None:
@@ -339,12 +330,6 @@ def run_loop(
     on_round: Callable[[RoundReport], None] = lambda report: None,
 ) -> None:
     """Run rounds until stopped, then restore all released jobs that have not started.
-
-    Args:
-        driver: driver or observer.
-        stop: event that ends the loop.
-        rounds: number of rounds; None for no limit.
-        on_round: called after each round.
 
     Raises:
         Ended: the policy failed too often.

@@ -46,9 +46,7 @@ class EnergyAnnotator(BackgroundThread):
     """Background thread that writes the energy of finished jobs once it is known.
 
     Args:
-        client: Slurm.
         energy_of: returns the energy of a job by its number; None while it is unknown.
-        log: receives what was written and what failed.
     """
 
     def __init__(

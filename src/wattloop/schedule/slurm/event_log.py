@@ -25,7 +25,6 @@ class DriverLog:
     Args:
         path: log file; None writes no file.
         tell: the console; called with the kind of event and a line.
-        wall_s: the clock.
     """
 
     def __init__(

@@ -33,11 +33,7 @@ class PlanExecutor:
     """Executor of the plan of a round.
 
     Args:
-        policy: the scheduling policy.
-        state: state file of the driver.
-        log: receives refusals.
         gate: reservation that released jobs name.
-        control: changes single jobs.
         backoff: jobs that Slurm refuses.
         most_releases: most jobs released in one round.
     """
@@ -145,14 +141,8 @@ def planned_release(
     Nodes are named for jobs that leave the choice open. On standby, Slurm chooses among GPUs of
     one type, because it knows first which of them becomes free.
 
-    Args:
-        live: the view.
-        site: the managed cluster.
-        start: the planned start.
-        why: start now, or standby.
-        before: earlier release of the same job.
-        sets_caps: the policy chooses power limits.
-        may_pin: nodes may be named; Slurm did not refuse them before.
+    `before` is an earlier release of the job. Without `may_pin` no nodes are named: Slurm refused
+    them before.
     """
     job, view = live.jobs[start.job], live.view
     options = view.queue.options(start.job)
@@ -202,13 +192,7 @@ def releases_within_budget(
 
 
 class JobControl:
-    """Changes of single jobs. What has to be restored is in the state file before Slurm is called.
-
-    Args:
-        client: Slurm.
-        state: state file of the driver.
-        log: receives actions and refusals.
-    """
+    """Changes of single jobs. The state file has the values to restore before Slurm is called."""
 
     def __init__(self, client: SlurmClient, state: DriverState, log: DriverLog) -> None:
         self._client, self._state, self._log = client, state, log

@@ -69,8 +69,6 @@ class JobEstimates:
     rule allows several.
 
     Args:
-        estimator: estimator of jobs.
-        cluster: machines of the jobs.
         caps: shares of TDP for jobs that name none; only for policies that set caps.
 
     Attributes:

@@ -55,8 +55,6 @@ class DecisionTable:
     """Table of decisions by arrival; the oldest are dropped when there are many.
 
     Args:
-        site: the managed cluster.
-        sets_caps: the policy chooses power limits.
         since_s: jobs that Slurm started earlier are not listed, seconds since 1970.
     """
 

@@ -53,10 +53,6 @@ class Planner:
 
     The budget holds for every policy: a start that may exceed it is postponed. If that job could
     run on an idle cluster, the starts after it are postponed as well, or it would wait for ever.
-
-    Args:
-        live: the view; it is changed.
-        policy: the scheduling policy.
     """
 
     def __init__(self, live: SlurmView, policy: Policy) -> None:
@@ -219,10 +215,7 @@ ASKED = 4
 def may_end_soon(live: SlurmView, guessed: Collection[int], within_s: float) -> list[int]:
     """Return running jobs that may end within a time: by their estimate, overdue or unknown.
 
-    Args:
-        live: the view.
-        guessed: jobs of which only the time limit is known.
-        within_s: time until the round after the next.
+    `guessed` are jobs of which only the time limit is known.
     """
     now_s = live.view.now_s
     return [
@@ -258,11 +251,8 @@ def plan_round(
 ) -> RoundPlan:
     """Plan a round.
 
-    Args:
-        live: the view; it is consumed.
-        site: the managed cluster.
-        policy: the scheduling policy.
-        within_s: plan standby starts for jobs that may end within this time; None for none.
+    The view is consumed. With `within_s`, standby starts are planned for jobs that may end within
+    that time.
 
     Raises:
         Exception: whatever the policy raises.

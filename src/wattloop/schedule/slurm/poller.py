@@ -44,9 +44,6 @@ class SlurmPoller:
     """Poller at the start of each round.
 
     Args:
-        client: Slurm.
-        site: the managed cluster.
-        nodes_every_s: interval between queries of the nodes.
         rebuild: called when the nodes have changed; None continues with the first ones.
 
     Attributes:

@@ -73,10 +73,6 @@ def power_now(live: SlurmView, readings: Mapping[int, NodePower]) -> PowerNow:
 
     A reading covers the jobs that ran when it was taken. Jobs that started later or are about to
     start are added with their estimate.
-
-    Args:
-        live: the view.
-        readings: by node number.
     """
     view, cluster = live.view, live.view.cluster
     fresh = {
@@ -129,10 +125,7 @@ class FleetPower(BackgroundThread):
     """Background thread that reads `GET /api/v1/nodes` once a second and keeps the last answer.
 
     Args:
-        url: address of the fleet server.
-        token: token for reading; empty for none.
         known: managed nodes; the fleet server uses the same names.
-        log: receives refusals.
     """
 
     def __init__(self, url: str, token: str, known: KnownNodes, log: DriverLog) -> None:
@@ -147,9 +140,7 @@ class FleetPower(BackgroundThread):
     def readings(self, known: KnownNodes) -> Mapping[int, NodePower]:
         """Return the last reading of each node, by number; the caller checks its age.
 
-        Args:
-            known: current managed nodes. After a change of nodes the numbers differ, so there are
-                no readings until the next answer.
+        After a change of nodes the numbers differ, so there are no readings until the next answer.
         """
         self._known = known
         numbered, latest = self._latest

@@ -15,10 +15,6 @@ class Reconciler:
     """Reconciler of the state file with Slurm's queue, at the start of each round.
 
     Args:
-        state: state file of the driver.
-        log: receives warnings.
-        control: restores jobs.
-        backoff: jobs that Slurm does not start.
         patience_s: most time that a released job may wait.
     """
 
@@ -39,11 +35,7 @@ class Reconciler:
     ) -> None:
         """Reconcile once; remove restored jobs and jobs released by others from the snapshot.
 
-        Args:
-            snapshot: the jobs.
-            site: the managed cluster.
-            gated_s: time since which the reservation keeps Slurm from starting jobs by itself.
-            now_s: seconds since 1970.
+        `gated_s` is the time since which the reservation keeps Slurm from starting jobs by itself.
         """
         self._check_released(snapshot, now_s)
         if snapshot.unreleased:

@@ -21,9 +21,7 @@ class ReservationGate:
     """Reservation with a lease.
 
     Args:
-        client: Slurm.
         name: name of the reservation, `wattloop_` and an identifier of the driver.
-        nodes: node list in Slurm's notation.
         owner: user who may always name it: the user who runs the driver.
         lease_s: time after which it expires unless extended.
     """

@@ -169,11 +169,7 @@ MOST_TASKS = 200
 
 
 class JobLister:
-    """Job list from squeue that parses only records changed since the last call.
-
-    Args:
-        run: runs one of Slurm's programs and returns its output.
-    """
+    """Job list from squeue that parses only records changed since the last call."""
 
     def __init__(self, run: Callable[..., bytes]) -> None:
         self._run = run

@@ -59,9 +59,6 @@ def default_state_path() -> Path:
 class DriverState:
     """State of a driver: released jobs that have not started, and the usage of users.
 
-    Args:
-        path: state file; created with its folder if missing.
-
     Attributes:
         gate_name: name of this driver's reservation, the same after a restart.
         released: released jobs, by key. Written before Slurm is called.

@@ -63,14 +63,7 @@ def build_view(
 ) -> SlurmView:
     """Build the view of one moment.
 
-    Args:
-        snapshot: the jobs.
-        site: the managed cluster.
-        is_up: state of every node.
-        released: released jobs.
-        use_gpu_s: GPU seconds of each user's finished jobs.
-        now_s: seconds since 1970.
-        set_aside: job -> end of its back-off, after Slurm did not start it.
+    `set_aside` maps jobs that Slurm did not start to the end of their back-off.
     """
     known, estimates, oracle = site.known, site.estimates, site.oracle
     cluster, slots = known.cluster, GpuSlots(known)
@@ -208,11 +201,7 @@ def split_released(
 
     The latter wait again, because Slurm could start older jobs on those GPUs for ever.
 
-    Args:
-        jobs: released jobs that have not started.
-        released: their releases.
-        slots: free GPUs; changed.
-        allocated: receives the nodes of jobs with free GPUs.
+    `slots` and `allocated` are changed.
     """
     coming: list[SlurmJob] = []
     late: list[SlurmJob] = []
@@ -233,10 +222,7 @@ def allocate_machines(
 ) -> Machines:
     """Build the machines with some GPUs allocated and some nodes down.
 
-    Args:
-        cluster: the cluster.
-        taken: node -> bit mask of allocated GPUs.
-        is_up: state of every node.
+    `taken` maps nodes to bit masks of allocated GPUs.
     """
     machines = Machines(cluster)
     for each in machines.nodes_with:

@@ -15,10 +15,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 def hook_text(name: str, folder: str, wait_s: float = DEFAULT_WAIT_S) -> str:
     """Return the script `prolog` or `epilog` for agents whose folder is `folder`.
 
-    Args:
-        name: one of `HOOKS`.
-        folder: as in `agent.yaml`; `{node}` is the node's name as Slurm knows it.
-        wait_s: longest time a prolog waits for a power cap to be set.
+    `wait_s` is the longest time that a prolog waits for a power cap.
 
     Raises:
         ConfigError: the folder cannot be written into a script as it is.

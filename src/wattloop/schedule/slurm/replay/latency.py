@@ -5,6 +5,7 @@ start is assumed in the middle of its second, which is right on average.
 """
 
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -72,12 +73,8 @@ def measure_latency(
 ) -> Latency:
     """Compute the latencies of a run.
 
-    Args:
-        ran: records of the jobs.
-        submitted_s: job number -> time of submission.
-        times: Slurm's times.
-        with_backfilled: count backfilled jobs for `end_s`. Not useful where the simulator models
-            the backfill interval, because these jobs waited for the backfill pass.
+    Without `with_backfilled`, backfilled jobs do not count for `end_s`: they waited for the
+    backfill pass, whose interval the simulator models.
     """
     started_s = times.started_s
     starts: list[float] = []
@@ -112,10 +109,7 @@ def driver_end_latency(
     interval between polls), and until Slurm executes the driver's start. None when one of them was
     not observed.
 
-    Args:
-        ran: records of the jobs.
-        times: Slurm's times.
-        rounds_s: times of the driver's polls, and the jobs started then.
+    `rounds_s` has the times of the driver's polls and the jobs started then.
     """
     noticed_s = [times.ended_s[each.slurm_job] - each.end_s for each in ran
                  if each.slurm_job in times.ended_s]  # fmt: skip
@@ -178,13 +172,6 @@ def read_times(slurm: Callable[..., str]) -> JobTimes:
 
 def _log_file(slurm: Callable[..., str]) -> Path | None:
     """Return the log file of slurmctld, if it is on this machine and readable."""
-    for line in slurm("scontrol", "show", "config").splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() == "SlurmctldLogFile":
-            path = Path(value.strip())
-            try:
-                with path.open("rb"):
-                    return path
-            except OSError:
-                return None
-    return None
+    found = re.search(r"^SlurmctldLogFile\s*= (.*)$", slurm("scontrol", "show", "config"), re.M)
+    path = Path(found[1].strip()) if found else None
+    return path if path is not None and os.access(path, os.R_OK) else None

@@ -1,10 +1,8 @@
 """Replay plan: the jobs and nodes of a scenario for a real Slurm, sped up."""
 
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,25 +17,13 @@ from wattloop.schedule.jobs.attributes import Draws, pinned
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.jobs.table import JobTable, uncapped
 from wattloop.schedule.scenarios.scenario import Scenario
+from wattloop.schedule.slurm.nodes import SlurmNode
+from wattloop.schedule.slurm.squeue import parse_gpus
 from wattloop.schedule.step_function import StepFunction
-
-GPUS = re.compile(r"gpu(?::([\w.-]+))?:(\d+)")
-
-
-class _Node(NamedTuple):
-    name: str
-    gpu_type: str
-    gpus: int
-    state: str
 
 
 def match_nodes(cluster: Cluster, slurm: Callable[..., str], partition: str = "") -> dict[int, str]:
     """Map each node number of the cluster to a Slurm node with the same GPUs.
-
-    Args:
-        cluster: the scenario's cluster.
-        slurm: runs one of Slurm's commands.
-        partition: use only the nodes of this partition; by default all nodes.
 
     Raises:
         ConfigError: Slurm has too few such nodes; the message lists its nodes.
@@ -60,22 +46,16 @@ def match_nodes(cluster: Cluster, slurm: Callable[..., str], partition: str = ""
     return names
 
 
-def _nodes(slurm: Callable[..., str], partition: str) -> list[_Node]:
-    """Return the nodes that are up, by name."""
+def _nodes(slurm: Callable[..., str], partition: str) -> list[SlurmNode]:
+    """Return the nodes that are up, each once."""
     only = ("-p", partition) if partition else ()
-    found: dict[str, _Node] = {}
+    found: dict[str, SlurmNode] = {}
     for line in slurm("sinfo", "-h", "-N", *only, "-o", "%N|%G|%t").splitlines():
-        name, _, rest = line.strip().partition("|")
-        gres, _, state = rest.partition("|")
-        match = GPUS.search(gres)
-        if state.rstrip("*~#!%$@^-").startswith(("down", "drain", "fail", "unk")) or "*" in state:
+        name, gres, state = line.strip().split("|")
+        if state.startswith(("down", "drain", "fail", "unk")) or "*" in state:
             continue
-        found[name] = _Node(
-            name,
-            (match[1] or "").lower() if match else "",
-            int(match[2]) if match else 0,
-            state,
-        )
+        gpus = parse_gpus(gres)
+        found[name] = SlurmNode(name, gpus.type_name, gpus.number, (), True)
     return list(found.values())
 
 
@@ -126,12 +106,6 @@ def replay_plan(
     scenario: Scenario, *, seed: int = 0, speedup: float = 10.0, most_jobs: int | None = None
 ) -> ReplayPlan:
     """Build the replay plan of a scenario.
-
-    Args:
-        scenario: scenario to replay.
-        seed: seed of its jobs.
-        speedup: factor by which times are divided.
-        most_jobs: use only this many jobs.
 
     Raises:
         ConfigError: the speedup is invalid, or a job of the scenario fits nowhere.
@@ -214,7 +188,5 @@ def with_all_gpu_counts(asked: JobTable, jobs: JobTable, widest: int) -> JobTabl
 
 
 def _faster_steps(steps: StepFunction, speedup: float) -> StepFunction:
-    def faster(times_s: Sequence[float]) -> tuple[float, ...]:
-        return tuple(time_s / speedup for time_s in times_s)
-
-    return StepFunction(faster(steps.times_s), steps.values, steps.period_s / speedup)
+    times_s = tuple(time_s / speedup for time_s in steps.times_s)
+    return StepFunction(times_s, steps.values, steps.period_s / speedup)

@@ -34,11 +34,7 @@ class PowerSample(NamedTuple):
 
 
 class PowerWatch(BackgroundThread):
-    """Background thread that reads the energy counters of all GPUs ten times a second.
-
-    Args:
-        cards: the GPUs of each node.
-    """
+    """Background thread that reads the energy counters of all GPUs ten times a second."""
 
     def __init__(self, cards: Mapping[str, Sequence[VirtualGpu]]) -> None:
         super().__init__("power")
@@ -191,12 +187,7 @@ def real_figures(
 ) -> ReplayFigures:
     """Compute the figures of a run on Slurm.
 
-    Args:
-        plan: the jobs.
-        ran: records of the jobs.
-        submitted_s: time of submission of each job.
-        samples: power over the run.
-        energy_j: energy of all GPUs from the first submission to the last end.
+    `energy_j` covers all GPUs from the first submission to the last end.
     """
     begin_s = min(submitted_s.values())
     ends = {each.job: each.end_s for each in ran if each.done >= 1.0}

@@ -55,20 +55,42 @@ from wattloop.virtual.cards import write_card
 from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.node import MODEL_VARIABLE, STATE_VARIABLE, shared_machine
 
+PROGRAM = "wattloop.schedule.slurm.replay.job"
+OWN = "slurm"
+"""Name of the policy that leaves the decisions to Slurm's own scheduler."""
+COMPARED = ("makespan_s", "gpu_energy_j", "throughput_per_h", "jct_mean_s", "peak_w")
+SAME_POWER = (
+    "Power is simulated, by the same virtual GPUs on both sides: what is compared is scheduling."
+)
+Progress = Callable[[int, int, int, float], None]
+"""Called with jobs submitted, jobs done, all jobs, and power now."""
+LOOK_S = 0.2
+ASK_SLURM_S = 5.0
+PATIENCE_S = 120.0
+"""Longest time without progress while jobs are left."""
 
-def write_cards(cluster: Cluster, folder: Path) -> None:
-    """Write a file per GPU type with the scenario's idle power and power limits."""
-    (folder / "virtual").mkdir(parents=True, exist_ok=True)
-    for each in cluster.types:
-        _write(each, _file(folder, each.name))
 
-
-def node_environment(folder: Path, node: str, type_name: str) -> dict[str, str]:
-    """Return the variables with which jobs, meters and agents find a node's virtual GPUs."""
-    return {
-        STATE_VARIABLE: str(folder / "virtual" / f"{node}.state"),
-        MODEL_VARIABLE: str(_file(folder, type_name)),
-    }
+def write_plan(plan: ReplayPlan, folder: Path, names: Mapping[int, str]) -> None:
+    """Write the files that jobs read: GPUs of the nodes, and time and power of each option."""
+    for name in ("jobs", "notes", "virtual"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for note in (folder / "notes").iterdir():
+        note.unlink()
+    for kind in plan.cluster.types:
+        _write_card(kind, folder / "virtual" / f"{kind.name}.json")
+    groups = plan.cluster.node_groups
+    nodes = {name: groups[number].type_name for number, name in names.items()}
+    (folder / "plan.json").write_text(json.dumps({"nodes": nodes}) + "\n", "utf-8")
+    types = [each.name for each in plan.cluster.types]
+    for job in range(len(plan.open)):
+        options, work = plan.options(job), float(plan.open.work[job])
+        rows = {}
+        for row in range(len(options)):
+            gpus = int(options.gpus[row])
+            key = f"{types[int(options.type_index[row])]}/{gpus}"
+            rows[key] = [work * float(options.sample_s[row]), float(options.power_w[row]) / gpus]
+        text = json.dumps({"options": rows}) + "\n"
+        (folder / "jobs" / f"{job}.json").write_text(text, "utf-8")
 
 
 def virtual_gpus(
@@ -78,16 +100,15 @@ def virtual_gpus(
     found = {}
     for number, node in names.items():
         group = cluster.node_groups[number]
-        environment = node_environment(folder, node, group.type_name)
+        environment = {
+            STATE_VARIABLE: str(folder / "virtual" / f"{node}.state"),
+            MODEL_VARIABLE: str(folder / "virtual" / f"{group.type_name}.json"),
+        }
         found[node] = shared_machine(group.gpus_per_node, environment=environment).gpus
     return found
 
 
-def _file(folder: Path, type_name: str) -> Path:
-    return folder / "virtual" / f"{type_name}.json"
-
-
-def _write(kind: GpuType, path: Path) -> None:
+def _write_card(kind: GpuType, path: Path) -> None:
     # All power above idle is arithmetic at the highest clock, so that any power up to the limit
     # corresponds to a busy share. It follows without delay because jobs are short.
     write_card(
@@ -105,48 +126,12 @@ def _write(kind: GpuType, path: Path) -> None:
     )
 
 
-PROGRAM = "wattloop.schedule.slurm.replay.job"
-
-
-def write_plan(plan: ReplayPlan, folder: Path, names: Mapping[int, str]) -> None:
-    """Write the files that jobs read: GPUs of the nodes, and time and power of each option.
-
-    Args:
-        plan: the jobs.
-        folder: folder that all nodes share.
-        names: node number of the cluster -> Slurm's name.
-    """
-    for name in ("jobs", "notes"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    for note in (folder / "notes").iterdir():
-        note.unlink()
-    write_cards(plan.cluster, folder)
-    groups = plan.cluster.node_groups
-    nodes = {name: groups[number].type_name for number, name in names.items()}
-    (folder / "plan.json").write_text(json.dumps({"nodes": nodes}) + "\n", "utf-8")
-    types = [each.name for each in plan.cluster.types]
-    for job in range(len(plan.open)):
-        options, work = plan.options(job), float(plan.open.work[job])
-        rows = {}
-        for row in range(len(options)):
-            gpus = int(options.gpus[row])
-            key = f"{types[int(options.type_index[row])]}/{gpus}"
-            rows[key] = [work * float(options.sample_s[row]), float(options.power_w[row]) / gpus]
-        text = json.dumps({"options": rows}) + "\n"
-        (folder / "jobs" / f"{job}.json").write_text(text, "utf-8")
-
-
 def sbatch_command(
     plan: ReplayPlan, job: int, folder: Path, *, extra: Sequence[str] = (), described: bool = False
 ) -> list[str]:
     """Build the sbatch command line of a job.
 
-    Args:
-        plan: the jobs.
-        job: job number.
-        folder: folder of `write_plan`.
-        extra: further options of sbatch, such as a partition.
-        described: write into the job's comment what it trains, for a scheduler with an oracle.
+    With `described`, the comment states what the job trains, for a scheduler with an oracle.
 
     Raises:
         ConfigError: the nodes cannot share the job's GPUs evenly.
@@ -200,10 +185,8 @@ class ReplayDriver:
 
     Args:
         plan: replay plan; the driver uses its oracle and its budget.
-        client: Slurm.
         folder: folder of the driver's state file and log.
         partition: managed partition; by default Slurm's only one.
-        settings: intervals and limits of the driver.
 
     Attributes:
         rounds: reports of the driver's rounds, by policy.
@@ -287,14 +270,6 @@ def _constant(budget: StepFunction) -> StepFunction:
     return budget
 
 
-Progress = Callable[[int, int, int, float], None]
-"""Called with jobs submitted, jobs done, all jobs, and power now."""
-LOOK_S = 0.2
-ASK_SLURM_S = 5.0
-PATIENCE_S = 120.0
-"""Longest time without progress while jobs are left."""
-
-
 @dataclass(frozen=True)
 class RealRun:
     """Result of a replay on Slurm.
@@ -329,7 +304,6 @@ def run_real(
     options: Sequence[str] = (),
     described: bool = False,
     tell: Progress | None = None,
-    patience_s: float = PATIENCE_S,
 ) -> RealRun:
     """Submit the jobs of a plan at their arrival times, and wait until all are done.
 
@@ -341,7 +315,6 @@ def run_real(
         options: further options of sbatch.
         described: write into each job's comment what it trains.
         tell: called with the progress.
-        patience_s: longest time without progress.
 
     Raises:
         WattloopError: jobs failed, or there is no progress.
@@ -372,10 +345,9 @@ def run_real(
             if now_s - asked_slurm_s > ASK_SLURM_S:
                 asked_slurm_s = now_s
                 _check(slurm, number_of)
-            waits_for_next = len(submitted_s) < jobs
-            if now_s - news_s > patience_s and not waits_for_next:
+            if now_s - news_s > PATIENCE_S and len(submitted_s) == jobs:
                 raise WattloopError(
-                    f"replay: nothing has happened for {patience_s:g} s and {jobs - done} of "
+                    f"replay: nothing has happened for {PATIENCE_S:g} s and {jobs - done} of "
                     f"{jobs} jobs are left; see squeue and the log of slurmctld"
                 )
             time.sleep(LOOK_S)
@@ -399,12 +371,9 @@ def run_real(
 
 def _done(folder: Path) -> int:
     """Count the jobs that have recorded their end; a job on several nodes counts once."""
-    ended = {
-        path.name.partition(".")[0]
-        for path in (folder / "notes").iterdir()
-        if path.read_bytes().rstrip().endswith(b'"done": 1.0}')
-    }
-    return len(ended)
+    notes = (folder / "notes").iterdir()
+    ended = (p for p in notes if p.read_bytes().rstrip().endswith(b'"done": 1.0}'))
+    return len({path.name.partition(".")[0] for path in ended})
 
 
 def _check(slurm: Callable[..., str], number_of: Mapping[int, int]) -> None:
@@ -423,14 +392,6 @@ def _check(slurm: Callable[..., str], number_of: Mapping[int, int]) -> None:
             f"replay: {len(failed)} jobs failed, the first is job {number_of[failed[0]]} of the "
             f"plan; 'scontrol show job {failed[0]}' says how, and the log of its node why"
         )
-
-
-OWN = "slurm"
-"""Name of the policy that leaves the decisions to Slurm's own scheduler."""
-COMPARED = ("makespan_s", "gpu_energy_j", "throughput_per_h", "jct_mean_s", "peak_w")
-SAME_POWER = (
-    "Power is simulated, by the same virtual GPUs on both sides: what is compared is scheduling."
-)
 
 
 @dataclass(frozen=True)

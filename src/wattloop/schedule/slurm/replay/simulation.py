@@ -1,5 +1,6 @@
 """Simulation of a replay: the same jobs under the same policy."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,13 +22,7 @@ TIE = 1e-6
 
 
 class TimeLimits(Oracle):
-    """Oracle that predicts the time limit of each job for every placement.
-
-    Args:
-        truth: oracle of the actual time and power.
-        jobs: the jobs.
-        limits_s: time limit of each job.
-    """
+    """Oracle that predicts the time limit of each job for every placement."""
 
     name = "time limits"
 
@@ -72,30 +67,20 @@ class OwnScheduler:
 def own_scheduler(slurm: Callable[..., str]) -> OwnScheduler:
     """Read the configuration of Slurm's scheduler.
 
-    Args:
-        slurm: runs one of Slurm's commands.
-
     Raises:
         ConfigError: the simulator does not support the scheduler.
     """
-    said = {}
-    for line in slurm("scontrol", "show", "config").splitlines():
-        name, _, value = line.partition("=")
-        said[name.strip()] = value.strip()
-    kind = said.get("SchedulerType", "")
-    if kind not in (BUILTIN, BACKFILL):
+    config = slurm("scontrol", "show", "config")
+    match = re.search(r"^SchedulerType\s*= (\S+)", config, re.M)
+    kind = match[1] if match else ""
+    if kind == BUILTIN:
+        return OwnScheduler(kind)
+    if kind != BACKFILL:
         raise ConfigError(
             f"Slurm: the simulator does not support this SchedulerType; use {BACKFILL} or {BUILTIN}"
         )
-    return OwnScheduler(kind, _look_s(said) if kind == BACKFILL else 0.0)
-
-
-def _look_s(said: dict[str, str]) -> float:
-    for word in said.get("SchedulerParameters", "").split(","):
-        name, _, value = word.partition("=")
-        if name.strip() == "bf_interval" and value.strip().isdigit():
-            return float(value)
-    return USUAL_LOOK_S
+    match = re.search(r"^SchedulerParameters\s*=.*\bbf_interval=(\d+)", config, re.M)
+    return OwnScheduler(kind, float(match[1]) if match else USUAL_LOOK_S)
 
 
 def simulate_replay(
@@ -103,11 +88,7 @@ def simulate_replay(
 ) -> tuple[ReplayFigures, SimulationResult]:
     """Simulate the jobs of a plan.
 
-    Args:
-        plan: the jobs.
-        policy: policy of Wattloop, or Slurm's own scheduler, which gets the jobs as submitted and
-            knows only their time limits.
-        latency: latencies of the real Slurm; None for no latency.
+    Slurm's own scheduler gets the jobs as submitted and knows only their time limits.
     """
     settings = plan.settings
     if latency is not None:
