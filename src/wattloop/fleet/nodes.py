@@ -91,7 +91,6 @@ class NodeTable:
             return entry.clock_offset_s
 
     def refused(self, node: str, reason: str) -> None:
-        """Record a refusal."""
         with self._guard:
             if node in self._entries:  # unknown names are not recorded
                 entry = self._entries[node]
@@ -104,7 +103,6 @@ class NodeTable:
             return [_now(node, entry, now_s) for node, entry in sorted(self._entries.items())]
 
     def names(self) -> frozenset[str]:
-        """Return all known names."""
         with self._guard:
             return frozenset(self._entries)
 

@@ -213,14 +213,12 @@ def _token(row: Any) -> Token:
 
 
 def _write(path: Path, tokens: list[Token]) -> None:
-    """Write the file atomically, for its owner only."""
     rows = [asdict(token) for token in tokens]
     atomic_write_json(path, {"tokens": rows}, mode=0o600, durable=True, indent=1)
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock the file against concurrent changes."""
     try:
         with FileLock(path.with_name(f".{path.name}.lock"), mode=0o644):
             yield

@@ -76,20 +76,12 @@ def deliver_command(
 ) -> None:
     """Send the journals of a node whose agent has stopped, or whose server was away."""
     from wattloop.fleet.agent.config import load_agent_config
-    from wattloop.fleet.delivery import DeliveryOptions, deliver, status_from_file
+    from wattloop.fleet.delivery import deliver, status_from_file
 
     told = load_agent_config(config, node)
     if told.deliver is None:
         raise ConfigError(f"{config or 'agent.yaml'}: deliver: url is needed to send anything")
-    options = DeliveryOptions(
-        url=told.deliver.url,
-        node=node,
-        folder=told.place / "journals",
-        token_file=Path(told.deliver.token_file) if told.deliver.token_file else None,
-        every_s=told.deliver.every_s,
-        limit_b=told.deliver.limit_b,
-        ca_file=Path(told.deliver.ca_file) if told.deliver.ca_file else None,
-    )
+    options = told.delivery_options(node)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -80,11 +80,9 @@ class NodeLayout:
         return self.domains[name].scope in SHARED or name == "psys"
 
     def is_node(self, name: str) -> bool:
-        """Return True when a domain covers the whole node."""
         return self.domains[name].scope is Scope.NODE and name != "psys"
 
     def of_job(self, gpus: frozenset[str], whole: bool) -> list[str]:
-        """Return the domains that a job's run has."""
         if whole:
             return list(self.domains)
         return [name for name in self.domains if name in gpus or self.is_shared(name)]
@@ -223,7 +221,6 @@ class Account:
     by_time_j: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, part: EnergyShare) -> None:
-        """Add a share of a domain."""
         self.energy_j[name] = self.energy_j.get(name, 0.0) + part.energy_j
         self.by_cpus_j[name] = self.by_cpus_j.get(name, 0.0) + part.by_cpus_j
         self.by_time_j[name] = self.by_time_j.get(name, 0.0) + part.by_time_j
@@ -239,7 +236,6 @@ class Account:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Account:
-        """Return the account saved by `to_state`."""
         account = cls()
         for name, values in state.items():
             account.add(name, EnergyShare(*(float(v) for v in values)))
@@ -276,7 +272,6 @@ class EnergyLedger:
         return old
 
     def extend(self, stretches: Iterable[SharedInterval]) -> None:
-        """Record which jobs were there, up to now."""
         self._stretches.extend(stretches)
 
     def attribute(self, take: Take, readable: Readable, idle_w: Mapping[str, float]) -> None:

@@ -14,6 +14,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.core.yaml_spec import YamlWithLines, format_errors, read_yaml, validation_errors
 from wattloop.fleet.agent.job_facts import minor_numbers, slurm_cpus
+from wattloop.fleet.delivery.client import DeliveryOptions
 from wattloop.hardware.host import Host
 
 NODE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
@@ -36,10 +37,10 @@ class DeliverConfig(_Part):
     """
 
     url: str
-    token_file: str | None = None
+    token_file: Path | None = None
     every_s: Annotated[float, Field(gt=0, le=3_600)] = 1.0
     limit_b: Annotated[int, Field(ge=0)] = 2 * 1024**3
-    ca_file: str | None = None
+    ca_file: Path | None = None
 
 
 class ControlConfig(_Part):
@@ -116,7 +117,12 @@ class AgentConfig(_Part):
         """
         if not NODE.fullmatch(node):
             raise ConfigError(f"--node {node!r}: letters, digits, '.', '_' and '-' only")
-        return AgentConfig.model_validate(_filled(self.model_dump(), node))
+        return AgentConfig.model_validate(_filled(self.model_dump(mode="json"), node))
+
+    def delivery_options(self, node: str) -> DeliveryOptions:
+        assert self.deliver is not None
+        folder = self.place / "journals"
+        return DeliveryOptions(node=node, folder=folder, **self.deliver.model_dump())
 
     @property
     def place(self) -> Path:

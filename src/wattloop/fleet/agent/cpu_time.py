@@ -49,7 +49,6 @@ class ProcessTimes:
         self._looks = 0
 
     def read(self, uids: Mapping[str, int]) -> dict[str, float]:
-        """Return CPU seconds of each job (number -> its user), as far as processes are there."""
         found: dict[str, float] = {}
         alive: dict[str, _Process] = {}
         self._looks += 1
@@ -164,7 +163,6 @@ class CpuTimes:
         curve.add(time_s, cpu_s)
 
     def read(self, jobs: Iterable[JobKey], now_s: float) -> None:
-        """Read every job and the node."""
         without: list[JobKey] = []
         for key in jobs:
             cpu_s = self._of_cgroup(key)

@@ -96,12 +96,10 @@ class JobCaps:
             self.release_prolog(job)
 
     def release_prolog(self, job: str) -> None:
-        """Release the job's prolog."""
         with suppress(OSError):
             (self._folder / "ready" / job).touch(mode=0o600)
 
     def end(self, job: str) -> None:
-        """Restore the job's cards."""
         self._restore(job)
         with suppress(OSError):
             (self._folder / "ready" / job).unlink(missing_ok=True)
@@ -225,7 +223,6 @@ class JobSetupThread:
             self._tasks.put(jobs)
 
     def answers(self) -> list[JobSetup]:
-        """Return the answers since the last call."""
         found = []
         while True:
             try:

@@ -115,7 +115,6 @@ class EventFolder:
         return sorted(events, key=lambda e: (e.wall_s, e.kind == "start", e.job)), strange
 
     def remove(self, name: str) -> None:
-        """Remove the file of a handled event."""
         (self.path / name).unlink(missing_ok=True)
 
     def set_aside(self, name: str) -> None:

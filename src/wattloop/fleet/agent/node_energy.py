@@ -29,7 +29,6 @@ BELIEVED_AFTER = 3
 
 
 def highest_w(domain: Domain) -> float:
-    """Return the highest plausible reading."""
     return domain.max_power_w or highest_power_w(domain.scope)
 
 
@@ -65,7 +64,6 @@ class PlausibleMeter(Meter):
         return self.meter.read_signals()
 
     def read(self) -> Sequence[Reading]:
-        """Return one value per domain, or a gap."""
         values = list(self.meter.decoded(self.meter.sample()))
         now_s = self._clock.now_s()
         return [
@@ -179,7 +177,6 @@ class NodeSensors:
         return {signal.name: signal.unit for feed in self.feeds for signal in feed.signals}
 
     def power_w(self) -> dict[str, float]:
-        """Return the power of every domain now."""
         powers = ((name, channel.power_w()) for name, channel in self.channels.items())
         return {name: power for name, power in powers if power is not None}
 
@@ -190,7 +187,6 @@ class NodeSensors:
             self._counted_j.setdefault(name, 0.0)
 
     def handed_out_s(self) -> dict[str, float]:
-        """Return the start time of each domain."""
         return dict(self._anchors_s)
 
     def readable(self, name: str, until_s: float) -> bool:
@@ -234,13 +230,11 @@ class NodeSensors:
         return 0.0 if span is None else span.energy_j * max(share, 1 - share)
 
     def keep_memory_small(self, now_s: float) -> None:
-        """Downsample old readings."""
         for feed in self.feeds:
             feed.drained()
             feed.thin_before(now_s)
 
     def close(self) -> None:
-        """Close the sensors."""
         self._inventory.close()
 
     # -- across restarts -------------------------------------------------------------------

@@ -135,7 +135,6 @@ class ShareMeter(Meter):
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """Return the signals of the run's GPUs."""
         return self._signals
 
     def read(self) -> Sequence[Reading]:
@@ -289,11 +288,9 @@ class OpenRun:
                 self.feed.arrive_signals(time_s, row)
 
     def has(self, name: str) -> bool:
-        """Return True for a domain of the run."""
         return name in self._zero_j
 
     def event(self, event: dict[str, Any]) -> None:
-        """Record an event: a cap, a note."""
         self._journal.add_event(event)
 
     def flush(self, now_s: float) -> None:
@@ -374,7 +371,6 @@ class OpenRuns:
         return [*self.runs.values(), *([] if self.unattributed is None else [self.unattributed])]
 
     def running(self) -> list[RunPlan]:
-        """Return jobs that have not ended."""
         return [run.plan for run in self.runs.values() if run.plan.ended_s is None]
 
     def find(self, job: str) -> OpenRun | None:
@@ -423,7 +419,6 @@ class OpenRuns:
         return stated == (plan.facts.get("restart", ""), plan.uid, plan.gpus)
 
     def open(self, plan: RunPlan) -> OpenRun:
-        """Open a run for a job."""
         names = self._layout.of_job(frozenset(plan.gpus), plan.whole)
         units = self._sensors.signal_units()
         heads = tuple(f"{gpu}/" for gpu in plan.gpus)
@@ -487,7 +482,6 @@ class OpenRuns:
     def end_record(
         self, run: OpenRun, end_s: float, account: Account, status: RunStatus
     ) -> dict[str, Any]:
-        """Return the last frame of a run's journal."""
         plan = run.plan
         result = run.result(end_s, account, self._uncertainty_j(run, end_s, account))
         settings = self._settings(plan, end_s)
@@ -508,7 +502,6 @@ class OpenRuns:
     # -- inside ----------------------------------------------------------------------------
 
     def _header(self, run: OpenRun) -> dict[str, Any]:
-        """Return the first frame of a run's journal."""
         plan, context = run.plan, self._context
         settings = self._settings(plan)
         cluster = plan.facts.get("cluster") or context.config.cluster

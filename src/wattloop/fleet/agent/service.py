@@ -17,7 +17,6 @@ from wattloop.fleet.agent.agent import Agent
 from wattloop.fleet.agent.config import AgentContext
 from wattloop.fleet.agent.job_events import MissingEpilogs
 from wattloop.fleet.agent.node_attribution import STATUS_FILE
-from wattloop.fleet.delivery.client import DeliveryOptions
 from wattloop.fleet.delivery.sender import Delivery
 from wattloop.fleet.delivery.status import NodeStatus, write_status
 from wattloop.measure.recovery import finalize_orphaned_run
@@ -44,13 +43,16 @@ class Service:
             ConfigError: the folder cannot be used, or another agent works in it.
         """
         with _locked(self.context.folder):
-            sender = self._delivery() if self.context.config.deliver is not None else None
+            config, sender = self.context.config, None
+            if config.deliver is not None:
+                options = config.delivery_options(self.context.node)
+                sender = Delivery(options, lambda: self._status)
             local_store = None if sender is not None else LocalStore(self.context)
             agent = Agent(self.context)
             agent.start()  # locks its journals before they are sent
-            events, slurm_bin = self.context.folder / "events", self.context.config.slurm_bin
+            events = self.context.folder / "events"
             try:
-                with MissingEpilogs(events, self.context.node, self._jobs, slurm_bin):
+                with MissingEpilogs(events, self.context.node, self._jobs, config.slurm_bin):
                     if sender is not None:
                         sender.start()
                     if local_store is not None:
@@ -69,20 +71,6 @@ class Service:
     def _jobs(self) -> tuple[str, ...]:
         return () if self._status is None else self._status.jobs
 
-    def _delivery(self) -> Delivery:
-        deliver = self.context.config.deliver
-        assert deliver is not None
-        options = DeliveryOptions(
-            url=deliver.url,
-            node=self.context.node,
-            folder=self.context.journals,
-            token_file=Path(deliver.token_file) if deliver.token_file else None,
-            every_s=deliver.every_s,
-            limit_b=deliver.limit_b,
-            ca_file=Path(deliver.ca_file) if deliver.ca_file else None,
-        )
-        return Delivery(options, lambda: self._status)
-
     def _report(self, agent: Agent, sender: Delivery | None) -> None:
         faults = [*agent.faults, agent.job_setup.fault, "" if sender is None else sender.fault]
         self._status = node_status(agent, [fault for fault in faults if fault])
@@ -93,7 +81,6 @@ class Service:
 
 
 def node_status(agent: Agent, faults: list[str]) -> NodeStatus:
-    """Return the status of the node now."""
     layout = agent.attribution.layout
     watts = {n: w for n, w in agent.attribution.sensors.power_w().items() if w >= 0}
     whole = {n: w for n, w in watts.items() if layout.is_node(n)}

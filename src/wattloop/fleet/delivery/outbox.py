@@ -52,7 +52,6 @@ class QueuedJournal(NamedTuple):
         return not self.is_closed and journal_is_live(self.path)
 
     def idle_s(self) -> float:
-        """Return the seconds since the last write."""
         return time.time() - self.path.stat().st_mtime
 
     def close(self) -> "QueuedJournal":
@@ -114,7 +113,6 @@ class Outbox:
         return list(found.values())
 
     def remove(self, run_id: str) -> None:
-        """Remove the journal of a stored run."""
         for suffix in SUFFIXES:
             (self.folder / f"{run_id}{suffix}").unlink(missing_ok=True)
 

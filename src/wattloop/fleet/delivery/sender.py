@@ -45,6 +45,16 @@ class DeliveryProgress(NamedTuple):
     left: int = 0
     more: bool = False
 
+    def plus(self, other: "DeliveryProgress") -> "DeliveryProgress":
+        """Return the sum; what is left is that of `other`."""
+        return DeliveryProgress(
+            self.sent_b + other.sent_b,
+            self.stored + other.stored,
+            self.refused + other.refused,
+            other.left,
+            self.more or other.more,
+        )
+
 
 class Sender:
     """Sender of one folder to one server; its memory can be rebuilt from the server."""
@@ -64,7 +74,7 @@ class Sender:
         """Send new data, once through the folder or as much as fits a request.
 
         Raises:
-            ServerAway, ServerRefuses: nothing changed here.
+            ServerUnavailable, ServerRefuses: nothing changed here.
         """
         waiting = self.outbox.waiting()
         by_run = {one.run_id: one for one in waiting}
@@ -77,15 +87,10 @@ class Sender:
             return DeliveryProgress(left=len(waiting))
         body = pack_batch(time.time(), None if said is None else said.to_dict(), pieces)
         answers = _answers(self._link.post(self._path, body), pieces)
-        sent_b = stored = refused = 0
+        total = DeliveryProgress(more=more)
         for piece, answer in zip(pieces, answers, strict=True):
-            outcome = self._settle(by_run[piece.run_id], piece, answer)
-            sent_b += outcome.sent_b
-            stored += outcome.stored
-            refused += outcome.refused
-            more = more or outcome.more
-        left = len(waiting) - stored - refused
-        return DeliveryProgress(sent_b, stored, refused, left, more)
+            total = total.plus(self._apply(by_run[piece.run_id], piece, answer))
+        return total._replace(left=len(waiting) - total.stored - total.refused)
 
     def close(self) -> None:
         self._link.close()
@@ -127,7 +132,7 @@ class Sender:
         except FileNotFoundError:
             pass
 
-    def _settle(self, one: QueuedJournal, piece: Piece, answer: PieceResult) -> DeliveryProgress:
+    def _apply(self, one: QueuedJournal, piece: Piece, answer: PieceResult) -> DeliveryProgress:
         name = one.path.name
         if answer.refused and one.is_growing():
             self._pause(name)  # its writer goes on; asked again, at its end at the latest
@@ -164,7 +169,6 @@ class Sender:
 
 
 def _answers(said: Any, pieces: list[Piece]) -> list[PieceResult]:
-    """Return the server's answers, one for each piece."""
     try:
         found = [
             PieceResult(
@@ -208,7 +212,7 @@ def deliver(
 
     Raises:
         ConfigError: another process sends this folder, or there is none.
-        ServerAway, ServerRefuses: with `once`, when the server cannot be had.
+        ServerUnavailable, ServerRefuses: with `once`, when the server cannot be had.
     """
     stop = threading.Event() if stop is None else stop
     report = (lambda _: None) if report is None else report
@@ -234,12 +238,7 @@ def deliver(
                 else:
                     report(done)
                     pace.went(done)
-                    total = DeliveryProgress(
-                        total.sent_b + done.sent_b,
-                        total.stored + done.stored,
-                        total.refused + done.refused,
-                        done.left,
-                    )
+                    total = total.plus(done)._replace(more=False)
                     if once and _all_sent(sender, done):
                         return total
                 stop.wait(pace.pause_s())

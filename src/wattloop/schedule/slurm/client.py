@@ -150,11 +150,9 @@ class SlurmClient:
     # -- programs --------------------------------------------------------------------------
 
     def text(self, *command: str) -> str:
-        """Run a program and return its output as text."""
         return self.output(*command).decode("utf-8", "replace")
 
     def output(self, *command: str) -> bytes:
-        """Run a program and return its output."""
         program = shutil.which(command[0], path=self._path)
         if program is None:
             raise ConfigError(f"Slurm: no program {command[0]} in PATH; is this a Slurm machine?")
@@ -188,7 +186,6 @@ class SlurmClient:
 
 
 def update_command(key: str, fields: Mapping[str, str]) -> tuple[str, ...]:
-    """Build the command that changes a job."""
     return ("scontrol", "update", f"JobId={key}", *_words(fields))
 
 

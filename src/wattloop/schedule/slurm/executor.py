@@ -87,7 +87,6 @@ class PlanExecutor:
             report.recaps.append(live.jobs[number].key)
 
     def users(self) -> set[str]:
-        """Return the users of released jobs."""
         return {each.user for each in self._state.released.values() if each.why != "ran"}
 
     def _release(self, wanted: list[Release], report: RoundReport) -> None:
@@ -367,7 +366,6 @@ class BackOff:
         return wait_s
 
     def times(self, key: str) -> int:
-        """Return the number of back-offs of a job."""
         return self._times.get(key, 0)
 
     def keep_only(self, keys: set[str]) -> None:

@@ -83,7 +83,6 @@ class JobEstimates:
         self._cache = LruCache[tuple[object, ...], JobEstimate](MOST_KEPT)
 
     def estimate(self, job: SlurmJob) -> JobEstimate:
-        """Return the estimate of a waiting job."""
         key = (
             job.key, job.name, job.user, job.comment, job.gpus, job.gpu_type, job.nodes,
             job.time_limit_s,
@@ -135,7 +134,6 @@ class JobEstimates:
 
 
 def submitted_job(job: SlurmJob) -> SubmittedJob:
-    """Convert a Slurm job to the estimator's `SubmittedJob`."""
     return SubmittedJob(
         job_id=job.key,
         name=job.name,

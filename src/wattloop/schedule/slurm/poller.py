@@ -68,7 +68,6 @@ class SlurmPoller:
 
     @property
     def is_up(self) -> list[bool]:
-        """Return the state of every managed node."""
         return [self._is_up.get(name, False) for name in self.site.known.names]
 
     def nodes(self) -> ManagedCluster | None:

@@ -110,7 +110,6 @@ def _added_w(live: SlurmView, running: RunningJob) -> float:
 
 
 def _shares(running: RunningJob) -> list[tuple[int, float]]:
-    """Return each node of a job with its share of the GPUs."""
     gpus = sum(mask.bit_count() for _, mask in running.nodes)
     return [(node, mask.bit_count() / gpus) for node, mask in running.nodes if gpus]
 

@@ -177,7 +177,6 @@ class GpuSlots:
         return tuple(found)
 
     def give(self, nodes: Nodes) -> None:
-        """Free the GPUs of an allocation."""
         for node, mask in nodes:
             self.taken[node] &= ~mask
 

@@ -65,7 +65,6 @@ def _work(gpus: list[VirtualGpu], seconds: float, power_w: float, notes: Path) -
 
 
 def _note(path: Path, gpus: list[VirtualGpu], begin_s: float, end_s: float, share: float) -> None:
-    """Append one line for this run of the job."""
     line = {
         "slurm_job": int(os.environ.get("SLURM_JOB_ID", "0")),
         "gpus": [gpu.index for gpu in gpus],

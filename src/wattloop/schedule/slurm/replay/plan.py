@@ -93,7 +93,6 @@ class ReplayPlan:
         return self.truth.options(self.open.kinds[self.open.kind[job]])
 
     def asked_gpus(self, job: int) -> int:
-        """Return the number of GPUs that the user asks for."""
         return int(self.asked.kinds[self.asked.kind[job]].gpus[0])
 
     def limit_min(self, job: int) -> int:

@@ -96,7 +96,6 @@ def write_plan(plan: ReplayPlan, folder: Path, names: Mapping[int, str]) -> None
 def virtual_gpus(
     cluster: Cluster, folder: Path, names: Mapping[int, str]
 ) -> dict[str, tuple[VirtualGpu, ...]]:
-    """Return the virtual GPUs of every node, by Slurm's name of the node."""
     found = {}
     for number, node in names.items():
         group = cluster.node_groups[number]
@@ -245,7 +244,6 @@ class ReplayDriver:
             raise SlurmError(f"replay: the driver of {name} gave up: {faults[0]}")
 
     def _managed_cluster(self) -> ManagedCluster:
-        """Build the managed cluster with the plan's power figures and oracle."""
         plan = self.plan
         nodes = self.client.nodes()
         partitions = (self.partition,) if self.partition else only_partition(nodes)
@@ -411,7 +409,6 @@ class ReplayResult:
     untold: ReplayFigures
 
     def differences(self) -> dict[str, float]:
-        """Return the relative differences of the simulated figures from the real ones."""
         real, other = self.real.figures, self.simulated
         return {name: difference(getattr(real, name), getattr(other, name)) for name in COMPARED}
 

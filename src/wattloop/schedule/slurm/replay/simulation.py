@@ -60,7 +60,6 @@ class OwnScheduler:
 
     @property
     def policy(self) -> str:
-        """Return the name and parameters of the corresponding policy."""
         return "fifo" if self.kind == BUILTIN else f"backfill{{look_s: {self.look_s:g}}}"
 
 
