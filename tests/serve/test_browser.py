@@ -122,10 +122,10 @@ def _hear_of_nodes(book: NodeTable) -> None:
         faults=("gpu:1: no reading since 12:03",),
         read_wall_s=now_s + 1e6,
     )
-    book.heard("node1", now_s, said)
-    book.heard("node2", now_s + 90.0, NodeStatus(power_w={"gpu:0": 300.0}))
-    book.refused("node2", "POST /api/v1/ingest/x: a run of another node")
-    book.recall({"node3": (now_s - 600.0, {"status": {"power_w": {"gpu:0": 100.0}}})})
+    book.record("node1", now_s, said)
+    book.record("node2", now_s + 90.0, NodeStatus(power_w={"gpu:0": 300.0}))
+    book.record_refusal("node2", "POST /api/v1/ingest/x: a run of another node")
+    book.load({"node3": (now_s - 600.0, {"status": {"power_w": {"gpu:0": 100.0}}})})
 
 
 @pytest.fixture(scope="module")

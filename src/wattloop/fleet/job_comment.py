@@ -155,9 +155,9 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "types": ("types", _names),
     "deadline": ("deadline_s", _time),
 }
-"""Key in a comment or a rule -> field of `Stated`, and who reads it."""
+"""Key in a comment or a rule -> field of `JobComment`, and its parser."""
 FLAGS = {"low-power": "low_power", "spread": "may_spread"}
-"""Word in a comment -> field of `Stated`."""
+"""Word in a comment -> field of `JobComment`."""
 
 
 # The grammar of a job's comment.
@@ -179,8 +179,8 @@ def read_comment(text: str) -> tuple[JobComment | None, str]:
     """Return the fields of a comment, and why it was refused.
 
     Returns:
-        What is stated, None without a valid tag; and the refusal in words, empty without one.
-                A comment without a tag is not an error.
+        The fields, None without a valid tag; and the refusal, empty without one. A comment without
+        a tag is not an error.
     """
     if len(text) > LONGEST_COMMENT:
         return None, f"comment: longer than {LONGEST_COMMENT:,} characters; not read"

@@ -75,7 +75,7 @@ class NodeTable:
         self._entries: dict[str, _Entry] = {}
         self._guard = threading.Lock()
 
-    def heard(
+    def record(
         self, node: str, wall_s: float | None, status: NodeStatus | None = None
     ) -> float | None:
         """Record a message of a node with its clock; return the clock's offset."""
@@ -90,7 +90,7 @@ class NodeTable:
                 entry.status = status
             return entry.clock_offset_s
 
-    def refused(self, node: str, reason: str) -> None:
+    def record_refusal(self, node: str, reason: str) -> None:
         with self._guard:
             if node in self._entries:  # unknown names are not recorded
                 entry = self._entries[node]
@@ -106,7 +106,7 @@ class NodeTable:
         with self._guard:
             return frozenset(self._entries)
 
-    def fresh(self) -> dict[str, tuple[float, dict[str, Any]]]:
+    def changed(self) -> dict[str, tuple[float, dict[str, Any]]]:
         """Return what has changed since the last call, for the store."""
         with self._guard:
             found = {}
@@ -122,14 +122,14 @@ class NodeTable:
                     found[node] = (entry.heard_wall_s, body)
             return found
 
-    def unkept(self, fresh: Iterable[str]) -> None:
+    def mark_changed(self, nodes: Iterable[str]) -> None:
         """Mark entries as changed again: the store did not take them."""
         with self._guard:
-            for node in fresh:
+            for node in nodes:
                 if node in self._entries:
                     self._entries[node].is_fresh = True
 
-    def recall(self, known: dict[str, tuple[float, dict[str, Any]]]) -> None:
+    def load(self, known: dict[str, tuple[float, dict[str, Any]]]) -> None:
         """Load what an earlier server knew."""
         with self._guard:
             for node, (heard_s, body) in known.items():

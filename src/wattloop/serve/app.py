@@ -43,7 +43,7 @@ def create_app(options: ServeOptions) -> FastAPI:
     else:
         _check_readable(store)
     state = AppState(options, store)
-    state.nodes.recall(known_nodes(store))
+    state.nodes.load(known_nodes(store))
     app = FastAPI(
         title="Wattloop",
         version=__version__,

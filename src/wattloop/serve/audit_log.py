@@ -30,7 +30,7 @@ class Refusals:
     def note(self, caller: Caller, address: str, what: str, why: str) -> None:
         what, why = _line(what), _line(why)
         if caller.node:
-            self._book.refused(caller.node, f"{what}: {why}")
+            self._book.record_refusal(caller.node, f"{what}: {why}")
         now_s = time.monotonic()
         with self._guard:
             self.count += 1

@@ -80,11 +80,11 @@ class MaintenanceThread:
             self._state.imports.submit(run_id)
 
     def _keep_nodes(self) -> None:
-        fresh = self._state.nodes.fresh()
+        fresh = self._state.nodes.changed()
         try:
             keep_nodes(self._state.store, fresh)
         except StoreError:
-            self._state.nodes.unkept(fresh)
+            self._state.nodes.mark_changed(fresh)
             raise
 
     def _retain(self) -> None:

@@ -21,7 +21,7 @@ from wattloop.schedule.slurm.managed_cluster import DriverSettings
 from wattloop.schedule.slurm.squeue import SlurmJob
 from wattloop.schedule.view import ClusterView
 
-from .steered import client_of, driver_of, events_of, start_driver
+from .lab_driver import client_of, driver_of, events_of, start_driver
 
 pytestmark = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "-")
 

@@ -17,7 +17,7 @@ from wattloop.schedule.slurm.energy_annotator import energy_from_fleet, energy_f
 from wattloop.schedule.slurm.event_log import DriverLog
 from wattloop.schedule.slurm.power import FleetPower
 
-from .live_world import site
+from .slurm_world import site
 
 
 def say(place: Served, **power_w: float) -> None:

@@ -14,11 +14,9 @@ from wattloop.core.results import non_overlapping
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 
-# Whose joules they are: the energy of a node over one stretch of time, split among its jobs.
-#
-# In an interval no job starts or ends. With E the energy of a CPU package (or of DRAM), P_idle its
-# power with nothing to do, T the stretch, c_j of C CPUs allocated to job j and t_j of the node's
-# busy CPU time b used by it:
+# The energy of a node over one interval, in which no job starts or ends, is split among its jobs.
+# With E the energy of a CPU package (or of DRAM), P_idle its power with nothing to do, T the length
+# of the interval, c_j of C CPUs allocated to job j, t_j of the node's busy CPU time b used by it:
 #
 #     E_static  = min(E, P_idle T)          E_j = E_static c_j / C + (E - E_static) t_j / b
 #
@@ -34,9 +32,6 @@ class Occupant(NamedTuple):
     """A job on the node during an interval.
 
     Attributes:
-        run: its key in the result.
-        gpus: domains of its GPUs.
-        cpus: CPUs allocated to it.
         whole: it has the node to itself.
         cpu_s: CPU time that it used; None where that cannot be read.
     """
@@ -98,7 +93,7 @@ class EnergyShare(NamedTuple):
 
 def split(
     layout: NodeLayout,
-    stretch: SharedInterval,
+    interval: SharedInterval,
     energy_j: Mapping[str, float],
     idle_w: Mapping[str, float],
 ) -> dict[str, dict[str, EnergyShare]]:
@@ -106,17 +101,17 @@ def split(
 
     Args:
         layout: the node's domains.
-        stretch: who was there.
+        interval: its time and its jobs.
         energy_j: joules of each domain in that time; a domain that is not named is not split.
         idle_w: power of shared domains with nothing to do; by CPU time alone where not named.
     """
-    parts: dict[str, dict[str, EnergyShare]] = {run.run: {} for run in stretch.occupants}
+    parts: dict[str, dict[str, EnergyShare]] = {run.run: {} for run in interval.occupants}
     parts[UNATTRIBUTED] = {}
     # Alone only: where Slurm shares nodes by force, several may have all CPUs.
-    alone = stretch.occupants[0] if len(stretch.occupants) == 1 else None
+    alone = interval.occupants[0] if len(interval.occupants) == 1 else None
     owner = alone.run if alone is not None and alone.whole else None
-    by_cpus, by_time = _weights(layout, stretch)
-    duration_s = stretch.end_s - stretch.begin_s
+    by_cpus, by_time = _weights(layout, interval)
+    duration_s = interval.end_s - interval.begin_s
     for name, joules in energy_j.items():
         if owner is not None:
             parts[owner][name] = EnergyShare(joules, joules, joules)
@@ -124,20 +119,20 @@ def split(
             static = min(1.0, idle_w.get(name, 0.0) * duration_s / joules) if joules > 0 else 1.0
             _share(parts, name, joules, static, by_cpus, by_time)
         elif not layout.is_node(name):
-            _hand_over(parts, name, joules, stretch.occupants)
+            _give_device(parts, name, joules, interval.occupants)
     if owner is None:
-        _leave_rest(layout, parts, energy_j)
+        _attribute_rest(layout, parts, energy_j)
     return parts
 
 
 def _weights(
-    layout: NodeLayout, stretch: SharedInterval
+    layout: NodeLayout, interval: SharedInterval
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return shares by allocated CPUs and by CPU time; the rest to 1 is unattributed."""
-    jobs = stretch.occupants
+    jobs = interval.occupants
     cpus = max(layout.cpus, sum(one.cpus for one in jobs))
     by_cpus = {one.run: one.cpus / cpus for one in jobs}
-    busy_s = stretch.busy_s
+    busy_s = interval.busy_s
     if busy_s is None:
         busy_s = sum(one.cpu_s or 0.0 for one in jobs)
     # A job whose time cannot be read is taken to be as busy as its CPUs are.
@@ -167,7 +162,7 @@ def _share(
     parts[UNATTRIBUTED][name] = EnergyShare(*(max(0.0, rest_j) for rest_j in left))
 
 
-def _hand_over(
+def _give_device(
     parts: dict[str, dict[str, EnergyShare]], name: str, joules: float, jobs: Sequence[Occupant]
 ) -> None:
     """Give a device's energy to its job; two jobs on one card (oversubscribed) get half each."""
@@ -177,12 +172,12 @@ def _hand_over(
         parts[run][name] = EnergyShare(each_j, each_j, each_j)
 
 
-def _leave_rest(
+def _attribute_rest(
     layout: NodeLayout, parts: dict[str, dict[str, EnergyShare]], energy_j: Mapping[str, float]
 ) -> None:
     """Attribute meters of the whole node: energy beyond the jobs' parts is unattributed.
 
-    The rest is below zero where a slow meter of the node lags behind its parts; later stretches
+    The rest is below zero where a slow meter of the node lags behind its parts; later intervals
     make up for it.
     """
     nodes = [name for name in layout.domains if layout.is_node(name)]
@@ -255,7 +250,7 @@ class EnergyLedger:
         self.accounts: dict[str, Account] = {UNATTRIBUTED: Account()}
         self.done_s: dict[str, float] = dict(known_s)
         """Up to when each domain is shared out."""
-        self._stretches: deque[SharedInterval] = deque()
+        self._intervals: deque[SharedInterval] = deque()
 
     def open(self, run: str, account: Account | None = None) -> Account:
         """Open an account, or resume a saved one."""
@@ -271,8 +266,8 @@ class EnergyLedger:
         self.accounts[UNATTRIBUTED] = Account()
         return old
 
-    def extend(self, stretches: Iterable[SharedInterval]) -> None:
-        self._stretches.extend(stretches)
+    def extend(self, intervals: Iterable[SharedInterval]) -> None:
+        self._intervals.extend(intervals)
 
     def attribute(self, take: Take, readable: Readable, idle_w: Mapping[str, float]) -> None:
         """Attribute all energy that is known by now.
@@ -281,20 +276,20 @@ class EnergyLedger:
         known up to an instant.
         """
         silent: set[str] = set()
-        for stretch in self._stretches:
+        for interval in self._intervals:
             energy_j: dict[str, float] = {}
             for name, done_s in self.done_s.items():
-                if done_s >= stretch.end_s or name in silent:
+                if done_s >= interval.end_s or name in silent:
                     continue
-                if not readable(name, stretch.end_s):
+                if not readable(name, interval.end_s):
                     silent.add(name)
                     continue
-                if done_s < stretch.begin_s:
-                    self._to_unattributed(name, take(name, stretch.begin_s))
-                energy_j[name] = take(name, stretch.end_s)
-                self.done_s[name] = stretch.end_s
+                if done_s < interval.begin_s:
+                    self._add_unattributed(name, take(name, interval.begin_s))
+                energy_j[name] = take(name, interval.end_s)
+                self.done_s[name] = interval.end_s
             if energy_j:
-                self._book(split(self.layout, stretch, energy_j, idle_w))
+                self._book(split(self.layout, interval, energy_j, idle_w))
         self._forget()
 
     def is_complete(self, run_domains: Iterable[str], until_s: float) -> bool:
@@ -307,18 +302,18 @@ class EnergyLedger:
             for name, part in own.items():
                 account.add(name, part)
 
-    def _to_unattributed(self, name: str, joules: float) -> None:
+    def _add_unattributed(self, name: str, joules: float) -> None:
         self.accounts[UNATTRIBUTED].add(name, EnergyShare(joules, joules, joules))
 
     def _forget(self) -> None:
         """Drop intervals that every domain has passed, and those too long ago."""
         behind_s = min(self.done_s.values(), default=float("inf"))
-        stretches = self._stretches
-        while stretches:
-            too_old = stretches[0].end_s < stretches[-1].end_s - REMEMBER_S
-            if stretches[0].end_s > behind_s and not too_old:
+        intervals = self._intervals
+        while intervals:
+            too_old = intervals[0].end_s < intervals[-1].end_s - REMEMBER_S
+            if intervals[0].end_s > behind_s and not too_old:
                 return
-            stretches.popleft()
+            intervals.popleft()
 
 
 OVER_S = 10.0

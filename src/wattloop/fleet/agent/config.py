@@ -14,10 +14,9 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.core.yaml_spec import YamlWithLines, format_errors, read_yaml, validation_errors
 from wattloop.fleet.agent.job_facts import minor_numbers, slurm_cpus
-from wattloop.fleet.delivery.client import DeliveryOptions
+from wattloop.fleet.delivery.client import NODE_NAME, DeliveryOptions
 from wattloop.hardware.host import Host
 
-NODE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 CAP = re.compile(r"\s*(-\d{1,2}(\.\d+)?\s*%|\d{1,3}(\.\d+)?\s*%|\d{1,5}(\.\d+)?\s*W?)\s*")
 
 
@@ -26,15 +25,7 @@ class _Part(BaseModel):
 
 
 class DeliverConfig(_Part):
-    """Delivery of runs to the server.
-
-    Attributes:
-        url: of the fleet's server.
-        token_file: the node's secret.
-        every_s: how often to send what is new.
-        limit_b: how much may wait on disk.
-        ca_file: certificates that an https server is checked against.
-    """
+    """Delivery of runs to the server."""
 
     url: str
     token_file: Path | None = None
@@ -110,12 +101,8 @@ class AgentConfig(_Part):
         return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
     def of_node(self, node: str) -> "AgentConfig":
-        """Replace `{node}` by the node's name everywhere.
-
-        Raises:
-            ConfigError: no name of a node.
-        """
-        if not NODE.fullmatch(node):
+        """Replace `{node}` by the node's name everywhere."""
+        if not NODE_NAME.fullmatch(node):
             raise ConfigError(f"--node {node!r}: letters, digits, '.', '_' and '-' only")
         return AgentConfig.model_validate(_filled(self.model_dump(mode="json"), node))
 
@@ -157,10 +144,6 @@ class AgentContext:
     """Node, folder, settings and clock of one agent.
 
     Attributes:
-        node: its name in Slurm.
-        config: what the operator said.
-        settings: how to measure.
-        host, clock: the machine.
         gpu_numbers: Slurm's number of a GPU -> its number here, where they may differ.
         cpus: CPUs that Slurm hands out.
     """

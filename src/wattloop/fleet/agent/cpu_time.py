@@ -17,6 +17,9 @@ from wattloop.hardware.host import Host
 # to one of another user.
 
 TICKS_PER_S = 100.0
+"""USER_HZ, the same on every Linux that we know."""
+BUSY_FIELDS = (0, 1, 2, 5, 6)
+"""user, nice, system, irq, softirq of /proc/stat; idle, iowait and stolen time are not work."""
 ENVIRONMENT_B = 65_536
 
 
@@ -98,11 +101,6 @@ class ProcessTimes:
         elsewhere = facts.get(b"SLURMD_NODENAME", self._node) != self._node
         job = b"" if elsewhere else facts.get(b"SLURM_JOB_ID", b"")
         return _Process(began, job.decode("ascii", "replace"), uid, looks)
-
-
-"""USER_HZ, the same on every Linux that we know."""
-BUSY_FIELDS = (0, 1, 2, 5, 6)
-"""user, nice, system, irq, softirq of /proc/stat; idle, iowait and stolen time are no work."""
 
 
 class JobKey(NamedTuple):
@@ -230,10 +228,10 @@ class CpuTimes:
 def cgroup_file(root: Path, node: str, job: str, uid: int) -> Path | None:
     """Return Slurm's file of a job's CPU time: version 2, then version 1."""
     places = (
-        *(f"system.slice/{node}_slurmstepd.scope/job_{job}/cpu.stat",),
-        *(f"system.slice/slurmstepd.scope/job_{job}/cpu.stat",),
-        *(f"cpuacct/slurm_{node}/uid_{uid}/job_{job}/cpuacct.usage",),
-        *(f"cpuacct/slurm/uid_{uid}/job_{job}/cpuacct.usage",),
-        *(f"cpu,cpuacct/slurm/uid_{uid}/job_{job}/cpuacct.usage",),
+        f"system.slice/{node}_slurmstepd.scope/job_{job}/cpu.stat",
+        f"system.slice/slurmstepd.scope/job_{job}/cpu.stat",
+        f"cpuacct/slurm_{node}/uid_{uid}/job_{job}/cpuacct.usage",
+        f"cpuacct/slurm/uid_{uid}/job_{job}/cpuacct.usage",
+        f"cpu,cpuacct/slurm/uid_{uid}/job_{job}/cpuacct.usage",
     )
     return next((root / place for place in places if (root / place).is_file()), None)

@@ -32,13 +32,9 @@ class JobEvent:
     """Start or end of a job on this node.
 
     Attributes:
-        name: of its file.
-        kind: `start` or `end`.
-        job: number that Slurm gave it.
         wall_s: time of day at which it was written.
         uptime_s: time since the machine's boot, if it was said.
         boot: which boot that was, if it was said.
-        facts: what else the file says, as text.
     """
 
     name: str

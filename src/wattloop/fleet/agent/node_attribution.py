@@ -49,9 +49,7 @@ class OpenRunState:
     """Saved state of an open run.
 
     Attributes:
-        account: its joules.
         offsets_j: the energy at which each counter was last restarted.
-        cpu_s: its CPU time.
         journal: whether its journal was begun.
     """
 
@@ -72,10 +70,6 @@ class AgentState:
     Attributes:
         boot_id: times are of this boot.
         until_s: end of the attributed time.
-        wall_s: the time of day then.
-        sensors: where counters stood.
-        idle: learned idle power.
-        runs: open runs, that of unattributed energy included.
         handled: handled events whose files may still exist.
     """
 
@@ -281,11 +275,7 @@ class NodeAttribution:
 
 
 def save_state(path: Path, state: AgentState) -> None:
-    """Save the state atomically.
-
-    Raises:
-        OSError: it cannot be written; what was there before stays.
-    """
+    """Save the state atomically."""
     data = {"version": VERSION, **asdict(state)}
     atomic_write_json(path, data, mode=0o600, separators=(",", ":"))
 

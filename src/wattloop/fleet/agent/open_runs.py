@@ -149,17 +149,8 @@ class RunPlan:
     """Identity of a run; a restarted agent resumes from it.
 
     Attributes:
-        run_id: of the run.
         event: name of the event that began it; empty for what no job used.
-        job, uid, user: whose it is.
-        gpus: domains of its GPUs.
-        cpus: CPUs allocated to it.
         whole: it has the node to itself.
-        started_s, started_wall_s: when it began, on the machine's clocks.
-        facts: what Slurm said of it.
-        ended_s: when its end was heard of.
-        exit_code: how it ended, where that is known.
-        notes: what a reader of the run should know.
         asked: whether Slurm's controller was asked, with or without success.
         died: its end was never reported.
         free_s: seconds of the node that no job had, for what no job used.
@@ -233,11 +224,7 @@ class OpenRun:
         self.feed.domains = self.feed.meter.domains
 
     def begin(self, path: Path, header: dict[str, Any], now_s: float) -> None:
-        """Create the journal.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Create the journal."""
         self._journal.begin(path, header, now_s)
         self.path = path
 

@@ -22,16 +22,12 @@ class DeliveryOptions:
     """Folder, server and limits of a delivery.
 
     Attributes:
-        url: of the server: `http://head:8765`, or `https://...` behind a proxy.
         node: name of this node; its token may write only this node's runs.
-        folder: where this node's journals are, finished and growing.
         token, token_file: the secret, or the file that holds it (read again at each new
             connection, so that a new secret needs no restart).
-        every_s: how often to send what is new.
         limit_b: how much may wait on disk; see `room` for what goes first.
         final_after_s: an unfinished journal that is unlocked and unwritten for so long is closed
             for good; until then a restarted agent may go on with it.
-        timeout_s: how long an answer may take.
         ca_file: certificates that an https server is checked against; the system's by default.
     """
 

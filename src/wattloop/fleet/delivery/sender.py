@@ -32,9 +32,7 @@ class DeliveryProgress(NamedTuple):
     """Result of a round.
 
     Attributes:
-        sent_b: bytes that the server took.
         stored: runs that came into the store; their journals are deleted.
-        refused: journals that were set aside.
         left: journals that still wait, growing ones among them.
         more: there is more to send at once.
     """

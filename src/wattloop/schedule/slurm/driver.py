@@ -76,11 +76,7 @@ class RoundRunner:
         """Restore Slurm after the last round."""
 
     def round(self) -> RoundReport:
-        """Poll, reconcile, plan and execute once.
-
-        Raises:
-            SlurmError: Slurm does not answer, or its answer is invalid.
-        """
+        """Poll, reconcile, plan and execute once."""
         report, calls = RoundReport(), self.client.total_calls
         begun_s = time.perf_counter()
         self.snapshot = self._poll()
@@ -332,7 +328,7 @@ def run_loop(
     """Run rounds until stopped, then restore all released jobs that have not started.
 
     Raises:
-        Ended: the policy failed too often.
+        DriverStopped: the policy failed too often.
         SlurmError: Slurm refuses the setup.
     """
     _retry(driver, stop, driver.begin)

@@ -59,11 +59,7 @@ class PlanExecutor:
         site: ManagedCluster,
         report: RoundReport,
     ) -> None:
-        """Execute a plan and fill in the report.
-
-        Raises:
-            SlurmError: Slurm does not answer.
-        """
+        """Execute a plan and fill in the report."""
         now_s = report.at_s
         for number in plan.preempts:
             if self._control.preempt(live.jobs[number]):

@@ -164,8 +164,6 @@ class ManagedCluster:
         known: nodes, and the cluster that they form.
         managed: partitions whose jobs the driver places.
         shared: other partitions with some of the nodes; their jobs are released as they are.
-        estimates: estimates of jobs.
-        oracle: time and power of job kinds.
         budget_w: power budget of the nodes, over seconds since 1970.
     """
 
@@ -217,11 +215,7 @@ class ClusterOptions:
 def build_managed_cluster(
     nodes: Sequence[SlurmNode], request: ClusterOptions, policy: Policy
 ) -> ManagedCluster:
-    """Build the managed cluster from Slurm's current nodes.
-
-    Raises:
-        ConfigError: an option is invalid.
-    """
+    """Build the managed cluster from Slurm's current nodes."""
     partitions = request.partitions or only_partition(nodes)
     described = load_cluster(request.cluster) if request.cluster is not None else None
     known = known_nodes(nodes, partitions, described=described, count_hosts=not request.gpus_only)
@@ -244,11 +238,7 @@ def build_managed_cluster(
 
 
 def only_partition(nodes: Sequence[SlurmNode]) -> tuple[str, ...]:
-    """Return Slurm's only partition.
-
-    Raises:
-        ConfigError: it has several.
-    """
+    """Return Slurm's only partition."""
     found = sorted({name for node in nodes for name in node.partitions})
     if len(found) != 1:
         raise ConfigError(f"Slurm has partitions {', '.join(found)}; say which with --partition")

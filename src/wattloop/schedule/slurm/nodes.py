@@ -18,7 +18,7 @@ LONGEST = 10_000
 """Longest text that is read from a field."""
 
 
-def text_of(data: Mapping[str, Any], name: str) -> str:
+def _text(data: Mapping[str, Any], name: str) -> str:
     """Return a text field; empty when it is missing or not a text."""
     value = data.get(name)
     if isinstance(value, list) and value and isinstance(value[0], str):
@@ -26,7 +26,7 @@ def text_of(data: Mapping[str, Any], name: str) -> str:
     return value[:LONGEST] if isinstance(value, str) else ""
 
 
-def words_of(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
+def _words(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """Return a field that is a list of words or a single word."""
     value = data.get(name)
     if isinstance(value, str):
@@ -57,25 +57,21 @@ class SlurmNode:
 
 
 def nodes_from(data: Any) -> list[SlurmNode]:
-    """Parse the nodes in the output of `sinfo --json`.
-
-    Raises:
-        SlurmError: the output has no list of nodes.
-    """
+    """Parse the nodes in the output of `sinfo --json`."""
     listed = data.get("nodes") if isinstance(data, Mapping) else None
     if not isinstance(listed, list):
         raise SlurmError("Slurm: 'sinfo --json' gave no list of nodes")
-    return [_node(each) for each in listed if isinstance(each, Mapping) and text_of(each, "name")]
+    return [_node(each) for each in listed if isinstance(each, Mapping) and _text(each, "name")]
 
 
 def _node(data: Mapping[str, Any]) -> SlurmNode:
-    gpus = parse_gpus(text_of(data, "gres"))
-    states = {word.upper() for word in (*words_of(data, "state"), *words_of(data, "state_flags"))}
+    gpus = parse_gpus(_text(data, "gres"))
+    states = {word.upper() for word in (*_words(data, "state"), *_words(data, "state_flags"))}
     return SlurmNode(
-        text_of(data, "name"),
+        _text(data, "name"),
         gpus.type_name,
         gpus.number,
-        words_of(data, "partitions"),
+        _words(data, "partitions"),
         not states & set(AWAY),
     )
 

@@ -100,7 +100,6 @@ class SlurmObserver(RoundRunner):
     """Observer that asks a policy each round and changes nothing in Slurm.
 
     Attributes:
-        table: decisions of the policy.
         commands: commands that a driver would have run in the last round.
     """
 

@@ -62,11 +62,7 @@ class Planner:
         self.may_only_start = False
 
     def ask(self, most: int = MOST_ASKED) -> RoundPlan:
-        """Call the policy until it returns no more actions.
-
-        Raises:
-            Exception: whatever the policy raises.
-        """
+        """Call the policy until it returns no more actions."""
         view = self._live.view
         for _ in range(most):
             if self._policy.needs_free_gpus and not (len(view.queue) and view.free.total):
@@ -228,11 +224,7 @@ def may_end_soon(live: SlurmView, guessed: Collection[int], within_s: float) -> 
 
 
 def standby_starts(live: SlurmView, policy: Policy, ending: Collection[int]) -> list[PlannedStart]:
-    """Plan starts on the GPUs of jobs that may end; this consumes the live view.
-
-    Raises:
-        Exception: whatever the policy raises.
-    """
+    """Plan starts on the GPUs of jobs that may end; this consumes the live view."""
     if not ending or not len(live.view.queue):
         return []
     view = live.view

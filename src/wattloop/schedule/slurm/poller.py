@@ -71,11 +71,7 @@ class SlurmPoller:
         return [self._is_up.get(name, False) for name in self.site.known.names]
 
     def nodes(self) -> ManagedCluster | None:
-        """Query the nodes if it is time; return the managed cluster if it has changed.
-
-        Raises:
-            SlurmError: Slurm does not answer.
-        """
+        """Query the nodes if it is time; return the managed cluster if it has changed."""
         if time.monotonic() - self._nodes_at_s < self._nodes_every_s:
             return None
         nodes = self._client.nodes()
@@ -99,11 +95,7 @@ class SlurmPoller:
         self._shapes, self._nodes_at_s = frozenset(), float("-inf")
 
     def jobs(self, gate_name: str, released: Mapping[str, ReleasedJob]) -> Snapshot:
-        """Query the jobs.
-
-        Raises:
-            SlurmError: Slurm does not answer.
-        """
+        """Query the jobs."""
         return classify_jobs(self._client.jobs(), self.site, gate_name, released)
 
 

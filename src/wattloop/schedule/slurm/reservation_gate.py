@@ -59,11 +59,7 @@ class ReservationGate:
         return made
 
     def move(self, nodes: str) -> None:
-        """Move the reservation to other nodes.
-
-        Raises:
-            SlurmError: Slurm refuses.
-        """
+        """Move the reservation to other nodes."""
         self._client.update_reservation({"ReservationName": self.name, "Nodes": nodes})
         self.nodes = nodes
 

@@ -176,11 +176,7 @@ class JobLister:
         self._read: dict[bytes, list[SlurmJob]] = {}
 
     def jobs(self) -> list[SlurmJob]:
-        """Return all jobs that wait or have an allocation.
-
-        Raises:
-            SlurmError: Slurm does not answer, or squeue has other columns.
-        """
+        """Return all jobs that wait or have an allocation."""
         error = SlurmError("Slurm: squeue has other columns than those asked for")
         for names in (OLD_NAMES, {}):
             form = ",".join(f"{names.get(n, n)}:{width}" for n, (_, width) in COLUMNS.items())

@@ -27,9 +27,7 @@ class ReleasedJob:
     """Waiting job that the driver has released to start in its reservation.
 
     Attributes:
-        key: Slurm's key of the job.
         nodes: requested nodes; empty leaves the choice to Slurm.
-        gpus: requested GPUs.
         cap_w: power cap of each GPU written for it; None for none.
         at_s: time of the release, seconds since 1970.
         undo: previous values of the changed fields.
@@ -156,11 +154,7 @@ def write_status(path: Path, status: Mapping[str, Any]) -> None:
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """Read the status file and check whether its process is alive.
-
-    Raises:
-        ConfigError: there is no valid status file.
-    """
+    """Read the status file and check whether its process is alive."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

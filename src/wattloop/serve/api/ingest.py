@@ -95,7 +95,7 @@ async def take(
 def source_of(state: AppState, caller: Caller, wall_s: float | None) -> RunSource:
     """Return the sender of a piece, with the offset of its clock from ours."""
     if caller.role is Role.NODE:
-        return RunSource(caller.node, state.nodes.heard(caller.node, wall_s), is_trusted=True)
+        return RunSource(caller.node, state.nodes.record(caller.node, wall_s), is_trusted=True)
     offset_s = None if wall_s is None else wall_s - time.time()
     if caller.role is Role.ADMIN:
         return RunSource(clock_offset_s=offset_s, is_trusted=True)

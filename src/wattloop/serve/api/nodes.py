@@ -218,7 +218,7 @@ async def status(request: Request, state: State, caller: Asking, node: Node) -> 
     except (ValueError, RecursionError):
         raise ConfigError("a status is an object in JSON") from None
     found = NodeStatus.parse(said)
-    offset_s = state.nodes.heard(node, parse_clock(said.get("wall_s")), found)
+    offset_s = state.nodes.record(node, parse_clock(said.get("wall_s")), found)
     return JSONResponse({"wall_s": time.time(), "clock_offset_s": offset_s})
 
 
@@ -238,7 +238,7 @@ async def delivery(request: Request, node: Node) -> Any:
         raise refuse(request, 403, f"may not speak for {node}")
     wall_s, said, pieces = unpack_batch(await body_of(request, LARGEST_BATCH_B + HEAD_B))
     found = None if said is None else NodeStatus.parse(said)
-    offset_s = state.nodes.heard(node, wall_s, found)
+    offset_s = state.nodes.record(node, wall_s, found)
     source = RunSource(node, offset_s, is_trusted=True)
     answers: list[PieceResult] = []
     if pieces:

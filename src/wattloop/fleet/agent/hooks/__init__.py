@@ -31,11 +31,7 @@ def hook_text(name: str, folder: str, wait_s: float = DEFAULT_WAIT_S) -> str:
 
 
 def install_hooks(target: Path, folder: str, wait_s: float = DEFAULT_WAIT_S) -> list[Path]:
-    """Write both scripts into a directory, for `Prolog=` and `Epilog=` in slurm.conf.
-
-    Raises:
-        ConfigError: the directory cannot be written.
-    """
+    """Write both scripts into a directory, for `Prolog=` and `Epilog=` in slurm.conf."""
     written = []
     try:
         target.mkdir(parents=True, exist_ok=True)

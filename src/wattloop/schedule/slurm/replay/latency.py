@@ -35,7 +35,6 @@ class JobTimes(NamedTuple):
     Attributes:
         started_s: last decision to start each job.
         ended_s: time at which slurmctld registered the end; empty without its log.
-        source: source of the times.
         backfilled: jobs started by the backfill scheduler; empty without the log.
     """
 
@@ -53,8 +52,6 @@ class Latency:
         start_s: from Slurm's decision to start a job until the job works.
         end_s: from the end of work on GPUs until Slurm allocates them to a waiting job, including
             the wait for the next scheduling pass; None when no job waited for GPUs.
-        starts, ends: number of observations of each.
-        source: source of Slurm's times.
     """
 
     start_s: float

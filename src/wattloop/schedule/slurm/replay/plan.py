@@ -67,15 +67,10 @@ class ReplayPlan:
     """Scenario in which all times are divided by the speedup; power is unchanged.
 
     Attributes:
-        scenario: name of the scenario.
-        seed: seed of its jobs.
         speedup: seconds of the scenario per real second.
-        cluster: the machines.
         asked: jobs as users submit them: one GPU count, one batch, any GPU type.
         open: the same jobs with all GPU counts that they could run on.
-        oracle: settings of the scenario's oracle.
         truth: oracle of both tables of jobs.
-        settings: settings of the simulator, including the budget.
     """
 
     scenario: str
@@ -147,11 +142,7 @@ def replay_plan(
 
 
 def check_speedup(speedup: float) -> None:
-    """Check that the speedup is in the allowed range.
-
-    Raises:
-        ConfigError: it is not; the message gives the range.
-    """
+    """Check that the speedup is in the allowed range."""
     if not LEAST_SPEEDUP <= speedup <= MOST_SPEEDUP:
         raise ConfigError(
             f"speedup {speedup:g}: give a factor from {LEAST_SPEEDUP:g} to {MOST_SPEEDUP:g}"

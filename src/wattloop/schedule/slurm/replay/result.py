@@ -105,8 +105,6 @@ class ReplayedRun:
     """One run of a job, until its end or its preemption.
 
     Attributes:
-        job: job number in the plan.
-        slurm_job: job number in Slurm.
         gpus: (node, GPU) of all its GPUs.
         begin_s, end_s: start and end of its work, on the clock of `time.monotonic`.
         done: share of its work that is completed.

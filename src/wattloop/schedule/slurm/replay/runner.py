@@ -184,7 +184,6 @@ class ReplayDriver:
 
     Args:
         plan: replay plan; the driver uses its oracle and its budget.
-        folder: folder of the driver's state file and log.
         partition: managed partition; by default Slurm's only one.
 
     Attributes:
@@ -273,12 +272,6 @@ class RealRun:
     """Result of a replay on Slurm.
 
     Attributes:
-        figures: figures of the whole run.
-        latency: Slurm's latencies in this run.
-        times: Slurm's times of jobs.
-        ran: records of all jobs.
-        samples: power of all GPUs.
-        wall_s: real duration.
         late_s: greatest delay of a submission.
         exact_peak_w: peak power of all GPUs, including peaks between samples.
     """
@@ -375,11 +368,7 @@ def _done(folder: Path) -> int:
 
 
 def _check(slurm: Callable[..., str], number_of: Mapping[int, int]) -> None:
-    """Check for failed jobs, which never record an end.
-
-    Raises:
-        WattloopError: a job failed; the message names it and where to find the reason.
-    """
+    """Check for failed jobs, which never record an end."""
     failed = [
         number
         for line in slurm("squeue", "-h", "-t", "F,TO,NF,OOM,CA,BF", "-o", "%A").splitlines()
@@ -398,8 +387,6 @@ class ReplayResult:
 
     Attributes:
         policy: `slurm` with the name of its scheduler, or a policy of Wattloop.
-        real: result on Slurm.
-        simulated: result of the simulator with Slurm's latencies.
         untold: result of the simulator without latencies.
     """
 

@@ -64,11 +64,7 @@ class OwnScheduler:
 
 
 def own_scheduler(slurm: Callable[..., str]) -> OwnScheduler:
-    """Read the configuration of Slurm's scheduler.
-
-    Raises:
-        ConfigError: the simulator does not support the scheduler.
-    """
+    """Read the configuration of Slurm's scheduler."""
     config = slurm("scontrol", "show", "config")
     match = re.search(r"^SchedulerType\s*= (\S+)", config, re.M)
     kind = match[1] if match else ""

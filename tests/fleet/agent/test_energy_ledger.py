@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fleet.agent.test_shares import PACKAGE, PARTS
+from tests.fleet.agent.test_attribution import PACKAGE, PARTS
 from wattloop.fleet.agent.attribution import (
     UNATTRIBUTED,
     Account,

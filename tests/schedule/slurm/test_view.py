@@ -15,7 +15,7 @@ from wattloop.schedule.slurm.planner import Planner, plan_round
 from wattloop.schedule.slurm.power import NodePower, power_now, readings_from
 from wattloop.schedule.slurm.state import ReleasedJob
 
-from .live_world import NOW_S, job, seen, site, view
+from .slurm_world import NOW_S, job, seen, site, view
 
 
 class Says(Policy):

@@ -11,7 +11,7 @@ from wattloop.fleet.slurm_text import expand_nodes
 from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.slurm.managed_cluster import DriverSettings
 
-from .steered import client_of, driver_of, events_of
+from .lab_driver import client_of, driver_of, events_of
 
 pytestmark = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "-")
 

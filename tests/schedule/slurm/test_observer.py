@@ -4,8 +4,8 @@ from wattloop.schedule.actions import Start
 from wattloop.schedule.slurm.observer import DecisionTable
 from wattloop.schedule.slurm.planner import Planner
 
-from .live_world import NOW_S, job, seen, site, view
-from .test_live_view import Says
+from .slurm_world import NOW_S, job, seen, site, view
+from .test_view import Says
 
 
 def test_both_decisions_stand_side_by_side() -> None:

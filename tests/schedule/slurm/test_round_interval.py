@@ -6,7 +6,7 @@ from wattloop.schedule.slurm.driver import RoundInterval
 from wattloop.schedule.slurm.event_log import RoundReport
 from wattloop.schedule.slurm.squeue import SlurmJob
 
-from .live_world import job
+from .slurm_world import job
 
 FULL = RoundReport(waiting=100, running=16, free_gpus=0)
 IDLE = RoundReport(waiting=0, running=3, free_gpus=13)

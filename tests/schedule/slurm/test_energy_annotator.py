@@ -10,7 +10,7 @@ from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.energy_annotator import EnergyAnnotator, MeasuredEnergy
 from wattloop.schedule.slurm.event_log import DriverLog
 
-from .live_world import NOW_S, job
+from .slurm_world import NOW_S, job
 
 FAKE = """#!/bin/sh
 echo "$0 $*" >>"{folder}/said"
