@@ -17,7 +17,7 @@ from wattloop.fleet.tokens import Role, TokenFile, add_token, list_tokens, revok
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(token_file, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(token_file, "CHECK_EVERY_S", 0.0)
     return tmp_path / "tokens.json"
 
 

@@ -17,7 +17,7 @@ from wattloop.store.schema import nodes
 
 STALE_S = 10.0
 """A node that says nothing for so long is not part of the power now."""
-LOOKS = 16
+OFFSETS = 16
 MOST_NODES = 20_000
 
 
@@ -26,7 +26,7 @@ class NodeNow:
     """Last known state of a node.
 
     Attributes:
-        power_w: watts of all its domains; None when it has not said.
+        power_w: watts of all its domains; None when it sent none.
         limit_w: sum of the limits in force of those that have one; None when none is known.
         without_limit: domains whose limit is not known: `limit_w` lacks them.
         age_s: since its power was read, by its own clock corrected by ours, or since it was heard.
@@ -56,7 +56,7 @@ class NodeNow:
 class _Entry:
     status: NodeStatus = field(default_factory=NodeStatus)
     heard_wall_s: float = 0.0
-    offsets_s: deque[float] = field(default_factory=lambda: deque(maxlen=LOOKS))
+    offsets_s: deque[float] = field(default_factory=lambda: deque(maxlen=OFFSETS))
     kept_offset_s: float | None = None
     refusal: str = ""
     refused_wall_s: float | None = None

@@ -59,11 +59,11 @@ def format_notes(text: str, notes: Mapping[str, Any]) -> str:
     """Return an AdminComment with changed notes; other text stays, a note of None is removed."""
     kept = {**parse_notes(text), **notes}
     ours = {name: value for name, value in kept.items() if value is not None}
-    said = f"{MARK}{json.dumps(ours, separators=(',', ':'))}" if ours else ""
+    note = f"{MARK}{json.dumps(ours, separators=(',', ':'))}" if ours else ""
     begin, end = _ours(text)
     before, after = (text, "") if begin < 0 else (text[:begin], text[end:])
     others = " ".join(f"{before.rstrip()} {after.lstrip()}".split("\n")).strip()
-    return f"{others[: LONGEST - len(said)]} {said}".strip()
+    return f"{others[: LONGEST - len(note)]} {note}".strip()
 
 
 def _ours(text: str) -> tuple[int, int]:

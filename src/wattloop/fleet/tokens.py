@@ -69,7 +69,7 @@ class Caller(NamedTuple):
 ADMIN = Caller("--token", Role.ADMIN)
 ANYBODY = Caller("", Role.ANYBODY)
 ROLES = (Role.NODE, Role.READER, Role.WRITER, Role.SCHEDULER)
-LOOK_EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._@-]{0,99}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _log = logging.getLogger("wattloop.tokens")
@@ -104,19 +104,19 @@ class TokenFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._guard = threading.Lock()
-        self._looked_s = -LOOK_EVERY_S
+        self._checked_s = -CHECK_EVERY_S
         self._seen: tuple[int, ...] = ()
         self._by_hash: dict[str, Caller] = {}
         self._fault = ""
-        self._load()  # a mistake is said at the start
+        self._load()  # report a mistake at the start
 
     def caller(self, secret: str) -> Caller | None:
         """Return the caller that this secret belongs to; None for an unknown secret."""
         digest = hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
         with self._guard:
             now_s = time.monotonic()
-            if now_s - self._looked_s >= LOOK_EVERY_S:
-                self._looked_s = now_s
+            if now_s - self._checked_s >= CHECK_EVERY_S:
+                self._checked_s = now_s
                 self._refresh()
             return self._by_hash.get(digest)
 
@@ -134,7 +134,7 @@ class TokenFile:
     def _load(self) -> None:
         try:
             seen = _signature(self.path)
-        except OSError:  # said below, with what to do
+        except OSError:  # reported below, with the remedy
             seen = ()
         self._by_hash = {token.sha256: token.caller for token in list_tokens(self.path)}
         self._seen = seen

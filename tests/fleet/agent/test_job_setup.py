@@ -54,7 +54,7 @@ def controller(tmp_path: Path) -> Controller:
 def desk(
     daemon: DaemonRig, tmp_path: Path, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[JobSetupThread]:
-    monkeypatch.setattr(desk_module, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(desk_module, "CHECK_EVERY_S", 0.1)
     control = ControlConfig(socket=str(daemon.socket), default_cap="-10%")
     control = control.model_copy(update={"recap_s": 0.05})  # five seconds at least, elsewhere
     config = AgentConfig(slurm_bin=str(controller.folder), control=control)

@@ -21,9 +21,9 @@ from wattloop.fleet.agent.node_attribution import (
 from wattloop.fleet.agent.open_runs import OpenRun
 
 POLL_S = 0.05
-"""How often the folder of events is looked at: a few microseconds each time."""
+"""Interval of polls of the events folder, which take a few microseconds."""
 YOUNG_POLL_S = 0.25
-"""The CPU time of a job that has just begun is looked at more often: it may be over soon."""
+"""CPU time of a job that has just begun is read more often: the job may end soon."""
 HOLD_S = 5.0
 """How long the end of a run waits for a sensor that is silent."""
 LATE_S = 1.0

@@ -41,7 +41,7 @@ class ControlConfig(_Part):
         socket: of the daemon; its usual place unless given.
         default_cap: for jobs without a cap of their own: `-10%` (of the default limit), `250 W`.
         job_gpus: file in which the daemon finds whose GPUs are whose.
-        recap_s: how often running jobs are looked at again, for policies that change caps of
+        recap_s: how often caps of running jobs are read again, for policies that change caps of
             running jobs; never unless given.
     """
 

@@ -28,18 +28,18 @@ class _Process(NamedTuple):
     job: str
     """Empty: of no job."""
     uid: int
-    looks: int = 1
+    checks: int = 1
 
 
 class ProcessTimes:
     """CPU time by process from /proc; the owner of a process is examined a few times only.
 
-    What ended between two looks is in its parent's time for waited-for children, if that is of
+    What ended between two checks is in its parent's time for waited-for children, if that is of
     the job too.
     """
 
     SETTLED = 3
-    """A process that belonged to no job in so many looks never will: it does not become another
+    """A process that belonged to no job in so many checks never will: it does not become another
     program any more. A new one may be Slurm's own, about to become the job's.
     """
     FORGET_EVERY = 120
@@ -63,16 +63,16 @@ class ProcessTimes:
             return {}
         for number in numbers:
             known = self._known.get(number)
-            if known is not None and known.job not in uids and known.looks >= self.SETTLED:
+            if known is not None and known.job not in uids and known.checks >= self.SETTLED:
                 alive[number] = known
                 continue
             stat = self._stat(number)
             if stat is None:
                 continue
             if known is None or known.began != stat[19]:
-                known = self._looked_at(number, stat[19], 1)
+                known = self._examine(number, stat[19], 1)
             elif known.job not in uids:
-                known = self._looked_at(number, stat[19], known.looks + 1)
+                known = self._examine(number, stat[19], known.checks + 1)
             alive[number] = known
             if uids.get(known.job) == known.uid:
                 cpu_s = sum(int(stat[i]) for i in (11, 12, 13, 14)) / TICKS_PER_S
@@ -89,18 +89,18 @@ class ProcessTimes:
         fields = text.rpartition(")")[2].split()
         return fields if len(fields) > 19 else None
 
-    def _looked_at(self, number: str, began: str, looks: int) -> _Process:
+    def _examine(self, number: str, began: str, checks: int) -> _Process:
         folder = self._procfs / number
         try:
             uid = folder.stat().st_uid
             with (folder / "environ").open("rb") as file:
                 words = file.read(ENVIRONMENT_B).split(b"\0")
         except OSError:
-            return _Process(began, "", -1, looks)
+            return _Process(began, "", -1, checks)
         facts = dict(word.split(b"=", 1) for word in words if b"=" in word)
         elsewhere = facts.get(b"SLURMD_NODENAME", self._node) != self._node
         job = b"" if elsewhere else facts.get(b"SLURM_JOB_ID", b"")
-        return _Process(began, job.decode("ascii", "replace"), uid, looks)
+        return _Process(began, job.decode("ascii", "replace"), uid, checks)
 
 
 class JobKey(NamedTuple):

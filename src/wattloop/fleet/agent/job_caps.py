@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from wattloop.control.daemon.client import LOW_POWER, Client, connect
 from wattloop.control.daemon.job_gpus import JobGpus, write_job_gpus
@@ -165,7 +166,7 @@ class JobCaps:
         self.fault = fault
 
 
-LOOK_EVERY_S = 5.0
+CHECK_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +180,11 @@ class JobSetup:
     cap_why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Begin:
+class _Job(NamedTuple):
     run_id: str
     job: str
     uid: int
     gpus: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    job: str
 
 
 class JobSetupThread:
@@ -198,10 +193,10 @@ class JobSetupThread:
     def __init__(self, config: AgentConfig, folder: Path) -> None:
         self._config = config
         self._caps = None if config.control is None else JobCaps(config.control, folder)
-        self._tasks: queue.SimpleQueue[_Begin | _End | list[JobGpus] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[JobSetup] = queue.SimpleQueue()
-        self._running: dict[str, tuple[_Begin, float]] = {}
-        """Job -> who it is, and when it is looked at again."""
+        self._running: dict[str, tuple[_Job, float]] = {}
+        """Running jobs, and when their cap is checked again."""
         self._thread = threading.Thread(target=self._work, name="wattloop-setup", daemon=True)
 
     def start(self) -> None:
@@ -211,16 +206,16 @@ class JobSetupThread:
 
     def job_began(self, run_id: str, job: str, uid: int, gpus: Sequence[str]) -> None:
         """Query the job's facts and set its cap."""
-        self._tasks.put(_Begin(run_id, job, uid, tuple(gpus)))
+        self._tasks.put(partial(self._set_up, _Job(run_id, job, uid, tuple(gpus))))
 
     def job_ended(self, job: str) -> None:
         if self._caps is not None:
-            self._tasks.put(_End(job))
+            self._tasks.put(partial(self._end, job))
 
     def set_owners(self, jobs: list[JobGpus]) -> None:
         """Pass the owners of GPUs to the control daemon."""
         if self._caps is not None:
-            self._tasks.put(jobs)
+            self._tasks.put(partial(self._caps.write_owners, jobs))
 
     def answers(self) -> list[JobSetup]:
         found = []
@@ -241,30 +236,29 @@ class JobSetupThread:
         self._thread.join(timeout_s)
 
     def _work(self) -> None:
-        look_s = time.monotonic() + LOOK_EVERY_S
+        check_s = time.monotonic() + CHECK_EVERY_S
         while True:
-            if time.monotonic() >= look_s:  # also on a node where there is always something to do
+            if time.monotonic() >= check_s:  # also on a node where there is always something to do
                 if self._caps is not None:
                     self._guarded(self._caps.set_again)
                     self._guarded(self._recap)
-                look_s = time.monotonic() + LOOK_EVERY_S
+                check_s = time.monotonic() + CHECK_EVERY_S
             try:
-                task = self._tasks.get(timeout=max(0.0, look_s - time.monotonic()))
+                task = self._tasks.get(timeout=max(0.0, check_s - time.monotonic()))
             except queue.Empty:
                 continue
             if task is None:
                 break
-            if isinstance(task, _Begin):
-                self._begin(task)
-            elif self._caps is not None and isinstance(task, _End):
-                self._running.pop(task.job, None)
-                self._guarded(partial(self._caps.end, task.job))
-            elif self._caps is not None and isinstance(task, list):
-                self._guarded(partial(self._caps.write_owners, task))
+            self._guarded(task)
         if self._caps is not None:
             self._guarded(self._caps.close)
 
-    def _begin(self, task: _Begin, *, again: bool = False) -> None:
+    def _end(self, job: str) -> None:
+        self._running.pop(job, None)
+        if self._caps is not None:
+            self._caps.end(job)
+
+    def _set_up(self, task: _Job, *, again: bool = False) -> None:
         facts, reason, cap_w, why = None, "", {}, ""
         try:
             facts, reason = ask_slurm(
@@ -283,7 +277,7 @@ class JobSetupThread:
         self._answers.put(JobSetup(task.run_id, facts, reason, cap_w, why))
         self._plan_recap(task)
 
-    def _plan_recap(self, task: _Begin) -> None:
+    def _plan_recap(self, task: _Job) -> None:
         every_s = None if self._config.control is None else self._config.control.recap_s
         if every_s is not None:
             self._running[task.job] = (task, time.monotonic() + every_s)
@@ -292,7 +286,7 @@ class JobSetupThread:
         """Update caps of running jobs that a policy may have changed."""
         for task, due_s in list(self._running.values()):
             if time.monotonic() >= due_s:
-                self._begin(task, again=True)
+                self._set_up(task, again=True)
 
     @staticmethod
     def _guarded(act: Callable[[], None]) -> None:

@@ -33,8 +33,8 @@ class JobEvent:
 
     Attributes:
         wall_s: time of day at which it was written.
-        uptime_s: time since the machine's boot, if it was said.
-        boot: which boot that was, if it was said.
+        uptime_s: time since the machine's boot, if known.
+        boot: identifier of that boot, if known.
     """
 
     name: str
@@ -102,7 +102,7 @@ class EventFolder:
                 with path.open("rb") as file:
                     text = file.read(LARGEST_B).decode("utf-8", "replace")
             except OSError:
-                continue  # gone since it was listed, or to be read at the next look
+                continue  # gone since it was listed, or to be read later
             event = parse_event(path.name, text)
             if event is None:
                 strange.append(path.name)
@@ -258,8 +258,8 @@ class MissingEpilogs(BackgroundThread):
         while not self._stop.wait(EVERY_S):
             try:
                 self.check()
-            except Exception:  # noqa: BLE001 - measuring goes on whatever happens here
-                _log.exception("looking for lost ends goes on")
+            except Exception:  # noqa: BLE001 - measuring must not stop for it
+                _log.exception("jobs without an epilog were not checked")
 
     def _write_end(self, job: str) -> None:
         host = Host()

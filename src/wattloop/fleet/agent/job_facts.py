@@ -86,7 +86,7 @@ def _number(name: str) -> int:
     return int(name.partition(":")[2])
 
 
-# Who a job is: what the prolog said, and what Slurm's controller adds.
+# Identity of a job: from its prolog, and from Slurm's controller.
 #
 # `squeue` is asked once per job and node, in columns of fixed width with what users choose last.
 # Where caps are in use, `scontrol` is asked as well, for AdminComment: users cannot write that,
@@ -248,9 +248,9 @@ def _asked(folder: str, program: str, *words: str) -> tuple[str, str]:
         return "", f"{program} did not answer within {ASK_S:g} s"
     except OSError as error:
         return "", f"{command} cannot be started: {error.strerror}"
-    said = done.stderr.decode("utf-8", "replace").strip()[:LONGEST]
+    message = done.stderr.decode("utf-8", "replace").strip()[:LONGEST]
     if done.returncode:
-        return "", f"{program}: {_CONTROL.sub(' ', said) or 'failed'}"
+        return "", f"{program}: {_CONTROL.sub(' ', message) or 'failed'}"
     return done.stdout.decode("utf-8", "surrogateescape"), ""
 
 

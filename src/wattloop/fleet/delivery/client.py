@@ -6,6 +6,7 @@ import re
 import ssl
 import stat
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ class DeliveryOptions:
         """Return the present token.
 
         Raises:
-            ConfigError: its file cannot be read, or by everybody, who could then write for us.
+            ConfigError: its file cannot be read, or other users can read it.
         """
         if self.token_file is None:
             return self.token
@@ -202,9 +203,6 @@ def _seconds(text: str | None) -> float:
 def _detail(data: bytes) -> str:
     """Return the server's message in one short line."""
     text = data[:2_000].decode("utf-8", "replace")
-    try:
-        said = json.loads(text)
-        text = str(said["detail"])
-    except (ValueError, LookupError, TypeError):
-        pass
+    with suppress(ValueError, LookupError, TypeError):
+        text = str(json.loads(text)["detail"])
     return " ".join(text.split())[:300]

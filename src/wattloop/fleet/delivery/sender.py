@@ -80,10 +80,10 @@ class Sender:
         self._offsets = {key: at for key, at in self._offsets.items() if key in names}
         self._paused = {key: pause for key, pause in self._paused.items() if key in names}
         pieces, more = self._pieces(waiting)
-        said = None if status is None else status()
-        if not pieces and said is None:
+        sent = None if status is None else status()
+        if not pieces and sent is None:
             return DeliveryProgress(left=len(waiting))
-        body = pack_batch(time.time(), None if said is None else said.to_dict(), pieces)
+        body = pack_batch(time.time(), None if sent is None else sent.to_dict(), pieces)
         answers = _answers(self._link.post(self._path, body), pieces)
         total = DeliveryProgress(more=more)
         for piece, answer in zip(pieces, answers, strict=True):
@@ -166,7 +166,7 @@ class Sender:
         self._paused[name] = (time.monotonic() + pause_s, pause_s)
 
 
-def _answers(said: Any, pieces: list[Piece]) -> list[PieceResult]:
+def _answers(answer: Any, pieces: list[Piece]) -> list[PieceResult]:
     try:
         found = [
             PieceResult(
@@ -177,7 +177,7 @@ def _answers(said: Any, pieces: list[Piece]) -> list[PieceResult]:
                 bool(a.get("complete")),
                 None if a.get("tail") is None else int(a["tail"]),
             )
-            for a in said["pieces"]
+            for a in answer["pieces"]
         ]
     except (LookupError, TypeError, ValueError):
         raise ServerUnavailable(
@@ -222,8 +222,8 @@ def deliver(
             roomy_s = 0.0
             while not stop.is_set():
                 if time.monotonic() >= roomy_s:
-                    made = make_room(sender.outbox, options.limit_b, options.final_after_s)
-                    _say(made, options, report)
+                    dropped = make_room(sender.outbox, options.limit_b, options.final_after_s)
+                    _report_dropped(dropped, options, report)
                     roomy_s = time.monotonic() + ROOM_EVERY_S
                 try:
                     done = sender.round(status)
@@ -235,7 +235,7 @@ def deliver(
                         report(str(error))
                 else:
                     report(done)
-                    pace.went(done)
+                    pace.succeeded(done)
                     total = total.plus(done)._replace(more=False)
                     if once and _all_sent(sender, done):
                         return total
@@ -277,17 +277,17 @@ class Delivery:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                deliver(self._options, self._status, stop=self._stop, report=self._told)
-            except Exception as error:  # noqa: BLE001 - measuring must go on whatever happens here
+                deliver(self._options, self._status, stop=self._stop, report=self._record)
+            except Exception as error:  # noqa: BLE001 - measuring must not stop for it
                 self.fault = f"{type(error).__name__}: {error}"
                 _log.exception("delivery: failed; tried again in a minute")
                 self._stop.wait(LONGEST_PAUSE_S)
 
-    def _told(self, said: DeliveryProgress | str) -> None:
-        if isinstance(said, str):
-            self.fault = said
+    def _record(self, progress: DeliveryProgress | str) -> None:
+        if isinstance(progress, str):
+            self.fault = progress
         else:
-            self.fault, self.last = "", said
+            self.fault, self.last = "", progress
 
 
 class _Pace:
@@ -298,13 +298,13 @@ class _Pace:
         self._failures = 0
         self._retry_s = 0.0
         self._more = False
-        self._said = ""
+        self._message = ""
         self._next_s = time.monotonic()
 
-    def went(self, done: DeliveryProgress) -> None:
+    def succeeded(self, done: DeliveryProgress) -> None:
         if self._failures:
-            _log.warning("delivery: goes on after %d failures", self._failures)
-        self._failures, self._retry_s, self._said = 0, 0.0, ""
+            _log.warning("delivery: continues after %d failures", self._failures)
+        self._failures, self._retry_s, self._message = 0, 0.0, ""
         self._more = done.more
 
     def failed(self, error: Exception) -> bool:
@@ -313,8 +313,8 @@ class _Pace:
         self._retry_s = getattr(error, "retry_s", 0.0)
         if isinstance(error, ServerRefuses | ConfigError):
             self._retry_s = LONGEST_PAUSE_S  # a person must do something
-        said, self._said = self._said, str(error)
-        return said != self._said or self._failures % 100 == 0
+        before, self._message = self._message, str(error)
+        return before != self._message or self._failures % 100 == 0
 
     def pause_s(self) -> float:
         if self._failures:
@@ -333,19 +333,20 @@ def _all_sent(sender: Sender, done: DeliveryProgress) -> bool:
     return not done.more and all(one.is_growing() for one in sender.outbox.waiting())
 
 
-def _say(
-    made: DroppedJournals,
+def _report_dropped(
+    dropped: DroppedJournals,
     options: DeliveryOptions,
     report: Callable[[DeliveryProgress | str], None],
 ) -> None:
-    if made == DroppedJournals():
+    if dropped == DroppedJournals():
         return
-    said = (
+    message = (
         f"{options.folder}: more than {options.limit_b} bytes wait for {options.url}: deleted "
-        f"{made.refused} refused journals, the samples of {made.thinned} runs, {made.lost} runs"
+        f"{dropped.refused} refused journals, the samples of {dropped.thinned} runs, "
+        f"{dropped.lost} runs"
     )
-    (_log.error if made.lost else _log.warning)("%s", said)
-    report(said)
+    (_log.error if dropped.lost else _log.warning)("%s", message)
+    report(message)
 
 
 @contextmanager

@@ -52,13 +52,13 @@ class NodeStatus:
         moment = data.get("read_wall_s")
         power_w = _watts(data, "power_w")
         beyond = [name for name, value in power_w.items() if value > highest_power_w(name)]
-        told = [f"{name}: {power_w.pop(name):g} W cannot be; left out" for name in beyond]
+        refused = [f"{name}: {power_w.pop(name):g} W cannot be; left out" for name in beyond]
         return cls(
             power_w=power_w,
             limit_w=_watts(data, "limit_w"),
             provenance=_word(data, "provenance"),
             jobs=_texts(data, "jobs", MOST_JOBS),
-            faults=(*_texts(data, "faults", MOST_FAULTS), *told)[:MOST_FAULTS],
+            faults=(*_texts(data, "faults", MOST_FAULTS), *refused)[:MOST_FAULTS],
             read_wall_s=None if moment is None else _number(moment, "read_wall_s"),
             version=_word(data, "version"),
         )

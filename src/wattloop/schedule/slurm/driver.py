@@ -25,7 +25,7 @@ from wattloop.schedule.slurm.view import SlurmView, build_view
 T = TypeVar("T")
 HASTE = 5.0
 """Most rounds per configured interval."""
-LOOK_BACK_S = 5.0
+CHANGES_OVER_S = 5.0
 SHARE = 1 / 3
 """Share of the time that rounds may take while jobs arrive and finish."""
 IDLE_SHARE = 0.1
@@ -300,13 +300,13 @@ class RoundInterval:
             changed -= sum(key in seen and seen[key] != had for key, had in self._seen.items())
             self._changes.append((now_s, changed))
         self._seen = seen
-        while self._changes and self._changes[0][0] < now_s - LOOK_BACK_S:
+        while self._changes and self._changes[0][0] < now_s - CHANGES_OVER_S:
             self._changes.popleft()
 
     def every_s(self, report: RoundReport, took_s: float) -> float:
         """Return the time from the start of the last round, which took `took_s`, to the next."""
         changes = sum(count for _, count in self._changes)
-        wanted_s = LOOK_BACK_S / changes if changes else self._longest_s
+        wanted_s = CHANGES_OVER_S / changes if changes else self._longest_s
         least_s = took_s / SHARE
         if not report.waiting and not report.coming and report.free_gpus:
             idle_s = max(self._longest_s / HASTE, took_s / IDLE_SHARE)

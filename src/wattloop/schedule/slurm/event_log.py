@@ -34,7 +34,7 @@ class DriverLog:
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._tell, self._wall_s = tell, wall_s
-        self._said: dict[tuple[str, str], float] = {}
+        self._logged_s: dict[tuple[str, str], float] = {}
         self.counts: dict[str, int] = {}
         self._file = -1
         if path is not None:
@@ -61,11 +61,11 @@ class DriverLog:
 
     def _is_repeated(self, kind: str, plain: str) -> bool:
         now_s, key = self._wall_s(), (kind, plain)
-        if now_s - self._said.get(key, -math.inf) < REPEAT_S:
+        if now_s - self._logged_s.get(key, -math.inf) < REPEAT_S:
             return True
-        if len(self._said) > MOST_REMEMBERED:
-            self._said.clear()
-        self._said[key] = now_s
+        if len(self._logged_s) > MOST_REMEMBERED:
+            self._logged_s.clear()
+        self._logged_s[key] = now_s
         return False
 
     def _write(self, kind: str, plain: str, facts: dict[str, Any]) -> None:
@@ -75,8 +75,8 @@ class DriverLog:
             with suppress(OSError):  # a full disk must not stop jobs
                 os.write(self._file, line.encode() + b"\n")
         if self._tell is not None:
-            said = " ".join(f"{name}={_plain(str(value))}" for name, value in facts.items())
-            self._tell(kind, f"{plain} {said}".strip())
+            shown = " ".join(f"{name}={_plain(str(value))}" for name, value in facts.items())
+            self._tell(kind, f"{plain} {shown}".strip())
 
     def close(self) -> None:
         if self._file >= 0:

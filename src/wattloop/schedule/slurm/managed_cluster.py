@@ -99,23 +99,23 @@ class JobEstimates:
 
     def is_coming(self, job: SlurmJob) -> bool:
         """Return True while the job's model is being predicted for the first time."""
-        said = self.estimate(job)
-        if any(AGAIN in refusal for refusal in said.refusals):
+        found = self.estimate(job)
+        if any(AGAIN in refusal for refusal in found.refusals):
             return True
         try:
-            return said.kind is not None and self._estimator.oracle.soon(said.kind) is None
+            return found.kind is not None and self._estimator.oracle.soon(found.kind) is None
         except ConfigError:
             return False
 
     def running_kind(self, job: SlurmJob, gpus: int, type_index: int) -> JobKind:
         """Return the kind of a running job, limited to its allocation."""
-        said = self.estimate(job).kind
+        kind = self.estimate(job).kind
         name = self._cluster.types[type_index].name
-        if said is None:
-            said = JobKind(model=timed_model())
-        elif gpus in said.gpus and (not said.types or name in said.types):
-            return said
-        return replace(said, gpus=(gpus,), types=(name,), may_spread=True)
+        if kind is None:
+            kind = JobKind(model=timed_model())
+        elif gpus in kind.gpus and (not kind.types or name in kind.types):
+            return kind
+        return replace(kind, gpus=(gpus,), types=(name,), may_spread=True)
 
     def _estimate(self, job: SlurmJob) -> JobEstimate:
         found = self._estimator.describe(submitted_job(job))

@@ -183,8 +183,8 @@ def readings_from(
             continue
         most_w = _most_w(known, node)
         if not 0 <= watts <= IMPOSSIBLE * most_w:
-            said = f"node {each['node']}: reports {watts:.4g} W, its parts draw {most_w:.4g} W"
-            refusals.append(f"{said} at most; reading ignored")
+            message = f"node {each['node']}: reports {watts:.4g} W, its parts draw {most_w:.4g} W"
+            refusals.append(f"{message} at most; reading ignored")
             continue
         found[node] = NodePower(watts, now_s - max(age_s, 0.0))
     return found, refusals

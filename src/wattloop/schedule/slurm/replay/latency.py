@@ -111,9 +111,9 @@ def driver_end_latency(
     noticed_s = [times.ended_s[each.slurm_job] - each.end_s for each in ran
                  if each.slurm_job in times.ended_s]  # fmt: skip
     carried_s = []
-    for looked_s, jobs in rounds_s:
+    for polled_s, jobs in rounds_s:
         for job in jobs:
-            waited_s = times.started_s.get(job, -math.inf) - looked_s
+            waited_s = times.started_s.get(job, -math.inf) - polled_s
             if 0.0 <= waited_s < LONGEST_S:
                 carried_s.append(waited_s)
     if len(rounds_s) < MANY or not noticed_s or not carried_s:

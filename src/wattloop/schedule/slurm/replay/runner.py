@@ -64,7 +64,7 @@ SAME_POWER = (
 )
 Progress = Callable[[int, int, int, float], None]
 """Called with jobs submitted, jobs done, all jobs, and power now."""
-LOOK_S = 0.2
+POLL_S = 0.2
 ASK_SLURM_S = 5.0
 PATIENCE_S = 120.0
 """Longest time without progress while jobs are left."""
@@ -341,12 +341,12 @@ def run_real(
                     f"replay: nothing has happened for {PATIENCE_S:g} s and {jobs - done} of "
                     f"{jobs} jobs are left; see squeue and the log of slurmctld"
                 )
-            time.sleep(LOOK_S)
-        time.sleep(2 * LOOK_S)  # the last tick of the energy counters
+            time.sleep(POLL_S)
+        time.sleep(2 * POLL_S)  # the last tick of the energy counters
         ran = read_records(folder)
         times = read_times(slurm)
     end_s = max(each.end_s for each in ran)
-    samples = watch.samples(begin_s - LOOK_S, end_s + LOOK_S)
+    samples = watch.samples(begin_s - POLL_S, end_s + POLL_S)
     energy_j = sum(gpu.true_energy_j(begin_s, end_s) for gpus in cards.values() for gpu in gpus)
     return RealRun(
         figures=real_figures(plan, ran, submitted_s, samples, energy_j),
@@ -387,13 +387,13 @@ class ReplayResult:
 
     Attributes:
         policy: `slurm` with the name of its scheduler, or a policy of Wattloop.
-        untold: result of the simulator without latencies.
+        without_latency: result of the simulator without latencies.
     """
 
     policy: str
     real: RealRun
     simulated: ReplayFigures
-    untold: ReplayFigures
+    without_latency: ReplayFigures
 
     def differences(self) -> dict[str, float]:
         real, other = self.real.figures, self.simulated
@@ -404,7 +404,7 @@ class ReplayResult:
             "policy": self.policy,
             "real": self.real.figures.to_dict(),
             "simulated": self.simulated.to_dict(),
-            "simulated_without_latency": self.untold.to_dict(),
+            "simulated_without_latency": self.without_latency.to_dict(),
             "difference": self.differences(),
             "latency": asdict(self.real.latency),
             "wall_s": self.real.wall_s,
@@ -465,9 +465,9 @@ def replay(
             latency = replace(real.latency, end_s=real.latency.end_s if end_s is None else end_s)
             real = replace(real, latency=latency)
         who = scheduler if own else policy
-        told, _ = simulate_replay(plan, who, real.latency)
-        untold, _ = simulate_replay(plan, who, None)
-        found.append(ReplayResult(label, real, told, untold))
+        simulated, _ = simulate_replay(plan, who, real.latency)
+        without_latency, _ = simulate_replay(plan, who, None)
+        found.append(ReplayResult(label, real, simulated, without_latency))
     return found
 
 

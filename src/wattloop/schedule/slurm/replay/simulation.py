@@ -90,7 +90,6 @@ def simulate_replay(
         settings = replace(
             settings, start_latency_s=latency.start_s, end_latency_s=latency.end_s or 0.0
         )
-    told = replace(plan, settings=settings)
     jobs, oracle = plan.open, plan.truth
     if isinstance(policy, OwnScheduler):
         policy, jobs = policy.policy, plan.asked
@@ -104,4 +103,4 @@ def simulate_replay(
         oracle=oracle,
         settings=settings,
     ).run()
-    return simulated_figures(told, result), result
+    return simulated_figures(replace(plan, settings=settings), result), result
