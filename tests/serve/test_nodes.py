@@ -59,7 +59,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
-    monkeypatch.setattr(token_file, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(token_file, "CHECK_EVERY_S", 0.0)
     tokens = tmp_path / "tokens.json"
     secrets = {n: add_token(tokens, n, Role.NODE, n) for n in ("n1", "n2")}
     for role in (Role.READER, Role.WRITER, Role.SCHEDULER):
