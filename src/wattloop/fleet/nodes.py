@@ -185,7 +185,7 @@ def _now(node: str, entry: _Entry, now_s: float) -> NodeNow:
     )
 
 
-def keep_nodes(store: Store, heard: Mapping[str, tuple[float, dict[str, Any]]]) -> None:
+def write_nodes(store: Store, heard: Mapping[str, tuple[float, dict[str, Any]]]) -> None:
     """Store nodes: name -> (time of the last report, state)."""
     if not heard:
         return
@@ -199,7 +199,7 @@ def keep_nodes(store: Store, heard: Mapping[str, tuple[float, dict[str, Any]]]) 
 
 
 def known_nodes(store: Store) -> dict[str, tuple[float, dict[str, Any]]]:
-    """Return the nodes that `keep_nodes` stored."""
+    """Return the nodes that `write_nodes` stored."""
     with store.reading() as connection:
         found = connection.execute(select(nodes.c.node, nodes.c.heard_wall_s, nodes.c.body))
         return {node: (heard_s, plain_data(body)) for node, heard_s, body in found}

@@ -34,11 +34,11 @@ NOT_BY_THIS_METHOD = 405
 NOT_NOW = 503
 
 
-class NotThere(ConfigError):
+class NotFound(ConfigError):
     """The request names something that does not exist."""
 
 
-class Impossible(ConfigError):
+class Conflict(ConfigError):
     """A valid request that the stored data do not allow."""
 
 
@@ -66,38 +66,38 @@ def faults(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 @contextmanager
-def needs_what_is_there() -> Iterator[None]:
-    """Turn errors of checked requests into `Impossible`: the data are at fault."""
+def conflict_on_error() -> Iterator[None]:
+    """Turn errors of checked requests into `Conflict`: the data are at fault."""
     try:
         yield
-    except (NotThere, Impossible):
+    except (NotFound, Conflict):
         raise
     except ConfigError as error:
-        raise Impossible(str(error)) from None
+        raise Conflict(str(error)) from None
 
 
 def add_fault_handlers(app: FastAPI) -> None:
     """Install handlers that give all errors one form."""
     app.add_exception_handler(WattloopError, answer_fault)
     app.add_exception_handler(HTTPException, answer_refusal)
-    app.add_exception_handler(RequestValidationError, _senseless)
-    app.add_exception_handler(Exception, _unforeseen)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(Exception, _unexpected)
 
 
 async def answer_fault(request: Request, error: Exception) -> Response:
     """Answer a Wattloop error."""
     if isinstance(error, Unexpected):
         return JSONResponse({"detail": str(error), "offset": error.offset}, 409)
-    status = status_of(error)
+    status = http_status(error)
     headers = {"Retry-After": RETRY_S} if status == NOT_NOW else None
     return _answer(request, status, str(error), headers)
 
 
-def status_of(error: Exception) -> int:
+def http_status(error: Exception) -> int:
     """Return the HTTP status of a Wattloop error."""
-    if isinstance(error, RunNotFound | ExperimentNotFound | NotThere):
+    if isinstance(error, RunNotFound | ExperimentNotFound | NotFound):
         return 404
-    if isinstance(error, Impossible):
+    if isinstance(error, Conflict):
         return 409
     return 422 if isinstance(error, RunSenseless | ConfigError) else NOT_NOW
 
@@ -121,7 +121,7 @@ def _methods(request: Request) -> list[str]:
     return sorted({method for route in fitting for method in route.methods or ()})
 
 
-async def _senseless(request: Request, error: Exception) -> Response:
+async def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     said = [
         f"{'.'.join(str(part) for part in one['loc'][1:]) or one['loc'][0]}: {one['msg']}"
@@ -130,13 +130,13 @@ async def _senseless(request: Request, error: Exception) -> Response:
     return _answer(request, 422, "; ".join(dict.fromkeys(said)))
 
 
-async def _unforeseen(request: Request, error: Exception) -> Response:
+async def _unexpected(request: Request, error: Exception) -> Response:
     """Log an unexpected error and answer it in the usual form."""
     said = f"a fault of the server ({type(error).__name__}); its log says more"
     return _answer(request, 500, said)
 
 
-def said_to(path: str, message: str) -> tuple[str, str]:
+def refusal_body(path: str, message: str) -> tuple[str, str]:
     """Return body and media type of a refusal before the request is read."""
     if path.startswith(API_ROOT):
         return json.dumps({"detail": message}), "application/json"

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from wattloop.core.errors import RunSenseless, StoreError, WattloopError
-from wattloop.fleet.nodes import keep_nodes
+from wattloop.fleet.nodes import write_nodes
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.schedule.estimates.oracle_service import OracleService
 from wattloop.serve.state import AppState
@@ -82,7 +82,7 @@ class MaintenanceThread:
     def _keep_nodes(self) -> None:
         fresh = self._state.nodes.changed()
         try:
-            keep_nodes(self._state.store, fresh)
+            write_nodes(self._state.store, fresh)
         except StoreError:
             self._state.nodes.mark_changed(fresh)
             raise

@@ -17,7 +17,7 @@ BODY_S = 120.0
 """For the largest body: 8 MiB at half a megabit a second."""
 
 
-async def body_of(request: Request, most_b: int) -> bytes:
+async def read_body(request: Request, most_b: int) -> bytes:
     """Read the body; 413 above the size, 408 when the rest does not arrive."""
     parts, size_b = [], 0
     try:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from wattloop.core.text import plain
 from wattloop.fleet.tokens import ADMIN, ANYBODY, Caller, Role, TokenFile
 from wattloop.serve.audit_log import Refusals
-from wattloop.serve.errors import said_to
+from wattloop.serve.errors import refusal_body
 from wattloop.serve.options import LOCAL_HOSTS, ServeOptions
 
 COOKIE = "wattloop_token"
@@ -83,7 +83,7 @@ class Guard:
             status, why = refusal
             what = f"{scope['method']} {asked.url.path}"
             self._refusals.note(caller, _address(asked), what, why)
-            body, kind = said_to(asked.url.path, why)
+            body, kind = refusal_body(asked.url.path, why)
             answer = Response(body, status, _headers_of(status), kind)
             await answer(scope, receive, self._sending(send, ""))
             return

@@ -16,7 +16,7 @@ from wattloop.core.records import Provenance, Scope
 from wattloop.store.database import Store
 from wattloop.store.jobs import job_key_in, refresh_job_in
 from wattloop.store.journal import Journal, SampleBlock
-from wattloop.store.run_record import UNALLOCATED_KIND, facts_of, read_record
+from wattloop.store.run_record import UNALLOCATED_KIND, facts_row, read_record
 from wattloop.store.runs import RunFilter, RunRecord, find_run, list_runs
 from wattloop.store.sample_queries import read_samples
 from wattloop.store.samples import series_of
@@ -302,7 +302,7 @@ def fill_jobs(store: Store) -> int:
             for run_id, body in found:
                 record = read_record(body)
                 keys.add(job_key := job_key_in(connection, record))
-                mine, facts = runs.c.run_id == run_id, facts_of(record)
+                mine, facts = runs.c.run_id == run_id, facts_row(record)
                 connection.execute(update(runs).where(mine).values(job_key=job_key))
                 connection.execute(
                     update(run_facts)
@@ -328,7 +328,7 @@ def fill_run_facts(store: Store) -> int:
             found = connection.execute(query).all()
             if not found:
                 return filled
-            rows = [facts_of(read_record(body)) for body, _ in found]
+            rows = [facts_row(read_record(body)) for body, _ in found]
             connection.execute(insert(run_facts), rows)
             for job_key in sorted({key for _, key in found if key is not None}):
                 refresh_job_in(connection, job_key)

@@ -67,17 +67,17 @@ def import_journal(store: Store, path: Path, close: Close) -> ImportResult:
             return ImportResult(path, ImportStatus.HELD, note=f"{path}: {error.strerror}")
         fault = "its beginning is damaged" if journal is None else identity_fault(journal.header)
         if journal is None or fault:
-            return _set_aside(path, fault)
+            return _quarantine(path, fault)
         if journal.header.get("format", FORMAT) > FORMAT:
             note = f"{path}: written by a newer Wattloop; upgrade with: pip install -U wattloop"
             return ImportResult(path, ImportStatus.NEWER, journal.header["run_id"], note)
         if _belongs_elsewhere(journal, store):
             return ImportResult(path, ImportStatus.ELSEWHERE, journal.header["run_id"])
-        outcome = keep_journal(store, journal, close)
+        outcome = insert_journal(store, journal, close)
         return ImportResult(path, outcome, journal.header["run_id"], _removed(path))
 
 
-def keep_journal(
+def insert_journal(
     store: Store, journal: Journal, close: Close, arriving: Arriving | None = None
 ) -> ImportStatus:
     """Insert the content of a journal in one transaction; the file stays.
@@ -92,12 +92,23 @@ def keep_journal(
         RunSenseless: it cannot be understood.
         StoreError: the store refuses.
     """
+    run_id = journal.header["run_id"]
     try:
-        return _keep(store, journal, close, arriving)
+        with store.reading() as connection:
+            if _is_stored(connection, run_id):
+                return ImportStatus.ALREADY
+        record, rows = rows_of_journal(journal, close, arriving)
+        with store.writing() as connection:
+            if _is_stored(connection, run_id) is False:
+                delete_run_in(connection, run_id)
+            if not insert_run_in(connection, record):
+                return ImportStatus.ALREADY
+            insert_rows_in(connection, rows)
     except SENSELESS as error:
         raise RunSenseless(
             f"{journal.path}: cannot be understood ({error}); it stays there"
         ) from error
+    return ImportStatus.IMPORTED
 
 
 def import_orphaned(store: Store, close: Close) -> list[ImportResult]:
@@ -121,22 +132,7 @@ def import_orphaned(store: Store, close: Close) -> list[ImportResult]:
     return results
 
 
-def _keep(store: Store, journal: Journal, close: Close, arriving: Arriving | None) -> ImportStatus:
-    run_id = journal.header["run_id"]
-    with store.reading() as connection:
-        if _is_kept(connection, run_id):
-            return ImportStatus.ALREADY
-    record, rows = rows_of_journal(journal, close, arriving)
-    with store.writing() as connection:
-        if _is_kept(connection, run_id) is False:
-            delete_run_in(connection, run_id)
-        if not insert_run_in(connection, record):
-            return ImportStatus.ALREADY
-        insert_rows_in(connection, rows)
-    return ImportStatus.IMPORTED
-
-
-def _is_kept(connection: Connection, run_id: str) -> bool | None:
+def _is_stored(connection: Connection, run_id: str) -> bool | None:
     """Return True if the complete run is in the store, None when none of it is.
 
     False for a provisional run, whose machine disappeared: its data may still come.
@@ -160,7 +156,7 @@ def _belongs_elsewhere(journal: Journal, store: Store) -> bool:
         return False
 
 
-def _set_aside(path: Path, fault: str) -> ImportResult:
+def _quarantine(path: Path, fault: str) -> ImportResult:
     """Move an unreadable journal aside for inspection."""
     aside = path.with_name(f"{path.name}.corrupt")
     note = (

@@ -72,7 +72,7 @@ def parse_age(text: str) -> float:
     return float(found[1]) * _UNITS_S[found[2]]
 
 
-def retention_of(settings: Settings) -> Retention | None:
+def retention_from(settings: Settings) -> Retention | None:
     """Return the retention of the settings; None where they have none.
 
     Raises:

@@ -127,7 +127,7 @@ def record_rows(record: RunRecord, job_key: str) -> dict[str, list[dict[str, Any
         for key, value in record.tags.items()
     ]
     row = {**run_row(record), "job_key": job_key}
-    return {"runs": [row], "run_tags": tags, "run_facts": [facts_of(record)]}
+    return {"runs": [row], "run_tags": tags, "run_facts": [facts_row(record)]}
 
 
 def run_row(record: RunRecord) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def run_row(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def facts_of(record: RunRecord) -> dict[str, Any]:
+def facts_row(record: RunRecord) -> dict[str, Any]:
     """Return the columns of `run_facts`."""
     job: Mapping[str, Any] = (record.job or {}).get("scheduler") or {}
     tags = record.tags

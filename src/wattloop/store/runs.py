@@ -231,7 +231,7 @@ def live_journal(store: Store, run_id: str) -> tuple[RunRecord, Path] | None:
     return None
 
 
-def still_live(path: Path) -> bool:
+def is_live(path: Path) -> bool:
     """Return True if a process writes it, or another machine sends it."""
     try:
         if path.suffix == ".part":
@@ -248,7 +248,7 @@ def _journals(store: Store) -> Iterator[Path]:
 
 
 def _record(path: Path) -> RunRecord | None:
-    if not still_live(path):
+    if not is_live(path):
         return None
     try:
         return _read(path, path.stat().st_ino)

@@ -174,7 +174,7 @@ def test_a_store_that_is_away_does_not_stop_delivery(
         def away(*_: object) -> None:
             raise StoreError("cannot be reached")
 
-        patched.setattr("wattloop.store.ingest.uploads.keep_journal", away)
+        patched.setattr("wattloop.store.ingest.uploads.insert_journal", away)
         patched.setattr("wattloop.store.ingest.uploads.has_run", away)
         whole(site.outbox, RUN)
         sender = Sender(site.options())

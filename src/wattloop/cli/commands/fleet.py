@@ -122,11 +122,11 @@ def retain(
     """
     from wattloop.cli.stored_runs import opened
     from wattloop.core.units import format_bytes
-    from wattloop.store.retention import Dropped, apply_retention, retention_of
+    from wattloop.store.retention import Dropped, apply_retention, retention_from
 
     policy = _asked({"samples": samples, "levels": levels, "runs": runs})
     if policy is None:
-        policy = retention_of(settings_of(config, needs=("retain",)))
+        policy = retention_from(settings_of(config, needs=("retain",)))
     if policy is None:
         raise ConfigError(
             "retain: nothing says what is too old; give --samples 30d, or write "

@@ -70,7 +70,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
         ) from None
     from wattloop.serve.maintenance import warm_up
     from wattloop.serve.options import ServeOptions
-    from wattloop.store.retention import retention_of
+    from wattloop.store.retention import retention_from
 
     chosen = settings_of(config, needs=(*STORE, "retain"), store=store, retain=retain)
     options = ServeOptions(
@@ -81,7 +81,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
         cluster=cluster or "",
         mapping=mapping or "",
         tokens=None if tokens is None else user_path(tokens),
-        retain=retention_of(chosen),
+        retain=retention_from(chosen),
     )
     forbid_user_code("a server runs no code that a stored text names")
     dashboard = create_app(options)

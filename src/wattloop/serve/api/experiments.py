@@ -14,7 +14,7 @@ from wattloop.report.stored_results import looked_at, stored_search, stored_swee
 from wattloop.report.tables import search_table
 from wattloop.schedule.campaigns.store import known_outcomes
 from wattloop.schedule.campaigns.summary import per_cell
-from wattloop.serve.errors import Impossible, NotThere, faults, needs_what_is_there
+from wattloop.serve.errors import Conflict, NotFound, conflict_on_error, faults
 from wattloop.serve.state import AppState, State
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
@@ -107,7 +107,7 @@ def study(state: State, study_id: str) -> dict[str, Any]:
     return {**experiment.to_dict(), "next": next_step(experiment.facts.get("steps") or {})}
 
 
-def state_of(store: Store, experiment: Experiment) -> tuple[Hashable, ...]:
+def experiment_state(store: Store, experiment: Experiment) -> tuple[Hashable, ...]:
     """Return a value that changes whenever the stored experiment does."""
     now = with_status_now(store, experiment)
     own = trials.c.experiment_id == experiment.experiment_id
@@ -187,7 +187,7 @@ def search_clusters(
 ) -> ClustersAnswer:
     """Return the means of every cluster, and the cluster of every run."""
     experiment = stored_search(state.store, search_id)
-    found = clusters_of(state, experiment, query)
+    found = find_clusters(state, experiment, query)
     return ClustersAnswer(
         search_id=experiment.experiment_id,
         strategy=found.strategy,
@@ -203,29 +203,29 @@ def search_clusters(
     )
 
 
-def table_of_search(state: AppState, experiment: Experiment) -> RunTable:
+def search_run_table(state: AppState, experiment: Experiment) -> RunTable:
     """Return the configurations of a search; cached until another trial ends."""
-    key = ("table", *state_of(state.store, experiment))
+    key = ("table", *experiment_state(state.store, experiment))
     return state.cache.get(key, lambda: with_energy(search_table(state.store, experiment)))
 
 
-def clusters_of(state: AppState, experiment: Experiment, query: ClusterQuery) -> Clusters:
+def find_clusters(state: AppState, experiment: Experiment, query: ClusterQuery) -> Clusters:
     """Compute the clusters for page and API.
 
     Raises:
-        NotThere: no such column.
-        Impossible: nothing to group.
+        NotFound: no such column.
+        Conflict: nothing to group.
     """
     asked = (query.strategy, query.k, tuple(query.parameter), tuple(query.result))
-    known = table_of_search(state, experiment)
+    known = search_run_table(state, experiment)
     for name in (*query.parameter, *query.result):
         if name not in known.columns:
-            raise NotThere(
+            raise NotFound(
                 f"{name!r}: no column of {known.name}; {nearest(name, list(known.columns))}"
             )
-    with needs_what_is_there():
+    with conflict_on_error():
         return state.cache.get(
-            ("clusters", *state_of(state.store, experiment), *asked),
+            ("clusters", *experiment_state(state.store, experiment), *asked),
             lambda: clusters(
                 known,
                 query.strategy,
@@ -285,7 +285,7 @@ async def campaign_over_time(
 
     def made() -> OverTime:
         experiment = find_experiment(state.store, campaign_id, "campaign")
-        return over_time_of(state, experiment, cells_of(state, experiment), query)
+        return simulate_over_time(state, experiment, finished_cells(state, experiment), query)
 
     shown = await state.simulations.run(made)
     return OverTimeAnswer(
@@ -298,7 +298,7 @@ async def campaign_over_time(
     )
 
 
-def cells_of(state: AppState, experiment: Experiment) -> Cells:
+def finished_cells(state: AppState, experiment: Experiment) -> Cells:
     """Return (policy, seed) -> trial of finished trials."""
 
     def make() -> Cells:
@@ -308,17 +308,17 @@ def cells_of(state: AppState, experiment: Experiment) -> Cells:
             if trial.outcome and trial.outcome.get("error") is None
         }
 
-    return state.cache.get(("cells", *state_of(state.store, experiment)), make)
+    return state.cache.get(("cells", *experiment_state(state.store, experiment)), make)
 
 
-def over_time_of(
+def simulate_over_time(
     state: AppState, experiment: Experiment, cells: Cells, query: CellQuery
 ) -> OverTime:
     """Return one simulation over time for page and API.
 
     Raises:
-        NotThere: no such simulation in the campaign.
-        Impossible: it cannot be made again here.
+        NotFound: no such simulation in the campaign.
+        Conflict: it cannot be made again here.
     """
     fitting = [
         cell
@@ -326,13 +326,13 @@ def over_time_of(
         if query.policy in ("", cell[0]) and (query.seed is None or query.seed == cell[1])
     ]
     if not fitting:
-        raise NotThere("this campaign has no simulation of that policy and seed")
+        raise NotFound("this campaign has no simulation of that policy and seed")
     policy, seed = fitting[0]
     trial = cells[policy, seed]
     given = trial.settings.get("given") or policy
     if not isinstance(given, str):
-        raise Impossible(f"{policy}: given with parameters as a mapping; not drawn on a page")
-    with needs_what_is_there():
+        raise Conflict(f"{policy}: given with parameters as a mapping; not drawn on a page")
+    with conflict_on_error():
         return state.simulated.get(
             ("over time", experiment.experiment_id, policy, seed),
             lambda: OverTime(

@@ -12,7 +12,7 @@ from wattloop.fleet.tokens import Caller, Role
 from wattloop.serve.api.nodes import JOURNAL_BODY
 from wattloop.serve.errors import faults
 from wattloop.serve.maintenance import wait_imported
-from wattloop.serve.requests import body_of
+from wattloop.serve.requests import read_body
 from wattloop.serve.security import Asking, Writer, refuse
 from wattloop.serve.state import AppState, State
 from wattloop.store.ingest.received_run import RunSource
@@ -49,7 +49,7 @@ class ExpectedAnswer(BaseModel):
 def received(request: Request, state: State, caller: Asking, run_id: RunId) -> ReceivedAnswer:
     """Return how many bytes of a run's journal the server has."""
     try:
-        return _answer(state.ingest.received(run_id, source_of(state, caller, None)))
+        return _answer(state.ingest.received(run_id, run_source(state, caller, None)))
     except NotYours as error:
         raise refuse(request, 403, str(error)) from None
 
@@ -72,8 +72,8 @@ async def take(
     clock: Clock = None,
 ) -> ReceivedAnswer:
     """Append the next bytes of a run's journal durably; a repeated piece is ignored."""
-    piece = await body_of(request, LARGEST_PIECE_B)
-    source = source_of(state, caller, clock)
+    piece = await read_body(request, LARGEST_PIECE_B)
+    source = run_source(state, caller, clock)
     try:
         found = await run_in_threadpool(
             state.ingest.append, run_id, offset, piece, source, final=final
@@ -92,7 +92,7 @@ async def take(
     return _answer(found)
 
 
-def source_of(state: AppState, caller: Caller, wall_s: float | None) -> RunSource:
+def run_source(state: AppState, caller: Caller, wall_s: float | None) -> RunSource:
     """Return the sender of a piece, with the offset of its clock from ours."""
     if caller.role is Role.NODE:
         return RunSource(caller.node, state.nodes.record(caller.node, wall_s), is_trusted=True)

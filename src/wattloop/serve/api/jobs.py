@@ -104,7 +104,7 @@ class SlopesAnswer(BaseModel):
     points: list[tuple[str, float, float]]
 
 
-def slopes_of(rows: Iterable[Mapping[str, Any]]) -> SlopesAnswer:
+def fit_slopes(rows: Iterable[Mapping[str, Any]]) -> SlopesAnswer:
     """Fit lines through jobs that count in totals."""
     points = [
         (str(row["device"] or "unknown device"), float(row["duration_s"]), float(row["energy_j"]))
@@ -312,7 +312,7 @@ def _listed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def slopes_answer(store: Store, query: JobFilters) -> SlopesAnswer:
     """Return energy against duration of the newest matching jobs."""
-    return slopes_of(job_page(store, _filter(query), limit=SLOPE_RUNS))
+    return fit_slopes(job_page(store, _filter(query), limit=SLOPE_RUNS))
 
 
 def _filter(query: JobFilters) -> JobFilter:

@@ -15,7 +15,7 @@ from wattloop.serve.errors import faults
 from wattloop.serve.state import AppState, State
 from wattloop.serve.worker import too_busy
 from wattloop.store.journal import END, SAMPLES, JournalTail, SampleBlock
-from wattloop.store.runs import RunRecord, live_journal, still_live
+from wattloop.store.runs import RunRecord, is_live, live_journal
 from wattloop.store.samples import power_series
 
 router = APIRouter(prefix="/runs", tags=["runs"])
@@ -65,7 +65,7 @@ async def _events(
             if rows:
                 yield f"event: samples\ndata: {json.dumps(rows)}\n\n"
             over = any(kind == END for kind, _ in frames)
-            if over or not await asyncio.to_thread(still_live, path):
+            if over or not await asyncio.to_thread(is_live, path):
                 yield "event: end\ndata: {}\n\n"
                 return
             await asyncio.sleep(POLL_S)

@@ -24,9 +24,9 @@ from wattloop.fleet.delivery.status import MOST_DOMAINS, MOST_FAULTS, MOST_JOBS,
 from wattloop.fleet.nodes import STALE_S, NodeNow, NodeTable, forget_node
 from wattloop.fleet.tokens import Role
 from wattloop.serve.api.oracle import body_schema
-from wattloop.serve.errors import API_ROOT, NotThere, faults
+from wattloop.serve.errors import API_ROOT, NotFound, faults
 from wattloop.serve.maintenance import wait_imported
-from wattloop.serve.requests import body_of
+from wattloop.serve.requests import read_body
 from wattloop.serve.security import Asking, Described, Writer, check_writer, refuse
 from wattloop.serve.state import AppState, State
 from wattloop.store.ingest.received_run import RunSource
@@ -197,7 +197,7 @@ def forget(request: Request, state: State, caller: Asking, node: Node) -> NodesA
         raise refuse(request, 403, "only the server's own token removes nodes")
     was_heard = state.nodes.forget(node)
     if not forget_node(state.store, node) and not was_heard:
-        raise NotThere(f"no node {node!r}; GET {API_ROOT}/nodes names all")
+        raise NotFound(f"no node {node!r}; GET {API_ROOT}/nodes names all")
     return nodes(state)
 
 
@@ -212,7 +212,7 @@ async def status(request: Request, state: State, caller: Asking, node: Node) -> 
     """Receive the status of a node: power and jobs."""
     if not caller.may_speak_for(node):
         raise refuse(request, 403, f"may not speak for {node}")
-    body = await body_of(request, HEAD_B)
+    body = await read_body(request, HEAD_B)
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
@@ -231,12 +231,12 @@ async def status(request: Request, state: State, caller: Asking, node: Node) -> 
 )
 async def delivery(request: Request, node: Node) -> Any:
     """Receive the status of a node and pieces of its journals in one request."""
-    # comes in by `door` as well: what others declare as dependencies is called here
+    # `DeliveryMiddleware` calls this without dependencies: they are checked here
     await check_writer(request)
     state: AppState = request.app.state.wattloop
     if not request.state.caller.may_speak_for(node):
         raise refuse(request, 403, f"may not speak for {node}")
-    wall_s, said, pieces = unpack_batch(await body_of(request, LARGEST_BATCH_B + HEAD_B))
+    wall_s, said, pieces = unpack_batch(await read_body(request, LARGEST_BATCH_B + HEAD_B))
     found = None if said is None else NodeStatus.parse(said)
     offset_s = state.nodes.record(node, wall_s, found)
     source = RunSource(node, offset_s, is_trusted=True)

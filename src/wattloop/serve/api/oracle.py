@@ -15,8 +15,8 @@ from wattloop.schedule.estimates.job_rules import SubmittedJob
 from wattloop.schedule.estimates.oracle_service import MOST_PAIRS, AskedJob
 from wattloop.schedule.estimates.placement_estimates import PlacementQuery
 from wattloop.schedule.estimates.submit_advice import submit_advice
-from wattloop.serve.errors import faults, needs_what_is_there
-from wattloop.serve.requests import body_of
+from wattloop.serve.errors import conflict_on_error, faults
+from wattloop.serve.requests import read_body
 from wattloop.serve.state import State
 
 MOST_ITEMS = 1_000
@@ -224,11 +224,11 @@ Q = TypeVar("Q", bound=BaseModel)
 )
 async def predict_batch(request: Request, state: State) -> Response:
     """Return time, power and energy of every pair with intervals, and each job's best placement."""
-    body = await body_of(request, LARGEST_B)
+    body = await read_body(request, LARGEST_B)
 
     def answered() -> bytes:
         question = _read(body, BatchQuestion)
-        with needs_what_is_there():
+        with conflict_on_error():
             answer = state.oracle.answer(
                 [job.asked() for job in question.jobs],
                 [place.where() for place in question.placements],
@@ -255,12 +255,12 @@ async def predict_batch(request: Request, state: State) -> Response:
 )
 async def predict_submit(request: Request, state: State) -> Response:
     """Return the estimate for the user of a submitted job; `Accept: text/plain` for text."""
-    body = await body_of(request, LARGEST_B)
+    body = await read_body(request, LARGEST_B)
     plain = request.headers.get("accept", "").startswith("text/plain")
 
     def answered() -> Response:
         job = _read(body, JobQuestion).asked().submitted
-        with needs_what_is_there():
+        with conflict_on_error():
             advice = submit_advice(state.oracle, job, wait_s=SUBMIT_WAIT_S)
         if plain:
             return Response(advice.to_text(), media_type="text/plain")

@@ -10,7 +10,7 @@ from wattloop.core.yaml_spec import nearest
 from wattloop.hardware.gpus import gpu_of_table
 from wattloop.predict.request import QUICKEST, SLOWEST
 from wattloop.predict.sources.huggingface import architecture_names
-from wattloop.serve.errors import NotThere, faults, needs_what_is_there
+from wattloop.serve.errors import NotFound, conflict_on_error, faults
 from wattloop.serve.state import AppState, State
 
 router = APIRouter(tags=["predict"])
@@ -49,22 +49,22 @@ class PredictQuery(PredictForm):
 @router.get("/predict", responses=faults(404, 409))
 async def predict(state: State, query: Annotated[PredictQuery, Query()]) -> dict[str, Any]:
     """Return time, power, energy and memory of one training step, with intervals and terms."""
-    found: dict[str, Any] = (await forecast_of(state, query))["answer"]
+    found: dict[str, Any] = (await forecast_question(state, query))["answer"]
     return found
 
 
-async def forecast_of(state: AppState, query: PredictForm) -> dict[str, Any]:
+async def forecast_question(state: AppState, query: PredictForm) -> dict[str, Any]:
     """Predict in the predictor's process: `answer` for programs, `html` for the page.
 
     Raises:
-        NotThere: no such model or GPU in the tables.
-        Impossible: this model or GPU cannot be asked that.
+        NotFound: no such model or GPU in the tables.
+        Conflict: this model or GPU cannot be asked that.
         HTTPException: too many predictions wait.
     """
     known = known_models()
     name = query.model.removeprefix("hf:")
     if name not in known:
-        raise NotThere(f"model {query.model!r}: unknown; {nearest(name, known)}")
+        raise NotFound(f"model {query.model!r}: unknown; {nearest(name, known)}")
     _check_gpu(query.gpu)
     question = {
         "model": f"hf:{name}",
@@ -76,7 +76,7 @@ async def forecast_of(state: AppState, query: PredictForm) -> dict[str, Any]:
         "cap_w": _or_none(query.cap_w),
         "host_speed": _or_none(query.host_speed),
     }
-    with needs_what_is_there():
+    with conflict_on_error():
         found: dict[str, Any] = await state.predictions.run(
             lambda: state.predictor.call("forecast", **question)
         )
@@ -87,7 +87,7 @@ def _check_gpu(name: str) -> None:
     try:
         gpu_of_table(name)
     except ConfigError as error:
-        raise NotThere(f"gpu {name!r}: {error}") from None
+        raise NotFound(f"gpu {name!r}: {error}") from None
 
 
 def known_models() -> list[str]:

@@ -13,7 +13,7 @@ from starlette.background import BackgroundTask
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
 from wattloop.core.errors import ConfigError
-from wattloop.serve.errors import faults, needs_what_is_there
+from wattloop.serve.errors import conflict_on_error, faults
 from wattloop.serve.state import AppState, State
 from wattloop.store.comparison import RunComparison, compare
 from wattloop.store.database import Store
@@ -96,11 +96,11 @@ def advice(state: State, run_id: str) -> AdviceAnswer:
     """Return what the run wasted and how to save it; empty without advice."""
     record = find_any_run(state.store, run_id)
     return AdviceAnswer(
-        run_id=record.run_id, advice=[a.to_dict() for a in advice_of(state, record)]
+        run_id=record.run_id, advice=[a.to_dict() for a in run_advice(state, record)]
     )
 
 
-def advice_of(state: AppState, record: RunRecord) -> list[Advice]:
+def run_advice(state: AppState, record: RunRecord) -> list[Advice]:
     """Return advice for the page; cached for finished runs."""
     if record.result is None:
         return []
@@ -182,15 +182,15 @@ def compared(
     state: State, run: Annotated[list[str], Query(min_length=2, max_length=MOST_RUNS)]
 ) -> dict[str, Any]:
     """Return each quantity of every run, its difference from the first, and its significance."""
-    return comparison_of(state.store, run).to_dict()
+    return compare_runs(state.store, run).to_dict()
 
 
-def comparison_of(store: Store, names: list[str]) -> RunComparison:
+def compare_runs(store: Store, names: list[str]) -> RunComparison:
     """Compare the named runs with the first."""
     if not 2 <= len(names) <= MOST_RUNS:
         raise ConfigError(f"name 2 to {MOST_RUNS} runs to compare")
     records = [find_run(store, name) for name in names]
-    with needs_what_is_there():  # two names may mean one run
+    with conflict_on_error():  # two names may mean one run
         return compare(records)
 
 

@@ -21,15 +21,15 @@ from wattloop.serve.api.experiments import (
     CellQuery,
     ClusterQuery,
     Kind,
-    cells_of,
-    clusters_of,
+    experiment_state,
     experiments_answer,
-    over_time_of,
-    state_of,
-    table_of_search,
+    find_clusters,
+    finished_cells,
+    search_run_table,
+    simulate_over_time,
 )
 from wattloop.serve.blocks import blocks_html, sections_html
-from wattloop.serve.errors import status_of
+from wattloop.serve.errors import http_status
 from wattloop.serve.page_cache import ReportPage
 from wattloop.serve.state import PATIENCE_S, AppState, State
 from wattloop.store.database import Store
@@ -112,7 +112,7 @@ def _shown(
         return ReportPage(found.title, found.subtitle, list(sections_html(found)))
 
     made = state.cache.soon(
-        ("page", *state_of(state.store, experiment)),
+        ("page", *experiment_state(state.store, experiment)),
         lambda: state.pages.get(state.store, experiment, make),
         PATIENCE_S,
     )
@@ -148,11 +148,11 @@ def clusters_page(
 ) -> HTMLResponse:
     """Show a form, the clusters, and their means."""
     experiment = stored_search(state.store, search_id)
-    key = ("cluster page", *state_of(state.store, experiment), query.model_dump_json())
+    key = ("cluster page", *experiment_state(state.store, experiment), query.model_dump_json())
     status, table = 200, None
     try:
         table = state.cache.soon(
-            (*key, "table"), lambda: table_of_search(state, experiment), PATIENCE_S
+            (*key, "table"), lambda: search_run_table(state, experiment), PATIENCE_S
         )
         found = state.cache.soon(
             key, lambda: blocks_html(_blocks(state, experiment, query)), PATIENCE_S
@@ -160,7 +160,7 @@ def clusters_page(
         if table is None or found is None:
             return state.waiting(request)
     except ConfigError as error:
-        status = status_of(error)
+        status = http_status(error)
         found = blocks_html([Note(str(error), tone="warning", title="Not possible:")])
     columns = (
         ([], [])
@@ -181,7 +181,7 @@ def clusters_page(
 
 
 def _blocks(state: AppState, experiment: Experiment, query: ClusterForm) -> list[Block]:
-    found = clusters_of(state, experiment, query)
+    found = find_clusters(state, experiment, query)
     charts = cluster_figures(found, int(query.dimensions))
     if {"clusters-2d", "clusters-3d"} <= charts.keys():
         del charts["clusters-2d" if query.dimensions == "3" else "clusters-3d"]
@@ -196,12 +196,12 @@ def over_time_page(
 ) -> HTMLResponse:
     """Show a form, and the chosen simulation."""
     experiment = find_experiment(state.store, campaign_id, "campaign")
-    cells = cells_of(state, experiment)
+    cells = finished_cells(state, experiment)
     status = 200
     try:
         shown = state.simulated.soon(
             ("over time asked", experiment.experiment_id, len(cells), query.policy, query.seed),
-            lambda: over_time_of(state, experiment, cells, query),
+            lambda: simulate_over_time(state, experiment, cells, query),
             PATIENCE_S,
         )
         if shown is None:
@@ -210,7 +210,7 @@ def over_time_page(
         policy, seed = shown.policy, shown.seed
     except ConfigError as error:
         blocks = blocks_html([Note(str(error), tone="warning", title="Not possible:")])
-        status, policy, seed = status_of(error), query.policy, query.seed or 0
+        status, policy, seed = http_status(error), query.policy, query.seed or 0
     return state.page(
         "over_time.html",
         request,

@@ -9,9 +9,9 @@ from markupsafe import Markup
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import known_gpus
 from wattloop.report.document import Note
-from wattloop.serve.api.predict import PredictForm, forecast_of, known_models
+from wattloop.serve.api.predict import PredictForm, forecast_question, known_models
 from wattloop.serve.blocks import blocks_html
-from wattloop.serve.errors import status_of
+from wattloop.serve.errors import http_status
 from wattloop.serve.state import State
 
 router = APIRouter()
@@ -25,10 +25,10 @@ async def predict(
     blocks, status = Markup(""), 200
     if query.model:
         try:
-            blocks = Markup((await forecast_of(state, query))["html"])
+            blocks = Markup((await forecast_question(state, query))["html"])
         except ConfigError as error:
             blocks = blocks_html([Note(str(error), tone="warning", title="Not possible:")])
-            status = status_of(error)
+            status = http_status(error)
     return state.page(
         "predict.html",
         request,

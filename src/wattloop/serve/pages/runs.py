@@ -19,7 +19,7 @@ from wattloop.report.document import Block, Chart, Note
 from wattloop.report.figures.power import power_figure
 from wattloop.report.run import grid_facts, labels, remarks, sensors, windows_table
 from wattloop.report.subject import notes_of
-from wattloop.serve.api.runs import advice_of, comparison_of, find_any_run
+from wattloop.serve.api.runs import compare_runs, find_any_run, run_advice
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.state import AppState, State
 from wattloop.store.comparison import Cell, RunComparison
@@ -63,7 +63,7 @@ def run(request: Request, state: State, run_id: str) -> HTMLResponse:
         ),
         has_windows=bool(windows),
         has_signals=any(series.kind == "signal" for series in series_of(record.feeds)),
-        advice=blocks_html(notes_of(advice_of(state, record))),
+        advice=blocks_html(notes_of(run_advice(state, record))),
         blocks=blocks_html([block for block in found if block is not None]),
     )
 
@@ -91,7 +91,7 @@ def compare_page(
     shown = Markup("")
     chosen = [find_run(state.store, name) for name in names]
     if len(names) > 1:
-        found = comparison_of(state.store, names)
+        found = compare_runs(state.store, names)
         # runs that are over do not change
         key = ("compare", *(record.run_id for record in found.records))
         shown = state.cache.get(key, lambda: blocks_html(_blocks(state, found)))

@@ -23,7 +23,7 @@ from wattloop.store.ingest.incoming import (
 )
 from wattloop.store.ingest.received_run import RunSource, received_run, without_places
 from wattloop.store.journal import FORMAT, HEADER, frames_in, read_journal
-from wattloop.store.journal_import import keep_journal
+from wattloop.store.journal_import import insert_journal
 from wattloop.store.journal_record import Close, header_fault
 from wattloop.store.runs import INCOMING, RunRecord, find_run, has_run
 
@@ -145,7 +145,7 @@ class Ingest:
                     check_owner(run_id, self._book.origin(run_id, part), source)
                 complete = self._book.is_complete(run_id, part)
                 return Received(part.size_b, ended=False, complete=complete, tail=part.tail())
-        return Received(0, ended=self._is_kept(run_id, source))
+        return Received(0, ended=self._is_stored(run_id, source))
 
     def append(
         self,
@@ -179,7 +179,7 @@ class Ingest:
         check_name(run_id)
         source = RunSource(is_trusted=True) if source is None else source
         if not self._incoming.path(run_id).exists():
-            if self._is_kept(run_id, source):
+            if self._is_stored(run_id, source):
                 return Received(0, ended=True)
             if self._is_away() and not source.is_trusted:
                 raise StoreUnwritable("the store does not answer: whose run it is cannot be told")
@@ -204,7 +204,7 @@ class Ingest:
             if fresh:
                 part.append(fresh)
             if fault:
-                self._set_aside(part, f"{run_id}: {fault}", source.node)
+                self._quarantine(part, f"{run_id}: {fault}", source.node)
                 raise RunSenseless(f"{run_id}: {fault}")
             if final:
                 self._book.finish(run_id, part)
@@ -219,7 +219,7 @@ class Ingest:
         """
         with self._incoming.held(run_id, create=False) as part:
             if part is None:
-                return Received(0, ended=self._is_kept(run_id, None))
+                return Received(0, ended=self._is_stored(run_id, None))
             if not self._book.is_complete(run_id, part) or self._is_away():
                 return Received(part.size_b, ended=False, complete=False)
             return self._import(part)
@@ -269,7 +269,7 @@ class Ingest:
                 found.append(_reason(path))
         return sorted(found, key=lambda one: one.refused_wall_s, reverse=True)[:MOST_REFUSED]
 
-    def _is_kept(self, run_id: str, source: RunSource | None) -> bool:
+    def _is_stored(self, run_id: str, source: RunSource | None) -> bool:
         """Return True if the store has the complete run.
 
         False when the store cannot be asked: importing it again changes nothing.
@@ -301,9 +301,9 @@ class Ingest:
             assert journal is not None  # has a sound header
             journal.header["settings"] = without_places(journal.header.get("settings"))
             check = partial(_arrives, source=source, provisional=provisional)
-            keep_journal(self._store, journal, self._close, check)
+            insert_journal(self._store, journal, self._close, check)
         except RunSenseless as error:
-            self._set_aside(part, str(error), source.node)
+            self._quarantine(part, str(error), source.node)
             raise
         except StoreError as error:
             self._went_away(error)
@@ -311,13 +311,13 @@ class Ingest:
         except Exception as error:
             # an internal error with its content: other runs do not wait
             _log.exception("%s: cannot be stored", run_id)
-            self._set_aside(part, f"{run_id}: {type(error).__name__}: {error}", source.node)
+            self._quarantine(part, f"{run_id}: {type(error).__name__}: {error}", source.node)
             raise RunSenseless(f"{run_id}: cannot be stored ({type(error).__name__})") from error
         self._book.forget(run_id)
         part.remove()
         return Received(size_b, ended=True)
 
-    def _set_aside(self, part: IncomingJournal, reason: str, node: str) -> None:
+    def _quarantine(self, part: IncomingJournal, reason: str, node: str) -> None:
         run_id, aside = part.path.stem, part.path.with_suffix(REFUSED)
         _log.warning("%s: %s; kept as %s", run_id, reason, aside)
         why = RefusedJournal(run_id, node, reason[:LONGEST_REASON], time.time())
