@@ -10,10 +10,10 @@ import pytest
 from tests.fleet.agent.conftest import Node
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
+from wattloop.fleet.agent.agent import AgentService
 from wattloop.fleet.agent.config import AgentConfig, agent_context
 from wattloop.fleet.agent.job_events import MissingEpilogs
 from wattloop.fleet.agent.node_attribution import load_state
-from wattloop.fleet.agent.service import Service
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
 from wattloop.store.job_queries import job_page
@@ -190,7 +190,7 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, node: Node) -
     shared.mkdir()
     shared.chmod(0o777)
     config = AgentConfig.model_validate({**node.config, "folder": str(shared / "{node}")})
-    service = Service(agent_context(config.of_node("n1"), "n1", Settings()))
+    service = AgentService(agent_context(config.of_node("n1"), "n1", Settings()))
     with pytest.raises(ConfigError, match="others may write it"):
         service.run()
 

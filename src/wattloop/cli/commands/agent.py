@@ -41,14 +41,14 @@ def run_command(
 ) -> None:
     """Measure this node, and attribute its energy to its jobs, until stopped."""
     from wattloop.core.config_file import load_settings
+    from wattloop.fleet.agent.agent import AgentService
     from wattloop.fleet.agent.config import agent_context, load_agent_config
-    from wattloop.fleet.agent.service import Service
 
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
     name = node_name(node)
-    service = Service(agent_context(load_agent_config(config, name), name, load_settings()))
+    service = AgentService(agent_context(load_agent_config(config, name), name, load_settings()))
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         service.stop.set()

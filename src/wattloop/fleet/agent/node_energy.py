@@ -24,7 +24,7 @@ from wattloop.meters.registry import detect
 
 SLACK_S = 0.25
 """A reading may be stamped this late on a busy machine."""
-BELIEVED_AFTER = 3
+NEW_START_AFTER = 3
 """A counter that jumped and continues from there was reset; the jump is not counted."""
 
 
@@ -85,7 +85,7 @@ class PlausibleMeter(Meter):
         last = self._last[i]
         if last is not None:
             most_j = most_w * (now_s - last[0] + domain.update_period_s + SLACK_S)
-            if value - last[1] > most_j and not self._believed(i):
+            if value - last[1] > most_j and not self._is_new_start(i):
                 return Gap(f"{domain.name}: a jump of more than {most_w:g} W, which cannot be")
             if value - last[1] > most_j:
                 self._zero_j[i] = value
@@ -95,9 +95,9 @@ class PlausibleMeter(Meter):
         self._last[i] = (now_s, value)
         return value - self._zero_j[i]
 
-    def _believed(self, i: int) -> bool:
+    def _is_new_start(self, i: int) -> bool:
         self._refused[i] += 1
-        return self._refused[i] >= BELIEVED_AFTER
+        return self._refused[i] >= NEW_START_AFTER
 
 
 def continues_counter(domain: Domain, kept: Mapping[str, Any], raw_j: float, read_s: float) -> bool:
@@ -134,17 +134,18 @@ class NodeSensors:
             for part in self._inventory.missing()
             if selected(part.name.partition(":")[0], families) and selected(part.name, left_out)
         ]
-        self.feeds = [
+        self.streams = [
             MeterStream(PlausibleMeter(meter, context.clock), context.clock, i)
             for i, meter in enumerate(self._inventory.meters)
         ]
-        self.channels: dict[str, DomainSource] = {
-            channel.domain.name: channel for channel in domain_sources(self.feeds, devices)
+        self.sources: dict[str, DomainSource] = {
+            source.domain.name: source for source in domain_sources(self.streams, devices)
         }
-        used = {id(c.feed) for c in self.channels.values()}
-        used |= {id(c.shape_feed) for c in self.channels.values() if c.shape_feed is not None}
-        self._used = [feed for feed in self.feeds if id(feed) in used]
-        periods_s = [c.domain.update_period_s for c in self.channels.values() if _counts(c)]
+        used = {id(c.feed) for c in self.sources.values()}
+        used |= {id(c.shape_feed) for c in self.sources.values() if c.shape_feed is not None}
+        self._used_streams = [stream for stream in self.streams if id(stream) in used]
+        counters = [d for d in self.domains.values() if d.kind is DomainKind.COUNTER]
+        periods_s = [domain.update_period_s for domain in counters]
         self.lag_s = min(LONGEST_LAG_S, max([SHORTEST_LAG_S, *periods_s]) + SHORTEST_LAG_S / 2)
         self._anchors_s: dict[str, float] = {}
         self._counted_j: dict[str, float] = {}
@@ -154,35 +155,35 @@ class NodeSensors:
         self.reasons: dict[str, str] = {}
         """Why a domain cannot be read now."""
         self.on_gap: GapListener | None = None
-        for feed in self.feeds:
-            feed.on_gap = self._note_gap
+        for stream in self.streams:
+            stream.on_gap = self._note_gap
 
     @property
     def domains(self) -> dict[str, Domain]:
         """Return the domains that can be read here."""
-        return {name: channel.domain for name, channel in self.channels.items()}
+        return {name: source.domain for name, source in self.sources.items()}
 
     def read(self) -> None:
-        for feed in self._used:
-            feed.read()
+        for stream in self._used_streams:
+            stream.read()
 
     def read_signals(self) -> None:
-        for feed in self.feeds:
-            feed.read_signals()
+        for stream in self.streams:
+            stream.read_signals()
 
     def signals(self) -> dict[str, float]:
-        return {name: v for feed in self.feeds for name, v in feed.signal_values.items()}
+        return {name: v for stream in self.streams for name, v in stream.signal_values.items()}
 
     def signal_units(self) -> dict[str, str]:
-        return {signal.name: signal.unit for feed in self.feeds for signal in feed.signals}
+        return {signal.name: signal.unit for stream in self.streams for signal in stream.signals}
 
     def power_w(self) -> dict[str, float]:
-        powers = ((name, channel.power_w()) for name, channel in self.channels.items())
+        powers = ((name, source.power_w()) for name, source in self.sources.items())
         return {name: power for name, power in powers if power is not None}
 
     def start(self, now_s: float) -> None:
         """Start curves that gave out no energy yet."""
-        for name in self.channels:
+        for name in self.sources:
             self._anchors_s.setdefault(name, now_s)
             self._counted_j.setdefault(name, 0.0)
 
@@ -191,11 +192,11 @@ class NodeSensors:
 
     def readable(self, name: str, until_s: float) -> bool:
         """Return True when a domain's energy up to an instant is known."""
-        track = self.channels[name].track
-        if track.lost is not None:
+        curve = self.sources[name].track
+        if curve.lost is not None:
             return False
-        last_s = track.last_read_s
-        silent = track.last_gap is not None and until_s - last_s > BRIDGE_S
+        last_s = curve.last_read_s
+        silent = curve.last_gap is not None and until_s - last_s > BRIDGE_S
         return not (math.isnan(last_s) or silent)
 
     def take(self, name: str, until_s: float) -> float:
@@ -214,8 +215,8 @@ class NodeSensors:
 
     def unseen_wraps(self, name: str, begin_s: float, end_s: float) -> str | None:
         """Return why a counter does not show the energy of an interval; None when it does."""
-        track = _counter(self.channels[name])
-        return None if track is None else unseen_wraps_reason(track, begin_s, end_s)
+        curve = _counter(self.sources[name])
+        return None if curve is None else unseen_wraps_reason(curve, begin_s, end_s)
 
     def sigma_j(self, name: str, begin_s: float, end_s: float) -> float:
         """Return the sensor's uncertainty of an interval, as far as this process has read it."""
@@ -230,9 +231,9 @@ class NodeSensors:
         return 0.0 if span is None else span.energy_j * max(share, 1 - share)
 
     def keep_memory_small(self, now_s: float) -> None:
-        for feed in self.feeds:
-            feed.drained()
-            feed.thin_before(now_s)
+        for stream in self.streams:
+            stream.drained()
+            stream.thin_before(now_s)
 
     def close(self) -> None:
         self._inventory.close()
@@ -242,19 +243,19 @@ class NodeSensors:
     def to_state(self, until_s: float) -> dict[str, Any]:
         """Return the counters at the last attribution."""
         kept = {}
-        for name, channel in self.channels.items():
-            track = _counter(channel)
-            if track is None or channel.feed.meter.name in OWN_ZERO or not track.times_s:
+        for name, source in self.sources.items():
+            curve = _counter(source)
+            if curve is None or source.feed.meter.name in OWN_ZERO or not curve.times_s:
                 continue
             counted_j = self._counted_j[name]
-            span = self._between(name, self._anchors_s[name], track.times_s[-1])
+            span = self._between(name, self._anchors_s[name], curve.times_s[-1])
             kept[name] = {
-                "meter": channel.feed.meter.name,
-                "raw_j": track.last_raw_j,
-                "read_s": track.last_read_s,
+                "meter": source.feed.meter.name,
+                "raw_j": curve.last_raw_j,
+                "read_s": curve.last_read_s,
                 "pending_j": 0.0 if span is None else max(0.0, span.energy_j - counted_j),
                 "until_s": until_s,
-                "power_w": track.power_w(MODEL_S),
+                "power_w": curve.power_w(MODEL_S),
             }
         return kept
 
@@ -265,60 +266,41 @@ class NodeSensors:
         than its device can draw, starts again. One that may have wrapped more than once goes on
         with the power of before, and says so (`unseen_wraps`).
         """
-        seeds: dict[int, tuple[float, float, dict[int, tuple[float, float]]]] = {}
-        taken = []
+        resumed = []
         for name, kept in state.items():
-            channel = self.channels.get(name)
-            track = None if channel is None else _counter(channel)
-            if channel is None or track is None or channel.feed.meter.name != kept["meter"]:
+            source = self.sources.get(name)
+            curve = None if source is None else _counter(source)
+            if source is None or curve is None or source.feed.meter.name != kept["meter"]:
                 continue
-            if not continues_counter(channel.domain, kept, track.last_raw_j, track.last_read_s):
+            if not continues_counter(source.domain, kept, curve.last_raw_j, curve.last_read_s):
                 continue
-            before_j = kept["raw_j"] - kept["pending_j"]
-            if before_j < 0 and channel.domain.wrap_j is not None:
-                before_j += channel.domain.wrap_j
-            seed = seeds.setdefault(channel.feed.index, (kept["until_s"], kept["read_s"], {}))
-            seed[2][channel.index] = (before_j, kept["raw_j"])
-            taken.append(name)
+            self._seed(source.feed, source.index, curve, kept)
+            resumed.append(name)
             self._anchors_s[name] = kept["until_s"]
             self._counted_j[name] = 0.0
-        for index, (until_s, read_s, values) in seeds.items():
-            powers_w = {
-                self.channels[name].index: state[name].get("power_w")
-                for name in taken
-                if self.channels[name].feed.index == index
-            }
-            self._seed(self.feeds[index], until_s, read_s, values, powers_w)
-            self.unseen_s = (until_s, self._clock.now_s())
-        return taken
+            self.unseen_s = (kept["until_s"], self._clock.now_s())
+        return resumed
 
-    def _seed(
-        self,
-        feed: MeterStream,
-        until_s: float,
-        read_s: float,
-        values: Mapping[int, tuple[float, float]],
-        powers_w: Mapping[int, float | None],
-    ) -> None:
-        """Return curves that begin with earlier readings."""
-        now = [(t.last_read_s, t.last_raw_j) if isinstance(t, CounterCurve) else None
-               for t in feed.tracks]  # fmt: skip
-        for i, (before_j, raw_j) in values.items():
-            fresh = CounterCurve(feed.domains[i], feed.tracks[i].ticks)
-            fresh.model_w = powers_w[i]
-            # A track takes a reading for half a period old; this one is exact at `until_s`.
-            first_s = until_s + feed.domains[i].update_period_s / 2
-            fresh.feed(first_s, before_j)
-            if read_s > first_s:
-                fresh.feed(read_s, raw_j)
-            present = now[i]
-            if present is not None and not math.isnan(present[1]):
-                fresh.feed(*present)
-            with feed.lock:
-                feed.tracks[i] = fresh
+    @staticmethod
+    def _seed(stream: MeterStream, i: int, curve: CounterCurve, kept: Mapping[str, Any]) -> None:
+        """Replace a curve by one that begins with the readings of the last agent."""
+        domain = stream.domains[i]
+        before_j = kept["raw_j"] - kept["pending_j"]
+        if before_j < 0 and domain.wrap_j is not None:
+            before_j += domain.wrap_j
+        fresh = CounterCurve(domain, curve.ticks)
+        fresh.model_w = kept.get("power_w")
+        # A curve takes a reading for half a period old; this one is exact at `until_s`.
+        first_s = kept["until_s"] + domain.update_period_s / 2
+        fresh.feed(first_s, before_j)
+        if kept["read_s"] > first_s:
+            fresh.feed(kept["read_s"], kept["raw_j"])
+        fresh.feed(curve.last_read_s, curve.last_raw_j)
+        with stream.lock:
+            stream.tracks[i] = fresh
 
     def _between(self, name: str, begin_s: float, end_s: float) -> EnergySpan | None:
-        return self.channels[name].between(begin_s, end_s) if end_s > begin_s else None
+        return self.sources[name].between(begin_s, end_s) if end_s > begin_s else None
 
     def _note_gap(self, time_s: float, domain: str, gap: Gap) -> None:
         self.reasons[domain] = gap.reason
@@ -326,12 +308,8 @@ class NodeSensors:
             self.on_gap(time_s, domain, gap)
 
 
-def _counts(channel: DomainSource) -> bool:
-    return channel.domain.kind is DomainKind.COUNTER
-
-
-def _counter(channel: DomainSource) -> CounterCurve | None:
-    track = channel.track
-    if isinstance(track, FusedCurve):
-        return track.counter
-    return track if isinstance(track, CounterCurve) else None
+def _counter(source: DomainSource) -> CounterCurve | None:
+    curve = source.track
+    if isinstance(curve, FusedCurve):
+        return curve.counter
+    return curve if isinstance(curve, CounterCurve) else None

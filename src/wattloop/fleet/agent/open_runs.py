@@ -530,7 +530,7 @@ class OpenRuns:
     def _gpus(self, facts: Mapping[str, str]) -> tuple[list[int], tuple[str, ...], list[int]]:
         """Return a job's GPU numbers in Slurm, their domains, and the numbers without one."""
         numbers = parse_numbers(facts["gpus"]) if facts.get("gpus") else []
-        known = list(self._sensors.channels)
+        known = list(self._sensors.sources)
         names, unknown = gpu_names(numbers, known, self._context.gpu_numbers)
         return numbers, tuple(names), unknown
 

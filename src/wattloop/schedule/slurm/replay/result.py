@@ -26,7 +26,7 @@ RAMPS_S = (0.0, 0.001, 0.003, 0.006, 0.012, 0.025)
 """Time that GPUs need to reach their power after a change; their changes may overlap."""
 
 
-class PowerSample(NamedTuple):
+class GpuPowerSample(NamedTuple):
     """Mean power of all GPUs since the previous sample."""
 
     at_s: float
@@ -57,11 +57,11 @@ class PowerWatch(BackgroundThread):
         samples = self.samples()
         return samples[-1].power_w if samples else 0.0
 
-    def samples(self, begin_s: float = 0.0, end_s: float = float("inf")) -> list[PowerSample]:
+    def samples(self, begin_s: float = 0.0, end_s: float = float("inf")) -> list[GpuPowerSample]:
         """Return power over time, on the clock of `time.monotonic`."""
         between = [each for each in tuple(self._readings) if begin_s <= each[0] <= end_s]
         return [
-            PowerSample(after_s, (after_j - before_j) / (after_s - before_s))
+            GpuPowerSample(after_s, (after_j - before_j) / (after_s - before_s))
             for (before_s, before_j), (after_s, after_j) in pairwise(between)
             if after_s > before_s
         ]
@@ -180,7 +180,7 @@ def real_figures(
     plan: ReplayPlan,
     ran: Sequence[ReplayedRun],
     submitted_s: Mapping[int, float],
-    samples: Sequence[PowerSample],
+    samples: Sequence[GpuPowerSample],
     energy_j: float,
 ) -> ReplayFigures:
     """Compute the figures of a run on Slurm.
@@ -240,7 +240,7 @@ def difference(real: float, simulated: float) -> float:
 
 
 def _over_budget_s(
-    plan: ReplayPlan, samples: Sequence[PowerSample], begin_s: float
+    plan: ReplayPlan, samples: Sequence[GpuPowerSample], begin_s: float
 ) -> float | None:
     budget = plan.settings.budget_w
     if math.isinf(max(budget.values)):

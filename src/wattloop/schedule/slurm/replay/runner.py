@@ -39,7 +39,7 @@ from wattloop.schedule.slurm.replay.latency import (
 )
 from wattloop.schedule.slurm.replay.plan import ReplayPlan, match_nodes
 from wattloop.schedule.slurm.replay.result import (
-    PowerSample,
+    GpuPowerSample,
     PowerWatch,
     ReplayedRun,
     ReplayFigures,
@@ -280,7 +280,7 @@ class RealRun:
     latency: Latency
     times: JobTimes
     ran: tuple[ReplayedRun, ...]
-    samples: tuple[PowerSample, ...]
+    samples: tuple[GpuPowerSample, ...]
     wall_s: float
     late_s: float
     exact_peak_w: float
