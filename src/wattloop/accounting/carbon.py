@@ -265,7 +265,6 @@ class IntensitySearch(NamedTuple):
 
 
 def carbon_g(energy_j: float, g_co2e_per_kwh: float) -> float:
-    """Grams of CO2e."""
     return kwh_from_joules(energy_j) * g_co2e_per_kwh
 
 

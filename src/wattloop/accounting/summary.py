@@ -132,7 +132,6 @@ class Accounting(NamedTuple):
 
     @property
     def line(self) -> str:
-        """One line for a log."""
         return summary_line(self)
 
     def to_dict(self) -> dict[str, Any]:

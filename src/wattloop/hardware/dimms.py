@@ -237,7 +237,6 @@ class MemoryUse:
         self.path = procfs / "meminfo"
 
     def used_fraction(self) -> float | Gap:
-        """Share of the memory in use, 0 to 1."""
         try:
             # The kernel generates the file for each open; only its first lines are needed.
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)

@@ -135,7 +135,6 @@ class NumberFile:
         return data
 
     def decoded(self, sampled: bytes | float | Gap) -> float | Gap:
-        """The number in what `sample` took."""
         return self._number(sampled.strip()) if isinstance(sampled, bytes) else sampled
 
     def refusal(self) -> str:

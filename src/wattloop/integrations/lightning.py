@@ -117,5 +117,4 @@ class _LightningMeter(EnergyMeter):
         self._own = own
 
     def reporting(self) -> list[EnergyLogger]:
-        """The trainer's loggers, else those that are active."""
         return [*self.loggers, *self._own] if self._own else super().reporting()

@@ -84,13 +84,11 @@ class EpochRecord(EnergyProperties):
 
     @property
     def result(self) -> WindowResult:
-        """Energies per domain, what is missing, warnings."""
         if self._result is not None:
             return self._result
         return self._resolve(self)
 
     def settle(self, result: WindowResult) -> None:
-        """From now on this is its result."""
         self._result = result
         self.final = True
 

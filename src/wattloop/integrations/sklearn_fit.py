@@ -52,7 +52,6 @@ class MeasuredEstimator:
         self.meter = TrainingMeter(name, **options)
 
     def fit(self, *args: Any, **kwargs: Any) -> MeasuredEstimator:
-        """Fit, measured; returns this object, as `fit` returns its estimator."""
         self._measured(self.estimator.fit, args, kwargs)
         return self
 

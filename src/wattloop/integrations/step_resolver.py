@@ -33,7 +33,6 @@ from wattloop.measure.windows import COVERAGE_FACTOR
 def steps_event(
     records: Sequence[StepRecord], counts: Sequence[int] | None = None
 ) -> dict[str, Any]:
-    """One event for many steps."""
     domains = list({name: None for record in records for name in record.energy})
     columns = [[record.energy.get(name) for record in records] for name in domains]
     names = list({name: None for record in records for name in record.metrics})
@@ -59,7 +58,6 @@ def steps_event(
 
 
 def epoch_event(epoch: EpochRecord) -> dict[str, Any]:
-    """The event of one epoch."""
     result = epoch.result
     metrics = {**epoch.signals, **epoch.metrics, "steps": epoch.steps}
     return {

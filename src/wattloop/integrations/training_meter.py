@@ -228,7 +228,6 @@ class TrainingMeter:
 
     @property
     def last_epoch(self) -> EpochRecord | None:
-        """The epoch that ended last."""
         return self.epochs[-1] if self.epochs else None
 
     @property

@@ -344,7 +344,6 @@ def run_command(
 
 
 def status_of(outcome: ProgramResult) -> RunStatus:
-    """Return the status of the run."""
     if outcome.signal is not None:
         return RunStatus.KILLED
     return RunStatus.FINISHED if outcome.exit_code == 0 else RunStatus.FAILED

@@ -204,7 +204,6 @@ def complete_journal(path: Path, sent: Iterable[bytes]) -> float | None:
 
 
 def _after(block: SampleBlock, time_s: float) -> SampleBlock | None:
-    """Return the readings of a block that are later than `time_s`."""
     first = next((i for i, t in enumerate(block.times_s) if t > time_s), None)
     if first is None:
         return None

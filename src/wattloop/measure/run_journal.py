@@ -170,7 +170,6 @@ class RunJournal:
 
     @property
     def path(self) -> Path | None:
-        """Path of the file, if it has one."""
         return None if self._writer is None else self._writer.path
 
     @property

@@ -325,7 +325,6 @@ class Session(LiveReadings):
 
     @property
     def journal_path(self) -> str | None:
-        """Path of the live journal."""
         path = self._journal.path
         return None if path is None else str(path)
 

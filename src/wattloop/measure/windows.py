@@ -255,7 +255,6 @@ class Window(EnergyProperties):
 
     @property
     def result(self) -> WindowResult:
-        """Return energies and times; of an open window, those so far."""
         if self._result is not None:
             return self._result
         result = self._keeper.resolve(self)

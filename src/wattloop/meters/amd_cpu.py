@@ -63,12 +63,10 @@ class AmdCpu(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """One package for each socket."""
         return self._domains
 
     @property
     def refused(self) -> tuple[Missing, ...]:
-        """Sockets whose file cannot be read."""
         return self._refused
 
     def read(self) -> Sequence[Reading]:

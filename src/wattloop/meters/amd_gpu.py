@@ -147,17 +147,14 @@ class AmdHwmon(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """`gpu:N` per card."""
         return self._domains
 
     @property
     def refused(self) -> tuple[Missing, ...]:
-        """Cards that are here but cannot be measured."""
         return self._refused
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """Signals of the driver other than power."""
         return tuple(Signal(gauge.name, gauge.unit) for gauge in self._signal_gauges)
 
     def read(self) -> Sequence[Reading]:
@@ -425,17 +422,14 @@ class _AmdSmiMeter(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """`gpu:N` per card."""
         return self._domains
 
     @property
     def refused(self) -> tuple[Missing, ...]:
-        """Cards that are here but cannot be measured."""
         return self._refused
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """Utilisation, clocks, temperature, memory and power limit."""
         return tuple(
             Signal(f"{gpu.card.name}/{name}", unit)
             for gpu in self._signal_gpus
@@ -449,7 +443,6 @@ class _AmdSmiMeter(Meter):
         return [self._guarded(call, gpu) for gpu in self._signal_gpus for _, _, call in SIGNALS]
 
     def close(self) -> None:
-        """Shut amdsmi down with its last user."""
         if self._closed:
             return
         self._closed = True

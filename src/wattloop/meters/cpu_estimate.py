@@ -77,7 +77,6 @@ class CpuEstimate(Meter):
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """Utilisation of all CPUs, and the clock of the busy ones where it can be read."""
         utilisation = Signal("cpu/utilisation", "fraction")
         return (utilisation, Signal("cpu/clock", "MHz")) if self._clock_known else (utilisation,)
 
@@ -94,7 +93,6 @@ class CpuEstimate(Meter):
         return list(self._shown_j)
 
     def read_signals(self) -> Sequence[Reading]:
-        """Values of the last evaluation."""
         self._evaluate()
         if self._fault is not None:
             return [self._fault] * len(self.signals)

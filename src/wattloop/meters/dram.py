@@ -77,7 +77,6 @@ class Dram(Meter):
         return (self._domain,)
 
     def read(self) -> Sequence[Reading]:
-        """Watts at the present use of the memory."""
         used = self._use.used_fraction()
         return [used if isinstance(used, Gap) else dram_power_w(self._dimms, used)]
 

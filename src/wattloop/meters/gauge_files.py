@@ -497,16 +497,13 @@ class FileGauge(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """Whatever was found or configured."""
         return self._domains
 
     @property
     def refused(self) -> tuple[Missing, ...]:
-        """Gauges whose file cannot be read, or is not there."""
         return self._refused
 
     def read(self) -> Sequence[Reading]:
-        """Watts or joules of each gauge."""
         return [gauge.sensor.read() for gauge in self._gauges]
 
     def close(self) -> None:

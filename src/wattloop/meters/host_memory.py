@@ -31,7 +31,6 @@ class HostMemory(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """None: this meter has signals only."""
         return ()
 
     def read(self) -> Sequence[Reading]:
@@ -39,9 +38,7 @@ class HostMemory(Meter):
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """Share of the main memory in use."""
         return (Signal("memory/used", "fraction"),)
 
     def read_signals(self) -> Sequence[Reading]:
-        """(MemTotal - MemAvailable) / MemTotal."""
         return [self._use.used_fraction()]

@@ -115,13 +115,11 @@ def is_unsupported(error: Exception) -> bool:
 
 
 def explain(error: Exception) -> tuple[str, str]:
-    """Explain an error and its remedy."""
     code = error_code(error)
     return _MEANING.get(code, (f"NVML error {code}", ""))
 
 
 def gap(domain: str, code: int) -> Gap:
-    """Return the gap for an error."""
     reason, _ = _MEANING.get(code, (f"NVML error {code}", ""))
     return Gap(f"{domain}: {reason}", lost=code in _PERMANENT)
 
@@ -454,17 +452,14 @@ class _NvmlMeter(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """`gpu:N` per card."""
         return self._domains
 
     @property
     def refused(self) -> tuple[Missing, ...]:
-        """Cards that are here but cannot be measured."""
         return self._refused
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """Utilisation, clocks, temperature, memory and power limit, where supported."""
         return self._signals
 
     def read(self) -> Sequence[Reading]:

@@ -173,12 +173,10 @@ class Perf(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """Packages, cores, integrated graphics, DRAM and psys, as far as the processor has them."""
         return self._domains
 
     @property
     def refused(self) -> tuple[Missing, ...]:
-        """Events that are listed in sysfs and that the kernel does not let us count."""
         return self._refused
 
     def read(self) -> Sequence[Reading]:

@@ -59,19 +59,16 @@ class Rapl(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """Packages, cores, uncore, DRAM and psys, as far as the processor has them."""
         return self._domains
 
     @property
     def refused(self) -> tuple[Missing, ...]:
-        """Zones that are there and cannot be read."""
         return self._refused
 
     def read(self) -> Sequence[Reading]:
         return [_joules(file.read()) for file in self._files]
 
     def sample(self) -> list[bytes | float | Gap]:
-        """The texts of the files."""
         return [file.sample() for file in self._files]
 
     def decoded(self, sampled: list[bytes | float | Gap]) -> Sequence[Reading]:
@@ -88,7 +85,6 @@ def _joules(microjoules: float | Gap) -> Reading:
 
 
 def _remedy(zone: Zone) -> str:
-    """Return the remedy for an unreadable zone."""
     denied = zone.refusal.endswith("permission denied")
     return READ_PERMISSION_REMEDY.format(path=zone.path) if denied else ""
 

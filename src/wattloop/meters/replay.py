@@ -61,11 +61,9 @@ class Replay(Meter):
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """Those of the recording, in order of their first line."""
         return self._domains
 
     def read(self) -> Sequence[Reading]:
-        """Return the values at this point of the recording."""
         if self._closed:
             return [Gap("the meter is closed")] * len(self._tracks)
         now_s = self._clock.now_s()
@@ -77,7 +75,6 @@ class Replay(Meter):
         return [track.at(at_s) for track in self._tracks]
 
     def close(self) -> None:
-        """The file was closed when it had been read; later reads are gaps."""
         self._closed = True
 
 
