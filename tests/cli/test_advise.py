@@ -96,6 +96,6 @@ def test_the_summary_of_a_run_has_the_best_advice(
     assert "advice: GPU 1 idle 100% of the time: about" in said
     assert "wattloop advise wasteful" in said
     begin_s = record.result.begin_s
-    short = run.with_result(record.result._replace(end_s=begin_s + 5))
+    short = run._replace(result=record.result._replace(end_s=begin_s + 5))
     keep(Settings(store=place), short)
     assert "advice" not in capsys.readouterr().err

@@ -31,8 +31,9 @@ import json, os, subprocess, sys
 disk, fill, out = sys.argv[1:]
 wattloop = [sys.executable, "-m", "wattloop.cli.main"]
 done = subprocess.run(
-    [*wattloop, "run", "--interval", "0.02", "--json", out, "--", sys.executable, "-c", fill,
-     disk, "1.5"], capture_output=True, text=True)
+    [*wattloop, "run", "--interval", "0.02", "--json", out,
+     "--tag", "note=" + "x" * 100_000,  # in the store twice: the room of the end is too small
+     "--", sys.executable, "-c", fill, disk, "1.5"], capture_output=True, text=True)
 os.unlink(f"{disk}/ballast")
 listed = subprocess.run(
     [*wattloop, "runs", "list", "--json", "-"], capture_output=True, text=True)

@@ -135,16 +135,14 @@ def write_run(store: Store, script: RunScript) -> RunRecord:
         begin_s=started_s,
         end_s=clock.now_s(),
     )
-    run = RunResult.of(
-        result,
-        script.settings,
-        machine_id="machine",
+    run = RunResult(
         run_id=script.run_id,
         status=script.status,
         exit_code=0,
         signal=None,
         started_wall_s=script.started_wall_s,
-    )
+        result=result,
+    ).accounted(script.settings, "machine")
     journal.end({"type": "end", "time_s": result.end_s, **run.to_end_dict()})
     list(import_orphaned(store, finalize_orphaned_run))
     return find_run(store, script.run_id)

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.windows import Window
-from wattloop.store.journal import JournalWriter, journal_directory
+from wattloop.store.journal import JournalWriter
 from wattloop.version import __version__
 
 if TYPE_CHECKING:
-    from wattloop.core.clock import Clock
-    from wattloop.measure.run_result import RunResult
     from wattloop.measure.session import Session
 
 
@@ -281,102 +279,3 @@ class RunJournal:
             result = window.result  # computed while the curve still has all its points
             if self._writer is not None:
                 self._writer.event({"type": "window", "window": result.to_dict()})
-
-
-NOTES_LIMIT = 20
-ASLEEP_S = 1.0
-"""A shorter difference between the clocks is not a suspend: they were read a moment apart."""
-
-
-class Logbook:
-    """Notes for readers of the result, and the run's journal.
-
-    Args:
-        clock: of the run.
-        synced: whether to sync the file to disk; see `RunJournal`.
-    """
-
-    def __init__(self, clock: Clock, *, synced: bool) -> None:
-        self.notes: list[str] = []
-        self.journal = RunJournal(synced=synced)
-        self._clock = clock
-        self._suspended_s = clock.suspended_s()
-
-    def open(self, session: Session, header: dict[str, Any]) -> None:
-        """Create the journal; a run whose journal cannot be created is still measured."""
-        path = journal_directory(session.settings.store_location) / f"{session.run_id}.journal"
-        try:
-            self.journal.begin(path, header, self._clock.now_s())
-        except OSError as error:
-            self.note(
-                f"this run will not be kept: cannot write {path} ({error.strerror or error}); "
-                "choose another place with --store or WATTLOOP_STORE"
-            )
-
-    def note(self, text: str) -> None:
-        """Add a note to the run's result, each text once."""
-        if text not in self.notes and len(self.notes) < NOTES_LIMIT:
-            self.notes.append(text)
-
-    def note_now(self, text: str) -> None:
-        """Add a note that is also written to the journal, with its time."""
-        self.note(text)
-        self.journal.add_event({"type": "note", "time_s": self._clock.now_s(), "text": text})
-
-    def note_fault(self, error: Exception) -> None:
-        """Add a note on an internal failure in the background; the sampler continues."""
-        self.note(f"{type(error).__name__} while measuring: {error}; readings may be missing")
-
-    def note_devices(self, devices: Sequence[str]) -> None:
-        """Add a note that none of the selected devices can be read."""
-        self.note(
-            f"none of the devices {', '.join(devices)} can be read here; "
-            "'wattloop devices' lists what can"
-        )
-
-    def note_role(self, session: Session) -> None:
-        """Record whether this run counts; needed if the journal remains without an end."""
-        if session.job is None:
-            return
-        role = session.role
-        event: dict[str, Any] = {"counts": role.counts, "counted_by": role.counted_by}
-        if role.counts_from_s > session.started_s:
-            event["counts_from_s"] = role.counts_from_s
-        self.journal.add_event({"type": "role", "time_s": self._clock.now_s(), **event})
-
-    def notice_suspend(self) -> None:
-        """Add a note when the machine was suspended since the last call."""
-        suspended_s = self._clock.suspended_s()
-        asleep_s = suspended_s - self._suspended_s
-        if asleep_s > ASLEEP_S:
-            self._suspended_s = suspended_s
-            self.note_now(
-                f"the machine was suspended for {asleep_s:.0f} s; that time is not in the run"
-            )
-
-    def end(self, run: RunResult) -> RunResult:
-        """Write the end of the journal; return the result, with a warning where that failed."""
-        end = {"type": "end", "time_s": run.result.end_s, **run.to_end_dict()}
-        fault = self.journal.end(end)
-        if fault is None:
-            return run
-        text = (
-            f"the end of this run could not be kept: {fault}; it will be listed as died, with "
-            f"{_energy_in(self.journal.path)}"
-        )
-        self.note(text)
-        return run.with_result(run.result._replace(warnings=(*run.result.warnings, text)))
-
-
-def _energy_in(path: Path | None) -> str:
-    """Compute the energy that the store will import from a journal without an end."""
-    from wattloop.core.units import format_energy
-    from wattloop.measure.recovery import finalize_orphaned_run
-    from wattloop.store.journal import read_journal
-
-    try:
-        journal = None if path is None else read_journal(path)
-        energy_j = None if journal is None else finalize_orphaned_run(journal)["result"]["energy_j"]
-    except Exception:  # noqa: BLE001 - the program matters more than this sentence
-        energy_j = None
-    return "no energy" if energy_j is None else f"the {format_energy(energy_j)} read until then"

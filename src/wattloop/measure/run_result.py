@@ -37,29 +37,26 @@ class RunResult(NamedTuple):
     shared: SharedTime | None = None
     """Time in which other runs counted the same devices."""
 
-    @classmethod
-    def of(
-        cls, result: WindowResult, settings: Settings, *, machine_id: str, **facts: Any
-    ) -> "RunResult":
-        """Build a result and do its accounting."""
+    def accounted(self, settings: Settings, machine_id: str) -> "RunResult":
+        """Return a copy with its accounting: idle energy, carbon, cost and labels."""
         from wattloop.accounting.summary import account
 
         if settings.share == "process":
             lines, idle_note = None, "the idle line is that of the whole machine"
         else:
-            lines, idle_note = _idle(settings, machine_id, facts["started_wall_s"])
+            lines, idle_note = _idle(settings, machine_id, self.started_wall_s)
         accounting = account(
-            result,
+            self.result,
             settings,
             idle_lines=lines,
             idle_note=idle_note,
-            started_wall_s=facts["started_wall_s"],
+            started_wall_s=self.started_wall_s,
         )
-        return cls(result=result, accounting=accounting.to_dict(), summary=accounting.line, **facts)
+        return self._replace(accounting=accounting.to_dict(), summary=accounting.line)
 
-    def with_result(self, result: WindowResult) -> "RunResult":
-        """Return a copy with another result; the accounting stays."""
-        return self._replace(result=result)
+    def with_warning(self, text: str) -> "RunResult":
+        """Return a copy with one more warning."""
+        return self._replace(result=self.result._replace(warnings=(*self.result.warnings, text)))
 
     @property
     def energy_j(self) -> float | None:

@@ -6,115 +6,37 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from wattloop.core.clock import Clock
 from wattloop.core.records import Scope
-from wattloop.core.results import Missing, RunStatus, WindowResult
+from wattloop.core.results import RunStatus, WindowResult
 from wattloop.core.settings import Settings, settings_from
 from wattloop.hardware.host import Host
 from wattloop.measure.job import RUN_VARIABLE, Job, current_job, current_pool, enter_job, leave_job
 from wattloop.measure.meter_stream import DomainSource, selected
 from wattloop.measure.process_share import ProcessShares
-from wattloop.measure.run_journal import Logbook, journal_header, new_run_id
+from wattloop.measure.run_journal import RunJournal, journal_header, new_run_id
+from wattloop.measure.run_result import RunResult
 from wattloop.measure.sampler import NodeReader
-from wattloop.measure.shared_node import Presence
+from wattloop.measure.shared_node import Presence, SharedTime
 from wattloop.measure.windows import Window, window_energy
 from wattloop.meters.base import Context
 from wattloop.meters.registry import Inventory, detect
 from wattloop.meters.visible_gpus import HiddenGpus, gpus_left_out
 from wattloop.store.journal import journal_directory
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from wattloop.measure.run_result import RunResult
-    from wattloop.measure.shared_node import SharedTime
-
-
 SETTLE_S = 3.0
 EDGE_SLACK_S = 0.01
-
-
-class LiveReadings:
-    """Energies, power and signals of a reader, while it reads and after it has ended.
-
-    Args:
-        reader: that reads the meters of this node.
-        inventory: of what it found, and of what is missing.
-        devices: that the user asked for; all unless given.
-        clock: of the readings.
-    """
-
-    def __init__(
-        self, reader: NodeReader, inventory: Inventory, devices: Sequence[str], clock: Clock
-    ) -> None:
-        self.reader = reader
-        self.inventory = inventory
-        self.clock = clock
-        self.role = reader.role
-        self.feeds = reader.feeds
-        self.channels = reader.channels
-        self.missing: list[Missing] = [
-            part for part in inventory.missing() if selected(part.name, devices)
-        ]
-        self._abandoned = False
-        self.shares: ProcessShares | None = None
-        """Divides the energy of the devices between this run and others, if configured."""
-
-    def between(
-        self,
-        begin_s: float,
-        end_s: float,
-        *,
-        name: str = "",
-        window_id: int = -1,
-        parent_id: int | None = None,
-        warnings: Sequence[str] = (),
-    ) -> WindowResult:
-        """Return the energy between two instants of the machine's monotonic clock."""
-        self.reader.refresh()
-        result = window_energy(
-            () if self._abandoned else self.channels,
-            self.missing,
-            name=name,
-            window_id=window_id,
-            parent_id=parent_id,
-            begin_s=begin_s,
-            end_s=end_s,
-            warnings=warnings,
-        )
-        if self.shares is None or self._abandoned:
-            return result
-        return self.shares.applied(result, self.channels)
-
-    def read_since(self, end_s: float) -> bool:
-        """Return True if every sensor has been read since `end_s`, so that it lies between two
-        points.
-        """
-        # A sensor without readings will not improve the result.
-        if self.clock.now_s() > end_s + SETTLE_S:
-            return True
-        self.reader.refresh()
-        lasts_s = (channel.track.last_read_s for channel in self.channels)
-        return all(last_s > end_s + EDGE_SLACK_S for last_s in lasts_s)
-
-    def power_w(self) -> dict[str, float]:
-        """Return the present power of every domain."""
-        self.reader.refresh()
-        powers = ((c.domain.name, c.power_w()) for c in self.channels)
-        return {name: power for name, power in powers if power is not None}
-
-    def signals(self) -> dict[str, float]:
-        """Return the last utilisation, clocks and temperatures."""
-        self.reader.refresh()
-        return {k: v for feed in self.feeds for k, v in feed.signal_values.items()}
+NOTES_LIMIT = 20
+ASLEEP_S = 1.0
+"""A shorter difference between the clocks is not a suspend: they were read a moment apart."""
 
 
 ROOT_WINDOW_ID = 0
 
 
-class Session(LiveReadings):
+class Session:
     """A session that reads meters in the background, opens windows and writes the journal.
 
     Open one with `Session.open`; close it with `close`, which returns the run's result. Nothing
@@ -139,18 +61,28 @@ class Session(LiveReadings):
         self.job = job
         self.pool = current_pool() if job is None else None
         self.parent_run_id = os.environ.get(RUN_VARIABLE)
-        self._log = Logbook(context.clock, synced=not in_process)
-        self.notes = self._log.notes
-        reader = NodeReader(
+        self.notes: list[str] = []
+        self.inventory = inventory
+        self.clock = context.clock
+        self._suspended_s = context.clock.suspended_s()
+        self._journal = RunJournal(synced=not in_process)
+        self.reader = reader = NodeReader(
             context,
             inventory,
             run_id=run_id,
             job=job,
             in_process=in_process,
             separate_process=separate_process,
-            note=self._log.note_now,
+            note=self._note_now,
         )
-        super().__init__(reader, inventory, context.settings.devices, context.clock)
+        self.role = reader.role
+        self.feeds = reader.feeds
+        self.channels = reader.channels
+        devices = context.settings.devices
+        self.missing = [part for part in inventory.missing() if selected(part.name, devices)]
+        self._abandoned = False
+        self.shares: ProcessShares | None = None
+        """Divides the energy of the devices between this run and others, if configured."""
         self.started_s = context.clock.now_s()
         self.started_wall_s = context.clock.wall_s()
         if context.settings.share == "process":
@@ -160,7 +92,6 @@ class Session(LiveReadings):
         self._edge_feeds = reader.edge_feeds
         self._ids = itertools.count(ROOT_WINDOW_ID)
         self._open: dict[int, Window] = {}
-        self._journal = self._log.journal
         self._closing = threading.Lock()
         self.closed: RunResult | None = None
         # With an injected clock or machine, times of other runs have no meaning.
@@ -268,7 +199,58 @@ class Session(LiveReadings):
 
     def note(self, text: str) -> None:
         """Add a note to the run's result, each text once."""
-        self._log.note(text)
+        if text not in self.notes and len(self.notes) < NOTES_LIMIT:
+            self.notes.append(text)
+
+    # -- readings ---------------------------------------------------------------------------
+
+    def between(
+        self,
+        begin_s: float,
+        end_s: float,
+        *,
+        name: str = "",
+        window_id: int = -1,
+        parent_id: int | None = None,
+        warnings: Sequence[str] = (),
+    ) -> WindowResult:
+        """Return the energy between two instants of the machine's monotonic clock."""
+        self.reader.refresh()
+        result = window_energy(
+            () if self._abandoned else self.channels,
+            self.missing,
+            name=name,
+            window_id=window_id,
+            parent_id=parent_id,
+            begin_s=begin_s,
+            end_s=end_s,
+            warnings=warnings,
+        )
+        if self.shares is None or self._abandoned:
+            return result
+        return self.shares.applied(result, self.channels)
+
+    def read_since(self, end_s: float) -> bool:
+        """Return True if every sensor has been read since `end_s`, so that it lies between two
+        points.
+        """
+        # A sensor without readings will not improve the result.
+        if self.clock.now_s() > end_s + SETTLE_S:
+            return True
+        self.reader.refresh()
+        lasts_s = (channel.track.last_read_s for channel in self.channels)
+        return all(last_s > end_s + EDGE_SLACK_S for last_s in lasts_s)
+
+    def power_w(self) -> dict[str, float]:
+        """Return the present power of every domain."""
+        self.reader.refresh()
+        powers = ((c.domain.name, c.power_w()) for c in self.channels)
+        return {name: power for name, power in powers if power is not None}
+
+    def signals(self) -> dict[str, float]:
+        """Return the last utilisation, clocks and temperatures."""
+        self.reader.refresh()
+        return {k: v for feed in self.feeds for k, v in feed.signal_values.items()}
 
     # -- ending ----------------------------------------------------------------------------
 
@@ -291,15 +273,15 @@ class Session(LiveReadings):
             if hung:
                 self.note("a meter does not answer; its last readings are missing")
             self._end_open_windows(end_s)
-            call_all(self.before_end, self.note)
+            self._call_before_end()
             self._flush(final=True)
             self.role.settle(self.started_s, end_s)
             left_out = [each.text for each in self.left_out]
             warnings = [*self.notes, *left_out, *self._journal.warnings()]
-            result = whole_run(self, end_s, window_id=ROOT_WINDOW_ID, warnings=warnings)
+            result = self._whole_run(end_s, warnings)
             shared = self._presence.end(result, end_s)
-            self.closed = run_result(self, result, shared, status, exit_code, signal)
-            self.closed = self._log.end(self.closed)
+            run = self._run_result(result, shared, status, exit_code, signal)
+            self.closed = self._end_journal(run)
             self.role.release(end_s)
             if self.shares is not None:
                 self.shares.close()
@@ -335,7 +317,10 @@ class Session(LiveReadings):
     ) -> None:
         asked = [device for device in self.settings.devices if not device.startswith("-")]
         if asked and not self.channels:
-            self._log.note_devices(asked)
+            self.note(
+                f"none of the devices {', '.join(asked)} can be read here; "
+                "'wattloop devices' lists what can"
+            )
         next(self._ids)  # the root window
         for feed in self.feeds:
             feed.on_gap = self._journal.add_gap
@@ -346,24 +331,24 @@ class Session(LiveReadings):
             self.shares.look(self.started_s)
         if keep:
             self._presence.begin(self.started_s)
-            self._log.open(self, journal_header(self, command=command, kind=kind, tags=tags))
+            self._begin_journal(journal_header(self, command=command, kind=kind, tags=tags))
         self.reader.decide(self._journal.path)
         self._presence.update(self._journal)
         self.enter_environment()
         try:
-            self.reader.start(on_flush=self._flush, on_fault=self._log.note_fault)
+            self.reader.start(on_flush=self._flush, on_fault=self._note_fault)
         except RuntimeError as error:  # too many threads, or the interpreter is shutting down
             self.note(f"no thread could be started ({error}); only the ends of windows are read")
-        self._log.note_role(self)
+        self._record_role()
 
     def _flush(self, final: bool = False) -> None:
         """Write everything gathered since the last flush to the journal."""
         if self.reader.flush(ending=final):
-            self._log.note_role(self)
+            self._record_role()
         self._presence.update(self._journal)
         if self.shares is not None:
             self.shares.look(self.clock.now_s(), self.record)
-        self._log.notice_suspend()
+        self._notice_suspend()
         now_s = self.clock.now_s()
         self._journal.write(self.feeds, now_s, lambda end_s: final or self.settled(end_s))
         self.reader.thin_before(now_s)
@@ -374,6 +359,130 @@ class Session(LiveReadings):
             self._journal.add_window(window)
             self.note(f"window '{window.name}' was never closed; it ends with the run")
         self._open.clear()
+
+    def _whole_run(self, end_s: float, warnings: list[str]) -> WindowResult:
+        """Return the energy of the run, without what another process of the job counted."""
+        from_s = max(self.started_s, min(self.role.counts_from_s, end_s))
+        if from_s > self.started_s:
+            warnings = [
+                *warnings,
+                f"another process of this job counted the first {from_s - self.started_s:.1f} s; "
+                "this run counts the rest",
+            ]
+        result = self.between(
+            from_s, end_s, name=self.name, window_id=ROOT_WINDOW_ID, warnings=warnings
+        )
+        return result._replace(begin_s=self.started_s)
+
+    def _run_result(
+        self,
+        result: WindowResult,
+        shared: SharedTime | None,
+        status: RunStatus,
+        exit_code: int | None,
+        signal: int | None,
+    ) -> RunResult:
+        """Return the result with its accounting, as far as possible."""
+        if shared is not None:
+            text = shared.text(result.energy_j)
+            result = result._replace(warnings=(*result.warnings, text))
+        settings = self.settings
+        if self.shares is not None:
+            part = self.shares.cpu_part(self.channels, result.begin_s, result.end_s) or 0.0
+            settings = settings._replace(node_share=settings.node_share * part)
+        run = RunResult(
+            run_id=self.run_id,
+            status=status,
+            exit_code=exit_code,
+            signal=signal,
+            started_wall_s=self.started_wall_s,
+            result=result,
+            counted=self.role.counts,
+            nested=self.role.nested,
+            counted_by=self.role.counted_by,
+            left_out=self.left_out,
+            shared=shared,
+        )
+        try:
+            return run.accounted(settings, self.host.machine_id)
+        except Exception as error:  # noqa: BLE001 - what joules mean must not cost us the joules
+            return run.with_warning(f"not accounted for: {type(error).__name__}: {error}")
+
+    def _call_before_end(self) -> None:
+        for listener in list(self.before_end):
+            try:
+                listener()
+            except Exception as error:  # noqa: BLE001 - a listener must not cost the run its end
+                self.note(f"{type(error).__name__} while the run ended: {error}")
+
+    # -- journal and notes -----------------------------------------------------------------
+
+    def _begin_journal(self, header: dict[str, Any]) -> None:
+        """Create the journal; a run whose journal cannot be created is still measured."""
+        path = journal_directory(self.settings.store_location) / f"{self.run_id}.journal"
+        try:
+            self._journal.begin(path, header, self.clock.now_s())
+        except OSError as error:
+            self.note(
+                f"this run will not be kept: cannot write {path} ({error.strerror or error}); "
+                "choose another place with --store or WATTLOOP_STORE"
+            )
+
+    def _end_journal(self, run: RunResult) -> RunResult:
+        """Write the end of the journal; return the result, with a warning where that failed."""
+        end = {"type": "end", "time_s": run.result.end_s, **run.to_end_dict()}
+        fault = self._journal.end(end)
+        if fault is None:
+            return run
+        text = (
+            f"the end of this run could not be kept: {fault}; it will be listed as died, with "
+            f"{_energy_in(self._journal.path)}"
+        )
+        self.note(text)
+        return run.with_warning(text)
+
+    def _note_now(self, text: str) -> None:
+        """Add a note that is also written to the journal, with its time."""
+        self.note(text)
+        self.record({"type": "note", "time_s": self.clock.now_s(), "text": text})
+
+    def _note_fault(self, error: Exception) -> None:
+        """Add a note on an internal failure in the background; the sampler continues."""
+        self.note(f"{type(error).__name__} while measuring: {error}; readings may be missing")
+
+    def _record_role(self) -> None:
+        """Record whether this run counts; needed if the journal remains without an end."""
+        if self.job is None:
+            return
+        role = self.role
+        event: dict[str, Any] = {"counts": role.counts, "counted_by": role.counted_by}
+        if role.counts_from_s > self.started_s:
+            event["counts_from_s"] = role.counts_from_s
+        self.record({"type": "role", "time_s": self.clock.now_s(), **event})
+
+    def _notice_suspend(self) -> None:
+        """Add a note when the machine was suspended since the last call."""
+        suspended_s = self.clock.suspended_s()
+        asleep_s = suspended_s - self._suspended_s
+        if asleep_s > ASLEEP_S:
+            self._suspended_s = suspended_s
+            self._note_now(
+                f"the machine was suspended for {asleep_s:.0f} s; that time is not in the run"
+            )
+
+
+def _energy_in(path: Path | None) -> str:
+    """Compute the energy that the store will import from a journal without an end."""
+    from wattloop.core.units import format_energy
+    from wattloop.measure.recovery import finalize_orphaned_run
+    from wattloop.store.journal import read_journal
+
+    try:
+        journal = None if path is None else read_journal(path)
+        energy_j = None if journal is None else finalize_orphaned_run(journal)["result"]["energy_j"]
+    except Exception:  # noqa: BLE001 - the program matters more than this sentence
+        energy_j = None
+    return "no energy" if energy_j is None else f"the {format_energy(energy_j)} read until then"
 
 
 def _is_gpu(channel: DomainSource) -> bool:
@@ -386,69 +495,3 @@ def _gpus_left_out(context: Context, inventory: Inventory, job: Job | None) -> l
         return []
     ranks = job is not None and (job.world_size or 1) > 1
     return gpus_left_out(context, inventory, os.environ, ranks=ranks)
-
-
-def whole_run(
-    session: Session, end_s: float, *, window_id: int, warnings: list[str]
-) -> WindowResult:
-    """Return the energy of the run, without the part that another process of the job has
-    counted.
-    """
-    from_s = max(session.started_s, min(session.role.counts_from_s, end_s))
-    if from_s > session.started_s:
-        counted_s = from_s - session.started_s
-        warnings = [
-            *warnings,
-            f"another process of this job counted the first {counted_s:.1f} s; "
-            "this run counts the rest",
-        ]
-    result = session.between(
-        from_s, end_s, name=session.name, window_id=window_id, warnings=warnings
-    )
-    return result._replace(begin_s=session.started_s)
-
-
-def run_result(
-    session: Session,
-    result: WindowResult,
-    shared: SharedTime | None,
-    status: RunStatus,
-    exit_code: int | None,
-    signal: int | None,
-) -> RunResult:
-    """Return the result with its accounting, as far as possible."""
-    from wattloop.measure.run_result import RunResult
-
-    facts: dict[str, Any] = {
-        "run_id": session.run_id,
-        "status": status,
-        "exit_code": exit_code,
-        "signal": signal,
-        "started_wall_s": session.started_wall_s,
-        "counted": session.role.counts,
-        "nested": session.role.nested,
-        "counted_by": session.role.counted_by,
-        "left_out": session.left_out,
-        "shared": shared,
-    }
-    if shared is not None:
-        text = shared.text(result.energy_j)
-        result = result._replace(warnings=(*result.warnings, text))
-    settings = session.settings
-    if session.shares is not None:
-        part = session.shares.cpu_part(session.channels, result.begin_s, result.end_s) or 0.0
-        settings = settings._replace(node_share=settings.node_share * part)
-    try:
-        return RunResult.of(result, settings, machine_id=session.host.machine_id, **facts)
-    except Exception as error:  # noqa: BLE001 - what joules mean must not cost us the joules
-        text = f"not accounted for: {type(error).__name__}: {error}"
-        return RunResult(result=result._replace(warnings=(*result.warnings, text)), **facts)
-
-
-def call_all(listeners: Iterable[Callable[[], None]], note: Callable[[str], None]) -> None:
-    """Call the functions registered for the end; a failure becomes a note."""
-    for listener in list(listeners):
-        try:
-            listener()
-        except Exception as error:  # noqa: BLE001 - a listener must not cost the run its end
-            note(f"{type(error).__name__} while the run ended: {error}")
