@@ -8,9 +8,9 @@ import pytest
 
 from wattloop.store.database import Store, open_store
 from wattloop.store.details import read_events, read_steps
+from wattloop.store.export import export_table
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import find_run
-from wattloop.store.tables import table_of
 from wattloop.testing.journals import close_journal, ended, write_journal
 
 BATCH: dict[str, Any] = {
@@ -64,7 +64,7 @@ def folded(store: Store, *events: dict[str, Any]) -> None:
 
 
 def exported(store: Store) -> list[dict[str, Any]]:
-    table = table_of("steps", store, [find_run(store, "r1")])
+    table = export_table("steps", store, [find_run(store, "r1")])
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 

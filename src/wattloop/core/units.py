@@ -86,6 +86,19 @@ def format_duration(duration_s: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def iso_time(wall_s: float | None) -> str | None:
+    """Format a time as `2026-01-31T12:00:00.123Z`; None when it is unknown or out of range."""
+    from datetime import UTC, datetime  # slow to import, and not needed to measure
+
+    if wall_s is None:
+        return None
+    try:
+        moment = datetime.fromtimestamp(wall_s, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def _three(value: float) -> str:
     """Three significant digits without an exponent for everyday sizes."""
     if value == 0:

@@ -1,19 +1,36 @@
-"""Export any table of any runs in any format, and copy runs between stores."""
+"""Export of runs, samples, signals, windows and steps in any format; copies between stores.
 
-from collections.abc import Callable, Sequence
+Every table names its columns and their types; None is a missing value and never a zero.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.records import Scope
+from wattloop.core.units import iso_time
 from wattloop.store.database import Store
-from wattloop.store.formats import csv_file, json_file, parquet_file, prometheus
-from wattloop.store.formats.target import Target
+from wattloop.store.details import read_steps, read_windows
+from wattloop.store.formats import prometheus
+from wattloop.store.formats.files import (
+    ExportTable,
+    Target,
+    Value,
+    json_of_runs,
+    write_csv_file,
+    write_json_file,
+    write_parquet_file,
+)
 from wattloop.store.jobs import refresh_job_in
 from wattloop.store.runs import RunRecord, has_run
+from wattloop.store.sample_queries import read_samples
+from wattloop.store.samples import Series, series_of
 from wattloop.store.schema import metadata, runs
-from wattloop.store.tables import TABLES, table_of
 
 FORMATS = ("csv", "json", "parquet", "prometheus")
 _ENDINGS = {".json": "json", ".parquet": "parquet", ".prom": "prometheus"}
@@ -41,9 +58,9 @@ def export(
             raise ConfigError(f"--format prometheus holds totals of runs, not {what}; use csv")
         place.write_text(prometheus.text_of(records))
     elif file_format == "json" and what == "runs":
-        place.write_text(json_file.text_of_runs(records))
+        place.write_text(json_of_runs(records))
     else:
-        _WRITERS[file_format](table_of(what, store, records), place)
+        _WRITERS[file_format](export_table(what, store, records), place)
 
 
 def format_for(target: str, asked: str | None) -> str:
@@ -52,9 +69,9 @@ def format_for(target: str, asked: str | None) -> str:
 
 
 _WRITERS: dict[str, Callable[[Any, Target], None]] = {
-    "csv": csv_file.write,
-    "json": json_file.write,
-    "parquet": parquet_file.write,
+    "csv": write_csv_file,
+    "json": write_json_file,
+    "parquet": write_parquet_file,
 }
 
 
@@ -96,3 +113,174 @@ def _copy(old: Connection, new: Connection, run_id: str) -> None:
     job_key = new.execute(select(runs.c.job_key).where(runs.c.run_id == run_id)).scalar()
     if job_key is not None:
         refresh_job_in(new, job_key)
+
+
+def export_table(what: str, store: Store, records: Sequence[RunRecord]) -> ExportTable:
+    """Return the table called `what` of these runs."""
+    return TABLES[what](store, records)
+
+
+def _runs(store: Store, records: Sequence[RunRecord]) -> ExportTable:
+    return ExportTable(
+        {name: kind for name, kind, _ in _RUN_COLUMNS},
+        (tuple(value(record) for _, _, value in _RUN_COLUMNS) for record in records),
+    )
+
+
+def _samples(store: Store, records: Sequence[RunRecord]) -> ExportTable:
+    """Return raw joules and watts; with one run exactly what the replay meter reads."""
+    columns = {"time_s": float, "domain": str, "kind": str, "value": float}
+    return _readings(store, records, columns, lambda s: s.kind != "signal", lambda s: s.kind)
+
+
+def _signals(store: Store, records: Sequence[RunRecord]) -> ExportTable:
+    columns = {"time_s": float, "signal": str, "unit": str, "value": float}
+    return _readings(store, records, columns, lambda s: s.kind == "signal", lambda s: s.unit)
+
+
+def _readings(
+    store: Store,
+    records: Sequence[RunRecord],
+    columns: dict[str, type],
+    wanted: Callable[[Series], bool],
+    third: Callable[[Series], str],
+) -> ExportTable:
+    several = len(records) > 1
+
+    def rows() -> Iterator[tuple[Value, ...]]:
+        for record in records:
+            tail = (record.run_id,) if several else ()
+            for series in filter(wanted, series_of(record.feeds)):
+                label = third(series)
+                readings = read_samples(store, record.run_id, series)
+                for time_s, value in zip(*readings, strict=True):
+                    known = None if math.isnan(value) else value
+                    yield (time_s, series.name, label, known, *tail)
+
+    return ExportTable(columns | ({"run_id": str} if several else {}), rows())
+
+
+def _windows(store: Store, records: Sequence[RunRecord]) -> ExportTable:
+    """Return one row per window and domain; add up only those with `in_total`."""
+    columns = {
+        **{"run_id": str, "window_id": int, "parent_id": int, "window": str},
+        **{"begin_s": float, "end_s": float, "duration_s": float, "domain": str, "scope": str},
+        **{"energy_j": float, "uncertainty_j": float, "provenance": str, "source": str},
+        **{"covered": float, "in_total": bool},
+    }
+
+    def rows() -> Iterator[tuple[Value, ...]]:
+        for record in records:
+            roots = [] if record.result is None else [record.result]
+            inner = [w for w in read_windows(store, record.run_id) if w not in roots]
+            for window in [*roots, *inner]:
+                head = (
+                    *(record.run_id, window.window_id, window.parent_id, window.name),
+                    *(window.begin_s, window.end_s, window.duration_s),
+                )
+                for d in window.domains:
+                    tail = (d.provenance.value, d.source, d.covered, d.in_total)
+                    yield (*head, d.name, d.scope.value, d.energy_j, d.uncertainty_j, *tail)
+                if not window.domains:
+                    yield (*head, *[None] * 8)
+
+    return ExportTable(columns, rows())
+
+
+def _steps(store: Store, records: Sequence[RunRecord]) -> ExportTable:
+    """Return one row per training step or epoch, one column per domain and metric.
+
+    `count` is above 1 where a very long run wrote several steps as one row.
+    """
+    found = [(r.run_id, step) for r in records for step in read_steps(store, r.run_id)]
+    domains = list(dict.fromkeys(name for _, step in found for name in step.get("energy") or {}))
+    metrics = list(dict.fromkeys(name for _, step in found for name in step.get("metrics") or {}))
+    columns: dict[str, type] = {
+        **{"run_id": str, "kind": str, "index": int, "epoch": int, "count": int},
+        **{"begin_s": float, "end_s": float, "duration_s": float},
+    }
+    for name in domains:
+        columns |= {f"energy_j {name}": float, f"uncertainty_j {name}": float}
+    columns |= {f"metric {name}": float for name in metrics}
+
+    def rows() -> Iterator[tuple[Value, ...]]:
+        for run_id, step in found:
+            energy, values = step.get("energy") or {}, step.get("metrics") or {}
+            pairs = [value for name in domains for value in energy.get(name) or (None, None)]
+            begin_s, end_s = step["begin_s"], step["end_s"]
+            which = (step["kind"], step["index"], step.get("epoch"), step.get("count", 1))
+            head = (run_id, *which, begin_s, end_s, end_s - begin_s)
+            yield (*head, *pairs, *(_number(values.get(name)) for name in metrics))
+
+    return ExportTable(columns, rows())
+
+
+TABLES: dict[str, Callable[[Store, Sequence[RunRecord]], ExportTable]] = {
+    "runs": _runs,
+    "samples": _samples,
+    "signals": _signals,
+    "windows": _windows,
+    "steps": _steps,
+}
+"""Tables by name."""
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _accounted(key: str) -> Callable[[RunRecord], float | None]:
+    return lambda record: _number((record.accounting or {}).get(key))
+
+
+def _cost(record: RunRecord) -> dict[str, Any]:
+    cost = (record.accounting or {}).get("cost")
+    return cost if isinstance(cost, dict) else {}
+
+
+def _scope(scope: Scope) -> Callable[[RunRecord], float | None]:
+    return lambda record: None if record.result is None else record.result.scope_energy_j(scope)
+
+
+def _of_result(name: str) -> Callable[[RunRecord], Any]:
+    return lambda record: None if record.result is None else getattr(record.result, name)
+
+
+def _missing(record: RunRecord) -> str:
+    known = record.result.missing if record.result is not None else ()
+    names = [m.name for m in known] or [str(m.get("name")) for m in record.missing]
+    return " ".join(names)
+
+
+_RUN_COLUMNS: list[tuple[str, type, Callable[[RunRecord], Any]]] = [
+    ("run_id", str, lambda r: r.run_id),
+    ("name", str, lambda r: r.name),
+    ("status", str, lambda r: r.status.value),
+    ("kind", str, lambda r: r.kind),
+    ("started", str, lambda r: iso_time(r.started_wall_s)),
+    ("duration_s", float, lambda r: r.duration_s),
+    ("energy_j", float, lambda r: r.energy_j),
+    ("uncertainty_j", float, _of_result("uncertainty_j")),
+    ("power_w", float, _of_result("power_w")),
+    ("provenance", str, _of_result("provenance")),
+    ("complete", bool, _of_result("complete")),
+    ("missing", str, _missing),
+    ("cpu_energy_j", float, _scope(Scope.CPU)),
+    ("gpu_energy_j", float, _scope(Scope.GPU)),
+    ("dram_energy_j", float, _scope(Scope.DRAM)),
+    ("node_energy_j", float, _scope(Scope.NODE)),
+    ("carbon_g", float, _accounted("carbon_g")),
+    ("cost", float, lambda r: _number(_cost(r).get("amount"))),
+    ("currency", str, lambda r: _cost(r).get("currency")),
+    ("exit_code", int, lambda r: r.exit_code),
+    ("signal", int, lambda r: r.signal),
+    ("host", str, lambda r: r.host),
+    ("user", str, lambda r: r.user),
+    ("job_id", str, lambda r: str(r.job["id"]) if r.job and r.job.get("id") else None),
+    ("counted", bool, lambda r: r.counted),
+    ("counted_by", str, lambda r: r.counted_by),
+    ("shared_s", float, lambda r: _number((r.shared or {}).get("overlap_s"))),
+    ("left_out_j", float, lambda r: _number((r.shared or {}).get("left_out_j"))),
+    ("command", str, lambda r: None if r.command is None else json.dumps(r.command)),
+    ("tags", str, lambda r: json.dumps(r.tags)),
+]

@@ -39,8 +39,8 @@ from wattloop.core.units import format_bytes, format_duration
 from wattloop.kernels.registry import BACKENDS, KERNELS, backend_named
 from wattloop.measure.session import Session
 from wattloop.store.database import open_store
-from wattloop.store.formats.csv_file import write as write_csv
-from wattloop.store.formats.target import Target
+from wattloop.store.formats.files import Target
+from wattloop.store.formats.files import write_csv_file as write_csv
 
 TABLES = ("kernels", "speedups", "frameworks", "idle")
 

@@ -39,7 +39,7 @@ def report(
     from wattloop.report.figures.render import needs_libraries
     from wattloop.report.pdf import needs_typesetter
     from wattloop.report.subject import report_of
-    from wattloop.store.formats.target import Target
+    from wattloop.store.formats.files import Target
 
     kinds = _kinds(output, html=html, pdf=pdf)
     if "pdf" in kinds:

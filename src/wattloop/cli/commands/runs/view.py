@@ -19,11 +19,11 @@ from wattloop.core.units import (
     format_mass,
     format_number,
     format_power,
+    iso_time,
 )
 from wattloop.store.comparison import Cell, ComparedQuantity, RunComparison
 from wattloop.store.database import Store
 from wattloop.store.runs import RunFilter, RunRecord, live_runs
-from wattloop.store.tables import iso_time
 
 
 def meaning_lines(accounting: Mapping[str, Any] | None) -> list[str]:

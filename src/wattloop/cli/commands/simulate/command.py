@@ -27,8 +27,7 @@ from wattloop.cli.output import check_target, present, print_rows, say, write_js
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
 from wattloop.core.table import Table, records_csv
-from wattloop.core.units import format_number
-from wattloop.store.tables import iso_time
+from wattloop.core.units import format_number, iso_time
 
 if TYPE_CHECKING:
     from wattloop.schedule.campaigns.campaign import Campaign, Outcomes, PolicyChoice

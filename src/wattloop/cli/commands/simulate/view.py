@@ -10,7 +10,7 @@ import typer
 
 from wattloop.cli.output import print_rows, print_table, say
 from wattloop.cli.progress import counted_trials, is_redrawable, spinner
-from wattloop.core.units import format_duration
+from wattloop.core.units import format_duration, iso_time
 from wattloop.report.campaign import difference_table, policy_table
 from wattloop.report.figures.campaign import goal_figures, load_figure, trade_off_figure
 from wattloop.report.figures.cluster_power import over_time_figures
@@ -20,7 +20,6 @@ from wattloop.schedule.campaigns.runner import CampaignCallback
 from wattloop.schedule.campaigns.summary import Summary, by_variant, per_cell, summary_of
 from wattloop.schedule.campaigns.workers import simulated
 from wattloop.store.experiments import Experiment
-from wattloop.store.tables import iso_time
 
 if TYPE_CHECKING:
     from wattloop.schedule.campaigns.campaign import Campaign, Outcomes

@@ -23,8 +23,8 @@ from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError, ExperimentNotFound
 from wattloop.core.settings import Settings
 from wattloop.core.table import Table, records_csv
+from wattloop.core.units import iso_time
 from wattloop.store.experiments import read_trials
-from wattloop.store.tables import iso_time
 from wattloop.sweep.result import SweepResult
 from wattloop.trials.trial import SCOPES
 

@@ -9,10 +9,15 @@ from wattloop.cli.progress import bars, counted, is_redrawable, spinner
 from wattloop.cli.settings import settings_of
 from wattloop.core.paths import user_path
 from wattloop.core.table import UNKNOWN, Table
-from wattloop.core.units import format_duration, format_energy, format_number, format_power
+from wattloop.core.units import (
+    format_duration,
+    format_energy,
+    format_number,
+    format_power,
+    iso_time,
+)
 from wattloop.report.stored_results import looked_at
 from wattloop.store.experiments import Experiment
-from wattloop.store.tables import iso_time
 from wattloop.tune.problem import Limits
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.results import CandidateResult, SearchSummary, parameter_columns
