@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from neusight_power import PowerRow
-from wattloop.predict.calibrate.datasheet_fit import fitted_rules
+from predict_fits import fitted_rules
 from wattloop.predict.intervals import Intervals, Residual
 from wattloop.predict.models.kernels.datasheet import SpecRules
 from wattloop.predict.models.kernels.lookup import reference_constants

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from predict_fits import Judged
 from predict_zoo import Row
-from wattloop.predict.calibrate.datasheet_fit import Judged
 from wattloop.predict.intervals import HOST_SHARE
 
 __all__ = ["QUANTITIES", "Outcome", "bias", "mean_error", "median_error", "parts"]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from bars import Page, arguments, publish
 from predict_base import KeptAdept
 from predict_errors import Outcome, mean_error
+from predict_fits import Judged, leave_one_out
 from predict_h200_fresh import fresh_bars, fresh_table, judge_fresh, newest_networks
 from predict_h200_intervals import coverages, hindsight_table, nested, origin_table
 from predict_h200_page import TEXT, bars_of, draw, prototype_table
@@ -23,7 +24,6 @@ from predict_h200_tables import by_model, by_part, compared, of_memory, worst
 from predict_hosts import moved_points
 from predict_points import Measured, measured_points, own_points, steps_file, suite_files
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.calibrate.datasheet_fit import Judged, leave_one_out
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import MeasuredStep, Model
 from wattloop.predict.models.roofline import Roofline

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from bars import Bar, Table
 from predict_errors import QUANTITIES, Outcome, mean_error, median_error
+from predict_fits import Judged, at_host_speed
 from predict_h200_intervals import Coverage, coverages
 from predict_points import Measured
-from wattloop.predict.calibrate.datasheet_fit import Judged
-from wattloop.predict.calibrate.fit import at_host_speed, left_out_residuals
+from wattloop.predict.calibrate.fit import left_out_residuals
 from wattloop.predict.intervals import CalibrationRange, Intervals
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import MeasuredStep, Model

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from bars import Table
 from predict_errors import QUANTITIES, Outcome, mean_error
-from wattloop.predict.calibrate.datasheet_fit import Judged
+from predict_fits import Judged
 from wattloop.predict.intervals import CONFIDENCE, CalibrationRange, Intervals
 from wattloop.predict.prediction import Interval, Prediction
 

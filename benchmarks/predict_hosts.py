@@ -7,8 +7,8 @@ finds it by itself; this is for constants that saw the twelve networks alone.
 
 from collections.abc import Sequence
 
+from predict_fits import at_host_speed
 from predict_points import Measured
-from wattloop.predict.calibrate.fit import at_host_speed
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import MeasuredStep
 

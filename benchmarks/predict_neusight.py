@@ -19,9 +19,9 @@ from neusight_power import power_rows, power_table
 from neusight_rows import PEERS, Network, Row, read_networks, read_rows, traced
 from neusight_shipped import residuals, shipped_rules_of
 from neusight_tables import errors_of, tables
+from predict_fits import fitted_rules, spec_seconds
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.calibrate.datasheet_fit import fitted_rules, spec_seconds
 from wattloop.predict.intervals import Intervals
 from wattloop.predict.models.kernels.datasheet import SpecRules
 from wattloop.predict.models.kernels.lookup import reference_constants

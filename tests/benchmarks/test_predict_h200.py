@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from predict_errors import Outcome, bias, mean_error, parts
+from predict_fits import Judged
 from predict_h200_floor import drawn_again, floor_bars
 from predict_h200_fresh import fresh_bars, fresh_table, judge_fresh, newest_networks
 from predict_h200_intervals import Covered, hindsight_table
@@ -18,7 +19,6 @@ from predict_h200_repeats import repeat_bar, repeat_table
 from predict_points import Measured, trace_path
 from predict_zoo import Row
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.calibrate.datasheet_fit import Judged
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.models.roofline import Roofline

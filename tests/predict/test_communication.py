@@ -1,5 +1,7 @@
 """Promises of `communication`: equation 4.8, its overlap with backward, links and networks."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -7,17 +9,41 @@ from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.communication import (
     BUCKET_BYTES,
+    INTERFERENCE,
+    Exchange,
     Ring,
-    algorithm_bytes_s,
     all_reduce_s,
-    bus_bytes_s,
     exchange,
-    exchange_by_schedule,
     ring_of,
 )
 from wattloop.predict.prediction import Placement
 
 RING = Ring(gpus=4, bytes_s=100e9, hop_s=5e-6)
+
+
+def exchange_by_schedule(
+    ready: Sequence[tuple[float, float]],
+    backward_s: float,
+    ring: Ring,
+    *,
+    bucket_bytes: float = BUCKET_BYTES,
+    interference: float = INTERFERENCE,
+) -> Exchange:
+    """Exact exchange of gradients: seconds since backward began, and bytes, of each."""
+    if ring.gpus <= 1:
+        return Exchange(np.zeros(()), np.zeros(()))
+    total_s = free_s = 0.0
+    filled = 0.0
+    for index, (when_s, size) in enumerate(ready):
+        filled += size
+        if filled < bucket_bytes and index + 1 < len(ready):
+            continue
+        bucket_s = float(all_reduce_s(filled, ring))
+        free_s = max(free_s, when_s) + bucket_s
+        total_s += bucket_s
+        filled = 0.0
+    after_s = max(0.0, free_s - backward_s)
+    return Exchange(np.asarray(total_s), np.asarray(after_s + interference * (total_s - after_s)))
 
 
 def test_all_reduce_is_equation_4_8() -> None:
@@ -28,11 +54,9 @@ def test_all_reduce_is_equation_4_8() -> None:
 
 def test_bus_bandwidth_is_algorithm_bandwidth_times_2_n_minus_1_over_n() -> None:
     """The factor of NCCL's tests; the thesis's (n - 1) / n is half of it."""
-    assert bus_bytes_s(100e9, 4) == pytest.approx(150e9)
-    assert algorithm_bytes_s(220e9, 4) == pytest.approx(220e9 / 1.5)
-    assert algorithm_bytes_s(bus_bytes_s(7.0, 8), 8) == pytest.approx(7.0)
-    seconds = float(all_reduce_s(8e9, Ring(8, 100e9, 0.0)))
-    assert 8e9 / seconds == pytest.approx(algorithm_bytes_s(100e9, 8))
+    for gpus, algorithm_bytes_s in ((4, 100e9 / 1.5), (8, 100e9 / 1.75)):
+        seconds = float(all_reduce_s(8e9, Ring(gpus, 100e9, 0.0)))
+        assert 8e9 / seconds == pytest.approx(algorithm_bytes_s)
 
 
 def test_a_long_backward_hides_all_but_the_last_bucket() -> None:

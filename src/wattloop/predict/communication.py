@@ -14,7 +14,6 @@ sending takes SMs from computing. Passes that only accumulate gradients send not
 is that of the last pass.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,14 +62,6 @@ def all_reduce_s(size_bytes: Numbers, ring: Ring) -> Array:
         2 * (n - 1) / n / ring.bytes_s
     )
     return seconds
-
-
-def bus_bytes_s(algorithm: Numbers, gpus: int) -> Numbers:
-    return algorithm * (2 * (gpus - 1) / gpus)
-
-
-def algorithm_bytes_s(bus: Numbers, gpus: int) -> Numbers:
-    return bus / (2 * (gpus - 1) / gpus)
 
 
 def ring_of(placement: Placement) -> Ring:
@@ -134,38 +125,3 @@ def exchange(
     first_s = np.asarray(backward_s, dtype=np.float64) / buckets
     after_s = np.minimum(np.maximum(bucket_s, first_s + total_s - backward_s), total_s)
     return Exchange(total_s, after_s + interference * (total_s - after_s))
-
-
-def exchange_by_schedule(
-    ready: Sequence[tuple[float, float]],
-    backward_s: float,
-    ring: Ring,
-    *,
-    bucket_bytes: float = BUCKET_BYTES,
-    interference: float = INTERFERENCE,
-) -> Exchange:
-    """Return the exchange when the ready time of each gradient is known.
-
-    Large layers at a network's end (VGG's) are ready at once and sent behind all the others.
-
-    Args:
-        ready: (seconds since backward began, bytes) of each gradient, in that order.
-        backward_s: time of the last backward pass.
-        ring: where it goes.
-        bucket_bytes: size of a bucket.
-        interference: seconds that a hidden second of sending costs backward.
-    """
-    if ring.gpus <= 1:
-        return Exchange(np.zeros(()), np.zeros(()))
-    total_s = free_s = 0.0
-    filled = 0.0
-    for index, (when_s, size) in enumerate(ready):
-        filled += size
-        if filled < bucket_bytes and index + 1 < len(ready):
-            continue
-        bucket_s = float(all_reduce_s(filled, ring))
-        free_s = max(free_s, when_s) + bucket_s
-        total_s += bucket_s
-        filled = 0.0
-    after_s = max(0.0, free_s - backward_s)
-    return Exchange(np.asarray(total_s), np.asarray(after_s + interference * (total_s - after_s)))

@@ -10,13 +10,12 @@ import pytest
 from tests.predict.models.kernels.made import H200, transformer_step
 from wattloop.cli.main import main
 from wattloop.core.errors import ConfigError
-from wattloop.predict.calibrate.fit import at_host_speed, fit_files, once_each, samples_of
+from wattloop.predict.calibrate.fit import fit_files, once_each, samples_of
 from wattloop.predict.calibrate.suite import operations_of
-from wattloop.predict.models.kernels import KernelConstants, KernelModel
+from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.kernels.constants import DEFAULTS, Values
 from wattloop.predict.models.kernels.kernel_cost import calculated_times
 from wattloop.predict.models.kernels.operation_table import OperationTable
-from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.prediction import Placement
 
 SLOW = Values(DEFAULTS).with_changes(
@@ -109,19 +108,6 @@ def test_samples_that_waited_for_the_host_are_left_out() -> None:
     few, many = ({**kernel("rnn", **params), "repeats": n} for n in (1, 4))
     assert len(samples_of([few])) == 1
     assert samples_of([many]) == []
-
-
-def test_the_speed_of_another_host_is_found() -> None:
-    """Steps measured on a host at 0.7 of the speed are put there."""
-    model = KernelModel(KernelConstants("h200"))
-    slow = Placement(H200, host_speed=0.7)
-    points = []
-    for batch in (1, 2, 4):
-        work = transformer_step(batch, 32)
-        step = model.predict(work, slow)
-        points.append(MeasuredStep(work, Placement(H200), step.step_s, step.power_w, "made"))
-    found = at_host_speed(model, points)
-    assert found[0].placement.host_speed == pytest.approx(0.7, rel=0.03)
 
 
 def test_rounds_of_a_step_are_one_point() -> None:

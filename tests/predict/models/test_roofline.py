@@ -127,8 +127,8 @@ def test_what_it_does_not_know_is_said() -> None:
     assert "power cap" in found.warnings[1]
 
 
-def test_explain_has_the_seconds_behind_the_step() -> None:
-    """Seconds at the peaks and seconds bound by either are there."""
-    numbers = Roofline(TRUE).explain(workload(gemm(5000, 5000, 5000)), PLACE)
-    assert numbers["peak_compute_s"] == pytest.approx(2 * 5000**3 / GPU.vector_flops["fp32"])
-    assert numbers["step_s"] == pytest.approx(numbers["compute_bound_s"])
+def test_a_large_product_takes_the_seconds_of_its_flops() -> None:
+    """At the peaks, nothing but FLOPs bounds it."""
+    step = Roofline.of_peaks().predict(workload(gemm(5000, 5000, 5000)), PLACE)
+    assert step.terms_s["memory"] == 0
+    assert step.step_s == pytest.approx(2 * 5000**3 / GPU.vector_flops["fp32"])

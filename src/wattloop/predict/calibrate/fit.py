@@ -1,6 +1,5 @@
 """Fit of a GPU's constants to the records of a collection (`calibrate fit`)."""
 
-import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -106,8 +105,6 @@ def _recurrent(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 FEWEST_GROUPS = 3
 """Fewer models say nothing about a model left out."""
-HOST_SPEEDS = tuple(0.5 * 1.05**step for step in range(29))
-"""Half to twice the speed of the host in the fit."""
 Progress = Callable[[str], None]
 _STEP = ("model", "batch", "precision")
 
@@ -183,25 +180,6 @@ def fitted_to_steps(constants: KernelConstants, points: Sequence[MeasuredStep]) 
         model = model.with_intervals(Intervals.by_traits(left_out_residuals(start, points), scope))
     found = model.kernel_constants
     return replace(found, made={**found.made, "steps": len(points), "models": groups})
-
-
-def at_host_speed(model: KernelModel, points: Sequence[MeasuredStep]) -> list[MeasuredStep]:
-    """Estimate the host speed of the points, relative to the model's own.
-
-    The speed at which the model fits most of them: hosts differ by a third, and only steps that
-    wait for the host show it.
-    """
-
-    def moved(speed: float) -> list[MeasuredStep]:
-        return [
-            replace(point, placement=replace(point.placement, host_speed=speed)) for point in points
-        ]
-
-    def wrong(speed: float) -> float:
-        steps = [(model.predict(p.workload, p.placement), p) for p in moved(speed)]
-        return sum(abs(math.log(step.step_s / p.step_s)) for step, p in steps)
-
-    return moved(min(HOST_SPEEDS, key=wrong))
 
 
 def left_out_residuals(model: KernelModel, points: Sequence[MeasuredStep]) -> list[Residual]:

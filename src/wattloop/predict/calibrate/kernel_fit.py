@@ -66,13 +66,6 @@ def fitted_group(places: Floats, residuals: Floats) -> tuple[ResidualGroup | Non
     return ResidualGroup(places, weights, lengths), best.errors
 
 
-def left_out_errors(places: Floats, residuals: Floats, noise: float) -> Floats:
-    """Return each sample's residual minus its prediction from all others (closed form)."""
-    inverse = np.linalg.inv(nearness(places, places) + noise**2 * np.eye(len(places)))
-    errors: Floats = (inverse @ residuals) / np.diag(inverse)
-    return errors
-
-
 def _stretched(
     places: Floats, residuals: Floats, best: _Trial, lengths: Floats, feature: int
 ) -> tuple[_Trial, Floats]:

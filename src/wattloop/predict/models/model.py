@@ -66,9 +66,5 @@ class Model(ABC):
         return point.placement
 
     @abstractmethod
-    def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
-        """Return the numbers behind a prediction, by name with unit, in reading order."""
-
-    @abstractmethod
     def constants(self) -> Mapping[str, object]:
         """Return the fitted constants as plain values for a file."""

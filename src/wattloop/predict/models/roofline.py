@@ -215,18 +215,6 @@ class Roofline(Model):
             warnings=warnings,
         )
 
-    def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
-        step = _intensities(workload, placement)
-        compute_s, memory_s, _ = self._halves(workload, placement)
-        return {
-            "peak_compute_s": step.compute_s,
-            "peak_memory_s": step.memory_s,
-            "compute_bound_s": compute_s,
-            "memory_bound_s": memory_s,
-            "step_s": compute_s + memory_s,
-            "power_w": self.predict(workload, placement).power_w,
-        }
-
     def constants(self) -> Mapping[str, object]:
         return asdict(self._known())
 

@@ -10,6 +10,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.models.adept import Adept
 from wattloop.predict.models.adept.equations import PARAMETERS
+from wattloop.predict.models.adept.features import AdeptFeatures
 from wattloop.predict.prediction import Regime
 
 START = {name: each.start for name, each in PARAMETERS.items()}
@@ -82,11 +83,9 @@ def test_what_it_does_not_know_is_said() -> None:
     assert found.power_w < 400
 
 
-def test_explain_has_dimensions_and_terms() -> None:
-    """The weighted mean dimensions stand before the terms they explain."""
-    numbers = Adept(START).explain(STEP, PLACE)
-    assert numbers["tiles_m"] == 64
-    assert numbers["step_s"] == pytest.approx(Adept(START).predict(STEP, PLACE).step_s)
+def test_dimensions_are_weighted_means_in_tiles() -> None:
+    """Equation 4.6: the step has one product, whose M is 64 tiles."""
+    assert float(AdeptFeatures.of([(STEP, PLACE)]).tiles_m[0]) == 64
 
 
 def test_the_shipped_model_predicts_on_the_gpu_it_was_fitted_to() -> None:

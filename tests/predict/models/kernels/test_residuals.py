@@ -6,9 +6,9 @@ import pytest
 from tests.predict.models.kernels.made import H200
 from wattloop.predict.calibrate.kernel_fit import (
     Sample,
+    _tried,
     fitted_group,
     fitted_to_samples,
-    left_out_errors,
 )
 from wattloop.predict.models.kernels.constants import DEFAULTS, KernelConstants, Values, nearness
 from wattloop.predict.models.kernels.kernel_cost import calculated_times, operation_times
@@ -76,9 +76,11 @@ def test_leaving_out_in_closed_form_is_leaving_out() -> None:
     """The shortcut equals fitting again without each sample."""
     chance = np.random.default_rng(1)
     places, residuals = chance.uniform(0, 3, (12, 2)), chance.normal(size=12)
-    quick = left_out_errors(places, residuals, 0.3)
+    best = _tried(places, residuals)
     for i in range(12):
         rest = np.arange(12) != i
         kernel = nearness(places, places)
-        weights = np.linalg.solve(kernel[rest][:, rest] + 0.09 * np.eye(11), residuals[rest])
-        assert quick[i] == pytest.approx(residuals[i] - kernel[i, rest] @ weights)
+        weights = np.linalg.solve(
+            kernel[rest][:, rest] + best.noise**2 * np.eye(11), residuals[rest]
+        )
+        assert best.errors[i] == pytest.approx(residuals[i] - kernel[i, rest] @ weights)

@@ -1,7 +1,6 @@
 """ADEPT with the interface of all models."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import ClassVar, Self
 
 from wattloop.core.errors import ConfigError
@@ -120,15 +119,6 @@ class Adept(Model):
             model=f"adept ({placement.gpu.name}, {self._saturation})",
             warnings=warnings,
         )
-
-    def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
-        features = AdeptFeatures.of([(workload, placement)])
-        step = self._step(workload, placement)
-        shown = ("tiles_m", "tiles_n", "tiles_k", "conv_channels", "conv_pixels", "working_set")
-        return {
-            **{name: float(getattr(features, name)[0]) for name in shown},
-            **{each.name: float(getattr(step, each.name)[0]) for each in fields(step)},
-        }
 
     def constants(self) -> Mapping[str, object]:
         return {"parameters": dict(self.parameters), "saturation": self._saturation}

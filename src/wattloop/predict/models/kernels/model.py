@@ -125,33 +125,6 @@ class KernelModel(Model):
             known = self._prepared[id(workload)] = Prepared.of(workload)
         return known
 
-    def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
-        prediction = self.predict(workload, placement)
-        numbers = {
-            "step_s": prediction.step_s,
-            "power_w": prediction.power_w,
-            "energy_j": prediction.energy_j,
-            "gpu_s": prediction.gpu_s or 0.0,
-            "host_s": prediction.host_s or 0.0,
-            "clock_mhz": prediction.clock_mhz or 0.0,
-        }
-        numbers.update({f"{name}_s": value for name, value in prediction.terms_s.items()})
-        numbers.update(self.operation_seconds(workload, placement.gpu))
-        return numbers
-
-    def operation_seconds(self, workload: Workload, gpu: Gpu, top: int = 20) -> dict[str, float]:
-        """Return GPU seconds per step of the slowest operations, equal ones together."""
-        sums: dict[str, float] = {}
-        for op, seconds in self.timed_operations(workload, gpu):
-            shape = (
-                "x".join(map(str, op.dims))
-                if op.dims
-                else "x".join(map(str, (op.outputs or ((),))[0]))
-            )
-            name = f"{op.phase}/{op.module or '-'}/{op.op}[{shape}]_s"
-            sums[name] = sums.get(name, 0.0) + seconds
-        return dict(sorted(sums.items(), key=lambda item: -item[1])[:top])
-
     def timed_operations(self, workload: Workload, gpu: Gpu) -> list[tuple[Operation, float]]:
         """Return operations on the GPU, each with the GPU seconds of all its calls in a step."""
         table = self._prepare(workload).table

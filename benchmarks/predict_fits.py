@@ -1,5 +1,6 @@
-"""Fit of data-sheet rules over several GPUs, and predictions with one model left out."""
+"""Fits of the benchmarks: data-sheet rules over several GPUs, host speeds, one model left out."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from wattloop.predict.intervals import Residual
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.datasheet import FITTED, SpecRules, spec_constants
 from wattloop.predict.models.kernels.fit import minimise
+from wattloop.predict.models.kernels.model import KernelModel
 from wattloop.predict.models.kernels.operation_table import Floats
 from wattloop.predict.models.kernels.step import Prepared, all_pairs, profile_of, step_results
 from wattloop.predict.models.model import MeasuredStep, Model
@@ -21,6 +23,8 @@ ROWS_OF_A_GPU = 1.0
 """Steps on one GPU have a common error: together they count as this many."""
 SOFT = 0.1
 ROUNDS = 15
+HOST_SPEEDS = tuple(0.5 * 1.05**step for step in range(29))
+"""Half to twice the speed of the host in the fit."""
 
 
 def fitted_rules(
@@ -119,3 +123,22 @@ def leave_one_out(
                 there = replace(point, placement=fitted.placed(point))
                 judged[index] = Judged(there, fitted.predict(there.workload, there.placement))
     return [judged[index] for index in range(len(points))]
+
+
+def at_host_speed(model: KernelModel, points: Sequence[MeasuredStep]) -> list[MeasuredStep]:
+    """Estimate the host speed of the points, relative to the model's own.
+
+    The speed at which the model fits most of them: hosts differ by a third, and only steps that
+    wait for the host show it.
+    """
+
+    def moved(speed: float) -> list[MeasuredStep]:
+        return [
+            replace(point, placement=replace(point.placement, host_speed=speed)) for point in points
+        ]
+
+    def wrong(speed: float) -> float:
+        steps = [(model.predict(p.workload, p.placement), p) for p in moved(speed)]
+        return sum(abs(math.log(step.step_s / p.step_s)) for step, p in steps)
+
+    return moved(min(HOST_SPEEDS, key=wrong))

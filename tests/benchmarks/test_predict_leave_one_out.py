@@ -1,12 +1,17 @@
 """Leaving one model out: what the fitted constants may not have seen."""
 
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
 from tests.predict.test_intervals import HERE, STEP
+
+from predict_fits import leave_one_out
 from wattloop.core.errors import ConfigError
-from wattloop.predict.calibrate.datasheet_fit import leave_one_out
 from wattloop.predict.models.model import MeasuredStep, Model
 from wattloop.predict.prediction import Placement, Prediction
 from wattloop.predict.workload.workload import Workload
@@ -25,9 +30,6 @@ class Mean(Model):
 
     def predict(self, workload: Workload, placement: Placement) -> Prediction:
         return Prediction(self.step_s, 100.0)
-
-    def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
-        return {"step_s": self.step_s}
 
     def constants(self) -> Mapping[str, object]:
         return {"step_s": self.step_s}

@@ -1,11 +1,17 @@
 """Fit of the rules that serve GPUs without a calibration."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
 from tests.predict.models.kernels.made import step_of, transformer_step
+
+from predict_fits import at_host_speed, fitted_rules, spec_seconds
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.calibrate.datasheet_fit import fitted_rules, spec_seconds
-from wattloop.predict.models.kernels import KernelConstants
+from wattloop.predict.models.kernels import KernelConstants, KernelModel
 from wattloop.predict.models.kernels.datasheet import SpecRules
 from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.prediction import Placement
@@ -51,3 +57,18 @@ def test_what_was_right_stays() -> None:
     found = fitted_rules(points(SpecRules()), KernelConstants(), gpu_named("h200"), SpecRules())
     assert found.products == pytest.approx(1.0, abs=1e-3)
     assert found.joules == pytest.approx(1.0, abs=1e-3)
+
+
+def test_the_speed_of_another_host_is_found() -> None:
+    """Steps measured on a host at 0.7 of the speed are put there."""
+    model = KernelModel(KernelConstants("h200"))
+    slow = Placement(gpu_named("h200"), host_speed=0.7)
+    points = []
+    for batch in (1, 2, 4):
+        work = transformer_step(batch, 32)
+        step = model.predict(work, slow)
+        points.append(
+            MeasuredStep(work, Placement(gpu_named("h200")), step.step_s, step.power_w, "made")
+        )
+    found = at_host_speed(model, points)
+    assert found[0].placement.host_speed == pytest.approx(0.7, rel=0.03)
