@@ -6,8 +6,8 @@ from statistics import fmean
 from bars import Table
 from predict_points import measured_points, steps_file
 from wattloop.predict.models.kernels import KernelModel
+from wattloop.predict.models.kernels.constants import reference_constants
 from wattloop.predict.models.kernels.datasheet import spec_constants
-from wattloop.predict.models.kernels.lookup import reference_constants
 from wattloop.predict.prediction import Placement
 
 __all__ = ["h200_tables"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from neusight_power import PowerRow
 from predict_fits import fitted_rules
 from wattloop.predict.intervals import Intervals, Residual
+from wattloop.predict.models.kernels.constants import reference_constants
 from wattloop.predict.models.kernels.datasheet import SpecRules
-from wattloop.predict.models.kernels.lookup import reference_constants
 from wattloop.predict.models.model import MeasuredStep
 
 if TYPE_CHECKING:

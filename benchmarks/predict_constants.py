@@ -14,7 +14,7 @@ from argparse import ArgumentParser
 from predict_base import microbenchmark_constants
 from predict_points import measured_points, own_points, steps_file, suite_files
 from wattloop.predict.calibrate.fit import fitted_to_steps
-from wattloop.predict.models.kernels.lookup import SHIPPED
+from wattloop.predict.models.kernels.constants import SHIPPED
 
 
 def main() -> int:

@@ -23,8 +23,8 @@ from predict_fits import fitted_rules, spec_seconds
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.intervals import Intervals
+from wattloop.predict.models.kernels.constants import reference_constants
 from wattloop.predict.models.kernels.datasheet import SpecRules
-from wattloop.predict.models.kernels.lookup import reference_constants
 from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.models.roofline import Roofline
 from wattloop.predict.prediction import Placement

@@ -60,7 +60,7 @@ def host_times(times: Times) -> dict[str, float]:
     themselves (a cuDNN network of time steps) are left out: they do not wait for Python.
     """
     from predict_scaling_nets import traced
-    from wattloop.predict.models.kernels.lookup import constants_for
+    from wattloop.predict.models.kernels.constants import constants_for
     from wattloop.predict.models.kernels.step import HostCounts, host_counts, host_seconds
 
     values = constants_for(A100)[0].values

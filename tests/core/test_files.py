@@ -176,7 +176,11 @@ def test_other_files_that_are_found_are_judged_as_well(
 ) -> None:
     """GPUs and calibrations in the configuration, and what caches hold."""
     from wattloop.hardware.gpus import known_gpus, user_folder
-    from wattloop.predict.models.kernels.lookup import SHIPPED, constants_for, user_constants_path
+    from wattloop.predict.models.kernels.constants import (
+        SHIPPED,
+        constants_for,
+        user_constants_path,
+    )
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
     written(user_folder() / "mine.yaml", "nonsense: [\n", mode=0o666)

@@ -10,10 +10,10 @@ from tests.predict.small import small_workload
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.predict.comparison import ComparisonPoint, best_points, points_data, unsure_gpus
-from wattloop.predict.forecast import RunLength
 from wattloop.predict.forecaster import Forecaster
 from wattloop.predict.prediction import Interval, Regime
 from wattloop.predict.request import Question
+from wattloop.predict.run_total import RunLength
 from wattloop.predict.workload.files import save_workload
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 

@@ -8,7 +8,7 @@ from wattloop.hardware.carbon import annual_intensity
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.node import node_prediction, typical_node
 from wattloop.predict.prediction import Interval, Prediction
-from wattloop.predict.run_total import run_steps, run_total
+from wattloop.predict.run_total import RunLength, run_total
 
 STEP = Prediction(
     step_s=0.5,
@@ -22,28 +22,28 @@ PRICED = Settings(tariff_per_kwh=0.25, zone="FRA", pue=1.2, sources={"pue": "fla
 
 def test_steps_are_given_or_follow_from_epochs() -> None:
     """The last batch of an epoch counts, however small."""
-    assert run_steps(steps=1_000) == 1_000
-    assert run_steps(epochs=3, samples=1_001, global_batch=100) == 33
-    assert run_steps(epochs=0.5, samples=1_000, global_batch=100) == 5
-    assert run_steps(epochs=0.07, samples=10_000, global_batch=100) == 7
-    assert run_steps(epochs=1e-9, samples=1_000, global_batch=100) == 1
+    assert RunLength(steps=1_000).run_steps(100) == 1_000
+    assert RunLength(epochs=3, samples=1_001).run_steps(100) == 33
+    assert RunLength(epochs=0.5, samples=1_000).run_steps(100) == 5
+    assert RunLength(epochs=0.07, samples=10_000).run_steps(100) == 7
+    assert RunLength(epochs=1e-9, samples=1_000).run_steps(100) == 1
+    assert RunLength().run_steps(100) is None
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "give steps, or epochs and samples"),
         ({"epochs": 3}, "give samples as well"),
         ({"samples": 3}, "give epochs as well"),
         ({"steps": 3, "epochs": 1}, "not both"),
-        ({"steps": 0}, "steps is 0; it must be above 0"),
-        ({"epochs": -1, "samples": 5}, "epochs is -1"),
+        ({"steps": 0}, "steps 0: must be above 0"),
+        ({"epochs": -1, "samples": 5}, "epochs -1: must be above 0"),
     ],
 )
 def test_wrong_amounts_say_what_to_give(given: dict[str, int], message: str) -> None:
     """Errors name the amount and the remedy."""
     with pytest.raises(ConfigError, match=message):
-        run_steps(**given)
+        RunLength(**given)
 
 
 def test_a_run_is_its_steps_and_intervals_grow_with_it() -> None:

@@ -1,23 +1,13 @@
 """Forecast: a prediction with throughput, memory, the node and the whole run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
-from wattloop.core.errors import ConfigError
-from wattloop.core.settings import Settings
-from wattloop.hardware.dimms import dimms_from_setting
-from wattloop.hardware.gpus import Gpu
 from wattloop.predict.memory import MemoryFit
-from wattloop.predict.node import NodeParts, NodePrediction, node_prediction, typical_node
+from wattloop.predict.node import NodePrediction
 from wattloop.predict.prediction import Interval, Placement, Prediction
-from wattloop.predict.run_total import (
-    PredictedAmount,
-    RunTotal,
-    check_run_length,
-    run_steps,
-    run_total,
-)
+from wattloop.predict.run_total import PredictedAmount, RunTotal
 from wattloop.predict.workload.workload import Workload
 
 PROVENANCE = "predicted"
@@ -163,61 +153,3 @@ def _run(run: RunTotal) -> dict[str, Any]:
         "carbon_reason": run.carbon_reason or None,
         "notes": list(run.notes),
     }
-
-
-@dataclass(frozen=True, slots=True)
-class RunLength:
-    """Extent of a forecast: a step or a whole run, GPUs alone or their nodes.
-
-    Attributes:
-        steps: optimizer steps of the run; or
-        epochs, samples: passes over a data set of so many samples.
-        node: whether the whole node counts, not only its GPUs.
-        settings: tariff, carbon, PUE, and what is known of the node.
-    """
-
-    steps: int | None = None
-    epochs: float | None = None
-    samples: int | None = None
-    node: bool = False
-    settings: Settings = field(default_factory=Settings)
-
-    def __post_init__(self) -> None:
-        check_run_length(steps=self.steps, epochs=self.epochs, samples=self.samples)
-        if self.steps is not None and (self.epochs is not None or self.samples is not None):
-            raise ConfigError(
-                f"steps {self.steps}: give the number of steps, or epochs and samples, not both"
-            )
-        for name, other in (("epochs", "samples"), ("samples", "epochs")):
-            if getattr(self, name) is not None and getattr(self, other) is None:
-                raise ConfigError(
-                    f"{name} {getattr(self, name):g}: give {other} as well: steps are epochs x "
-                    "samples / batch"
-                )
-
-    def of(self, forecast: Forecast) -> Forecast:
-        node = None
-        if self.node:
-            parts = _parts(forecast.placement.gpu, self.settings)
-            node = node_prediction(forecast.prediction, parts)
-        if self.steps is None and self.epochs is None:
-            return replace(forecast, node=node)
-        steps = run_steps(
-            steps=self.steps,
-            epochs=self.epochs,
-            samples=self.samples,
-            global_batch=forecast.samples,
-        )
-        run = run_total(forecast.prediction, steps, self.settings, node=node)
-        return replace(forecast, node=node, run=run)
-
-
-def _parts(gpu: Gpu, settings: Settings) -> NodeParts:
-    parts = replace(
-        typical_node(gpu),
-        overhead_w=settings.node_overhead_w,
-        psu_efficiency=settings.psu_efficiency,
-    )
-    if settings.dimms:
-        parts = replace(parts, dimms=dimms_from_setting(settings.dimms))
-    return parts

@@ -80,6 +80,17 @@ def typical_node(gpu: Gpu) -> NodeParts:
     )
 
 
+def node_with_settings(gpu: Gpu, settings: Settings) -> NodeParts:
+    """Return a typical server of that GPU, with the values of the settings."""
+    typical = typical_node(gpu)
+    return replace(
+        typical,
+        dimms=dimms_from_setting(settings.dimms) if settings.dimms else typical.dimms,
+        overhead_w=settings.node_overhead_w,
+        psu_efficiency=settings.psu_efficiency,
+    )
+
+
 def node_here(host: Host, settings: Settings, gpu: Gpu) -> NodeParts:
     """Return this machine, as far as it can be read; values in the settings override.
 
@@ -97,11 +108,9 @@ def node_here(host: Host, settings: Settings, gpu: Gpu) -> NodeParts:
     dimms = _dimms(host, settings)
     told.append(describe(dimms) if dimms else f"memory {typical.source}")
     node = replace(
-        typical,
+        node_with_settings(gpu, settings),
         processors=processors,
         dimms=dimms or typical.dimms,
-        overhead_w=settings.node_overhead_w,
-        psu_efficiency=settings.psu_efficiency,
         source="; ".join(told),
     )
     if settings.cpu_tdp_w is not None:

@@ -37,23 +37,28 @@ class Question:
     workload.
 
     Attributes:
-        model: `hf:gpt2`, `torch:package.module:factory`, `file.py:factory`, `FILE.json`, a module
-            of torch, or a `Workload`.
-        gpu: name of the GPU, or a file that describes one.
-        gpus: how many train together.
-        batch, seq, image: samples of one pass on one GPU, tokens and pixels of a sample.
-        precision: one of `PRECISIONS`.
-        optimizer, style: such as `adamw`, and `loop`, `foreach` or `fused`.
+        model: `hf:gpt2`, `torch:package.module:factory`, `file.py:factory`, `FILE.json` (a saved
+            workload), a module of torch, or a `Workload`.
+        gpu: name of the GPU, such as `h200`, or a YAML file that describes one.
+        gpus: how many train together, data parallel; `batch` is that of each.
+        batch, seq, image: samples of one pass on one GPU, tokens of a sample, and its height and
+            width in pixels.
+        precision: one of `PRECISIONS`; `fp32` unless given.
+        optimizer, style: `adamw` unless given, and `loop`, `foreach` (the default) or `fused`.
         accumulate: passes per optimizer step.
-        training: False predicts forward only.
+        training: False predicts the forward pass alone.
         cap_w, clock_mhz: power limit and locked SM clock of each GPU.
-        samples_s: samples a second that the data loader brings to each GPU.
-        network_bytes_s: between nodes, where more GPUs train than a node has.
-        host_speed: dispatch speed of the host; 1, the default, is the calibrated one's.
-        head: of a model of Transformers, such as `causal-lm`.
+        samples_s: the most samples a second that the data loader brings to a GPU.
+        network_bytes_s: of a node towards the next, for more GPUs than the 8 of one node.
+        host_speed: dispatch speed of the host, relative to the calibrated one (1, the default);
+            `wattloop calibrate host` measures it.
+        head: of a model named `hf:NAME`, such as `causal-lm`.
         stated: inputs as `x=float32[B,3,224,224]`.
-        inputs, loss: of a module.
-        estimator, calibration: which model answers, and its file of constants.
+        inputs: of a module: a tensor, a tuple or a dict of them, best on the `meta` device;
+            guessed from its layers unless given.
+        loss: of a module: takes its output; guessed from the output unless given.
+        estimator: `kernels`, `adept` or `roofline`.
+        calibration: a file of constants, instead of those known for the GPU.
     """
 
     model: Any

@@ -4,16 +4,19 @@ Errors of a prediction are the same in every step, so intervals grow as the run 
 """
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from wattloop.accounting.carbon import Intensity, find_intensity
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.core.units import kwh_from_joules
-from wattloop.predict.node import NodePrediction
+from wattloop.predict.node import NodePrediction, node_prediction, node_with_settings
 from wattloop.predict.prediction import Interval, Prediction
 from wattloop.predict.request import is_number
+
+if TYPE_CHECKING:
+    from wattloop.predict.forecast import Forecast
 
 MOST = 1e15
 """Larger numbers of steps, epochs or samples are typing errors."""
@@ -65,57 +68,67 @@ class RunTotal:
     notes: tuple[str, ...] = ()
 
 
-def check_run_length(
-    *, steps: int | None = None, epochs: float | None = None, samples: int | None = None
-) -> None:
-    """Refuse implausible numbers before any work.
+@dataclass(frozen=True, slots=True)
+class RunLength:
+    """Extent of a forecast: a step or a whole run, GPUs alone or their nodes.
 
-    Raises:
-        ConfigError: one is not a number, not above 0, too large, or has a fraction of a step.
+    Attributes:
+        steps: optimizer steps of the run; or
+        epochs, samples: passes over a data set of so many samples.
+        node: whether the whole node counts, not only its GPUs.
+        settings: tariff, carbon, PUE, and what is known of the node.
     """
-    for name, value in (("steps", steps), ("epochs", epochs), ("samples", samples)):
-        if value is None:
-            continue
-        if not is_number(value):
-            raise ConfigError(f"{name} {value!r}: must be a number above 0")
-        if not value > 0:
-            raise ConfigError(f"{name} {value:g}: must be above 0")
-        if value >= MOST:
-            raise ConfigError(f"{name} {MOST:g} or more: no run is that long; give fewer")
-        if name != "epochs" and value % 1:
-            raise ConfigError(f"{name} {value:g}: must be a whole number")
 
+    steps: int | None = None
+    epochs: float | None = None
+    samples: int | None = None
+    node: bool = False
+    settings: Settings = field(default_factory=Settings)
 
-def run_steps(
-    *,
-    steps: int | None = None,
-    epochs: float | None = None,
-    samples: int | None = None,
-    global_batch: int = 1,
-) -> int:
-    """Return the optimizer steps of a run: as given, or of so many epochs over so many samples.
+    def __post_init__(self) -> None:
+        for name in ("steps", "epochs", "samples"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not is_number(value):
+                raise ConfigError(f"{name} {value!r}: must be a number above 0")
+            if not value > 0:
+                raise ConfigError(f"{name} {value:g}: must be above 0")
+            if value >= MOST:
+                raise ConfigError(f"{name} {MOST:g} or more: no run is that long; give fewer")
+            if name != "epochs" and value % 1:
+                raise ConfigError(f"{name} {value:g}: must be a whole number")
+        if self.steps is not None and (self.epochs is not None or self.samples is not None):
+            raise ConfigError(
+                f"steps {self.steps}: give the number of steps, or epochs and samples, not both"
+            )
+        for name, other in (("epochs", "samples"), ("samples", "epochs")):
+            if getattr(self, name) is not None and getattr(self, other) is None:
+                raise ConfigError(
+                    f"{name} {getattr(self, name):g}: give {other} as well: steps are epochs x "
+                    "samples / batch"
+                )
 
-    An epoch's last batch counts, however small it is.
+    def run_steps(self, global_batch: int) -> int | None:
+        """Return the optimizer steps of the run; None for a step alone.
 
-    Raises:
-        ConfigError: both or neither are given, or one is not above 0.
-    """
-    if steps is not None:
-        if epochs is not None or samples is not None:
-            raise ConfigError("give steps, or epochs and samples, not both")
-        _check_positive("steps", steps)
-        return int(steps)
-    if epochs is None or samples is None:
-        missing = "epochs" if samples is not None else "samples" if epochs is not None else ""
-        raise ConfigError(
-            f"give {missing} as well: steps are epochs x samples / batch"
-            if missing
-            else "give steps, or epochs and samples"
-        )
-    for name, value in (("epochs", epochs), ("samples", samples), ("global_batch", global_batch)):
-        _check_positive(name, value)
-    # 0.07 epochs of 100 steps are 7 steps, not the 7.000000000000001 of floating point rounded up
-    return max(1, math.ceil(round(epochs * math.ceil(samples / global_batch), 6)))
+        An epoch's last batch counts, however small it is.
+        """
+        if self.epochs is None or self.samples is None:
+            return None if self.steps is None else int(self.steps)
+        # 0.07 epochs of 100 steps are 7 steps, not 7.000000000000001 rounded up
+        return max(1, math.ceil(round(self.epochs * math.ceil(self.samples / global_batch), 6)))
+
+    def of(self, forecast: "Forecast") -> "Forecast":
+        """Return the forecast with its node and run, where they are asked for."""
+        prediction, node, run = forecast.prediction, None, None
+        if self.node:
+            parts = node_with_settings(forecast.placement.gpu, self.settings)
+            node = node_prediction(prediction, parts)
+        steps = self.run_steps(forecast.samples)
+        if steps is not None:
+            run = run_total(prediction, steps, self.settings, node=node)
+        return replace(forecast, node=node, run=run)
 
 
 def run_total(
@@ -133,7 +146,6 @@ def run_total(
         settings: tariff, currency, zone or carbon intensity, PUE.
         node: the same step's node.
     """
-    _check_positive("steps", steps)
     time_s = PredictedAmount(prediction.step_s, prediction.step_interval).times(steps)
     if node is None:
         step_j = PredictedAmount(prediction.energy_j, prediction.energy_interval)
@@ -179,8 +191,3 @@ def _node_step_j(prediction: Prediction, node: NodePrediction) -> PredictedAmoun
     most = 1 + math.hypot(*above)
     whole_j = node.energy_j
     return PredictedAmount(whole_j, Interval(least * whole_j, most * whole_j, confidence))
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not math.isfinite(value) or value <= 0:
-        raise ConfigError(f"{name} is {value:g}; it must be above 0")

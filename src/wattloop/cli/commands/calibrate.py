@@ -159,7 +159,7 @@ def fit_command(
 ) -> None:
     """Fit the constants of a GPU to its collected samples; 'predict' then uses them."""
     from wattloop.predict.calibrate.fit import fit_files
-    from wattloop.predict.models.kernels.lookup import user_constants_path
+    from wattloop.predict.models.kernels.constants import user_constants_path
 
     told = say if is_terminal(sys.stderr) else _quietly
     report = fit_files(files, steps=steps, progress=told)

@@ -20,11 +20,10 @@ from wattloop.predict.calibrate.kernel_fit import (
 from wattloop.predict.calibrate.sample_file import records
 from wattloop.predict.calibrate.suite import operations_of
 from wattloop.predict.intervals import CalibrationRange, Intervals, Residual
-from wattloop.predict.models.kernels.constants import KernelConstants, Values
+from wattloop.predict.models.kernels.constants import KernelConstants, Values, reference_constants
 from wattloop.predict.models.kernels.datasheet import spec_constants
 from wattloop.predict.models.kernels.fit import QUEUE, PowerSample, with_power
 from wattloop.predict.models.kernels.kernel_cost import WORK, work_of
-from wattloop.predict.models.kernels.lookup import reference_constants
 from wattloop.predict.models.kernels.model import KernelModel
 from wattloop.predict.models.kernels.operation_table import OperationTable
 from wattloop.predict.models.kernels.step import of_operation

@@ -118,7 +118,7 @@ def _constants(type_name: str, gpu_name: str, calibrations: Mapping[str, str]) -
     """Return the user's file of constants for a GPU; shipped constants are part of the code."""
     if type_name in calibrations:
         return _content(user_path(calibrations[type_name]))
-    from wattloop.predict.models.kernels.lookup import user_constants_path
+    from wattloop.predict.models.kernels.constants import user_constants_path
 
     return _content(user_constants_path(gpu_name))
 

@@ -12,12 +12,14 @@ from wattloop.core.errors import ConfigError
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.kernels.constants import (
     DEFAULTS,
+    SHIPPED,
     KernelConstants,
     ResidualGroup,
     Residuals,
     Values,
+    constants_for,
+    user_constants_path,
 )
-from wattloop.predict.models.kernels.lookup import SHIPPED, constants_for, user_constants_path
 from wattloop.predict.models.kernels.step import host_counts, host_seconds
 from wattloop.predict.prediction import Placement
 

@@ -24,9 +24,10 @@ from wattloop.core.table import Table
 from wattloop.core.units import format_bytes, format_power
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.comparison import Axis, ComparisonPoint, parse_axis, points_data
-from wattloop.predict.forecast import Forecast, RunLength
+from wattloop.predict.forecast import Forecast
 from wattloop.predict.forecaster import ESTIMATORS, Forecaster
 from wattloop.predict.request import Question
+from wattloop.predict.run_total import RunLength
 
 MOST_POINTS = 2_000
 
@@ -188,7 +189,7 @@ def models_command(*, json_file: JsonFile = None) -> None:
 def gpus_command(*, json_file: JsonFile = None) -> None:
     """List the GPUs that --gpu knows, and which of them are calibrated."""
     from wattloop.hardware.gpus import known_gpus
-    from wattloop.predict.models.kernels.lookup import constants_for
+    from wattloop.predict.models.kernels.constants import constants_for
 
     found = [(gpu, constants_for(gpu)[1]) for gpu in known_gpus()]
     present(

@@ -12,7 +12,6 @@ from wattloop.predict.workload.operation import Operation
 
 SECTIONS = ("host", "kernels", "power", "steps", "waiting", "profile")
 BOTH = ("forward", "backward")
-
 Row = dict[str, object]
 """Parameters of a case."""
 

@@ -1,4 +1,4 @@
-"""Constants of the kernels model for one GPU: defaults, values by name, residuals, file."""
+"""Constants of the kernels model for one GPU: defaults, values by name, residuals, file, lookup."""
 
 import gzip
 import json
@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.files import is_trusted
+from wattloop.core.paths import config_folder
+from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.predict.models.kernels.operation_table import Floats, OperationTable, family_of
 from wattloop.predict.workload.operation import Phase
 
@@ -51,7 +54,6 @@ class Values:
 # Default constants, before any calibration. Times are in seconds, energies in joules; everything
 # else is a share of the data sheet's figures, so that one set serves every GPU as a first estimate.
 # `calibrate fit` replaces them.
-
 DEFAULTS: dict[str, float] = {
     # GPU time of an empty kernel.
     "kernel.minimum_s": 1.8e-6,
@@ -158,7 +160,6 @@ DEFAULTS: dict[str, float] = {
 #     r(x) = sum_i a_i k(|x - x_i| / l),   k(d) = (1 + d) exp(-d),   a = (K + s^2 I)^-1 r
 #
 # The kernel is a rough one (Matern 3/2): libraries switch kernels between two sizes.
-
 MOST = 3.0
 """Limit of a correction: e to this power."""
 
@@ -395,3 +396,44 @@ def _finite(value: object) -> bool:
 
 def _short(value: float) -> float:
     return float(f"{value:.6g}")
+
+
+SHIPPED = Path(__file__).parents[2] / "calibrate" / "constants"
+REFERENCE = "h200"
+"""GPU whose constants are used for GPUs without their own."""
+
+
+def constants_for(gpu: Gpu) -> tuple[KernelConstants, str]:
+    """Return constants for `gpu` and their origin: `calibrated`, `shipped` or `spec-only`.
+
+    Raises:
+        ConfigError: the user's file is not readable, or belongs to another GPU.
+    """
+    own = user_constants_path(gpu.name)
+    if own.exists() and is_trusted(own):
+        constants = KernelConstants.load(own)
+        if constants.gpu != gpu.name:
+            raise ConfigError(
+                f"{own}: field 'gpu' is '{constants.gpu}', but the file is taken for '{gpu.name}'; "
+                f"rename it to {constants.gpu}.json.gz or calibrate a {gpu.name}"
+            )
+        return constants, "calibrated"
+    shipped = SHIPPED / f"{gpu.name}.json.gz"
+    if shipped.exists():
+        return KernelConstants.load(shipped), "shipped"
+    from wattloop.predict.models.kernels.datasheet import spec_constants
+
+    reference, calibrated = reference_constants()
+    return spec_constants(gpu, reference, calibrated), "spec-only"
+
+
+def reference_constants() -> tuple[KernelConstants, Gpu]:
+    """Return the reference constants for uncalibrated GPUs, and their GPU."""
+    shipped = SHIPPED / f"{REFERENCE}.json.gz"
+    constants = KernelConstants.load(shipped) if shipped.exists() else KernelConstants()
+    return constants, gpu_named(REFERENCE)
+
+
+def user_constants_path(gpu_name: str) -> Path:
+    """Return the path of a user's constants of a GPU, written by `calibrate fit`."""
+    return config_folder() / "calibration" / f"{gpu_name}.json.gz"

@@ -6,9 +6,8 @@ from typing import ClassVar, Self
 
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.intervals import Intervals
-from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.kernels.constants import KernelConstants, constants_for
 from wattloop.predict.models.kernels.kernel_cost import operation_times
-from wattloop.predict.models.kernels.lookup import constants_for
 from wattloop.predict.models.kernels.operation_table import cost_key
 from wattloop.predict.models.kernels.step import (
     Prepared,

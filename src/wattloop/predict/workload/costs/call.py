@@ -51,7 +51,6 @@ def element_bytes(dtype: str) -> int:
 
 
 _STORED_BYTES = {"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
-
 Shape = tuple[int, ...]
 
 

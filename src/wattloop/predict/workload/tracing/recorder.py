@@ -249,7 +249,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
         start = self.memory.live_bytes
         try:
             result = self._guesses.run(name, path, func, args, kwargs)
-        except Exception:
+        except Exception:  # whatever it is goes on to the caller, which names operation and module
             self.failed = self.failed or (name, path)
             raise
         call = Call(name, func, args, kwargs, result, self.phase, path, self._precision)
