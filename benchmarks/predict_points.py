@@ -15,8 +15,8 @@ from typing import Any
 
 from predict_zoo import ZOO, Row, row_of, rows
 from wattloop.hardware.gpus import gpu_named
+from wattloop.predict.calibrate.collection import records
 from wattloop.predict.calibrate.fit import once_each
-from wattloop.predict.calibrate.sample_file import records
 from wattloop.predict.models.model import MeasuredStep
 from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.workload import Workload

@@ -42,6 +42,9 @@ MOVED: Mapping[str, Mapping[str, str]] = {
     "wattloop.predict.calibrate.at_rest": {
         "check_at_rest": "wattloop.predict.calibrate.machine.check_at_rest",
     },
+    "wattloop.predict.calibrate.sample_file": {
+        "SampleFile": "wattloop.predict.calibrate.collection.SampleFile",
+    },
     "wattloop.predict.calibrate.session": {
         "collect": "wattloop.predict.calibrate.collection.collect",
     },

@@ -5,10 +5,15 @@ import json
 import pytest
 
 from wattloop.core.errors import ConfigError, WattloopError
-from wattloop.predict.calibrate.collection import Collection, chosen_sections, collect
-from wattloop.predict.calibrate.device import CalibrationDevice
+from wattloop.predict.calibrate.collection import (
+    Collection,
+    SampleFile,
+    chosen_sections,
+    collect,
+    records,
+)
 from wattloop.predict.calibrate.families.base import CalibrationCase
-from wattloop.predict.calibrate.sample_file import SampleFile, records
+from wattloop.predict.calibrate.machine import CalibrationDevice
 from wattloop.predict.calibrate.sensor import GpuSensor
 from wattloop.predict.calibrate.suite import tiny_cases
 

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from wattloop.predict.calibrate.sample_file import records
+from wattloop.predict.calibrate.collection import records
 from wattloop.predict.calibrate.suite import cases
 
 DATA = Path(__file__).parents[3] / "benchmarks" / "data" / "h200"

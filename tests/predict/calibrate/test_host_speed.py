@@ -13,7 +13,7 @@ from wattloop.predict.models.kernels import KernelModel
 
 def pretended(*, full: bool = False) -> Any:
     """A processor that says it is a GPU; there is nothing to wait for."""
-    from wattloop.predict.calibrate.device import CalibrationDevice
+    from wattloop.predict.calibrate.machine import CalibrationDevice
 
     class Pretended(CalibrationDevice):
         on_gpu = True

@@ -4,8 +4,7 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.predict.calibrate import machine
-from wattloop.predict.calibrate.device import CalibrationDevice
-from wattloop.predict.calibrate.machine import check_at_rest, refusal
+from wattloop.predict.calibrate.machine import CalibrationDevice, check_at_rest, refusal
 from wattloop.predict.calibrate.sensor import GpuSensor
 
 GIB = 2**30

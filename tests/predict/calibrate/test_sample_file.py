@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.calibrate.sample_file import SampleFile, records
+from wattloop.predict.calibrate.collection import SampleFile, records
 
 
 def test_a_file_is_not_written_over(tmp_path):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from wattloop.predict.calibrate.collection import Progress, SectionResult
-    from wattloop.predict.calibrate.device import CalibrationDevice
     from wattloop.predict.calibrate.host import HostSpeed
+    from wattloop.predict.calibrate.machine import CalibrationDevice
 
 
 CPU = "cpu"
@@ -55,9 +55,8 @@ def collect_command(
     Nothing is set on the GPU. Leave it alone meanwhile: what else runs there is measured too.
     One that is busy, or whose memory is taken, is refused.
     """
-    from wattloop.predict.calibrate.collection import chosen_sections, collect
+    from wattloop.predict.calibrate.collection import SampleFile, chosen_sections, collect
     from wattloop.predict.calibrate.machine import check_at_rest, open_device, open_sensor
-    from wattloop.predict.calibrate.sample_file import SampleFile
 
     chosen = chosen_sections(sections)
     if output == "-":

@@ -11,13 +11,13 @@ import numpy as np
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu, gpu_named
+from wattloop.predict.calibrate.collection import records
 from wattloop.predict.calibrate.host import is_dispatch
 from wattloop.predict.calibrate.kernel_fit import (
     KernelFit,
     Sample,
     fitted_to_samples,
 )
-from wattloop.predict.calibrate.sample_file import records
 from wattloop.predict.calibrate.suite import operations_of
 from wattloop.predict.intervals import CalibrationRange, Intervals, Residual
 from wattloop.predict.models.kernels.constants import KernelConstants, Values, reference_constants

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
-from wattloop.predict.calibrate.device import CalibrationDevice
 from wattloop.predict.calibrate.families.base import CalibrationCase, Params
 from wattloop.predict.calibrate.families.optimizer import make_optimizer
+from wattloop.predict.calibrate.machine import CalibrationDevice, median_seconds, probe
 from wattloop.predict.models.model import Model
 from wattloop.predict.prediction import Placement
 
@@ -103,39 +103,7 @@ def host_seconds(
     call, repeats = _call(bench, family, p)
     if family == "call" and p.text("mode") == "autocast":
         return {"seconds": _autocast_s(bench, call)}
-    return {"seconds": _median_s(bench, call, repeats)}
-
-
-def probe(bench: CalibrationDevice) -> Mapping[str, object]:
-    """Measure the speed of this host within a second: plain Python, CPU dispatch, launches."""
-    torch = bench.torch
-    small = torch.ones(8)
-    remote = torch.ones(8, device=bench.device)
-
-    def python() -> None:
-        total = 0
-        for number in range(10_000):
-            total += number % 7
-
-    return {
-        "python_loop_s": _median_s(bench, python, 5),
-        "cpu_add_s": _median_s(bench, lambda: torch.add(small, small), 1000),
-        "gpu_add_s": _median_s(bench, lambda: torch.add(remote, remote), 300),
-    }
-
-
-def _median_s(bench: CalibrationDevice, call: Callable[[], Any], repeats: int) -> float:
-    for _ in range(3):
-        call()
-    times = []
-    for _ in range(ROUNDS):
-        bench.synchronize()
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            call()
-        times.append((time.perf_counter() - begin) / repeats)
-    bench.synchronize()
-    return statistics.median(times)
+    return {"seconds": median_seconds(bench, call, repeats)}
 
 
 def _call(bench: CalibrationDevice, family: str, p: Params) -> tuple[Callable[[], Any], int]:
@@ -159,7 +127,7 @@ def _call(bench: CalibrationDevice, family: str, p: Params) -> tuple[Callable[[]
 def _autocast_s(bench: CalibrationDevice, function: Callable[[], Any]) -> float:
     """Time the call inside one autocast region, as in a model's forward; a weight is cast once."""
     with bench.torch.autocast(bench.device.type, dtype=bench.torch.bfloat16):
-        return _median_s(bench, function, CALLS)
+        return median_seconds(bench, function, CALLS)
 
 
 def _stepping(bench: CalibrationDevice, family: str, p: Params) -> Callable[[], Any]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from wattloop.predict.calibrate.device import CalibrationDevice, KernelCalls
 from wattloop.predict.calibrate.families import memory
 from wattloop.predict.calibrate.families.base import (
     CalibrationCase,
@@ -18,6 +17,7 @@ from wattloop.predict.calibrate.families.optimizer import Optimizer
 from wattloop.predict.calibrate.families.product import Product, gemm_row
 from wattloop.predict.calibrate.families.sequence import Attention, Recurrent
 from wattloop.predict.calibrate.host import host_cases
+from wattloop.predict.calibrate.machine import CalibrationDevice, KernelCalls
 from wattloop.predict.workload.operation import Operation
 
 FAMILIES: Mapping[str, Family] = {

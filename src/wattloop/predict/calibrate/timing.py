@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wattloop.predict.calibrate.device import CalibrationDevice
+from wattloop.predict.calibrate.machine import CalibrationDevice
 from wattloop.predict.calibrate.sensor import GpuSensor, SensorSampler
 
 SLEEP_CYCLES_S = 1.9e9

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from wattloop.predict.calibrate.device import CalibrationDevice, KernelCalls
+from wattloop.predict.calibrate.machine import CalibrationDevice, KernelCalls
 from wattloop.predict.workload.operation import Operation
 
 SECTIONS = ("host", "kernels", "power", "steps", "waiting", "profile")

@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from wattloop.predict.calibrate.device import CalibrationDevice, KernelCalls
 from wattloop.predict.calibrate.families.base import Family, Params, Row, directed, row
+from wattloop.predict.calibrate.machine import CalibrationDevice, KernelCalls
 from wattloop.predict.workload import costs
 from wattloop.predict.workload.operation import Operation
 

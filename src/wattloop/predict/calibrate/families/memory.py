@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from wattloop.predict.calibrate.device import CalibrationDevice, KernelCalls, torch_dtypes
 from wattloop.predict.calibrate.families.base import (
     BOTH,
     Family,
@@ -17,6 +16,7 @@ from wattloop.predict.calibrate.families.base import (
 )
 from wattloop.predict.calibrate.families.convolution import CHANNELS
 from wattloop.predict.calibrate.families.product import TYPICAL_WIDTHS
+from wattloop.predict.calibrate.machine import CalibrationDevice, KernelCalls, torch_dtypes
 from wattloop.predict.workload import costs
 from wattloop.predict.workload.operation import Operation
 

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from wattloop.predict.calibrate.device import CalibrationDevice, KernelCalls
 from wattloop.predict.calibrate.families.base import (
     Family,
     Params,
@@ -14,6 +13,7 @@ from wattloop.predict.calibrate.families.base import (
     gradient_calls,
     row,
 )
+from wattloop.predict.calibrate.machine import CalibrationDevice, KernelCalls
 from wattloop.predict.workload import costs
 from wattloop.predict.workload.operation import Operation
 
