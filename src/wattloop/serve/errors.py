@@ -25,7 +25,7 @@ from wattloop.core.errors import (
     WattloopError,
 )
 from wattloop.serve.state import AppState
-from wattloop.store.ingest.uploads import Unexpected
+from wattloop.store.ingest.uploads import WrongOffset
 
 API_ROOT = "/api/v1"
 RETRY_S = "5"
@@ -86,7 +86,7 @@ def add_fault_handlers(app: FastAPI) -> None:
 
 async def answer_fault(request: Request, error: Exception) -> Response:
     """Answer a Wattloop error."""
-    if isinstance(error, Unexpected):
+    if isinstance(error, WrongOffset):
         return JSONResponse({"detail": str(error), "offset": error.offset}, 409)
     status = http_status(error)
     headers = {"Retry-After": RETRY_S} if status == NOT_NOW else None

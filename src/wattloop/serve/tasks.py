@@ -56,7 +56,7 @@ def over_time(
         "times_s": shown.times_s,
         "mean_w": shown.mean_w,
         "budget_w": shown.budget_w,
-        "same": shown.same,
+        "same_as_stored": shown.same,
         "html": str(blocks_html(over_time_blocks(shown))),
     }
 

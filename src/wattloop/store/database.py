@@ -4,7 +4,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -139,14 +139,11 @@ class Store:
         """Folder of the journals that belong to this store."""
         return journal_directory(self.place.location)
 
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self) -> AbstractContextManager[Connection]:
         """Open a transaction that only reads and sees one consistent state."""
-        with self._transaction(write=False) as connection:
-            yield connection
+        return self._transaction(write=False)
 
-    @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def writing(self) -> AbstractContextManager[Connection]:
         """Open a transaction that is committed when the block ends and rolled back when it
         raises.
         """
@@ -155,8 +152,7 @@ class Store:
                 f"{self.where}: is read-only here; allow writing with 'chmod u+w' on the file "
                 "and its folder, or choose another store with --store or WATTLOOP_STORE"
             )
-        with self._transaction(write=True) as connection:
-            yield connection
+        return self._transaction(write=True)
 
     def close(self) -> None:
         """Close all connections."""
@@ -170,11 +166,16 @@ class Store:
 
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[Connection]:
+        with self._connected() as plain:
+            connection = plain.execution_options(wattloop_write=write)
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
         try:
-            with self._engine.connect() as plain:
-                connection = plain.execution_options(wattloop_write=write)
-                with connection.begin():
-                    yield connection
+            with self._engine.connect() as connection:
+                yield connection
         except SQLAlchemyError as error:
             raise translated(error, self.where) from error
 
@@ -219,21 +220,13 @@ def _prepare(store: Store) -> None:
             "writing with 'chmod u+w' on it, or choose another with --store or WATTLOOP_STORE"
         )
     if store.place.path is not None:
-        with _translating(store), store._engine.connect() as connection:
+        with store._connected() as connection:
             # remembered by the file; readers then never wait for a writer
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")
     with store.writing() as connection:
         if store.place.is_server:
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})"))
         migrations.prepare(connection, store.where)
-
-
-@contextmanager
-def _translating(store: Store) -> Iterator[None]:
-    try:
-        yield
-    except DBAPIError as error:
-        raise translated(error, store.where) from error
 
 
 def _sqlite(path: Path, timeout_s: float) -> Engine:

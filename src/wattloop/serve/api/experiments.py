@@ -1,7 +1,7 @@
 """API of sweeps, searches, campaigns and studies: lists, results, clusters, power over time."""
 
 from collections.abc import Hashable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -249,7 +249,9 @@ class CellQuery(BaseModel):
 
 
 class OverTimeAnswer(BaseModel):
-    """Power of the whole cluster in equal intervals, simulated."""
+    """Power of the whole cluster in equal intervals, simulated; `same_as_stored` where it is, event
+    by event, what the campaign had.
+    """
 
     policy: str
     seed: int
@@ -259,21 +261,9 @@ class OverTimeAnswer(BaseModel):
     budget_w: list[float | None]
 
 
-class OverTime(NamedTuple):
-    """One simulation, repeated by the simulator's process.
+class OverTime(OverTimeAnswer):
+    """One simulation, repeated by the simulator's process, with its charts as parts of a page."""
 
-    Attributes:
-        times_s, mean_w, budget_w: power of the cluster in equal spans; the budget where there is.
-        same: whether it is, event by event, what the campaign had.
-        html: its charts, as parts of a page.
-    """
-
-    policy: str
-    seed: int
-    times_s: list[float]
-    mean_w: list[float]
-    budget_w: list[float | None]
-    same: bool
     html: str
 
 
@@ -287,15 +277,7 @@ async def campaign_over_time(
         experiment = find_experiment(state.store, campaign_id, "campaign")
         return simulate_over_time(state, experiment, finished_cells(state, experiment), query)
 
-    shown = await state.simulations.run(made)
-    return OverTimeAnswer(
-        policy=shown.policy,
-        seed=shown.seed,
-        same_as_stored=shown.same,
-        times_s=shown.times_s,
-        mean_w=shown.mean_w,
-        budget_w=shown.budget_w,
-    )
+    return await state.simulations.run(made)
 
 
 def finished_cells(state: AppState, experiment: Experiment) -> Cells:

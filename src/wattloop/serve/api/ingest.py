@@ -15,8 +15,9 @@ from wattloop.serve.maintenance import wait_imported
 from wattloop.serve.requests import read_body
 from wattloop.serve.security import Asking, Writer, refuse
 from wattloop.serve.state import AppState, State
+from wattloop.store.ingest.incoming import ForeignRun
 from wattloop.store.ingest.received_run import RunSource
-from wattloop.store.ingest.uploads import LARGEST_PIECE_B, RUN_ID, NotYours, Received, Unexpected
+from wattloop.store.ingest.uploads import LARGEST_PIECE_B, RUN_ID, Received, WrongOffset
 
 router = APIRouter(prefix="/ingest", tags=["ingest"], dependencies=[Writer])
 RunId = Annotated[str, Path(pattern=f"^{RUN_ID.pattern}$")]
@@ -50,7 +51,7 @@ def received(request: Request, state: State, caller: Asking, run_id: RunId) -> R
     """Return how many bytes of a run's journal the server has."""
     try:
         return _answer(state.ingest.received(run_id, run_source(state, caller, None)))
-    except NotYours as error:
+    except ForeignRun as error:
         raise refuse(request, 403, str(error)) from None
 
 
@@ -78,9 +79,9 @@ async def take(
         found = await run_in_threadpool(
             state.ingest.append, run_id, offset, piece, source, final=final
         )
-    except NotYours as error:
+    except ForeignRun as error:
         raise refuse(request, 403, str(error)) from None
-    except Unexpected:
+    except WrongOffset:
         raise
     except (ConfigError, RunSenseless) as error:
         raise refuse(request, 422, str(error)) from None

@@ -13,7 +13,7 @@ from wattloop.accounting.energy_slope import slopes
 from wattloop.serve.errors import faults
 from wattloop.serve.state import AppState, State
 from wattloop.store.database import Store
-from wattloop.store.job_queries import JobFilter, job_page, job_totals, job_with_runs
+from wattloop.store.job_queries import JobFilter, JobTotals, job_page, job_totals, job_with_runs
 
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
@@ -197,24 +197,6 @@ class JobRow(BaseModel):
     carbon_g: float | None
 
 
-class TotalsAnswer(BaseModel):
-    """Totals over all matching jobs that count, and how many of them have each figure.
-
-    `measured` are those `with_energy` of which every part was read from a sensor.
-    """
-
-    runs: int
-    counted: int
-    energy_j: float | None
-    facility_j: float | None
-    carbon_g: float | None
-    with_energy: int
-    with_facility: int
-    with_carbon: int
-    quarantined: int
-    measured: int
-
-
 class JobRunRow(BaseModel):
     """The run of a job on one node."""
 
@@ -247,7 +229,7 @@ class JobsAnswer(BaseModel):
     """A page of jobs."""
 
     jobs: list[JobRow]
-    totals: TotalsAnswer
+    totals: JobTotals
     page: int
     pages: int
 
@@ -293,10 +275,9 @@ def jobs_answer(state: AppState, query: JobListQuery) -> JobsAnswer:
         ),
     )
     found = state.answers.get(("totals", wanted), lambda: job_totals(state.store, wanted))
-    totals = {name: getattr(found, name) for name in TotalsAnswer.model_fields}
     return JobsAnswer(
         jobs=[_job(row) for row in rows],
-        totals=TotalsAnswer(**totals),
+        totals=found,
         page=query.page,
         pages=max(1, math.ceil(found.runs / query.size)),
     )

@@ -29,8 +29,9 @@ from wattloop.serve.maintenance import wait_imported
 from wattloop.serve.requests import read_body
 from wattloop.serve.security import Asking, Described, Writer, check_writer, refuse
 from wattloop.serve.state import AppState, State
+from wattloop.store.ingest.incoming import ForeignRun
 from wattloop.store.ingest.received_run import RunSource
-from wattloop.store.ingest.uploads import LARGEST_PIECE_B, NotYours, Received, Unexpected
+from wattloop.store.ingest.uploads import LARGEST_PIECE_B, Received, WrongOffset
 
 JOURNAL = "application/vnd.wattloop.journal"
 DELIVERY = "application/vnd.wattloop.delivery"
@@ -261,9 +262,9 @@ def _taken(state: AppState, piece: Piece, source: RunSource) -> PieceResult:
     """Take one piece; an invalid piece does not stop the others."""
     try:
         found = _take(state, piece, source)
-    except Unexpected as error:
+    except WrongOffset as error:
         return PieceResult(piece.run_id, error.offset)
-    except (NotYours, ConfigError, RunSenseless) as error:
+    except (ForeignRun, ConfigError, RunSenseless) as error:
         return PieceResult(piece.run_id, 0, refused=str(error))
     tail = found.tail if piece.asks else None
     return PieceResult(piece.run_id, found.offset, found.ended, "", found.complete, tail)

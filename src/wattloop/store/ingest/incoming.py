@@ -255,7 +255,7 @@ def _searched(part: IncomingJournal, begin: int) -> int:
     return at
 
 
-class NotYours(ConfigError):
+class ForeignRun(ConfigError):
     """A sender tried to write a run of another sender."""
 
 
@@ -263,33 +263,33 @@ def check_host(run_id: str, host: Any, source: RunSource) -> None:
     """Check that a run of `host` may come from this sender.
 
     Raises:
-        NotYours: it may not.
+        ForeignRun: it may not.
     """
     if (source.node and host != source.node) or str(host) in source.not_for:
-        raise NotYours(f"{run_id} is a run of another node")
+        raise ForeignRun(f"{run_id} is a run of another node")
 
 
 def check_owner(run_id: str, origin: Origin | None, source: RunSource | None) -> None:
     """Check that the sender began the run; only the server's own token may continue any run.
 
     Raises:
-        NotYours: another began it.
+        ForeignRun: another began it.
     """
     if source is None or (source.is_trusted and not source.node):
         return
     own = origin is not None and origin.node == source.node
     if not own or (not source.node and origin is not None and origin.is_trusted):
-        raise NotYours(f"{run_id} is a run of another node")
+        raise ForeignRun(f"{run_id} is a run of another node")
 
 
 def check_record(record: RunRecord, source: RunSource | None) -> None:
     """Check that the sender may read a stored run, and replace a provisional one.
 
     Raises:
-        NotYours: it is another's.
+        ForeignRun: it is another's.
     """
     if source is None:
         return
     check_host(record.run_id, record.host, source)
     if not source.is_trusted and record.kind in (AGENT_KIND, UNALLOCATED_KIND):
-        raise NotYours(f"{record.run_id} is a run of a node")
+        raise ForeignRun(f"{record.run_id} is a run of a node")

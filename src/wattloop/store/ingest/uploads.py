@@ -16,7 +16,6 @@ from wattloop.store.ingest.incoming import (
     Incoming,
     IncomingCache,
     IncomingJournal,
-    NotYours,
     check_host,
     check_owner,
     check_record,
@@ -27,22 +26,11 @@ from wattloop.store.journal_import import insert_journal
 from wattloop.store.journal_record import Close, header_fault
 from wattloop.store.runs import INCOMING, RunRecord, find_run, has_run
 
-__all__ = [
-    "LARGEST_PIECE_B",
-    "RUN_ID",
-    "Ingest",
-    "NotYours",
-    "Received",
-    "RefusedJournal",
-    "Unexpected",
-    "check_header",
-    "check_name",
-]
 LARGEST_PIECE_B = 8 * 1024 * 1024
 RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 
-class Unexpected(ConfigError):
+class WrongOffset(ConfigError):
     """A chunk that does not follow the received bytes; `offset` is where the next one begins."""
 
     def __init__(self, message: str, offset: int) -> None:
@@ -133,7 +121,7 @@ class Ingest:
         self._store = store
         self._close = close
         self._incoming = Incoming(store.journals / INCOMING)
-        self._book = IncomingCache()
+        self._cache = IncomingCache()
         self._away_until_s = 0.0
 
     def received(self, run_id: str, source: RunSource | None = None) -> Received:
@@ -142,8 +130,8 @@ class Ingest:
         with self._incoming.held(run_id, create=False) as part:
             if part is not None:
                 if part.size_b:
-                    check_owner(run_id, self._book.origin(run_id, part), source)
-                complete = self._book.is_complete(run_id, part)
+                    check_owner(run_id, self._cache.origin(run_id, part), source)
+                complete = self._cache.is_complete(run_id, part)
                 return Received(part.size_b, ended=False, complete=complete, tail=part.tail())
         return Received(0, ended=self._is_stored(run_id, source))
 
@@ -168,8 +156,8 @@ class Ingest:
             restart: forget what came before; a journal that is complete here is kept.
 
         Raises:
-            Unexpected: the piece belongs elsewhere.
-            NotYours: the run is another node's.
+            WrongOffset: the piece belongs elsewhere.
+            ForeignRun: the run is another node's.
             ConfigError: not a chunk of a journal, or of another run.
             RunSenseless: its header makes no sense; it was set aside.
             StoreUnwritable: the disk is full, or the owner of the run is unknown.
@@ -187,15 +175,15 @@ class Ingest:
             assert part is not None
             self._incoming.check_room()
             if part.size_b:
-                check_owner(run_id, self._book.origin(run_id, part), source)
-            if self._book.is_complete(run_id, part):
+                check_owner(run_id, self._cache.origin(run_id, part), source)
+            if self._cache.is_complete(run_id, part):
                 return Received(part.size_b, ended=False, complete=True)
             if restart:
-                self._book.forget(run_id)
+                self._cache.forget(run_id)
                 part.empty()
             size_b = part.size_b
             if offset > size_b:
-                raise Unexpected(f"expected offset {size_b}, not {offset}", size_b)
+                raise WrongOffset(f"expected offset {size_b}, not {offset}", size_b)
             fresh = piece[size_b - offset :]  # the earlier bytes are already here
             fault = ""
             if size_b == 0:
@@ -207,8 +195,8 @@ class Ingest:
                 self._quarantine(part, f"{run_id}: {fault}", source.node)
                 raise RunSenseless(f"{run_id}: {fault}")
             if final:
-                self._book.finish(run_id, part)
-            complete = self._book.is_complete(run_id, part)
+                self._cache.finish(run_id, part)
+            complete = self._cache.is_complete(run_id, part)
             return Received(part.size_b, ended=False, complete=complete)
 
     def import_run(self, run_id: str) -> Received:
@@ -220,7 +208,7 @@ class Ingest:
         with self._incoming.held(run_id, create=False) as part:
             if part is None:
                 return Received(0, ended=self._is_stored(run_id, None))
-            if not self._book.is_complete(run_id, part) or self._is_away():
+            if not self._cache.is_complete(run_id, part) or self._is_away():
                 return Received(part.size_b, ended=False, complete=False)
             return self._import(part)
 
@@ -234,8 +222,8 @@ class Ingest:
             for path in self._incoming.parts():
                 with self._incoming.held(path.stem, create=False) as part:
                     if part is not None:
-                        self._book.is_complete(path.stem, part)
-        return [] if self._is_away() else self._book.complete()
+                        self._cache.is_complete(path.stem, part)
+        return [] if self._is_away() else self._cache.complete()
 
     def abandoned(self, now_s: float | None = None) -> list[str]:
         """Import runs without news for a quarter of an hour, as crashed.
@@ -251,7 +239,7 @@ class Ingest:
                 # checked again: it may have grown while we waited for the lock
                 if part is None or not _is_older(path, now_s - STALE_S) or self._is_away():
                     continue
-                silent = not self._book.is_complete(path.stem, part)
+                silent = not self._cache.is_complete(path.stem, part)
                 with suppress(RunSenseless):
                     if self._import(part, provisional=silent).ended:
                         found.append(path.stem)
@@ -313,7 +301,7 @@ class Ingest:
             _log.exception("%s: cannot be stored", run_id)
             self._quarantine(part, f"{run_id}: {type(error).__name__}: {error}", source.node)
             raise RunSenseless(f"{run_id}: cannot be stored ({type(error).__name__})") from error
-        self._book.forget(run_id)
+        self._cache.forget(run_id)
         part.remove()
         return Received(size_b, ended=True)
 
@@ -325,7 +313,7 @@ class Ingest:
             aside.with_suffix(REASON).write_text(json.dumps(why._asdict()), "utf-8")
         part.path.replace(aside)
         part.remove()
-        self._book.forget(run_id)
+        self._cache.forget(run_id)
 
     def _is_away(self) -> bool:
         return time.monotonic() < self._away_until_s
