@@ -252,9 +252,6 @@ class Intensity(NamedTuple):
     source: str
     year: int | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        return self._asdict()
-
 
 class IntensitySearch(NamedTuple):
     """The intensity found, or None with `reason`; `notes` name sources that failed."""

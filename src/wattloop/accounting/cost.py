@@ -1,6 +1,6 @@
 """Cost of electricity, and familiar equivalents of an energy or a mass of CO2e."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wattloop.core.units import J_PER_WH, kwh_from_joules
 
@@ -11,9 +11,6 @@ class Cost(NamedTuple):
     amount: float
     currency: str
     tariff_per_kwh: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return self._asdict()
 
 
 def cost_of(energy_j: float, tariff_per_kwh: float, currency: str) -> Cost:
@@ -46,9 +43,6 @@ class Equivalent(NamedTuple):
     text: str
     source: str
     year: int | None
-
-    def to_dict(self) -> dict[str, Any]:
-        return self._asdict()
 
 
 CARBON_FACTORS = (

@@ -68,17 +68,7 @@ class Efficiency(NamedTuple):
         return "enforced" in self.basis
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "scope": self.scope.value,
-            "value": self.value,
-            "label": self.label.value,
-            "power_w": self.power_w,
-            "tdp_w": self.tdp_w,
-            "basis": self.basis,
-            "provenance": self.provenance.value,
-            "without": list(self.without),
-        }
+        return {**self._asdict(), "label": self.label, "without": list(self.without)}
 
 
 def efficiencies(result: WindowResult, cpu_tdp_w: float | None = None) -> tuple[Efficiency, ...]:
@@ -179,9 +169,6 @@ class Insight(NamedTuple):
     code: str
     severity: Severity
     text: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return self._asdict()
 
 
 def insights(found: Sequence[Efficiency]) -> tuple[Insight, ...]:

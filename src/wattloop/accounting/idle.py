@@ -109,7 +109,7 @@ class ApplicationEnergy(NamedTuple):
             "energy_j": self.energy_j,
             "uncertainty_j": self.uncertainty_j,
             "complete": self.complete,
-            "domains": [{**d._asdict(), "provenance": d.provenance.value} for d in self.domains],
+            "domains": [d._asdict() for d in self.domains],
         }
 
 
@@ -318,22 +318,14 @@ def _damaged(path: Path, problem: Exception) -> StoreError:
 
 
 def _to_dict(record: IdleRecord) -> dict[str, Any]:
-    return {
-        "version": VERSION,
-        "machine_id": record.machine_id,
-        "host": record.host,
-        "kernel": record.kernel,
-        "fitted_wall_s": record.fitted_wall_s,
-        "fitted": _date(record.fitted_wall_s),
-        "domains": {
-            name: {
-                "source": line.source,
-                "provenance": line.provenance.value,
-                **line.line._asdict(),
-            }
-            for name, line in record.lines.items()
-        },
+    facts = record._asdict()
+    del facts["lines"]
+    domains = {
+        name: {"source": line.source, "provenance": line.provenance, **line.line._asdict()}
+        for name, line in record.lines.items()
     }
+    fitted = _date(record.fitted_wall_s)
+    return {"version": VERSION, **facts, "fitted": fitted, "domains": domains}
 
 
 def _from_dict(data: Any) -> IdleRecord:
@@ -352,15 +344,7 @@ def _line(name: str, entry: Any) -> IdleLine:
         raise ValueError(f"{name} has too few points")
     return IdleLine(
         domain=name,
-        line=Line(
-            intercept=float(entry["intercept"]),
-            slope=float(entry["slope"]),
-            r2=float(entry["r2"]),
-            rmse=float(entry["rmse"]),
-            points=points,
-            mean_x=float(entry["mean_x"]),
-            sum_squares_x=float(entry["sum_squares_x"]),
-        ),
+        line=Line._make(float(entry[field]) for field in Line._fields)._replace(points=points),
         source=str(entry["source"]),
         provenance=Provenance(entry["provenance"]),
     )

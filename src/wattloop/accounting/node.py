@@ -207,9 +207,6 @@ class FacilityEnergy(NamedTuple):
     provenance: Provenance | None
     assumption: str
 
-    def to_dict(self) -> dict[str, Any]:
-        return self._asdict()
-
 
 def facility_energy(node: NodeEnergy, pue: float, pue_source: str = "default") -> FacilityEnergy:
     """Return node energy times PUE; None stays None."""

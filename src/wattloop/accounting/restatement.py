@@ -47,10 +47,10 @@ def restated(record: RunRecord, settings: Settings) -> RunRecord:
         cost = {"tariff_per_kwh": settings.tariff_per_kwh, "currency": settings.currency}
     if cost.get("tariff_per_kwh") is not None:
         paid = cost_of(energy_j, cost["tariff_per_kwh"], cost["currency"])
-        changed |= {"cost": paid.to_dict(), "cost_reason": ""}
+        changed |= {"cost": paid._asdict(), "cost_reason": ""}
     changed |= reasons
     alike = equivalents(energy_j, changed.get("carbon_g"))
-    changed["equivalents"] = [each.to_dict() for each in alike]
+    changed["equivalents"] = [each._asdict() for each in alike]
     changed["notes"] = _notes(changed, given, settings)
     return replace(record, accounting=changed)
 
@@ -79,7 +79,7 @@ def _facility(
         uncertainty_j=stored.get("uncertainty_j") or 0.0,
         provenance=None if provenance is None else Provenance(provenance),
     )
-    return {"facility": facility_energy(node, pue, source).to_dict()}
+    return {"facility": facility_energy(node, pue, source)._asdict()}
 
 
 def _search(given: list[str], settings: Settings, record: RunRecord) -> IntensitySearch:
@@ -102,7 +102,7 @@ def _carbon(
     return {
         "carbon_g": carbon_g(energy_j, search.found.g_co2e_per_kwh),
         "carbon_reason": "",
-        "carbon_intensity": search.found.to_dict(),
+        "carbon_intensity": search.found._asdict(),
     }
 
 

@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol
@@ -134,7 +134,7 @@ class RankTable:
     """All nodes of a job, each device counted once."""
 
     nodes: tuple[NodeRow, ...]
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, reports: Sequence[Mapping[str, Any]]) -> RankTable:
@@ -193,19 +193,15 @@ class RankTable:
             "duration_s": self.duration_s,
             "complete": self.complete,
             "nodes": [
-                {
-                    "node": n.node,
-                    "ranks": n.ranks,
-                    "columns": dict(n.columns),
-                    "energy_j": n.energy_j,
-                    "uncertainty_j": n.uncertainty_j,
-                    "duration_s": n.duration_s,
-                    "missing": list(n.missing),
-                }
-                for n in self.nodes
+                {**asdict(node, dict_factory=_without_warnings), "missing": list(node.missing)}
+                for node in self.nodes
             ],
             "warnings": list(self.warnings),
         }
+
+
+def _without_warnings(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in fields if name != "warnings"}
 
 
 def _node(name: str, reports: Sequence[Mapping[str, Any]]) -> NodeRow:

@@ -121,7 +121,7 @@ class MeasuredJobEnergy:
             "uncertainty_j": self.uncertainty_j,
             "complete": self.complete,
             "earlier": self.earlier,
-            "insights": [insight.to_dict() for insight in self.insights],
+            "insights": [insight._asdict() for insight in self.insights],
             "nodes": [node.to_dict() for node in self.nodes],
         }
 

@@ -115,10 +115,6 @@ class RecordedMeter(Meter):
     def __init__(self, domains: Sequence[Domain]) -> None:
         self._domains = tuple(domains)
 
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return self._domains
-
     def read(self) -> Sequence[Reading]:
         return [Gap("recorded", lost=True)] * len(self._domains)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import combinations
 from typing import Any
@@ -53,23 +53,8 @@ class MeterComparison:
     text: str
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "domain": self.domain,
-            "sources": [
-                {
-                    "meter": o.meter,
-                    "source": o.source,
-                    "energy_j": o.energy_j,
-                    "uncertainty_j": o.uncertainty_j,
-                    "reason": o.reason,
-                }
-                for o in (self.first, self.second)
-            ],
-            "verdict": self.verdict.value,
-            "difference": self.difference,
-            "allowed": self.allowed,
-            "text": self.text,
-        }
+        data = asdict(self)
+        return {"sources": [data.pop("first"), data.pop("second")], **data}
 
 
 def verify(

@@ -61,14 +61,6 @@ class AmdCpu(Meter):
         self._domains = tuple(_domain(socket) for socket in sockets)
         self._refused = tuple(refused)
 
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return self._domains
-
-    @property
-    def refused(self) -> tuple[Missing, ...]:
-        return self._refused
-
     def read(self) -> Sequence[Reading]:
         values = [file.read() for file in self._files]
         return [v if isinstance(v, Gap) else v * JOULES_PER_UNIT for v in values]

@@ -142,20 +142,9 @@ class AmdHwmon(Meter):
             for signal in _signals(card, gauge.file.path.parent)
             if signal.file.path.exists()
         ]
+        self._signals = tuple(Signal(gauge.name, gauge.unit) for gauge in self._signal_gauges)
         self._refused = tuple(refused)
         self._closed = False
-
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return self._domains
-
-    @property
-    def refused(self) -> tuple[Missing, ...]:
-        return self._refused
-
-    @property
-    def signals(self) -> tuple[Signal, ...]:
-        return tuple(Signal(gauge.name, gauge.unit) for gauge in self._signal_gauges)
 
     def read(self) -> Sequence[Reading]:
         return self._read_all(self._gauges)
@@ -405,6 +394,10 @@ _users: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 class _AmdSmiMeter(Meter):
     """Cards, signals and end of life; subclasses know what to read."""
 
+    shared: ClassVar[bool] = True
+    kind: ClassVar[DomainKind]
+    source: ClassVar[str]
+
     def __init__(
         self,
         smi: Any,
@@ -419,20 +412,9 @@ class _AmdSmiMeter(Meter):
         self._handles: dict[str, Any] = {g.card.pci_address: g.handle for g in gpus}
         self._closed = False
         self._domains = tuple(self._domain(gpu) for gpu in gpus)
-
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return self._domains
-
-    @property
-    def refused(self) -> tuple[Missing, ...]:
-        return self._refused
-
-    @property
-    def signals(self) -> tuple[Signal, ...]:
-        return tuple(
+        self._signals = tuple(
             Signal(f"{gpu.card.name}/{name}", unit)
-            for gpu in self._signal_gpus
+            for gpu in signal_gpus
             for name, unit, _ in SIGNALS
         )
 
@@ -456,9 +438,22 @@ class _AmdSmiMeter(Meter):
         """Handles belong to the parent; the child opens its own at its first read."""
         self._handles.clear()
 
-    @abstractmethod
     def _domain(self, gpu: AmdGpu) -> Domain:
-        """Describe the sensor."""
+        counter = self.kind is DomainKind.COUNTER
+        return Domain(
+            name=gpu.card.name,
+            kind=self.kind,
+            scope=Scope.GPU,
+            source=self.source,
+            inside=gpu.card.inside,
+            resolution=gpu.resolution_j if counter else 1.0,
+            update_period_s=0.001 if counter else 0.1,
+            read_cost_s=READ_COST_S,
+            tdp_w=gpu.limit_w,
+            tdp_note=gpu.limit_note,
+            device=gpu.model,
+            identity=gpu.card.pci_address,
+        )
 
     @abstractmethod
     def _call(self, smi: Any, gpu: AmdGpu, handle: Any) -> float:
@@ -480,52 +475,22 @@ class AmdSmiPower(_AmdSmiMeter):
     """Socket power."""
 
     name: ClassVar[str] = "amdsmi-power"
-    shared: ClassVar[bool] = True
+    kind = DomainKind.GAUGE
+    source = "amdsmi socket power"
 
     def _call(self, smi: Any, gpu: AmdGpu, handle: Any) -> float:
         return power_w(smi, gpu, handle)
-
-    def _domain(self, gpu: AmdGpu) -> Domain:
-        return Domain(
-            name=gpu.card.name,
-            kind=DomainKind.GAUGE,
-            scope=Scope.GPU,
-            source="amdsmi socket power",
-            inside=gpu.card.inside,
-            resolution=1.0,
-            update_period_s=0.1,
-            read_cost_s=READ_COST_S,
-            tdp_w=gpu.limit_w,
-            tdp_note=gpu.limit_note,
-            device=gpu.model,
-            identity=gpu.card.pci_address,
-        )
 
 
 class AmdSmiEnergy(_AmdSmiMeter):
     """The energy accumulator (Instinct cards since MI200)."""
 
     name: ClassVar[str] = "amdsmi-energy"
-    shared: ClassVar[bool] = True
+    kind = DomainKind.COUNTER
+    source = "amdsmi energy accumulator"
 
     def _call(self, smi: Any, gpu: AmdGpu, handle: Any) -> float:
         return energy_j(smi, gpu, handle)
-
-    def _domain(self, gpu: AmdGpu) -> Domain:
-        return Domain(
-            name=gpu.card.name,
-            kind=DomainKind.COUNTER,
-            scope=Scope.GPU,
-            source="amdsmi energy accumulator",
-            inside=gpu.card.inside,
-            resolution=gpu.resolution_j,
-            update_period_s=0.001,
-            read_cost_s=READ_COST_S,
-            tdp_w=gpu.limit_w,
-            tdp_note=gpu.limit_note,
-            device=gpu.model,
-            identity=gpu.card.pci_address,
-        )
 
 
 def _started() -> Any:

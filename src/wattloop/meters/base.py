@@ -43,10 +43,14 @@ class Meter(ABC):
     shared_signals: ClassVar[bool] = False
     """The same for the signals alone."""
 
+    _domains: tuple[Domain, ...]
+    _refused: tuple[Missing, ...] = ()
+    _signals: tuple[Signal, ...] = ()
+
     @property
-    @abstractmethod
     def domains(self) -> tuple[Domain, ...]:
         """Domains of the meter. Fixed for its life."""
+        return self._domains
 
     @abstractmethod
     def read(self) -> Sequence[Reading]:
@@ -73,12 +77,12 @@ class Meter(ABC):
 
         They belong among the missing parts of every window. Fixed for the life of the meter.
         """
-        return ()
+        return self._refused
 
     @property
     def signals(self) -> tuple[Signal, ...]:
         """Signals that `read_signals` returns, in order."""
-        return ()
+        return self._signals
 
     def read_signals(self) -> Sequence[Reading]:
         """Read one value per signal, or a `Gap`. Never raises for a fault of the device."""

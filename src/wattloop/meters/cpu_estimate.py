@@ -72,10 +72,6 @@ class CpuEstimate(Meter):
         self._start()
 
     @property
-    def domains(self) -> tuple[Domain, ...]:
-        return self._domains
-
-    @property
     def signals(self) -> tuple[Signal, ...]:
         utilisation = Signal("cpu/utilisation", "fraction")
         return (utilisation, Signal("cpu/clock", "MHz")) if self._clock_known else (utilisation,)

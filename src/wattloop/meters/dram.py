@@ -60,7 +60,7 @@ class Dram(Meter):
     def __init__(self, dimms: Sequence[Dimm], use: MemoryUse, origin: str) -> None:
         self._dimms = tuple(dimms)
         self._use = use
-        self._domain = Domain(
+        domain = Domain(
             name="dram",
             kind=DomainKind.GAUGE,
             scope=Scope.DRAM,
@@ -71,10 +71,7 @@ class Dram(Meter):
             read_cost_s=20e-6,
             device=describe(dimms),
         )
-
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return (self._domain,)
+        self._domains = (domain,)
 
     def read(self) -> Sequence[Reading]:
         used = self._use.used_fraction()

@@ -495,14 +495,6 @@ class FileGauge(Meter):
         self._refused = tuple(refused)
         self._domains = tuple(gauge.domain for gauge in gauges)
 
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return self._domains
-
-    @property
-    def refused(self) -> tuple[Missing, ...]:
-        return self._refused
-
     def read(self) -> Sequence[Reading]:
         return [gauge.sensor.read() for gauge in self._gauges]
 

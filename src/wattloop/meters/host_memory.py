@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from wattloop.core.errors import MeterUnavailable
-from wattloop.core.records import Domain, Gap, Signal
+from wattloop.core.records import Gap, Signal
 from wattloop.hardware.dimms import MemoryUse
 from wattloop.meters.base import Context, Meter, Reading
 
@@ -26,19 +26,14 @@ class HostMemory(Meter):
     name: ClassVar[str] = "memory"
     shared: ClassVar[bool] = True
 
+    _domains = ()
+    _signals = (Signal("memory/used", "fraction"),)
+
     def __init__(self, use: MemoryUse) -> None:
         self._use = use
 
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return ()
-
     def read(self) -> Sequence[Reading]:
         return ()
-
-    @property
-    def signals(self) -> tuple[Signal, ...]:
-        return (Signal("memory/used", "fraction"),)
 
     def read_signals(self) -> Sequence[Reading]:
         return [self._use.used_fraction()]

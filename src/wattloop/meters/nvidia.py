@@ -450,18 +450,6 @@ class _NvmlMeter(Meter):
         self._domains = tuple(self._domain(card) for card in cards)
         self._signals = tuple(Signal(s.name, s.unit) for c in signal_cards for s in c.signals)
 
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return self._domains
-
-    @property
-    def refused(self) -> tuple[Missing, ...]:
-        return self._refused
-
-    @property
-    def signals(self) -> tuple[Signal, ...]:
-        return self._signals
-
     def read(self) -> Sequence[Reading]:
         return [self._guarded(card, self._read_card, card) for card in self._cards]
 

@@ -171,14 +171,6 @@ class Perf(Meter):
         self._refused = tuple(refused)
         self._domains = tuple(_domain(event) for event, _ in self._counters)
 
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return self._domains
-
-    @property
-    def refused(self) -> tuple[Missing, ...]:
-        return self._refused
-
     def read(self) -> Sequence[Reading]:
         """Joules of each event since the meter was opened."""
         return [_joules(event, counter) for event, counter in self._counters]

@@ -118,7 +118,7 @@ class PolledNode(Meter):
         stale_s: float = STALE_S,
     ) -> None:
         self._poller: Poller[float] = Poller(poll_w, clock, period_s=period_s, stale_s=stale_s)
-        self._domain = Domain(
+        domain = Domain(
             name="node",
             kind=DomainKind.GAUGE,
             scope=Scope.NODE,
@@ -129,10 +129,7 @@ class PolledNode(Meter):
             known_error=0.05,
             read_cost_s=2e-6,
         )
-
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return (self._domain,)
+        self._domains = (domain,)
 
     def read(self) -> Sequence[Reading]:
         return [self._poller.latest()]

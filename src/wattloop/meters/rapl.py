@@ -57,14 +57,6 @@ class Rapl(Meter):
         self._domains = tuple(_domain(zone) for zone in zones)
         self._refused = tuple(Missing(zone.name, zone.refusal, _remedy(zone)) for zone in refused)
 
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return self._domains
-
-    @property
-    def refused(self) -> tuple[Missing, ...]:
-        return self._refused
-
     def read(self) -> Sequence[Reading]:
         return [_joules(file.read()) for file in self._files]
 

@@ -59,10 +59,6 @@ class Replay(Meter):
         self._began_s: float | None = None
         self._closed = False
 
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return self._domains
-
     def read(self) -> Sequence[Reading]:
         if self._closed:
             return [Gap("the meter is closed")] * len(self._tracks)

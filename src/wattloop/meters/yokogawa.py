@@ -122,14 +122,10 @@ class Yokogawa(Meter):
 
     def __init__(self, link: "_Link", domain: Domain, index: int) -> None:
         self._link = link
-        self._domain = domain
+        self._domains = (domain,)
         self._index = index
         self._closed = False
         link.users += 1
-
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return (self._domain,)
 
     def read(self) -> Sequence[Reading]:
         """Joules since integration began, or watts."""

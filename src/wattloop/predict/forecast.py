@@ -149,7 +149,7 @@ def _run(run: RunTotal) -> dict[str, Any]:
         "currency": run.currency,
         "cost_reason": run.cost_reason or None,
         "carbon_g": _amount(run.carbon_g),
-        "carbon_intensity": None if run.intensity is None else run.intensity.to_dict(),
+        "carbon_intensity": None if run.intensity is None else run.intensity._asdict(),
         "carbon_reason": run.carbon_reason or None,
         "notes": list(run.notes),
     }

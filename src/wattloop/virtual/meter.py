@@ -54,10 +54,6 @@ class _VirtualMeter(Meter):
         self._names = [f"gpu:{first_number + index}" for index in range(len(gpus))]
         self._domains = tuple(map(self._domain, self._names, gpus))
 
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return self._domains
-
     def read(self) -> Sequence[Reading]:
         return [
             self._guarded(name, gpu, self._sensed)

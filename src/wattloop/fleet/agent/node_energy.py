@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from wattloop.core.clock import Clock
 from wattloop.core.plausible import counter_rise_j, highest_power_w
-from wattloop.core.records import Domain, DomainKind, Gap, Signal
+from wattloop.core.records import Domain, DomainKind, Gap
 from wattloop.core.results import Missing
 from wattloop.measure.energy_curve import BRIDGE_S, MODEL_S, CounterCurve, EnergySpan
 from wattloop.measure.meter_stream import (
@@ -46,19 +46,10 @@ class PlausibleMeter(Meter):
         self._clock = clock
         self._last: list[tuple[float, float] | None] = [None] * len(meter.domains)
         self._zero_j = [0.0] * len(meter.domains)
-        self._refused = [0] * len(meter.domains)
-
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return self.meter.domains
-
-    @property
-    def refused(self) -> tuple[Missing, ...]:
-        return self.meter.refused
-
-    @property
-    def signals(self) -> tuple[Signal, ...]:
-        return self.meter.signals
+        self._jumps = [0] * len(meter.domains)
+        self._domains = meter.domains
+        self._refused = meter.refused
+        self._signals = meter.signals
 
     def read_signals(self) -> Sequence[Reading]:
         return self.meter.read_signals()
@@ -91,13 +82,13 @@ class PlausibleMeter(Meter):
                 self._zero_j[i] = value
             elif value < last[1]:
                 self._zero_j[i] = 0.0 if self._zero_j[i] > value else self._zero_j[i]
-        self._refused[i] = 0
+        self._jumps[i] = 0
         self._last[i] = (now_s, value)
         return value - self._zero_j[i]
 
     def _is_new_start(self, i: int) -> bool:
-        self._refused[i] += 1
-        return self._refused[i] >= NEW_START_AFTER
+        self._jumps[i] += 1
+        return self._jumps[i] >= NEW_START_AFTER
 
 
 def continues_counter(domain: Domain, kept: Mapping[str, Any], raw_j: float, read_s: float) -> bool:

@@ -129,14 +129,6 @@ class ShareMeter(Meter):
         self._domains = tuple(domains)
         self._signals = tuple(Signal(name, unit) for name, unit in signals.items())
 
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        return self._domains
-
-    @property
-    def signals(self) -> tuple[Signal, ...]:
-        return self._signals
-
     def read(self) -> Sequence[Reading]:
         return [Gap("computed by the agent")] * len(self._domains)
 
