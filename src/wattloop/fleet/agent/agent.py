@@ -6,13 +6,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from wattloop.control.daemon.job_gpus import JobGpus
 from wattloop.control.daemon.trusted_file import check_folder
 from wattloop.core.errors import ConfigError, StoreError
 from wattloop.core.files import FileLock
+from wattloop.core.process import BackgroundThread
 from wattloop.core.records import Gap, Provenance
 from wattloop.core.results import RunStatus
 from wattloop.fleet.agent.config import AgentContext
@@ -34,29 +35,13 @@ from wattloop.store.journal_import import import_journal
 from wattloop.version import __version__
 
 POLL_S = 0.05
-
-
 """Interval of polls of the events folder, which take a few microseconds."""
-
-
 YOUNG_POLL_S = 0.25
-
-
 """CPU time of a job that has just begun is read more often: the job may end soon."""
-
-
 HOLD_S = 5.0
-
-
 """How long the end of a run waits for a sensor that is silent."""
-
-
 LATE_S = 1.0
-
-
 FAULT_PAUSE_S = 1.0
-
-
 _log = logging.getLogger("wattloop.agent")
 
 
@@ -300,29 +285,26 @@ class AgentService:
             ConfigError: the folder cannot be used, or another agent works in it.
         """
         with _locked(self.context.folder):
-            config, sender = self.context.config, None
-            if config.deliver is not None:
-                options = config.delivery_options(self.context.node)
-                sender = Delivery(options, lambda: self._status)
-            local_store = None if sender is not None else LocalStore(self.context)
-            agent = Agent(self.context)
+            context, sender = self.context, None
+            config, events = context.config, context.folder / "events"
+            agent = Agent(context)
             agent.start()  # locks its journals before they are sent
-            events = self.context.folder / "events"
             try:
-                with MissingEpilogs(events, self.context.node, self._jobs, config.slurm_bin):
-                    if sender is not None:
-                        sender.start()
-                    if local_store is not None:
-                        local_store.start()
-                        agent.on_run_ended = local_store.run_ended
+                # Threads that treat an unlocked journal as finished stop before the agent.
+                with ExitStack() as threads:
+                    threads.enter_context(
+                        MissingEpilogs(events, context.node, self._jobs, config.slurm_bin)
+                    )
+                    if config.deliver is not None:
+                        options = config.delivery_options(context.node)
+                        sender = Delivery(options, lambda: self._status)
+                        threads.enter_context(sender)
+                    else:
+                        store = threads.enter_context(LocalStore(context))
+                        agent.on_run_ended = store.run_ended
                     agent.on_step = lambda: self._report(agent, sender)
                     agent.work(self.stop)
             finally:
-                # They treat an unlocked journal as finished, so they stop first.
-                if sender is not None:
-                    sender.stop()
-                if local_store is not None:
-                    local_store.stop()
                 agent.stop()
 
     def _jobs(self) -> tuple[str, ...]:
@@ -360,27 +342,22 @@ def node_status(agent: Agent, faults: list[str]) -> NodeStatus:
     )
 
 
-class LocalStore:
+class LocalStore(BackgroundThread):
     """Thread that imports ended runs into the node's own store."""
 
     def __init__(self, context: AgentContext) -> None:
+        super().__init__("wattloop-import", patience_s=10.0)
         self._context = context
         self._wake = threading.Event()
-        self._stopped = False
-        self._thread = threading.Thread(target=self._work, name="wattloop-import", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def run_ended(self) -> None:
         """Wake the import: a run has ended."""
         self._wake.set()
 
-    def stop(self, timeout_s: float = 10.0) -> None:
-        """Stop after the current import."""
-        self._stopped = True
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
         self._wake.set()
-        self._thread.join(timeout_s)
+        super().__exit__()
 
     def _work(self) -> None:
         while True:
@@ -389,7 +366,7 @@ class LocalStore:
                 self._import_all()
             except Exception:  # noqa: BLE001 - journals stay; the next try may work
                 _log.exception("runs wait in %s", self._context.journals)
-            if self._stopped:
+            if self._stop.is_set():
                 return
             self._wake.wait(IMPORT_AGAIN_S)
 

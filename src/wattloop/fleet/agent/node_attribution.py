@@ -40,7 +40,6 @@ LONG_S = 600.0
 NOTICED_S = 2.0
 Apply = Callable[[JobEvent, float, float], None]
 """Called with an event, the time at which it takes effect, and the time that it states."""
-
 _log = logging.getLogger("wattloop.agent")
 
 

@@ -31,7 +31,6 @@ from wattloop.store.journal import JournalWriter, SampleBlock, read_journal
 from wattloop.version import __version__
 
 _log = logging.getLogger("wattloop.agent")
-
 UNALLOCATED = "unallocated"
 PATIENCE_S = 6.0
 """Time for which a journal waits for the facts of its job from Slurm's controller."""

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import FileLock
+from wattloop.core.process import BackgroundThread
 from wattloop.fleet.delivery.batch import MOST_PIECES, Piece, PieceResult, pack_batch
 from wattloop.fleet.delivery.client import (
     DeliveryClient,
@@ -245,36 +246,25 @@ def deliver(
     return total
 
 
-class Delivery:
-    """The delivery loop as a thread of the agent.
+class Delivery(BackgroundThread):
+    """The delivery loop as a thread of the agent; unsent data wait on disk when it ends.
 
     Args:
-        status: what the node says of itself, asked before each request.
+        status: returns the status of the node, before each request.
+
+    Attributes:
+        fault: why nothing is sent now; empty when it is.
+        last: result of the last round.
     """
 
     def __init__(self, options: DeliveryOptions, status: Status | None = None) -> None:
+        super().__init__("wattloop-delivery", patience_s=5.0)
         self._options = options
         self._status = status
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
         self.fault = ""
-        """Why nothing goes out now; empty when it does."""
         self.last: DeliveryProgress | None = None
-        """What the last round achieved."""
 
-    def start(self) -> None:
-        """Start the thread; later errors are logged, and `fault` is the last one."""
-        self._thread = threading.Thread(target=self._run, name="wattloop-delivery", daemon=True)
-        self._thread.start()
-
-    def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop after the current round; unsent data wait on disk."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            self._thread = None
-
-    def _run(self) -> None:
+    def _work(self) -> None:
         while not self._stop.is_set():
             try:
                 deliver(self._options, self._status, stop=self._stop, report=self._record)

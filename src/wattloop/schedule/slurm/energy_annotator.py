@@ -99,11 +99,8 @@ class EnergyAnnotator(BackgroundThread):
             return
         text = format_notes(job.admin_comment, notes)
         try:
-            try:
-                self._client.update_job(job.key, {"AdminComment": text})
-            except SlurmAway:
-                raise
-            except SlurmError:  # the job has finished: only slurmdbd can be changed
+            if self._client.update_jobs([job.key], {"AdminComment": text}):
+                # The job has finished: only slurmdbd can be changed.
                 self._client.annotate_finished_job(job.number or job.key, text)
         except SlurmAway as error:
             self._log.add("warning", f"job {job.key}: energy not written: {error}")

@@ -1,19 +1,19 @@
 """Read-only observer: a policy's decisions compared with what Slurm did."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from wattloop.fleet.slurm_text import format_notes
-from wattloop.schedule.policies.base import Policy
-from wattloop.schedule.slurm.client import SlurmClient, update_command
+from wattloop.schedule.slurm.client import update_command
 from wattloop.schedule.slurm.driver import RoundRunner
-from wattloop.schedule.slurm.event_log import DriverLog, RoundReport
+from wattloop.schedule.slurm.event_log import RoundReport
 from wattloop.schedule.slurm.executor import planned_release, release_fields
-from wattloop.schedule.slurm.managed_cluster import DriverSettings, ManagedCluster
+from wattloop.schedule.slurm.managed_cluster import ManagedCluster
 from wattloop.schedule.slurm.planner import PlannedStart, RoundPlan
-from wattloop.schedule.slurm.poller import Rebuild, Snapshot
-from wattloop.schedule.slurm.power import Readings, no_readings
+from wattloop.schedule.slurm.poller import Snapshot
 from wattloop.schedule.slurm.view import SlurmView
 
 MOST_KEPT = 5_000
@@ -103,22 +103,12 @@ class SlurmObserver(RoundRunner):
         commands: commands that a driver would have run in the last round.
     """
 
-    def __init__(
-        self,
-        client: SlurmClient,
-        site: ManagedCluster,
-        policy: Policy,
-        *,
-        log: DriverLog,
-        settings: DriverSettings,
-        readings: Readings = no_readings,
-        rebuild: Rebuild | None = None,
-    ) -> None:
-        super().__init__(
-            client, site, policy, log=log, settings=settings, readings=readings, rebuild=rebuild
-        )
-        self.table = DecisionTable(site, sets_caps=policy.sets_caps, since_s=time.time())
-        self.commands: list[tuple[str, ...]] = []
+    commands: Sequence[tuple[str, ...]] = ()
+
+    @cached_property
+    def table(self) -> DecisionTable:
+        """Return the decisions of the policy since the first round."""
+        return DecisionTable(self.site, sets_caps=self.policy.sets_caps, since_s=time.time())
 
     def _poll(self) -> Snapshot:
         site = self.poller.nodes()
@@ -130,11 +120,11 @@ class SlurmObserver(RoundRunner):
         self.table.update(self.snapshot)
 
     def _execute(self, plan: RoundPlan, live: SlurmView, report: RoundReport) -> None:
-        self.commands = []
+        commands: list[tuple[str, ...]] = []
         for number in plan.preempts:
             job = live.jobs[number]
             report.preempts.append(job.key)
-            self.commands.append(("scontrol", "requeue", job.key))
+            commands.append(("scontrol", "requeue", job.key))
             self.log.add("would-preempt", job=job.key, user=job.user)
         for start in plan.starts:
             job = live.jobs[start.job]
@@ -143,7 +133,7 @@ class SlurmObserver(RoundRunner):
             )
             report.starts.append(job.key)
             fields = release_fields(release, job, GATE_NAME, None)
-            self.commands.append(update_command(job.key, fields))
+            commands.append(update_command(job.key, fields))
             if self.table.add(live, start):
                 nodes = ",".join(release.nodes)
                 self.log.add(
@@ -154,4 +144,5 @@ class SlurmObserver(RoundRunner):
             cap_w = round(float(live.view.queue.options(number).cap_w[option]), 1)
             report.recaps.append(job.key)
             text = format_notes(job.admin_comment, {"cap_w": cap_w})
-            self.commands.append(update_command(job.key, {"AdminComment": text}))
+            commands.append(update_command(job.key, {"AdminComment": text}))
+        self.commands = commands

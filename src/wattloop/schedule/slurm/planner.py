@@ -84,28 +84,30 @@ class Planner:
             if isinstance(action.at_s, int | float) and action.at_s > self._live.view.now_s:
                 self.plan.wake_s = min(self.plan.wake_s, float(action.at_s))
             return False
-        if isinstance(action, Start):
-            why = self._start(action)
-        elif self.may_only_start:
-            why = PUT_OFF
-        elif isinstance(action, Preempt):
-            why = self._preempt(action)
-        elif isinstance(action, Recap):
-            why = self._recap(action)
-        else:
+        if not isinstance(action, Start | Preempt | Recap):
             why = "is not an action"
+        elif self.may_only_start and not isinstance(action, Start):
+            why = PUT_OFF
+        else:
+            try:
+                job, option = index(action.job), index(getattr(action, "option", 0))
+            except TypeError:
+                why = "a job and an option are whole numbers"
+            else:
+                if isinstance(action, Start):
+                    why = self._start(job, option)
+                elif isinstance(action, Recap):
+                    why = self._recap(job, option)
+                else:
+                    why = self._preempt(job)
         if why:
             if why != PUT_OFF:
                 self.plan.refusals.append(f"{self._policy.name}: {action!r:.200}: {why}")
             return False
         return True
 
-    def _start(self, action: Start) -> str:
+    def _start(self, job: int, option: int) -> str:
         live, view = self._live, self._live.view
-        try:
-            job, option = index(action.job), index(action.option)
-        except TypeError:
-            return "a job and an option are whole numbers"
         if job not in view.queue:
             return f"job {self._name(job)} does not wait"
         options = view.queue.options(job)
@@ -123,7 +125,7 @@ class Planner:
         work = view.queue.remove(job)
         end_s = view.now_s + float(estimates.time_s[option])
         power_w = float(estimates.power_w[option])
-        assert isinstance(view.running, dict)  # as `live_view` made it
+        assert isinstance(view.running, dict)  # as `build_view` made it
         view.running[job] = RunningJob(
             job, option, shape[0], shape[1], nodes, view.now_s, power_w, end_s, work
         )
@@ -144,12 +146,8 @@ class Planner:
         self._is_held_back = added_w <= budget_w - view.cluster.idle_w
         return False
 
-    def _preempt(self, action: Preempt) -> str:
+    def _preempt(self, job: int) -> str:
         live, view = self._live, self._live.view
-        try:
-            job = index(action.job)
-        except TypeError:
-            return "a job is a whole number"
         running = view.running.get(job)
         if running is None:
             return f"job {self._name(job)} does not run"
@@ -168,12 +166,8 @@ class Planner:
             self.plan.preempts.append(job)
         return ""
 
-    def _recap(self, action: Recap) -> str:
+    def _recap(self, job: int, option: int) -> str:
         view = self._live.view
-        try:
-            job, option = index(action.job), index(action.option)
-        except TypeError:
-            return "a job and an option are whole numbers"
         running = view.running.get(job)
         if running is None or job in self._live.untouchable:
             return f"job {self._name(job)} does not run, or is not managed"
