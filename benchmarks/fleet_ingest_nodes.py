@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from array import array
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,9 +142,10 @@ def main() -> None:
     threading.stack_size(256 * 1024)
     nodes = [Node(folder, url, number) for number in range(first, first + count)]
     starts = [random.random() for _ in nodes]
+    deliveries = ExitStack()
     for wait_s, node in sorted(zip(starts, nodes, strict=True), key=lambda pair: pair[0]):
         time.sleep(max(0.0, wait_s / count))  # two hundred machines do not start in one moment
-        node.delivery.start()
+        deliveries.enter_context(node.delivery)
     begun_s = time.monotonic()
     late_s = 0.0
     for second in range(int(seconds)):
@@ -163,8 +165,7 @@ def main() -> None:
         time.sleep(0.1)
     drained_s = time.monotonic() - written_s
     left = sum(len(list(node.folder.glob("*.journal"))) for node in nodes)
-    for node in nodes:
-        node.delivery.stop(0.0)
+    deliveries.close()
     used = resource.getrusage(resource.RUSAGE_SELF)
     print(
         json.dumps(

@@ -79,32 +79,29 @@ class Planner:
         return self.plan
 
     def _apply(self, action: object) -> bool:
-        why = ""
+        """Apply an action to the view; False when it changes nothing."""
         if isinstance(action, Wake):
             if isinstance(action.at_s, int | float) and action.at_s > self._live.view.now_s:
                 self.plan.wake_s = min(self.plan.wake_s, float(action.at_s))
             return False
+        why = self._refusal(action)
+        if why and why != PUT_OFF:
+            self.plan.refusals.append(f"{self._policy.name}: {action!r:.200}: {why}")
+        return not why
+
+    def _refusal(self, action: object) -> str:
+        """Apply an action, or return why not."""
         if not isinstance(action, Start | Preempt | Recap):
-            why = "is not an action"
-        elif self.may_only_start and not isinstance(action, Start):
-            why = PUT_OFF
-        else:
-            try:
-                job, option = index(action.job), index(getattr(action, "option", 0))
-            except TypeError:
-                why = "a job and an option are whole numbers"
-            else:
-                if isinstance(action, Start):
-                    why = self._start(job, option)
-                elif isinstance(action, Recap):
-                    why = self._recap(job, option)
-                else:
-                    why = self._preempt(job)
-        if why:
-            if why != PUT_OFF:
-                self.plan.refusals.append(f"{self._policy.name}: {action!r:.200}: {why}")
-            return False
-        return True
+            return "is not an action"
+        if self.may_only_start and not isinstance(action, Start):
+            return PUT_OFF
+        try:
+            job, option = index(action.job), index(getattr(action, "option", 0))
+        except TypeError:
+            return "a job and an option are whole numbers"
+        if isinstance(action, Start):
+            return self._start(job, option)
+        return self._recap(job, option) if isinstance(action, Recap) else self._preempt(job)
 
     def _start(self, job: int, option: int) -> str:
         live, view = self._live, self._live.view
