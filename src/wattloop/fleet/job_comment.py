@@ -50,7 +50,7 @@ def with_field(stated: JobComment, key: str, text: str | None) -> JobComment:
     """Return the comment with one more field, `key=text`, or a flag when `text` is None.
 
     Raises:
-        ValueError: what is wrong with it and what is allowed, in words that quote nothing long.
+        ValueError: the field is invalid; the message is short and states what is allowed.
     """
     if key in FLAGS:
         if text is not None:

@@ -16,7 +16,7 @@ from wattloop.store.database import Store
 from wattloop.store.schema import nodes
 
 STALE_S = 10.0
-"""A node that says nothing for so long is not part of the power now."""
+"""Age from which a node does not count for the current power."""
 OFFSETS = 16
 MOST_NODES = 20_000
 
@@ -29,10 +29,10 @@ class NodeNow:
         power_w: watts of all its domains; None when it sent none.
         limit_w: sum of the limits in force of those that have one; None when none is known.
         without_limit: domains whose limit is not known: `limit_w` lacks them.
-        age_s: since its power was read, by its own clock corrected by ours, or since it was heard.
-        heard_wall_s: when it was heard last.
-        clock_offset_s: how far its clock is ahead; None when it was never measured.
-        refusal, refused_wall_s: what it was refused last.
+        age_s: since its power was read, by its own corrected clock, or since its last message.
+        heard_wall_s: time of its last message.
+        clock_offset_s: lead of its clock; None when it was never measured.
+        refusal, refused_wall_s: last refusal, and its time.
     """
 
     node: str

@@ -39,7 +39,7 @@ POLL_S = 0.05
 YOUNG_POLL_S = 0.25
 """CPU time of a job that has just begun is read more often: the job may end soon."""
 HOLD_S = 5.0
-"""How long the end of a run waits for a sensor that is silent."""
+"""Time for which the end of a run waits for a silent sensor."""
 LATE_S = 1.0
 FAULT_PAUSE_S = 1.0
 _log = logging.getLogger("wattloop.agent")
@@ -51,7 +51,7 @@ class Agent:
     def __init__(self, context: AgentContext) -> None:
         self.context = context
         self.faults: list[str] = []
-        """What an operator should know, the last ones."""
+        """The last messages for the operator."""
         self.events = EventQueue(context, self.fault)
         self.attribution = NodeAttribution(context)
         self.open_runs = self.attribution.open_runs

@@ -202,7 +202,7 @@ def _attribute_rest(
 # unattributed.
 
 REMEMBER_S = 900.0
-"""How long it is known who was there, for domains that fell silent."""
+"""Time for which the jobs of past intervals are known, for domains that fell silent."""
 Take = Callable[[str, float], float]
 Readable = Callable[[str, float], bool]
 

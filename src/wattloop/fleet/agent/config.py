@@ -40,9 +40,9 @@ class ControlConfig(_Part):
     Attributes:
         socket: of the daemon; its usual place unless given.
         default_cap: for jobs without a cap of their own: `-10%` (of the default limit), `250 W`.
-        job_gpus: file in which the daemon finds whose GPUs are whose.
-        recap_s: how often caps of running jobs are read again, for policies that change caps of
-            running jobs; never unless given.
+        job_gpus: file with the owners of GPUs, for the daemon.
+        recap_s: interval at which caps of running jobs are read again, for policies that change
+            them; never unless given.
     """
 
     socket: str | None = None
@@ -62,18 +62,18 @@ class AgentConfig(_Part):
     """Configuration of one agent.
 
     Attributes:
-        folder: where events, journals and state are; only root may enter.
+        folder: folder of events, journals and state; only root may enter.
         interval_s: seconds between readings.
-        cluster: its name, where Slurm does not say it.
+        cluster: name of the cluster, if Slurm does not give it.
         virtual_gpus, virtual_state, virtual_model: virtual cards of this node, for trials.
-        devices, meters: what to read; everything unless given.
+        devices, meters: sensors to read; all unless given.
         cpus: CPUs that Slurm hands out on this node; Slurm is asked unless given.
         cpu_idle_w: power of one CPU package with nothing to do, where it is known.
         gpus: number of a GPU in Slurm -> its number in `wattloop devices`.
-        cgroup_root: where control groups are.
+        cgroup_root: folder of the control groups.
         slurm_bin: folder of squeue, sinfo and scontrol, where they are not in the path.
         unallocated_hours: after how long a new run is begun for what no job used.
-        store: where finished runs go without `deliver`.
+        store: store of finished runs without `deliver`.
         deliver, control: the fleet's server, the control daemon.
     """
 

@@ -106,8 +106,8 @@ class JobFacts:
     Attributes:
         facts: for the run's header, by the names that `measure.job` uses.
         cap: `cap_w` and what else the operator's side wrote into AdminComment.
-        low_power: whether its user asked for the low-power mode.
-        tampered: its own words imitate AdminComment: nothing there is believed.
+        low_power: its user asked for the low-power mode.
+        tampered: its own texts imitate AdminComment, so AdminComment is ignored.
     """
 
     facts: Mapping[str, str] = field(default_factory=dict)

@@ -49,7 +49,7 @@ class OpenRunState:
 
     Attributes:
         offsets_j: the energy at which each counter was last restarted.
-        journal: whether its journal was begun.
+        journal: its journal was begun.
     """
 
     plan: RunPlan

@@ -140,7 +140,7 @@ class NodeSensors:
         self.lag_s = min(LONGEST_LAG_S, max([SHORTEST_LAG_S, *periods_s]) + SHORTEST_LAG_S / 2)
         self._anchors_s: dict[str, float] = {}
         self._counted_j: dict[str, float] = {}
-        """What was handed out of each curve so far, so that no joule is handed out twice."""
+        """Joules taken from each curve so far, so that none is taken twice."""
         self.unseen_s = (0.0, 0.0)
         """The time before this agent in which no other ran."""
         self.reasons: dict[str, str] = {}

@@ -142,7 +142,7 @@ class RunPlan:
     Attributes:
         event: name of the event that began it; empty for what no job used.
         whole: it has the node to itself.
-        asked: whether Slurm's controller was asked, with or without success.
+        asked: Slurm's controller was asked, with or without success.
         died: its end was never reported.
         free_s: seconds of the node that no job had, for what no job used.
         modelled: domains whose energy is partly modelled, and why.

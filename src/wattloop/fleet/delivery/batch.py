@@ -18,9 +18,9 @@ class Piece(NamedTuple):
     """The next bytes of a run's journal.
 
     Attributes:
-        offset: where they belong.
-        final: nothing will follow: the run ended, or its writer died.
-        restart: what came before is to be forgotten: the journal was thinned.
+        offset: their place in the journal.
+        final: the last piece: the run ended, or its writer crashed.
+        restart: drop the bytes before: the journal was downsampled.
 
     Without bytes and not final it only asks how far the server is.
     """
@@ -40,7 +40,7 @@ class PieceResult(NamedTuple):
     """The server's answer to a piece.
 
     Attributes:
-        offset: where the next one begins.
+        offset: place of the next piece.
         ended: the run is in the store.
         refused: why it will never be taken; empty when it was.
         complete: all of it is there, and waits for the store.

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from wattloop.core.errors import ConfigError, WattloopError
 
 NODE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
-"""What a node may be called: as hosts are."""
+"""Name of a node: the characters of a host name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +26,9 @@ class DeliveryOptions:
         node: name of this node; its token may write only this node's runs.
         token, token_file: the secret, or the file that holds it (read again at each new
             connection, so that a new secret needs no restart).
-        limit_b: how much may wait on disk; see `room` for what goes first.
-        final_after_s: an unfinished journal that is unlocked and unwritten for so long is closed
-            for good; until then a restarted agent may go on with it.
+        limit_b: most bytes that wait on disk; see `make_room` for what is dropped first.
+        final_after_s: time after which an unfinished journal that is unlocked and not written to
+            is closed; until then a restarted agent may continue it.
         ca_file: certificates that an https server is checked against; the system's by default.
     """
 

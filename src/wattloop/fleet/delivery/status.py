@@ -24,7 +24,7 @@ class NodeStatus:
         limit_w: power limit in force by domain, where one is known.
         provenance: of the power: `measured`, `modelled`, `simulated`, ...
         jobs: identifiers of the jobs that run on it.
-        faults: what its operator should know, a line each.
+        faults: messages for its operator, a line each.
         read_wall_s: when the power was read, on the node's own clock; None when not known.
         version: of the agent.
     """
