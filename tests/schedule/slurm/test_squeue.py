@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattloop.core.errors import SlurmError
-from wattloop.schedule.slurm.squeue import COLUMNS, read_jobs
+from wattloop.schedule.slurm.squeue import COLUMNS, JobLister, SlurmJob
+
+
+def read_jobs(text: bytes) -> list[SlurmJob]:
+    """The jobs of a squeue that prints this."""
+    return JobLister(lambda *command: text).jobs()
+
 
 HEAD = {name: heading for name, (heading, _) in COLUMNS.items()}
 

@@ -85,6 +85,8 @@ class SlurmJob:
         return self.state in HAS_MACHINES
 
 
+ITEMS = re.compile(r"(?:[^,(]|\([^)]*\))+")
+"""Parts of a text between commas outside of brackets."""
 ITEM = re.compile(
     r"(?:gres[:/])?gpu(?:[:/](?P<type>[A-Za-z_][\w.+-]{0,63}))?(?:[:=](?P<count>\d{1,6}))?"
     r"(?P<rest>\(.*\))?",
@@ -102,24 +104,12 @@ class GpuRequest(NamedTuple):
 def parse_gpus(text: str) -> GpuRequest:
     """Parse the GPUs of a TRES text; for several types, the first type with the total count."""
     type_name, count = "", 0
-    for item in _items(text):
+    for item in ITEMS.findall(text[:10_000]):
         match = ITEM.fullmatch(item)
         if match is not None:
             type_name = type_name or (match["type"] or "").lower()
             count += int(match["count"] or 1)
     return GpuRequest(type_name, count)
-
-
-def _items(text: str) -> list[str]:
-    """Split a text at commas outside of brackets."""
-    items, depth = [""], 0
-    for character in text[:10_000]:
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
-            items.append("")
-        else:
-            items[-1] += character
-    return items
 
 
 # Columns and records have a fixed width in bytes, so line breaks or separators in a job's name or
@@ -189,15 +179,6 @@ class JobLister:
             self._read = {each: self._read.get(each) or _jobs(_cut(each)) for each in records}
             return [job for jobs in self._read.values() for job in jobs]
         raise error
-
-
-def read_jobs(text: bytes) -> list[SlurmJob]:
-    """Parse the output of squeue, including its headings.
-
-    Raises:
-        SlurmError: the output does not have the requested form.
-    """
-    return [job for each in _records(text) for job in _jobs(_cut(each))]
 
 
 def _records(text: bytes) -> list[bytes]:
