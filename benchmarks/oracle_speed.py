@@ -18,7 +18,7 @@ from bars import Bar, Page, arguments, publish
 from wattloop.predict.forecaster import estimator_for
 from wattloop.predict.prediction import Placement
 from wattloop.schedule.cluster.file import load_cluster
-from wattloop.schedule.estimates.analytic import AnalyticOracle, workload_of
+from wattloop.schedule.estimates.analytic import AnalyticOracle, kind_workload
 from wattloop.schedule.estimates.noisy import NoisyOracle
 from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.estimates.spec import OracleSpec
@@ -98,7 +98,7 @@ def _one_by_one(options: PlacementOptions) -> Callable[[], object]:
     """The same placements, a prediction each; models and workloads are there, and have answered."""
     types = load_cluster("thesis").types
     models = [estimator_for(each.gpu) for each in types]
-    workloads = {batch: workload_of(KIND, batch) for batch in KIND.batches}
+    workloads = {batch: kind_workload(KIND, batch) for batch in KIND.batches}
     asked = [
         (models[index], workloads[batch], Placement(types[index].gpu, gpus, cap_w))
         for (index, gpus, _), batch, cap_w in zip(

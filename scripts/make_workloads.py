@@ -10,7 +10,7 @@ import yaml
 
 from wattloop.predict.request import request_workload
 from wattloop.predict.workload.files import save_workload
-from wattloop.schedule.estimates.analytic import SHIPPED, question_of, shipped_workload
+from wattloop.schedule.estimates.analytic import SHIPPED, predict_question, shipped_workload
 from wattloop.schedule.jobs.kind import JobKind
 
 TEMPLATES = Path(__file__).parents[1] / "src/wattloop/schedule/scenarios/thesis_templates.yaml"
@@ -24,7 +24,7 @@ def main() -> None:
         kind = JobKind(entry["model"], entry["precision"], sequence=entry.get("sequence"))
         for batch in entry["batches"]:
             path = shipped_workload(kind, batch)
-            save_workload(request_workload(question_of(kind, batch)), path)
+            save_workload(request_workload(predict_question(kind, batch)), path)
             written.add(path)
     for path in set(SHIPPED.glob("*.json.gz")) - written:
         path.unlink()

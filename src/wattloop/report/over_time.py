@@ -8,7 +8,7 @@ from wattloop.predict.sources.source import is_saved_workload
 from wattloop.report.document import Block, Chart, Note
 from wattloop.report.figures.cluster_power import over_time_figures
 from wattloop.schedule.campaigns.campaign import PolicyChoice
-from wattloop.schedule.campaigns.workers import simulated
+from wattloop.schedule.campaigns.workers import simulate
 from wattloop.schedule.metrics.curves import power_curve
 from wattloop.schedule.metrics.metrics import metrics_of
 from wattloop.schedule.policies.registry import POLICIES
@@ -68,7 +68,7 @@ def over_time(
     scenario = stored_scenario(spec["scenario"])
     try:
         world = scenario.world(seed)
-        result = simulated(world, PolicyChoice.named(given))
+        result = simulate(world, PolicyChoice.named(given))
     except ConfigError:
         if _names_files(scenario):  # the message could quote them
             raise ConfigError(

@@ -20,7 +20,7 @@ from wattloop.schedule.objectives import Estimates, PlacementObjective
 Floats = NDArray[np.float64]
 
 
-class Placed(NamedTuple):
+class RankedOption(NamedTuple):
     """Best option of a shape; the cost is per sample for a whole kind."""
 
     shape: Shape
@@ -45,7 +45,7 @@ class UnitCosts:
     ) -> None:
         self.degree = objective.degree or 0
         self._unit = np.full((len(estimates), len(shapes)), np.inf)
-        self.ranked: list[list[Placed]] = []
+        self.ranked: list[list[RankedOption]] = []
         self.best: list[dict[Shape, int]] = []
         for kind, (each, numbers) in enumerate(zip(estimates, shape_numbers, strict=True)):
             # A kind that fits no GPU has no estimates to speak of.
@@ -56,7 +56,7 @@ class UnitCosts:
                     best[number] = option
             for number, option in best.items():
                 self._unit[kind, number] = costs[option]
-            placed = [Placed(shapes[n], option, costs[option]) for n, option in best.items()]
+            placed = [RankedOption(shapes[n], option, costs[option]) for n, option in best.items()]
             self.ranked.append(sorted(placed, key=lambda found: found.cost))
             self.best.append({found.shape: found.option for found in placed})
         self.by_shape: Floats = np.ascontiguousarray(self._unit.T)
@@ -73,7 +73,7 @@ class UnitCosts:
         return float(work**self.degree)
 
 
-class OwnPlaced:
+class JobPlacements:
     """Placements of one job, least cost first, created lazily because the first one often fits."""
 
     def __init__(
@@ -87,14 +87,14 @@ class OwnPlaced:
         self._all_shapes, self._shapes, self._begins = all_shapes, shapes, begins
         self._costs, self._least = costs, least
 
-    def __iter__(self) -> Iterator[Placed]:
+    def __iter__(self) -> Iterator[RankedOption]:
         begins, costs = self._begins, self._costs
         for place in np.argsort(self._least, kind="stable").tolist():
             begin = int(begins[place])
             end = int(begins[place + 1]) if place + 1 < len(begins) else len(costs)
             option = begin + int(np.argmin(costs[begin:end]))
             shape = self._all_shapes[int(self._shapes[place])]
-            yield Placed(shape, option, float(self._least[place]))
+            yield RankedOption(shape, option, float(self._least[place]))
 
 
 Ints = NDArray[np.int64]
@@ -453,7 +453,7 @@ class JobQueue:
             orders[kind] = order
         return order
 
-    def placed_by(self, objective: PlacementObjective, job: int) -> Iterable[Placed] | None:
+    def placed_by(self, objective: PlacementObjective, job: int) -> Iterable[RankedOption] | None:
         """Return the best option of each shape, least cost first; None if a cost is NaN."""
         unit = self._known.unit_costs(objective)
         if unit is not None:
@@ -465,9 +465,9 @@ class JobQueue:
         least = np.minimum.reduceat(costs, kept.begins)
         if np.isnan(least).any():
             return None
-        return OwnPlaced(self.shapes, kept.shapes, kept.begins, costs, least)
+        return JobPlacements(self.shapes, kept.shapes, kept.begins, costs, least)
 
-    def cost_of(self, objective: PlacementObjective, job: int, placed: Placed) -> float:
+    def cost_of(self, objective: PlacementObjective, job: int, placed: RankedOption) -> float:
         """Return the cost of a placement for this job."""
         unit = self._known.unit_costs(objective)
         if unit is None or placed.cost == math.inf:

@@ -158,7 +158,7 @@ class StepFunction:
 HOUR_S = 3_600.0
 
 
-class Written(NamedTuple):
+class SourcedSteps(NamedTuple):
     """Step function with its source."""
 
     steps: StepFunction
@@ -173,7 +173,7 @@ class StepsError(ValueError):
         self.place = place
 
 
-def budget_steps(value: Any, folder: Path | None = None) -> Written:
+def budget_steps(value: Any, folder: Path | None = None) -> SourcedSteps:
     """Parse `4500 W`, `[{from: "18:00", value: 4 kW}, ...]`, or `{csv: FILE}` with hourly watts.
 
     Raises:
@@ -182,12 +182,12 @@ def budget_steps(value: Any, folder: Path | None = None) -> Written:
     return _steps(value, watts, folder)
 
 
-def price_steps(value: Any, folder: Path | None = None) -> Written:
+def price_steps(value: Any, folder: Path | None = None) -> SourcedSteps:
     """Parse a price per kilowatt-hour, in the same formats."""
     return _steps(value, number, folder)
 
 
-def carbon_steps(value: Any, folder: Path | None = None) -> Written:
+def carbon_steps(value: Any, folder: Path | None = None) -> SourcedSteps:
     """Parse grams per kilowatt-hour, in the same formats, or a country (annual mean)."""
     if value is False:
         raise StepsError("YAML reads NO as 'false'; for Norway write NOR")
@@ -197,7 +197,7 @@ def carbon_steps(value: Any, folder: Path | None = None) -> Written:
         except ConfigError as error:
             raise StepsError(str(error)) from None
         said = f"{entry.country}, mean of {entry.year} ({entry.source})"
-        return Written(StepFunction.constant(entry.g_co2e_per_kwh), said)
+        return SourcedSteps(StepFunction.constant(entry.g_co2e_per_kwh), said)
     return _steps(value, number, folder)
 
 
@@ -226,12 +226,12 @@ def clock_s(value: Any) -> float:
     return hour * HOUR_S + minute * 60.0 + second
 
 
-def _steps(value: Any, amount: Callable[[Any], Any], folder: Path | None) -> Written:
+def _steps(value: Any, amount: Callable[[Any], Any], folder: Path | None) -> SourcedSteps:
     if isinstance(value, list):
-        return Written(_daily(value, amount), "stated, over the day")
+        return SourcedSteps(_daily(value, amount), "stated, over the day")
     if isinstance(value, Mapping):
         return _hourly(value, amount, folder)
-    return Written(StepFunction.constant(_amount(value, amount)), "stated")
+    return SourcedSteps(StepFunction.constant(_amount(value, amount)), "stated")
 
 
 def _amount(value: Any, amount: Callable[[Any], Any], place: tuple[str | int, ...] = ()) -> float:
@@ -273,7 +273,9 @@ def _daily(items: list[Any], amount: Callable[[Any], Any]) -> StepFunction:
     return StepFunction(tuple(found), tuple(found.values()), DAY_S)
 
 
-def _hourly(value: Mapping[str, Any], amount: Callable[[Any], Any], folder: Path | None) -> Written:
+def _hourly(
+    value: Mapping[str, Any], amount: Callable[[Any], Any], folder: Path | None
+) -> SourcedSteps:
     for key in value:
         if key not in ("csv", "column"):
             raise StepsError(f"unknown field; {nearest(str(key), ['csv', 'column'])}", (str(key),))
@@ -294,9 +296,9 @@ def _hourly(value: Mapping[str, Any], amount: Callable[[Any], Any], folder: Path
     place = _column(rows[0], column, name)
     values = [_cell(row, place, name, line, amount) for line, row in enumerate(rows[1:], 2)]
     if len(values) == 1:
-        return Written(StepFunction.constant(values[0]), name)
+        return SourcedSteps(StepFunction.constant(values[0]), name)
     times_s = tuple(hour * HOUR_S for hour in range(len(values)))
-    return Written(
+    return SourcedSteps(
         StepFunction(times_s, tuple(values), len(values) * HOUR_S), f"{name}, hour by hour"
     )
 

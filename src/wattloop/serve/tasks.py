@@ -36,11 +36,11 @@ def forecast(**question: Any) -> dict[str, Any]:
 
 def workload(model: str, precision: str, sequence: int | None, batch: int) -> dict[str, Any]:
     from wattloop.predict.workload.files import workload_values
-    from wattloop.schedule.estimates.analytic import workload_of
+    from wattloop.schedule.estimates.analytic import kind_workload
     from wattloop.schedule.jobs.kind import JobKind
 
     kind = JobKind(model, precision, sequence=sequence)
-    return dict(workload_values(workload_of(kind, batch)))
+    return dict(workload_values(kind_workload(kind, batch)))
 
 
 def over_time(

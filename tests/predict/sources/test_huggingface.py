@@ -200,10 +200,10 @@ def test_workloads_that_are_shipped_are_what_tracing_gives() -> None:
     """scripts/make_workloads.py was run after the tracer changed last."""
     from wattloop.predict.request import request_workload
     from wattloop.predict.workload.files import load_workload
-    from wattloop.schedule.estimates.analytic import question_of, shipped_workload
+    from wattloop.schedule.estimates.analytic import predict_question, shipped_workload
     from wattloop.schedule.jobs import JobKind
 
     vit = JobKind("hf:google/vit-base-patch16-224", "tf32")
-    traced, saved = request_workload(question_of(vit, 64)), load_workload(shipped_workload(vit, 64))
+    traced, saved = request_workload(predict_question(vit, 64)), load_workload(shipped_workload(vit, 64))
     assert saved.operations == traced.operations
     assert (saved.peak_bytes, saved.gradient_bytes) == (traced.peak_bytes, traced.gradient_bytes)

@@ -17,7 +17,7 @@ import pytest
 from tests.schedule.campaigns.dying import die
 from tests.schedule.campaigns.worlds import FAILING, campaign, tiny, tiny_file
 from wattloop.core.errors import ConfigError, WattloopError
-from wattloop.schedule.campaigns.campaign import PolicyChoice, SimulationJob, key_of
+from wattloop.schedule.campaigns.campaign import PolicyChoice, SimulationJob, simulation_key
 from wattloop.schedule.campaigns.runner import CampaignCallback, run_campaign
 from wattloop.schedule.campaigns.store import known_outcomes
 from wattloop.schedule.campaigns.workers import each_outcome, shares
@@ -83,22 +83,22 @@ def test_the_key_of_a_cell_tells_all_that_matters(tmp_path: Path) -> None:
     """Scenario, policy, parameters, seed, a foreign policy and what it imports; not the name."""
     scenario, zeus = tiny(tmp_path), PolicyChoice.named("zeus")
     keys = {
-        key_of(scenario.digest(), zeus, 0),
-        key_of(scenario.digest(), zeus, 1),
-        key_of(scenario.digest(), PolicyChoice.named("zeus{age_weight_per_s: 0.5}"), 0),
-        key_of(tiny(tmp_path, {"engine.horizon": "1 h"}).digest(), zeus, 0),
+        simulation_key(scenario.digest(), zeus, 0),
+        simulation_key(scenario.digest(), zeus, 1),
+        simulation_key(scenario.digest(), PolicyChoice.named("zeus{age_weight_per_s: 0.5}"), 0),
+        simulation_key(tiny(tmp_path, {"engine.horizon": "1 h"}).digest(), zeus, 0),
     }
     own = tmp_path / "own.py"
     for text in (FAILING, FAILING + "# other\n"):
         own.write_text(text)
-        keys.add(key_of(scenario.digest(), PolicyChoice.named(f"{own}:Eager"), 0))
+        keys.add(simulation_key(scenario.digest(), PolicyChoice.named(f"{own}:Eager"), 0))
     own.write_text("import beside_own\n" + FAILING)
     for text in ("WEIGHT = 1\n", "WEIGHT = 2\n"):
         (tmp_path / "beside_own.py").write_text(text)
-        keys.add(key_of(scenario.digest(), PolicyChoice.named(f"{own}:Eager"), 0))
+        keys.add(simulation_key(scenario.digest(), PolicyChoice.named(f"{own}:Eager"), 0))
     assert len(keys) == 8
     renamed = tiny(tmp_path, {"name": "other", "description": "other"})
-    assert key_of(renamed.digest(), zeus, 0) in keys
+    assert simulation_key(renamed.digest(), zeus, 0) in keys
 
 
 def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path, store: Store) -> None:

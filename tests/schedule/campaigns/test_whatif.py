@@ -16,7 +16,7 @@ from wattloop.schedule.campaigns.whatif import (
     Changes,
     answer,
     changed_scenario,
-    whatif_of,
+    compare_whatif,
 )
 from wattloop.store.database import open_store
 
@@ -71,7 +71,7 @@ def test_more_machines_are_worth_what_both_worlds_differ_by(tmp_path: Path) -> N
     later = campaign(changed_scenario(base, changes), "zeus")
     with open_store(tmp_path / "runs.db") as store:
         (_, before), (_, after) = (run_campaign(each, store) for each in (planned, later))
-    found = whatif_of(planned, changes, before, after)
+    found = compare_whatif(planned, changes, before, after)
     waits = [
         [outcomes["", "zeus", seed]["jct_mean_s"] for seed in (0, 1)]
         for outcomes in (before, after)

@@ -15,7 +15,7 @@ from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.forecaster import estimator_for
 from wattloop.predict.memory import memory_fit
 from wattloop.predict.prediction import Placement
-from wattloop.schedule.estimates.analytic import AnalyticOracle, workload_of
+from wattloop.schedule.estimates.analytic import AnalyticOracle, kind_workload
 from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.jobs import JobKind
 
@@ -53,7 +53,7 @@ def test_all_at_once_is_one_by_one(estimator: str) -> None:
     kind = replace(RESNET, gpus=(1, 4), batches=(64, 256), caps=(1.0,), may_spread=True)
     found = AnalyticOracle(cluster, estimator=estimator).options(kind)
     models = [estimator_for(each.gpu, estimator) for each in cluster.types]
-    workloads = {batch: workload_of(kind, batch) for batch in kind.batches}
+    workloads = {batch: kind_workload(kind, batch) for batch in kind.batches}
     for row in range(len(found)):
         type_index, gpus, spread = found.shape(row)
         gpu = cluster.types[type_index].gpu
@@ -124,7 +124,7 @@ def test_what_does_not_fit_into_memory_is_left_out() -> None:
     found = AnalyticOracle(cluster).options(VIT)
     for type_index, gpu in ((0, tiny), (1, small.types[1].gpu)):
         left = set(found.batch[found.type_index == type_index].tolist())
-        fitting = {b for b in VIT.batches if memory_fit(workload_of(VIT, b), gpu, 8).fits}
+        fitting = {b for b in VIT.batches if memory_fit(kind_workload(VIT, b), gpu, 8).fits}
         assert left == fitting
     assert 256 not in found.batch[found.type_index == 0]
 

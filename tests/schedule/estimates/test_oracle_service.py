@@ -11,7 +11,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.fleet.job_comment import JobComment
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.forecaster import Forecaster
-from wattloop.schedule.estimates.analytic import question_of, workload_of
+from wattloop.schedule.estimates.analytic import kind_workload, predict_question
 from wattloop.schedule.estimates.fleet_oracle import Fleet, load_fleet
 from wattloop.schedule.estimates.history import History
 from wattloop.schedule.estimates.job_rules import SubmittedJob
@@ -36,8 +36,8 @@ def test_a_price_is_what_predict_says(service: OracleService) -> None:
     place = PlacementQuery("h200", 4, 500.0)
     answer = service.answer([AskedJob(stated=RESNET)], [place])
     price = answer.prices[0]
-    workload = workload_of(JobKind("hf:resnet-50", "tf32"), 64)
-    question = replace(question_of(JobKind("hf:resnet-50", "tf32"), 64), model=workload)
+    workload = kind_workload(JobKind("hf:resnet-50", "tf32"), 64)
+    question = replace(predict_question(JobKind("hf:resnet-50", "tf32"), 64), model=workload)
     one = Forecaster().answer(replace(question, gpus=4, cap_w=500.0, gpu="h200")).prediction
     assert price.time_s == pytest.approx(1e6 / 256 * one.step_s)
     assert price.power_w == pytest.approx(4 * one.power_w)

@@ -5,8 +5,8 @@ import pytest
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.prediction import Placement
-from wattloop.schedule.estimates.analytic import workload_of
-from wattloop.schedule.estimates.workload_estimates import OnGpu, figures_of
+from wattloop.schedule.estimates.analytic import kind_workload
+from wattloop.schedule.estimates.workload_estimates import GpuWorkload, predict_pairs
 from wattloop.schedule.jobs import JobKind
 
 
@@ -21,14 +21,14 @@ def test_figures_and_intervals_are_those_of_predict(
     """Time, power and all three intervals, calibrated or from the data sheet alone."""
     gpu = gpu_named(name)
     estimator = KernelModel.for_gpu(gpu)
-    workload = workload_of(JobKind(model, precision, sequence=sequence), 64)
+    workload = kind_workload(JobKind(model, precision, sequence=sequence), 64)
     placements = [
         Placement(gpu, gpus, cap_w, gpus_per_node=4, network_bytes_s=25e9)
         for gpus in (1, 4, 8)
         for cap_w in (None, 0.5 * gpu.tdp_w, gpu.tdp_w)
     ]
     placements.append(Placement(gpu, host_speed=0.02))  # the host is the bottleneck
-    found = OnGpu(estimator, workload, gpu).figures(placements)
+    found = GpuWorkload(estimator, workload, gpu).figures(placements)
     for number, placement in enumerate(placements):
         one = estimator.predict(workload, placement)
         assert found.step_s[number] == pytest.approx(one.step_s)
@@ -47,10 +47,10 @@ def test_workloads_together_are_as_each_alone() -> None:
     gpu = gpu_named("h200")
     model = KernelModel.for_gpu(gpu)
     kind = JobKind("hf:resnet-50", "tf32")
-    several = [OnGpu(model, workload_of(kind, batch), gpu) for batch in (64, 128, 256)]
+    several = [GpuWorkload(model, kind_workload(kind, batch), gpu) for batch in (64, 128, 256)]
     shared = [Placement(gpu, gpus, cap_w) for gpus in (1, 2) for cap_w in (400.0, 700.0)]
     own = [Placement(gpu, 8, 300.0)]
-    together = figures_of(several, [shared, own, shared])
+    together = predict_pairs(several, [shared, own, shared])
     for each, places, found in zip(several, (shared, own, shared), together, strict=True):
         alone = each.figures(places)
         assert found.step_s.tolist() == pytest.approx(alone.step_s.tolist(), rel=1e-12)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.schedule.jobs.made_oracle import MadeOracle, made_cluster
+from tests.schedule.jobs.synthetic_oracle import MadeOracle, made_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.jobs.attributes import Deadlines, Users

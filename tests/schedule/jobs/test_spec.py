@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from tests.schedule.jobs.made_oracle import MadeOracle, made_cluster
+from tests.schedule.jobs.synthetic_oracle import MadeOracle, made_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs.spec import JobsSpec
 from wattloop.schedule.jobs.table import save_jobs

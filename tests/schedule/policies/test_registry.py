@@ -6,7 +6,7 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.policies.pollux import Pollux
-from wattloop.schedule.policies.registry import POLICIES, describe, policies_from, policy_from
+from wattloop.schedule.policies.registry import POLICIES, policies_from, policy_cards, policy_from
 from wattloop.schedule.policies.zeus import Zeus
 
 MINE = '''
@@ -161,7 +161,7 @@ def test_a_file_that_fails_is_an_error_in_words(tmp_path: Path, text: str) -> No
 
 def test_the_list_says_what_each_does_and_takes() -> None:
     """For `wattloop simulate policies` and the documentation."""
-    cards = {card.name: card for card in describe()}
+    cards = {card.name: card for card in policy_cards()}
     assert list(cards) == list(POLICIES)
     assert cards["zeus"].formula == "score = min(P T^2) / (1 + W_age (now - arrival))."
     assert cards["pollux"].parameters == {"age_weight": 1.0}

@@ -7,7 +7,7 @@ from tests.schedule.policies.two_types import MALLEABLE, WrongOracle
 from wattloop.schedule.estimates.oracle import PlacementOptions
 from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.objectives import Estimates
-from wattloop.schedule.policies.time_value import full_batch, smoothed
+from wattloop.schedule.policies.time_value import full_batch, smooth
 
 OPTIONS = WrongOracle().options(MALLEABLE)
 
@@ -18,7 +18,7 @@ def _estimates(time_s: np.ndarray, power_w: np.ndarray) -> Estimates:
 
 def test_times_that_are_products_of_gpus_and_cap_are_left_alone() -> None:
     """The toy oracle's are: nothing is to be smoothed."""
-    seen = smoothed(_estimates(OPTIONS.sample_s, OPTIONS.power_w))
+    seen = smooth(_estimates(OPTIONS.sample_s, OPTIONS.power_w))
     assert seen.time_s == pytest.approx(OPTIONS.sample_s)
     assert seen.power_w == pytest.approx(OPTIONS.power_w)
 
@@ -27,7 +27,7 @@ def test_most_of_the_noise_goes() -> None:
     """Less than seven tenths is left with 12 placements a type; with more, less."""
     dice = np.random.default_rng(0)
     noise = dice.uniform(0.9, 1.1, (200, len(OPTIONS)))
-    seen = smoothed(_estimates(OPTIONS.sample_s * noise, OPTIONS.power_w * noise))
+    seen = smooth(_estimates(OPTIONS.sample_s * noise, OPTIONS.power_w * noise))
     left = np.std(np.log(seen.time_s / OPTIONS.sample_s)) / np.std(np.log(noise))
     assert left < 0.7
 
@@ -35,7 +35,7 @@ def test_most_of_the_noise_goes() -> None:
 def test_luck_does_not_decide_how_many_gpus_are_best() -> None:
     """Whether 4 GPUs are twice as fast as 2 is known three times better than from one estimate."""
     noise = np.random.default_rng(1).uniform(0.9, 1.1, (200, len(OPTIONS)))
-    seen = np.log(smoothed(_estimates(OPTIONS.sample_s * noise, OPTIONS.power_w)).time_s)
+    seen = np.log(smooth(_estimates(OPTIONS.sample_s * noise, OPTIONS.power_w)).time_s)
     raw = np.log(noise)
     two, four = (np.flatnonzero(OPTIONS.gpus == gpus)[0] for gpus in (2, 4))
     left = np.std(seen[:, four] - seen[:, two]) / np.std(raw[:, four] - raw[:, two])
@@ -61,6 +61,6 @@ def test_the_full_batch_is_the_largest_of_each_shape() -> None:
 def test_a_job_of_no_length_has_no_logarithm_and_stays_as_it_is() -> None:
     """In a row of its own; the others are smoothed as without it."""
     time_s = np.stack([OPTIONS.sample_s, 0 * OPTIONS.sample_s])
-    seen = smoothed(_estimates(time_s, np.stack([OPTIONS.power_w] * 2)))
+    seen = smooth(_estimates(time_s, np.stack([OPTIONS.power_w] * 2)))
     assert seen.time_s[0] == pytest.approx(OPTIONS.sample_s)
     assert not seen.time_s[1].any()

@@ -13,7 +13,7 @@ from wattloop.schedule.engine.simulation import Simulation
 from wattloop.schedule.policies.zeus import Zeus
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.schedule.scenarios.scenario import Scenario
-from wattloop.schedule.step_function import StepFunction, Written
+from wattloop.schedule.step_function import SourcedSteps, StepFunction
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_the_hash_tells_worlds_apart_and_nothing_else(thesis: Scenario) -> None:
     renamed = replace(thesis.cluster, name="z", sources={})
     same = replace(thesis, name="x", policies=("fifo",), seeds=(3,), cluster=renamed)
     assert same.digest() == thesis.digest()
-    budget = Written(StepFunction.constant(5_000.0), "stated")
+    budget = SourcedSteps(StepFunction.constant(5_000.0), "stated")
     others = [
         replace(thesis, budget=budget),
         replace(thesis, starts_at_s=3_600.0),
@@ -120,7 +120,7 @@ def test_the_hash_tells_worlds_apart_and_nothing_else(thesis: Scenario) -> None:
 def test_a_budget_below_idle_power_is_refused_in_programs_too(thesis: Scenario) -> None:
     """Also when machines are added to a scenario that had one."""
     with pytest.raises(ConfigError, match=r"budget: 900 W is below the 1000 W"):
-        replace(thesis, budget=Written(StepFunction.constant(900.0), "stated"))
+        replace(thesis, budget=SourcedSteps(StepFunction.constant(900.0), "stated"))
 
 
 def test_a_trace_is_named_by_whoever_runs_it(

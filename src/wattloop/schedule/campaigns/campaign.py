@@ -136,7 +136,7 @@ class SimulationJob:
         }
 
 
-def key_of(scenario: str, choice: PolicyChoice, seed: int) -> str:
+def simulation_key(scenario: str, choice: PolicyChoice, seed: int) -> str:
     """Hash scenario (its digest), policy, parameters, seed and the simulator's code."""
     said = [scenario, choice.label, choice.source, seed, source_digest()]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
@@ -206,7 +206,7 @@ class Campaign:
                     "leave one of them out"
                 )
             found += [
-                SimulationJob(key_of(world, choice, seed), choice, seed, variant)
+                SimulationJob(simulation_key(world, choice, seed), choice, seed, variant)
                 for seed in self.seeds
                 for choice in self.choices
             ]

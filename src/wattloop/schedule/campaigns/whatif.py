@@ -18,7 +18,7 @@ from wattloop.schedule.cluster.cluster import Cluster, GpuType
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.quantities import watts
 from wattloop.schedule.scenarios.scenario import Scenario, World
-from wattloop.schedule.step_function import StepFunction, Written
+from wattloop.schedule.step_function import SourcedSteps, StepFunction
 
 AS_IT_IS, CHANGED = "as it is", "changed"
 WORDS = {
@@ -300,7 +300,7 @@ def changed_scenario(scenario: Scenario, changes: Changes) -> Scenario:
     budget = scenario.budget
     if changes.budget:
         steps = with_budget(None if budget is None else budget.steps, changes.budget)
-        budget = Written(steps, f"--budget {changes.budget}")
+        budget = SourcedSteps(steps, f"--budget {changes.budget}")
     cluster = changes.cluster(scenario.cluster)
     own = {each.name: getattr(scenario, each.name) for each in fields(Scenario)}
     own |= {"cluster": cluster, "budget": budget, "name": f"{scenario.name}/whatif"}
@@ -309,7 +309,9 @@ def changed_scenario(scenario: Scenario, changes: Changes) -> Scenario:
     return found
 
 
-def whatif_of(campaign: Campaign, changes: Changes, before: Outcomes, after: Outcomes) -> WhatIf:
+def compare_whatif(
+    campaign: Campaign, changes: Changes, before: Outcomes, after: Outcomes
+) -> WhatIf:
     worlds = {AS_IT_IS: before, CHANGED: after}
     summary = summary_of(
         {

@@ -51,15 +51,15 @@ class Simulator:
 
     def _outcome(self, world: World, cell: SimulationJob) -> dict[str, Any]:
         try:
-            result = simulated(world, cell.choice, checks=self.checks)
-            return outcome_of(result) | {"sources": _sources(world)}
+            result = simulate(world, cell.choice, checks=self.checks)
+            return outcome_data(result) | {"sources": _sources(world)}
         except ConfigError:
             raise
         except Exception as error:  # noqa: BLE001 - a policy error is an outcome
             return {"error": f"{type(error).__name__}: {error} ({_where(error)})"}
 
 
-def simulated(world: World, choice: PolicyChoice, *, checks: bool = False) -> SimulationResult:
+def simulate(world: World, choice: PolicyChoice, *, checks: bool = False) -> SimulationResult:
     return Simulation(
         world.cluster,
         world.jobs,
@@ -70,7 +70,7 @@ def simulated(world: World, choice: PolicyChoice, *, checks: bool = False) -> Si
     ).run()
 
 
-def outcome_of(result: SimulationResult) -> dict[str, Any]:
+def outcome_data(result: SimulationResult) -> dict[str, Any]:
     """Convert a result to plain data: metrics, jobs that never run, refusals, assumptions."""
     return {
         **metrics_of(result).to_dict(),

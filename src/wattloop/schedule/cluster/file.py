@@ -175,11 +175,13 @@ def build_cluster(
     )
     if spec.failures is None:
         return cluster, []
-    failures, faults = failures_of(spec.failures, cluster, ("failures",))
+    failures, faults = build_failures(spec.failures, cluster, ("failures",))
     return (None if faults else cluster.with_failures(failures)), faults
 
 
-def failures_of(spec: FailuresSpec, cluster: Cluster, place: Place) -> tuple[Failures, list[Fault]]:
+def build_failures(
+    spec: FailuresSpec, cluster: Cluster, place: Place
+) -> tuple[Failures, list[Fault]]:
     """Build the failures with node numbers, or return their faults."""
     names = {name: number for number, name in enumerate(cluster.node_names)}
     outages, faults = [], []

@@ -22,7 +22,7 @@ from wattloop.schedule.engine.machines import why_never
 from wattloop.schedule.engine.result import SimulationEnd, SimulationResult
 from wattloop.schedule.engine.settings import EngineSettings
 from wattloop.schedule.estimates.oracle import Oracle
-from wattloop.schedule.jobs.table import JobTable, uncapped
+from wattloop.schedule.jobs.table import JobTable, remove_caps
 from wattloop.schedule.policies.base import Policy
 from wattloop.schedule.policies.power_budget import Headroom
 from wattloop.schedule.step_function import StepFunction
@@ -58,7 +58,7 @@ class Simulation:
         settings: EngineSettings | None = None,
     ) -> None:
         if not policy.sets_caps:
-            jobs = uncapped(jobs)
+            jobs = remove_caps(jobs)
         self.settings = settings or EngineSettings()
         _check_input(cluster, jobs, self.settings)
         self.world = Execution(cluster, jobs, truth, oracle or truth, self.settings)

@@ -34,7 +34,7 @@ SHIPPED = Path(__file__).with_name("saved_workloads")
 """Folder of workloads saved by scripts/make_workloads.py."""
 
 
-def workload_of(kind: JobKind, batch: int) -> "Workload":
+def kind_workload(kind: JobKind, batch: int) -> "Workload":
     """Return one training step of the kind with this batch per GPU: shipped, cached or traced.
 
     Raises:
@@ -47,7 +47,7 @@ def workload_of(kind: JobKind, batch: int) -> "Workload":
     if path.is_file():
         return load_workload(path)
     try:
-        return request_workload(question_of(kind, batch), cache=True)
+        return request_workload(predict_question(kind, batch), cache=True)
     except ConfigError as error:
         raise ConfigError(f"job kind {kind.label}, batch {batch}: {error}") from None
 
@@ -60,7 +60,7 @@ def shipped_workload(kind: JobKind, batch: int) -> Path:
     return SHIPPED / f"{re.sub(r'[^a-z0-9]+', '-', '-'.join(words).lower())}.json.gz"
 
 
-def question_of(kind: JobKind, batch: int) -> "Question":
+def predict_question(kind: JobKind, batch: int) -> "Question":
     from wattloop.predict.request import Question
 
     return Question(
@@ -105,7 +105,7 @@ def _workloads(kind: JobKind) -> list[str] | None:
             from wattloop.predict.request import trace_key
 
             try:
-                parts = trace_key(question_of(kind, batch))
+                parts = trace_key(predict_question(kind, batch))
             except ConfigError:  # the prediction reports the error
                 return None
             if parts is None:
@@ -285,7 +285,7 @@ class AnalyticOracle(Oracle):
     def _workload(self, kind: JobKind, batch: int) -> "Workload":
         key = (kind.model, kind.precision, kind.sequence, batch)
         if key not in self._workloads:
-            self._workloads[key] = workload_of(kind, batch)
+            self._workloads[key] = kind_workload(kind, batch)
         return self._workloads[key]
 
     def _model(self, type_index: int) -> "Model":

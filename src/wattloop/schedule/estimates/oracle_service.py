@@ -27,8 +27,8 @@ from wattloop.schedule.estimates.placement_estimates import (
     PairEstimates,
     PlacementEstimate,
     PlacementQuery,
+    cluster_places,
     known_places,
-    places_of,
     table_estimates,
 )
 from wattloop.schedule.estimates.workload_estimates import Trace, WorkloadEstimates
@@ -202,7 +202,7 @@ class OracleService:
         pairs: list[Pair] = []
         for number, job in enumerate(jobs):
             kind = job.kind(allowed_types(job.stated.types, cluster, job.refusals))
-            for where, placement in places_of(kind, cluster):
+            for where, placement in cluster_places(kind, cluster):
                 if where not in places:
                     places[where] = len(known)
                     known.append(placement)

@@ -22,7 +22,11 @@ from wattloop.schedule.estimates.job_estimator import (
     allowed_types,
 )
 from wattloop.schedule.estimates.oracle import placements_of
-from wattloop.schedule.estimates.workload_estimates import Figure, PlacementKey, WorkloadEstimates
+from wattloop.schedule.estimates.workload_estimates import (
+    PlacementKey,
+    WorkloadEstimates,
+    WorkloadFigure,
+)
 from wattloop.schedule.jobs.kind import JobKind
 
 COSTS: Mapping[str, Callable[[float, float], float]] = {
@@ -87,7 +91,7 @@ def known_places(places: Sequence[PlacementQuery]) -> list[Placement | str]:
     return [found[where] for where in places]
 
 
-def places_of(kind: JobKind, cluster: Cluster) -> list[tuple[PlacementQuery, Placement]]:
+def cluster_places(kind: JobKind, cluster: Cluster) -> list[tuple[PlacementQuery, Placement]]:
     """Return all placements of a kind on a cluster, without regard to the batch."""
     rows = placements_of(kind, cluster)
     columns = (rows.type_index, rows.gpus, rows.cap_w, rows.spread)
@@ -220,9 +224,9 @@ class PairEstimates:
 
     def _figures(
         self, asked: Sequence[tuple[int, WorkloadKey, PlacementKey]]
-    ) -> dict[tuple[WorkloadKey, PlacementKey], Figure | PlacementEstimate]:
+    ) -> dict[tuple[WorkloadKey, PlacementKey], WorkloadFigure | PlacementEstimate]:
         """Compute each needed figure once; an estimate with an error where there is none."""
-        found: dict[tuple[WorkloadKey, PlacementKey], Figure | PlacementEstimate] = {}
+        found: dict[tuple[WorkloadKey, PlacementKey], WorkloadFigure | PlacementEstimate] = {}
         by_gpu: dict[str, dict[WorkloadKey, dict[PlacementKey, None]]] = {}
         for _, key, spot in asked:
             by_gpu.setdefault(spot.placement.gpu.name, {}).setdefault(key, {})[spot] = None
@@ -262,7 +266,10 @@ def _capped(place: Placement, share: float | None) -> Placement:
 
 
 def _price(
-    figure: Figure | PlacementEstimate, key: WorkloadKey, spot: PlacementKey, work: float | None
+    figure: WorkloadFigure | PlacementEstimate,
+    key: WorkloadKey,
+    spot: PlacementKey,
+    work: float | None,
 ) -> PlacementEstimate:
     if isinstance(figure, PlacementEstimate):
         return figure

@@ -36,7 +36,7 @@ from wattloop.predict.models.kernels.step import (
 )
 from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.workload import Workload
-from wattloop.schedule.estimates.analytic import workload_of
+from wattloop.schedule.estimates.analytic import kind_workload
 from wattloop.schedule.estimates.fleet_oracle import BackgroundCache
 from wattloop.schedule.estimates.job_estimator import WorkloadKey
 from wattloop.schedule.jobs.kind import JobKind
@@ -59,7 +59,7 @@ class PairFigures(NamedTuple):
     factors: dict[str, Floats]
 
 
-class OnGpu:
+class GpuWorkload:
     """Workload on one GPU type, with everything that does not depend on the placement."""
 
     def __init__(self, model: KernelModel, workload: Workload, gpu: Gpu) -> None:
@@ -75,7 +75,7 @@ class OnGpu:
             self._distance = self._intervals.scope.distance(workload, Placement(gpu)).factor
 
     def figures(self, placements: Sequence[Placement]) -> PairFigures:
-        return figures_of([self], [placements])[0]
+        return predict_pairs([self], [placements])[0]
 
     def factors(self, steps: StepBatch, result: StepResults) -> dict[str, Floats]:
         if self._intervals is None:
@@ -102,8 +102,8 @@ class OnGpu:
         return np.asarray(np.exp(half * spread * self._distance), dtype=np.float64)
 
 
-def figures_of(
-    workloads: Sequence[OnGpu], placements: Sequence[Sequence[Placement]]
+def predict_pairs(
+    workloads: Sequence[GpuWorkload], placements: Sequence[Sequence[Placement]]
 ) -> list[PairFigures]:
     """Predict several workloads on one GPU type together, each on its own placements."""
     alike: dict[tuple[int, ...], list[int]] = {}
@@ -146,7 +146,7 @@ Trace = Callable[[WorkloadKey], Workload]
 """Function that traces the workload of a key, or raises a `ConfigError` with the reason."""
 
 
-class Figure(NamedTuple):
+class WorkloadFigure(NamedTuple):
     """Prediction of a workload on a placement.
 
     Attributes:
@@ -183,9 +183,9 @@ class WorkloadEstimates:
             make, most=MOST_WORKLOADS
         )
         self._models: dict[Gpu, KernelModel] = {}
-        self._on: dict[tuple[WorkloadKey, Gpu], tuple[Workload, OnGpu]] = {}
+        self._on: dict[tuple[WorkloadKey, Gpu], tuple[Workload, GpuWorkload]] = {}
         self._spots: dict[Placement, PlacementKey] = {}
-        self._figures: dict[tuple[WorkloadKey, PlacementKey], Figure] = {}
+        self._figures: dict[tuple[WorkloadKey, PlacementKey], WorkloadFigure] = {}
         self._lock = Lock()
         self._new = 0
 
@@ -195,7 +195,7 @@ class WorkloadEstimates:
             return self._workloads.get(key)
         return self._workloads.soon(key, wait_s)
 
-    def on(self, key: WorkloadKey, workload: Workload, gpu: Gpu) -> OnGpu:
+    def on(self, key: WorkloadKey, workload: Workload, gpu: Gpu) -> GpuWorkload:
         with self._lock:
             known = self._on.get((key, gpu))
             if known is None or known[0] is not workload:
@@ -203,7 +203,10 @@ class WorkloadEstimates:
                     # models hold profiles of dropped workloads
                     self._on.clear()
                     self._models.clear()
-                known = self._on[key, gpu] = (workload, OnGpu(self._model(gpu), workload, gpu))
+                known = self._on[key, gpu] = (
+                    workload,
+                    GpuWorkload(self._model(gpu), workload, gpu),
+                )
                 self._new += MUCH_NEW
             return known[1]
 
@@ -212,10 +215,10 @@ class WorkloadEstimates:
 
     def figures(
         self, wanted: Mapping[WorkloadKey, tuple[Workload, Sequence[PlacementKey]]]
-    ) -> dict[tuple[WorkloadKey, PlacementKey], Figure]:
+    ) -> dict[tuple[WorkloadKey, PlacementKey], WorkloadFigure]:
         """Predict workloads on their placements of one GPU type, using cached figures."""
-        found: dict[tuple[WorkloadKey, PlacementKey], Figure] = {}
-        new: dict[WorkloadKey, tuple[OnGpu, Workload, list[PlacementKey]]] = {}
+        found: dict[tuple[WorkloadKey, PlacementKey], WorkloadFigure] = {}
+        new: dict[WorkloadKey, tuple[GpuWorkload, Workload, list[PlacementKey]]] = {}
         for key, (workload, spots) in wanted.items():
             missing = []
             for spot in spots:
@@ -259,11 +262,11 @@ class WorkloadEstimates:
 
 
 def _computed(
-    wanted: Mapping[WorkloadKey, tuple[OnGpu, Workload, list[PlacementKey]]],
-) -> dict[tuple[WorkloadKey, PlacementKey], Figure]:
+    wanted: Mapping[WorkloadKey, tuple[GpuWorkload, Workload, list[PlacementKey]]],
+) -> dict[tuple[WorkloadKey, PlacementKey], WorkloadFigure]:
     rows = list(wanted.items())
     places = [[spot.placement for spot in spots] for _, (_, _, spots) in rows]
-    figures = figures_of([row[0] for _, row in rows], places)
+    figures = predict_pairs([row[0] for _, row in rows], places)
     found = {}
     for (key, (on, workload, spots)), figure in zip(rows, figures, strict=True):
         step_s, power_w = figure.step_s.tolist(), figure.power_w.tolist()
@@ -273,7 +276,7 @@ def _computed(
             gpus = spot.placement.gpus
             if gpus not in refused:
                 refused[gpus] = _why_not(workload, spot.placement)
-            found[key, spot] = Figure(
+            found[key, spot] = WorkloadFigure(
                 refused=refused[gpus],
                 samples_s=workload.samples * gpus / step_s[column],
                 power_w=power_w[column] * gpus,
@@ -294,4 +297,4 @@ def _why_not(workload: Workload, placement: Placement) -> str:
 
 def traced_workload(key: WorkloadKey) -> Workload:
     kind = JobKind(key.model, key.precision, sequence=key.sequence)
-    return workload_of(kind, key.batch)
+    return kind_workload(kind, key.batch)

@@ -34,7 +34,9 @@ class Draws:
         return self.stream(aspect).random(count)
 
 
-def chosen(uniform: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.int64]:
+def weighted_choice(
+    uniform: NDArray[np.float64], weights: NDArray[np.float64]
+) -> NDArray[np.int64]:
     """Map uniform numbers to indices of weighted choices."""
     upper = np.cumsum(weights)
     picked = np.searchsorted(upper / upper[-1], uniform, side="right")
@@ -105,10 +107,10 @@ class Users(StrictModel):
         elif self.majority is not None:
             weights[1:] = (1 - self.majority) / (self.count - 1) if self.count > 1 else 0.0
             weights[0] = self.majority
-        return chosen(draws.uniform("users", count), weights)
+        return weighted_choice(draws.uniform("users", count), weights)
 
 
-def pinned(
+def pin_options(
     kinds: Sequence[JobKind], kind: Ints, draws: Draws, oracle: Oracle
 ) -> tuple[tuple[JobKind, ...], Ints]:
     """Fix one GPU count and one batch per job, drawn from the feasible ones of its kind.

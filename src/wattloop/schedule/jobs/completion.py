@@ -12,7 +12,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.yaml_spec import nearest
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions
-from wattloop.schedule.jobs.attributes import Deadlines, Draws, Users, best_runtime_s, pinned
+from wattloop.schedule.jobs.attributes import Deadlines, Draws, Users, best_runtime_s, pin_options
 from wattloop.schedule.jobs.kind import JobKind, JobTemplate
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.traces.trace import Coded, Trace
@@ -20,7 +20,7 @@ from wattloop.schedule.traces.trace import Coded, Trace
 Codes = NDArray[np.int32]
 
 
-def known_models(words: Coded, templates: Sequence[JobTemplate]) -> Codes:
+def match_models(words: Coded, templates: Sequence[JobTemplate]) -> Codes:
     """Return the template of each row's model; -1 for unknown models."""
     names: dict[str, int] = {}
     for number, template in enumerate(templates):
@@ -30,7 +30,7 @@ def known_models(words: Coded, templates: Sequence[JobTemplate]) -> Codes:
     return _translated(words, [names.get(_plain(word), -1) for word in words.values])
 
 
-def known_types(
+def match_gpu_types(
     words: Coded, cluster: Cluster, renamed: Mapping[str, str], source: str, *, strict: bool
 ) -> Codes:
     """Return the cluster's GPU type (index) of each row; -1 for unknown ones.
@@ -73,7 +73,7 @@ WIDEST = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Combined:
+class Combinations:
     """Distinct combinations of integer columns.
 
     Attributes:
@@ -85,7 +85,7 @@ class Combined:
     of_job: NDArray[np.int64]
 
     @classmethod
-    def of(cls, *columns: NDArray[Any]) -> "Combined":
+    def of(cls, *columns: NDArray[Any]) -> "Combinations":
         """Combine columns; the result is ordered by the first column, then the others."""
         of_job = np.zeros(len(columns[0]), np.int64)
         for column in columns:
@@ -144,7 +144,7 @@ def reference_sample_s(
 Bools = NDArray[np.bool_]
 
 
-def drawn_models(
+def draw_models(
     trace: Trace, templates: Sequence[JobTemplate], draws: Draws, notes: list[str]
 ) -> tuple[NDArray[np.int32], Bools]:
     """Return the template of each job, and True where the trace names it.
@@ -154,7 +154,7 @@ def drawn_models(
     drawn = _drawn(trace, templates, draws, notes)
     known = np.zeros(len(trace), bool)
     if trace.model is not None:
-        said = known_models(trace.model, templates)
+        said = match_models(trace.model, templates)
         known = said >= 0
         drawn = np.where(known, said, drawn)
         notes.append(f"model: {int(known.sum())} jobs train what the trace says")
@@ -227,11 +227,11 @@ class Completion:
     def table(self, trace: Trace, seed: int, cluster: Cluster, oracle: Oracle) -> JobTable:
         """Build the jobs of a trace for one seed."""
         draws, notes = Draws(seed), list(trace.notes)
-        made_from, own_model = drawn_models(trace, self.templates, draws, notes)
+        made_from, own_model = draw_models(trace, self.templates, draws, notes)
         recorded_on, tied = self._types(trace, cluster, notes)
         kinds, kind = self._kinds(trace, made_from, tied, cluster)
         if self.rigid:
-            kinds, kind = pinned(kinds, kind, draws, oracle)
+            kinds, kind = pin_options(kinds, kind, draws, oracle)
         counts = "as many as" if self.rigid else "half, the same and twice what"
         notes.append(f"GPUs: {counts} the trace asks for")
         sample_s = _recorded_sample_s(trace, kinds, kind, recorded_on, cluster, oracle, notes)
@@ -263,7 +263,7 @@ class Completion:
                 raise ConfigError(f"{trace.source}: gpu_types: match, but no column names them")
             notes.append(f"durations are taken as recorded on {names[usual]}")
             return np.full(len(trace), usual, np.int32), any_type
-        said = known_types(
+        said = match_gpu_types(
             trace.gpu_type, cluster, self.renamed_types, trace.source, strict=self.match_types
         )
         notes.append(
@@ -282,7 +282,7 @@ class Completion:
             known = np.nan_to_num(trace.batch)
             batch = np.maximum(np.rint(known), known > 0).astype(np.int64)
         most = max(cluster.gpus_by_type)
-        combined = Combined.of(made_from, tied, trace.gpus, batch)
+        combined = Combinations.of(made_from, tied, trace.gpus, batch)
         numbers: dict[JobKind, int] = {}
         found = np.empty(len(combined.rows), np.int64)
         for row, (template, type_index, gpus, size) in enumerate(combined.rows):
@@ -340,7 +340,7 @@ def _recorded_sample_s(
     notes: list[str],
 ) -> Floats:
     """Return seconds per sample of each job as recorded; NaN for jobs that can never run."""
-    combined = Combined.of(kind, recorded_on, trace.gpus)
+    combined = Combinations.of(kind, recorded_on, trace.gpus)
     sample_s, never, elsewhere = np.empty(len(combined.rows)), 0, 0
     for row, (number, type_index, gpus) in enumerate(combined.rows):
         options = oracle.options(kinds[number])

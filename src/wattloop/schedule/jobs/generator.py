@@ -14,8 +14,8 @@ from wattloop.schedule.jobs.attributes import (
     Draws,
     Users,
     best_runtime_s,
-    chosen,
-    pinned,
+    pin_options,
+    weighted_choice,
 )
 from wattloop.schedule.jobs.kind import JobTemplate
 from wattloop.schedule.jobs.table import JobTable
@@ -108,14 +108,14 @@ class PoissonJobs:
         arrival_s = self.arrivals.draw(draws)
         count = len(arrival_s)
         weights = np.array([template.weight for template in self.templates])
-        made_from = chosen(draws.uniform("templates", count), weights)
+        made_from = weighted_choice(draws.uniform("templates", count), weights)
         size, work = draws.uniform("work", count), np.empty(count)
         for number, template in enumerate(self.templates):
             mine = made_from == number
             work[mine] = template.work(size[mine])
         kinds, kind = tuple(template.kind for template in self.templates), made_from
         if self.rigid:
-            kinds, kind = pinned(kinds, kind, draws, oracle)
+            kinds, kind = pin_options(kinds, kind, draws, oracle)
         deadline_s = np.full(count, np.inf)
         if self.deadlines is not None:
             best_s = best_runtime_s(kinds, kind, work, oracle)
@@ -123,7 +123,9 @@ class PoissonJobs:
         priority = np.zeros(count, np.int64)
         if self.priorities:
             values, shares = (np.array(each) for each in zip(*self.priorities, strict=True))
-            priority = values[chosen(draws.uniform("priorities", count), shares)].astype(np.int64)
+            priority = values[weighted_choice(draws.uniform("priorities", count), shares)].astype(
+                np.int64
+            )
         return JobTable(
             kinds=kinds,
             users=self.people.names,

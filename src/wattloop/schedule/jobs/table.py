@@ -55,7 +55,7 @@ class JobTable:
         return np.isfinite(self.deadline_s)
 
 
-def uncapped(jobs: JobTable) -> JobTable:
+def remove_caps(jobs: JobTable) -> JobTable:
     kinds = tuple(replace(kind, caps=(max(kind.caps),)) for kind in jobs.kinds)
     return jobs if kinds == jobs.kinds else replace(jobs, kinds=kinds)
 

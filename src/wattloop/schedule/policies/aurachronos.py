@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from wattloop.schedule.actions import Action, Preempt, Start, Wake
 from wattloop.schedule.objectives import TIME, Estimates
-from wattloop.schedule.policies.node_plan import NodePlan, Promise, Victims
+from wattloop.schedule.policies.node_plan import NodePlan, Reservation, Victims
 from wattloop.schedule.policies.packing import EDP_AGE_WEIGHT_PER_S
 from wattloop.schedule.policies.time_value import full_batch
 from wattloop.schedule.policies.zeus import Zeus
@@ -63,7 +63,7 @@ class AuraChronos(Zeus):
         starts = self._started(view, urgent)
         if starts:
             return starts  # called again with these running
-        plan, hopes, lost = NodePlan(view), list[Hope](), set[int]()
+        plan, hopes, lost = NodePlan(view), list[ExpectedPlacement](), set[int]()
         for job in urgent[:LOOKS]:
             promised = [each.promise for each in hopes]
             hope = self._hope(view, plan, job, promised)
@@ -128,8 +128,8 @@ class AuraChronos(Zeus):
         return starts
 
     def _hope(
-        self, view: ClusterView, plan: NodePlan, job: int, promised: Sequence[Promise]
-    ) -> "Hope | None":
+        self, view: ClusterView, plan: NodePlan, job: int, promised: Sequence[Reservation]
+    ) -> "ExpectedPlacement | None":
         """Return the placement that becomes free first, if that is soon enough."""
         options, estimates, found = view.queue.options(job), view.queue.estimates(job), None
         came_s = float(view.jobs.arrival_s[job])
@@ -141,11 +141,11 @@ class AuraChronos(Zeus):
                 continue
             if found is None or at_s < found.promise.at_s:
                 end_s = at_s + float(estimates.time_s[option])
-                found = Hope(job, Promise(shape, at_s, end_s), latest_s)
+                found = ExpectedPlacement(job, Reservation(shape, at_s, end_s), latest_s)
         return found
 
     def _rescued(
-        self, view: ClusterView, plan: NodePlan, job: int, hopes: Sequence["Hope"]
+        self, view: ClusterView, plan: NodePlan, job: int, hopes: Sequence["ExpectedPlacement"]
     ) -> list[Action]:
         """Preempt the jobs that waste least and start the job; nothing if that does not help.
 
@@ -159,7 +159,7 @@ class AuraChronos(Zeus):
             for option in self.in_time(view, job, estimates):
                 shape = options.shape(option)
                 end_s = view.now_s + float(estimates.time_s[option])
-                taken = [Promise(shape, view.now_s, end_s)]
+                taken = [Reservation(shape, view.now_s, end_s)]
                 if any(plan.when_s(each.promise.shape, taken) > each.latest_s for each in others):
                     continue
                 allowed = partial(may_stop, view, end_s)
@@ -185,11 +185,11 @@ class AuraChronos(Zeus):
         return end_s + float(again.min()) <= float(view.jobs.deadline_s[running.job])
 
 
-class Hope(NamedTuple):
+class ExpectedPlacement(NamedTuple):
     """Placement that is expected to become free in time, and the latest useful time."""
 
     job: int
-    promise: Promise
+    promise: Reservation
     latest_s: float
 
 

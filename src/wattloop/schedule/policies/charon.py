@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from wattloop.schedule.actions import Action, Preempt, Wake
-from wattloop.schedule.policies.power_budget import Headroom, packed
+from wattloop.schedule.policies.power_budget import Headroom, pack
 from wattloop.schedule.policies.zeus import Zeus
 from wattloop.schedule.view import ClusterView, RunningJob
 
@@ -31,15 +31,15 @@ class Charon(Zeus):
         # The budgets until the next round: nothing can be stopped before that.
         over_w = view.power_w - view.budget_w.least(view.now_s, view.now_s + look_s(view))
         if over_w > 0:
-            return stopped_for_budget(view, over_w)
-        starts = packed(view, self.objective, self.rank, Headroom(view))[0]
+            return preempt_for_budget(view, over_w)
+        starts = pack(view, self.objective, self.rank, Headroom(view))[0]
         wake_s = view.budget_w.next_change_s(view.now_s) - look_s(view)
         if view.round_s and view.now_s < wake_s < math.inf and (starts or view.running):
             return [*starts, Wake(wake_s)]
         return starts
 
 
-def stopped_for_budget(view: ClusterView, over_w: float) -> list[Action]:
+def preempt_for_budget(view: ClusterView, over_w: float) -> list[Action]:
     """Preempt jobs until this power is saved, those with the least loss per watt first."""
     saved_w = {job: _above_idle_w(view, each) for job, each in view.running.items()}
     losses = [

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from wattloop.schedule.actions import Action, Preempt, Start, Wake
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.objectives import TIME, Estimates, PlacementObjective
-from wattloop.schedule.policies.aurachronos import AuraChronos, Hope, options_in_time
-from wattloop.schedule.policies.charon import look_s, stopped_for_budget
+from wattloop.schedule.policies.aurachronos import AuraChronos, ExpectedPlacement, options_in_time
+from wattloop.schedule.policies.charon import look_s, preempt_for_budget
 from wattloop.schedule.policies.node_plan import NodePlan
 from wattloop.schedule.policies.packing import share, weight
-from wattloop.schedule.policies.power_budget import ABOVE_IDLE, Headroom, packed
-from wattloop.schedule.policies.recaps import Urgent, lowered, recapped
+from wattloop.schedule.policies.power_budget import ABOVE_IDLE, Headroom, pack
+from wattloop.schedule.policies.recaps import Urgent, choose_caps, lower_caps
 from wattloop.schedule.policies.time_value import (
     gpu_worth,
     joule_price,
@@ -185,8 +185,8 @@ class Helios(AuraChronos):
         """Keep the budget first, then deadlines, then start other jobs, then set caps."""
         over_w = view.power_w - view.budget_w.least(view.now_s, view.now_s + look_s(view))
         if over_w > 0:
-            actions, left_w = lowered(view, over_w)
-            return actions if left_w <= 0 else stopped_for_budget(view, over_w)
+            actions, left_w = lower_caps(view, over_w)
+            return actions if left_w <= 0 else preempt_for_budget(view, over_w)
         self._headroom = Headroom(view)
         actions = _within_budget(view, super().decide(view))
         change_s = view.budget_w.next_change_s(view.now_s) - look_s(view)
@@ -199,7 +199,7 @@ class Helios(AuraChronos):
         headroom, waiting = Headroom(view), len(view.queue)
         objective = self._objective(view, waiting - 1)
         patience = Patience(view, objective, self.time_value, headroom)
-        starts, is_short = packed(view, objective, patience.after(self.rank), headroom)
+        starts, is_short = pack(view, objective, patience.after(self.rank), headroom)
         if starts:
             return [*starts, *patience.wakes]
         value = self.time_value * (SCARCE if is_short else 1.0)
@@ -208,7 +208,7 @@ class Helios(AuraChronos):
         may_raise = not (has_budget and waiting and view.free.total)
         objective = self._objective(view, waiting, value)
         urgent = Urgent(partial(_runs_tight, view), self._urgent_objective(view))
-        recaps = recapped(view, objective, headroom, urgent=urgent, may_raise=may_raise)
+        recaps = choose_caps(view, objective, headroom, urgent=urgent, may_raise=may_raise)
         return [*recaps, *patience.wakes]
 
     def in_time(self, view: ClusterView, job: int, estimates: Estimates) -> list[int]:
@@ -228,7 +228,7 @@ class Helios(AuraChronos):
         return super().rank(view, waiting, cost * fit**FIT_WEIGHT * share[waiting.user])
 
     def _rescued(
-        self, view: ClusterView, plan: NodePlan, job: int, hopes: Sequence[Hope]
+        self, view: ClusterView, plan: NodePlan, job: int, hopes: Sequence[ExpectedPlacement]
     ) -> list[Action]:
         self._rescue_deadline_s = float(view.jobs.deadline_s[job])
         return super()._rescued(view, plan, job, hopes)

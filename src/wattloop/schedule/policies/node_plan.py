@@ -10,7 +10,7 @@ from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.view import ClusterView, RunningJob
 
 
-class Promise(NamedTuple):
+class Reservation(NamedTuple):
     """Reserved placement, from when to when."""
 
     shape: Shape
@@ -40,7 +40,7 @@ class NodePlan:
         for running in view.running.values():
             for node, mask in running.nodes:
                 self._free[node] -= mask.bit_count()
-        self._when_s: dict[tuple[Shape, tuple[Promise, ...]], float] = {}
+        self._when_s: dict[tuple[Shape, tuple[Reservation, ...]], float] = {}
         self._losses: dict[int, list[tuple[float, float, int]]] = {}
 
     @cached_property
@@ -65,7 +65,7 @@ class NodePlan:
             ends.sort()
         return found
 
-    def when_s(self, shape: Shape, promised: Sequence[Promise] = ()) -> float:
+    def when_s(self, shape: Shape, promised: Sequence[Reservation] = ()) -> float:
         """Return when a placement is expected to fit in addition to reserved ones."""
         mine = tuple(each for each in promised if each.shape[0] == shape[0])
         key = (shape, mine)
@@ -73,7 +73,7 @@ class NodePlan:
             self._when_s[key] = self._found_s(shape, mine)
         return self._when_s[key]
 
-    def _found_s(self, shape: Shape, mine: Sequence[Promise]) -> float:
+    def _found_s(self, shape: Shape, mine: Sequence[Reservation]) -> float:
         view, free, left = self._view, self._view.free.copy(), self._free.copy()
         ends = [(view.now_s, -1), *((each.end_s, -1) for each in mine), *self._running[shape[0]]]
         # Reservations take GPUs, so with them it is never sooner.

@@ -14,7 +14,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Action, Start
 from wattloop.schedule.objectives import PlacementObjective
 from wattloop.schedule.policies.base import Policy
-from wattloop.schedule.queue import Columns, Placed
+from wattloop.schedule.queue import Columns, RankedOption
 from wattloop.schedule.view import ClusterView
 
 TIME_AGE_WEIGHT = 1.0
@@ -111,7 +111,7 @@ class PackingPolicy(Policy):
         return starts
 
     def _start_the_only_one(
-        self, view: ClusterView, job: int, placed: Iterable[Placed]
+        self, view: ClusterView, job: int, placed: Iterable[RankedOption]
     ) -> Sequence[Action]:
         """Start a single waiting job on its first placement that fits."""
         fits = view.free.fits

@@ -298,7 +298,7 @@ LOOKS = 200
 """Most jobs of a round without a placement; further ones are not tried."""
 
 
-def packed(
+def pack(
     view: ClusterView, objective: PlacementObjective, rank: Rank, headroom: Headroom
 ) -> tuple[list[Start], bool]:
     """Start jobs in order, each on its best placement that fits and keeps the budget.

@@ -44,7 +44,7 @@ class Urgent(NamedTuple):
     objective: PlacementObjective
 
 
-def recapped(
+def choose_caps(
     view: ClusterView,
     objective: PlacementObjective,
     headroom: Headroom,
@@ -78,7 +78,7 @@ def recapped(
     return found
 
 
-def lowered(view: ClusterView, over_w: float) -> tuple[list[Action], float]:
+def lower_caps(view: ClusterView, over_w: float) -> tuple[list[Action], float]:
     """Lower caps until this power is surely saved; return also the power that is left to save.
 
     The largest savings come first, so that few jobs are changed.

@@ -15,7 +15,7 @@ from wattloop.core.yaml_spec import nearest
 from wattloop.schedule.policies.base import Policy
 
 
-def foreign_class(text: str) -> type[Policy]:
+def user_class(text: str) -> type[Policy]:
     """Load a policy class from `FILE.py:Class` or `package.module:Class`.
 
     Raises:
@@ -149,7 +149,7 @@ def with_parameter(
     return {name: {**parameters, key: value}}
 
 
-def describe() -> list[PolicyCard]:
+def policy_cards() -> list[PolicyCard]:
     """Return all shipped policies, in the order of the documentation."""
     return [_card(name, _class(name)) for name in POLICIES]
 
@@ -193,7 +193,7 @@ def _class(name: str) -> type[Policy]:
         found: type[Policy] = getattr(importlib.import_module(module), attribute)
         return found
     if ":" in name or name.endswith(".py"):
-        return foreign_class(name)
+        return user_class(name)
     hint = nearest(name.lower(), list(POLICIES))
     raise ConfigError(f"unknown policy '{name}'; {hint} (one of your own: FILE.py:Class)")
 

@@ -35,7 +35,7 @@ _projections: WeakKeyDictionary[PlacementOptions, Floats] = WeakKeyDictionary()
 _full: WeakKeyDictionary[PlacementOptions, NDArray[np.bool_]] = WeakKeyDictionary()
 
 
-def smoothed(estimates: Estimates) -> Estimates:
+def smooth(estimates: Estimates) -> Estimates:
     """Return the estimates without the part of the errors that other placements contradict."""
     projection = _projection(estimates.options)
     return estimates._replace(
@@ -121,7 +121,7 @@ def time_value(
     """
 
     def cost(estimates: Estimates) -> Floats:
-        seen = estimates if exact else smoothed(estimates)
+        seen = estimates if exact else smooth(estimates)
         full = full_batch(estimates.options)
         above_w = np.maximum(seen.power_w - seen.idle_w, 0.0)
         w = np.array(worth)[estimates.options.type_index] if worth else 1.0
@@ -145,7 +145,7 @@ def reference_w(*, exact: bool) -> PlacementObjective:
     """Return P_ref as an objective: power above idle of a job's fastest placement."""
 
     def found(estimates: Estimates) -> Floats:
-        seen = estimates if exact else smoothed(estimates)
+        seen = estimates if exact else smooth(estimates)
         above_w = np.maximum(seen.power_w - seen.idle_w, 0.0)
         fastest_w = _fastest_w(seen, above_w, full_batch(estimates.options))
         return np.broadcast_to(fastest_w, above_w.shape)

@@ -18,13 +18,13 @@ from wattloop.core.yaml_spec import (
     validation_errors,
 )
 from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.cluster.file import ClusterSpec, build_cluster, failures_of, load_cluster
+from wattloop.schedule.cluster.file import ClusterSpec, build_cluster, build_failures, load_cluster
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.scenarios.scenario import Scenario, budget_fault
 from wattloop.schedule.scenarios.spec import ScenarioSpec
 from wattloop.schedule.step_function import (
+    SourcedSteps,
     StepsError,
-    Written,
     budget_steps,
     carbon_steps,
     clock_s,
@@ -77,7 +77,7 @@ def read_layers(path: str, shipped: Mapping[str, Path], depth: int = 0) -> Layer
     for place, name in SHORT.items():
         value = _at(data, place)
         if value is not None and not isinstance(value, Mapping | list):
-            data = changed(data, ".".join(place), {name: value})
+            data = set_field(data, ".".join(place), {name: value})
     if like is None:
         return Layered(own.path, data, own.lines)
     where = own.where(("like",))
@@ -89,21 +89,21 @@ def read_layers(path: str, shipped: Mapping[str, Path], depth: int = 0) -> Layer
         value = _at(inherited, place)
         if value is not None:
             found = _anchored(value, Path(base.path).parent)
-            inherited = changed(inherited, ".".join(place), found)
-    return Layered(own.path, merged(inherited, data), own.lines, base)
+            inherited = set_field(inherited, ".".join(place), found)
+    return Layered(own.path, merge(inherited, data), own.lines, base)
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two mappings recursively; `above` takes precedence."""
     found = dict(below)
     for key, value in above.items():
         under = found.get(key)
         both = isinstance(value, Mapping) and isinstance(under, Mapping)
-        found[key] = merged(under, value) if both else value  # type: ignore[arg-type] # both say so
+        found[key] = merge(under, value) if both else value  # type: ignore[arg-type] # both say so
     return found
 
 
-def changed(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+def set_field(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     """Set the field at a dotted path: `jobs.generate.rate_per_s`, `jobs.models.0.batches`.
 
     Raises:
@@ -157,7 +157,7 @@ def _with_models(data: dict[str, Any], own: YamlWithLines) -> dict[str, Any]:
         raise ConfigError(f"{where}: jobs.models: {error}") from None
     if "models" not in shared:
         raise ConfigError(f"{where}: jobs.models: {name} has no 'models'")
-    return changed(data, "jobs.models", shared["models"])
+    return set_field(data, "jobs.models", shared["models"])
 
 
 def _found(like: str, own: YamlWithLines, shipped: Mapping[str, Path], where: str) -> str:
@@ -235,7 +235,7 @@ class _Builder:
         failures = self.spec.engine.failures
         if cluster is None or failures is None:
             return cluster
-        found, faults = failures_of(failures, cluster, ("engine", "failures"))
+        found, faults = build_failures(failures, cluster, ("engine", "failures"))
         self.faults += faults
         return cluster.with_failures(found)
 
@@ -282,7 +282,9 @@ class _Builder:
                     )
                     self.faults.append((("jobs", "models", number, "types"), said))
 
-    def _steps(self, name: str, read: Callable[[Any, Path | None], Written]) -> Written | None:
+    def _steps(
+        self, name: str, read: Callable[[Any, Path | None], SourcedSteps]
+    ) -> SourcedSteps | None:
         value = getattr(self.spec, name)
         if value is None:
             return None
@@ -325,7 +327,7 @@ def load_scenario(name: str, changes: Mapping[str, Any] | None = None) -> Scenar
     for place, value in (changes or {}).items():
         # files in `changes` are relative to the working directory, not to the scenario file
         here = place in CHANGED_FILES and isinstance(value, str)
-        data = changed(data, place, str(user_path(value).absolute()) if here else value)
+        data = set_field(data, place, str(user_path(value).absolute()) if here else value)
         if place == "jobs.trace.file":
             data = {**data, "jobs": {k: v for k, v in data["jobs"].items() if k != "generate"}}
     _check_trace(data, source)
@@ -369,7 +371,7 @@ def _variant(
 ) -> Scenario:
     try:
         for place, value in changes.items():
-            data = changed(data, place, value)
+            data = set_field(data, place, value)
         return scenario_from({**data, "name": f"{name}/{variant}"}, source, name=name)
     except ConfigError as error:
         where = name if source is None else source.where(("variants", variant))
@@ -393,4 +395,4 @@ def _with_horizon(data: Mapping[str, Any]) -> Mapping[str, Any]:
     endless = horizon is None or horizon == "none"
     if endless or not isinstance(made, Mapping) or {"horizon", "count"} & made.keys():
         return data
-    return changed(data, "jobs.generate.horizon", horizon)
+    return set_field(data, "jobs.generate.horizon", horizon)

@@ -21,7 +21,7 @@ from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs.spec import JobsSpec
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.scenarios.spec import EngineSpec
-from wattloop.schedule.step_function import StepFunction, Written
+from wattloop.schedule.step_function import SourcedSteps, StepFunction
 
 
 class World(NamedTuple):
@@ -52,9 +52,9 @@ class Scenario:
     jobs: JobsSpec
     oracle: OracleSpec = field(default_factory=OracleSpec)
     engine: EngineSpec = field(default_factory=EngineSpec)
-    budget: Written | None = None
-    price: Written | None = None
-    carbon: Written | None = None
+    budget: SourcedSteps | None = None
+    price: SourcedSteps | None = None
+    carbon: SourcedSteps | None = None
     starts_at_s: float = 0.0
     policies: tuple[str | Mapping[str, Any], ...] = ()
     seeds: tuple[int, ...] = tuple(range(10))
@@ -143,11 +143,11 @@ class Scenario:
         )
         return replace(jobs, notes=(*jobs.notes, note))
 
-    def _seen(self, written: Written | None) -> StepFunction | None:
+    def _seen(self, written: SourcedSteps | None) -> StepFunction | None:
         return None if written is None else written.steps.shifted(self.starts_at_s)
 
 
-def budget_fault(budget: Written | None, cluster: Cluster) -> str:
+def budget_fault(budget: SourcedSteps | None, cluster: Cluster) -> str:
     """Return the fault of a budget below the cluster's idle power; empty without one."""
     if budget is None:
         return ""
@@ -160,7 +160,7 @@ def budget_fault(budget: Written | None, cluster: Cluster) -> str:
     )
 
 
-def _plain(written: Written | None) -> dict[str, Any] | None:
+def _plain(written: SourcedSteps | None) -> dict[str, Any] | None:
     return None if written is None else {**asdict(written.steps), "source": written.source}
 
 
@@ -207,7 +207,7 @@ def stored_scenario(kept: Mapping[str, Any]) -> Scenario:
         ) from None
 
 
-def _written(kept: Mapping[str, Any] | None) -> Written | None:
+def _written(kept: Mapping[str, Any] | None) -> SourcedSteps | None:
     if kept is None:
         return None
     period_s = kept.get("period_s")
@@ -216,4 +216,4 @@ def _written(kept: Mapping[str, Any] | None) -> Written | None:
         tuple(kept["values"]),
         math.inf if period_s is None else float(period_s),
     )
-    return Written(steps, str(kept.get("source") or ""))
+    return SourcedSteps(steps, str(kept.get("source") or ""))

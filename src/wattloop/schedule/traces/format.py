@@ -216,7 +216,7 @@ FAULTS = (ValueError, OverflowError)
 GPUS = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)")
 
 
-def numbers(
+def parse_column(
     cells: Sequence[str], parse: Parser, empty: float | None = None, *, needed: bool = True
 ) -> tuple[NDArray[np.float64], dict[int, str]]:
     """Parse a column; return its values, and the faults of invalid cells.
@@ -239,7 +239,7 @@ def numbers(
     return found, wrong
 
 
-def parser_of(unit: str) -> Parser:
+def unit_parser(unit: str) -> Parser:
     if unit == "date":
         return _date_s
     if unit == "clock":
@@ -311,7 +311,7 @@ class TraceLayout(NamedTuple):
     positions: Mapping[str, int]
 
 
-def detected(
+def detect_layout(
     place: str, first_line: str, form_name: str = "", columns: Mapping[str, str] | None = None
 ) -> TraceLayout:
     """Detect the layout of a file from its first line.
@@ -342,7 +342,7 @@ def detected(
     return best
 
 
-def rows_of(lines: Iterable[str], separator: str) -> Any:
+def csv_rows(lines: Iterable[str], separator: str) -> Any:
     """Return a `csv.reader` (its type has no name); with tabs or pipes, quotes are literal."""
     if separator in ",;":
         return csv.reader(lines, delimiter=separator)
@@ -373,7 +373,7 @@ def _is_data(form: TraceFormat, cells: tuple[str, ...], positions: Mapping[str, 
         cell = cells[positions[name]]
         try:
             if cell.strip() or name not in form.empty:
-                parser_of(form.unit(name))(cell)
+                unit_parser(form.unit(name))(cell)
         except FAULTS:
             return False
     return True
@@ -381,7 +381,7 @@ def _is_data(form: TraceFormat, cells: tuple[str, ...], positions: Mapping[str, 
 
 def _split(line: str, separator: str) -> tuple[str, ...]:
     try:
-        return tuple(next(rows_of([line.rstrip("\r\n")], separator), []))
+        return tuple(next(csv_rows([line.rstrip("\r\n")], separator), []))
     except csv.Error:
         return ()
 

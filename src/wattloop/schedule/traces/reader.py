@@ -23,11 +23,11 @@ from wattloop.core.units import format_duration
 from wattloop.schedule.traces.format import (
     TraceFormat,
     TraceLayout,
-    detected,
-    numbers,
-    parser_of,
-    rows_of,
+    csv_rows,
+    detect_layout,
+    parse_column,
     tres_type,
+    unit_parser,
 )
 from wattloop.schedule.traces.trace import Coded, Trace
 
@@ -125,8 +125,8 @@ class _Chunk:
 
     def _number(self, name: str, *, needed: bool = True) -> Floats:
         cells = self._cells(name)
-        parse = parser_of(self.form.unit(name))
-        values, wrong = numbers(cells, parse, self.form.empty.get(name), needed=needed)
+        parse = unit_parser(self.form.unit(name))
+        values, wrong = parse_column(cells, parse, self.form.empty.get(name), needed=needed)
         for why in dict.fromkeys(wrong.values()):
             rows = [row for row, each in wrong.items() if each == why]
             self._wrong(name, np.isin(np.arange(len(cells)), rows), why)
@@ -280,7 +280,7 @@ LONGEST_S = 3e9
 """Longest plausible trace: a century; a longer one has another unit of time."""
 
 
-def trace_of(name: str, found: TraceColumns, layout: TraceLayout) -> Trace:
+def build_trace(name: str, found: TraceColumns, layout: TraceLayout) -> Trace:
     # popped: never two copies of all columns
     columns = {key: np.concatenate(found.columns.pop(key)) for key in list(found.columns)}
     arrival_s = columns.pop("arrival", np.empty(0))
@@ -431,7 +431,7 @@ def read_trace(
                 layout = philly_log_layout()
                 chunks = _json_chunks(name, first + text.read())
             else:
-                layout = detected(name, first, form, columns)
+                layout = detect_layout(name, first, form, columns)
                 chunks = _chunks(name, first, text, layout)
             refuse = (unusable or layout.form.unusable) == "refuse"
             found = TraceColumns()
@@ -444,7 +444,7 @@ def read_trace(
         raise ConfigError(f"{name}: cannot be read: {reason}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{name}: cannot be read: not text in UTF-8") from None
-    return trace_of(name, found, layout)
+    return build_trace(name, found, layout)
 
 
 def _text(name: str, raw: IO[bytes]) -> io.TextIOWrapper:
@@ -466,7 +466,7 @@ def _json_chunks(name: str, text: str) -> Iterator[_Rows]:
 
 def _chunks(name: str, first: str, text: io.TextIOWrapper, layout: TraceLayout) -> Iterator[_Rows]:
     lines: Iterator[str] = text if layout.named else itertools.chain([first], text)
-    reader = rows_of(lines, layout.separator)
+    reader = csv_rows(lines, layout.separator)
     before = 1 if layout.named else 0
     while True:
         begin = reader.line_num

@@ -185,7 +185,7 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
     """
     from wattloop.cli.commands.simulate.view import print_whatif
     from wattloop.schedule.campaigns.campaign import Campaign
-    from wattloop.schedule.campaigns.whatif import Changes, changed_scenario, whatif_of
+    from wattloop.schedule.campaigns.whatif import Changes, changed_scenario, compare_whatif
     from wattloop.schedule.policies.registry import POLICIES
     from wattloop.store.database import open_store
 
@@ -216,7 +216,7 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
     if failed:
         say(f"wattloop: {len(failed)} simulations failed; the first: {failed[0]}")
         raise typer.Exit(1)
-    found = whatif_of(worlds[0], wanted, before, after)
+    found = compare_whatif(worlds[0], wanted, before, after)
     given.present(found.to_dict, lambda: print_whatif(found))
 
 
@@ -315,9 +315,9 @@ def policies_command(*, json_file: JsonFile = None) -> None:
     """List the policies, what each ranks jobs by, and its parameters."""
     from dataclasses import asdict
 
-    from wattloop.schedule.policies.registry import describe
+    from wattloop.schedule.policies.registry import policy_cards
 
-    cards = describe()
+    cards = policy_cards()
     rows = [
         (
             card.name,

@@ -18,7 +18,7 @@ from wattloop.report.figures.render import save
 from wattloop.schedule.campaigns.campaign import SimulationJob, seeds_from, seeds_text
 from wattloop.schedule.campaigns.runner import CampaignCallback
 from wattloop.schedule.campaigns.summary import Summary, by_variant, per_cell, summary_of
-from wattloop.schedule.campaigns.workers import simulated
+from wattloop.schedule.campaigns.workers import simulate
 from wattloop.store.experiments import Experiment
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _over_time(campaign: "Campaign", variant: str, rows: Rows) -> dict[str, Any]
     world = scenario.world(seed)
     ended = {row["policy"] for row in rows}
     results = {
-        choice.label: simulated(world, choice)
+        choice.label: simulate(world, choice)
         for choice in campaign.choices
         if choice.label in ended
     }

@@ -13,9 +13,9 @@ from wattloop.schedule.engine.machines import why_never
 from wattloop.schedule.engine.settings import EngineSettings
 from wattloop.schedule.estimates.oracle import Oracle, PlacementOptions
 from wattloop.schedule.estimates.spec import OracleSpec
-from wattloop.schedule.jobs.attributes import Draws, pinned
+from wattloop.schedule.jobs.attributes import Draws, pin_options
 from wattloop.schedule.jobs.kind import JobKind
-from wattloop.schedule.jobs.table import JobTable, uncapped
+from wattloop.schedule.jobs.table import JobTable, remove_caps
 from wattloop.schedule.scenarios.scenario import Scenario
 from wattloop.schedule.slurm.nodes import SlurmNode
 from wattloop.schedule.slurm.squeue import parse_gpus
@@ -106,7 +106,7 @@ def replay_plan(
     """
     check_speedup(speedup)
     world = scenario.world(seed)
-    jobs = uncapped(world.jobs)
+    jobs = remove_caps(world.jobs)
     horizon_s = world.settings.horizon_s
     count = int(np.searchsorted(jobs.arrival_s, horizon_s, side="right"))
     jobs = _first(jobs, min(count, most_jobs or count))
@@ -116,7 +116,7 @@ def replay_plan(
         why = why_never(each, world.truth.options(each), world.cluster)
         if why:
             raise ConfigError(f"scenario {scenario.name}: {why}")
-    kinds, kind = pinned(jobs.kinds, jobs.kind, Draws(seed), world.truth)
+    kinds, kind = pin_options(jobs.kinds, jobs.kind, Draws(seed), world.truth)
     asked = _faster(replace(jobs, kinds=kinds, kind=kind), speedup)
     settings = replace(
         world.settings,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattloop.schedule.jobs import completion
-from wattloop.schedule.jobs.completion import Combined
+from wattloop.schedule.jobs.completion import Combinations
 
 
 @pytest.mark.parametrize("widest", [1, 1 << 24])
@@ -17,7 +17,7 @@ def test_rows_are_found_again(widest, rows) -> None:
     columns = np.array(rows, np.int64).reshape(-1, 3).T
     before, completion.WIDEST = completion.WIDEST, widest
     try:
-        found = Combined.of(*columns)
+        found = Combinations.of(*columns)
     finally:
         completion.WIDEST = before
     assert found.rows == sorted(set(rows))

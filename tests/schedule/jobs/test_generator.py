@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from tests.schedule.jobs.made_oracle import MadeOracle, made_cluster
+from tests.schedule.jobs.synthetic_oracle import MadeOracle, made_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs import JobKind, JobTable
 from wattloop.schedule.jobs.attributes import Deadlines, Users
