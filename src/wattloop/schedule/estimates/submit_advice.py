@@ -1,6 +1,6 @@
 """Advice to users at job submission: expected energy, time, and better GPU counts."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from wattloop.core.units import format_duration, kwh_from_joules
@@ -34,15 +34,7 @@ class SubmitAdvice:
     later: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "energy_j": self.energy_j,
-            "time_s": self.time_s,
-            "gpus": self.gpus,
-            "gpu": self.gpu,
-            "source": self.source,
-            "messages": list(self.messages),
-            "later": self.later,
-        }
+        return asdict(self)
 
     def to_text(self) -> str:
         """Format as `key=value` lines, for programs that cannot read JSON."""

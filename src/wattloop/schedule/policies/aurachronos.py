@@ -60,29 +60,33 @@ class AuraChronos(Zeus):
         urgent = self._urgent(view)
         if not urgent:
             return self.fill(view)
-        starts = self._started(view, urgent)
+        starts = self._start_urgent(view, urgent)
         if starts:
             return starts  # called again with these running
-        plan, hopes, lost = NodePlan(view), list[ExpectedPlacement](), set[int]()
+        plan, expected, lost = NodePlan(view), list[ExpectedPlacement](), set[int]()
         for job in urgent[:LOOKS]:
-            promised = [each.promise for each in hopes]
-            hope = self._hope(view, plan, job, promised)
-            if hope is not None:
-                hopes.append(hope)
+            reserved = [each.reservation for each in expected]
+            placement = self._expect_placement(view, plan, job, reserved)
+            if placement is not None:
+                expected.append(placement)
                 continue
             # Jobs before it may wait for the same GPUs: if they start now, it may start as well.
-            for other in (*(each.job for each in hopes), job):
+            for other in (*(each.job for each in expected), job):
                 # More waiting jobs only make it harder: one attempt per round is enough.
-                if other not in lost and (actions := self._rescued(view, plan, other, hopes)):
+                if other not in lost and (actions := self._rescue(view, plan, other, expected)):
                     return actions
                 lost.add(other)
         free = view.free.copy()
-        for hope in hopes:
-            plan.hold(free, hope.promise.shape)
+        for placement in expected:
+            plan.hold(free, placement.reservation.shape)
         rest = self.fill(replace(view, free=free))
         # A job without a placement becomes an ordinary one when its deadline is lost. The first
         # such time is enough: the policy is called then and returns the next one.
-        wake_s = min(_first_lost_s(view) + REACTION_S, *(hope.latest_s for hope in hopes), math.inf)
+        wake_s = min(
+            _first_lost_s(view) + REACTION_S,
+            *(placement.latest_s for placement in expected),
+            math.inf,
+        )
         return [*rest, Wake(wake_s)] if wake_s < math.inf else rest
 
     def fill(self, view: ClusterView) -> Sequence[Action]:
@@ -107,12 +111,12 @@ class AuraChronos(Zeus):
         found: list[int] = jobs[order].tolist()
         return found
 
-    def _started(self, view: ClusterView, urgent: Sequence[int]) -> list[Action]:
+    def _start_urgent(self, view: ClusterView, urgent: Sequence[int]) -> list[Action]:
         """Start urgent jobs that meet their deadline on free GPUs."""
         free, starts = view.free.copy(), list[Action]()
         if not free.total:
             return starts
-        may = _may_keep_now(view)
+        may = _may_meet_now(view)
         for job in urgent:
             if job not in may:
                 continue
@@ -127,8 +131,8 @@ class AuraChronos(Zeus):
                 break
         return starts
 
-    def _hope(
-        self, view: ClusterView, plan: NodePlan, job: int, promised: Sequence[Reservation]
+    def _expect_placement(
+        self, view: ClusterView, plan: NodePlan, job: int, reserved: Sequence[Reservation]
     ) -> "ExpectedPlacement | None":
         """Return the placement that becomes free first, if that is soon enough."""
         options, estimates, found = view.queue.options(job), view.queue.estimates(job), None
@@ -136,16 +140,16 @@ class AuraChronos(Zeus):
         for option in self.in_time(view, job, estimates):
             latest_s = _latest_s(view, job, float(estimates.time_s[option]))
             shape = options.shape(option)
-            at_s = plan.when_s(shape, promised)
+            at_s = plan.when_s(shape, reserved)
             if latest_s <= view.now_s or at_s - came_s > self.patience * (latest_s - came_s):
                 continue
-            if found is None or at_s < found.promise.at_s:
+            if found is None or at_s < found.reservation.at_s:
                 end_s = at_s + float(estimates.time_s[option])
                 found = ExpectedPlacement(job, Reservation(shape, at_s, end_s), latest_s)
         return found
 
-    def _rescued(
-        self, view: ClusterView, plan: NodePlan, job: int, hopes: Sequence["ExpectedPlacement"]
+    def _rescue(
+        self, view: ClusterView, plan: NodePlan, job: int, expected: Sequence["ExpectedPlacement"]
     ) -> list[Action]:
         """Preempt the jobs that waste least and start the job; nothing if that does not help.
 
@@ -153,14 +157,16 @@ class AuraChronos(Zeus):
         if no other job can be, and only if they can still meet their deadline afterwards.
         """
         options, estimates = view.queue.options(job), view.queue.estimates(job)
-        others = [hope for hope in hopes if hope.job != job]
-        for may_stop in (self._may_stop, self._may_stop_for_now):
+        others = [placement for placement in expected if placement.job != job]
+        for may_stop in (self._may_stop, self._may_stop_urgent):
             best: tuple[Victims, int] | None = None
             for option in self.in_time(view, job, estimates):
                 shape = options.shape(option)
                 end_s = view.now_s + float(estimates.time_s[option])
                 taken = [Reservation(shape, view.now_s, end_s)]
-                if any(plan.when_s(each.promise.shape, taken) > each.latest_s for each in others):
+                if any(
+                    plan.when_s(each.reservation.shape, taken) > each.latest_s for each in others
+                ):
                     continue
                 allowed = partial(may_stop, view, end_s)
                 found = plan.victims(shape, allowed)
@@ -177,7 +183,7 @@ class AuraChronos(Zeus):
         is_free = math.isinf(deadline_s) or deadline_s <= view.now_s
         return is_free and view.preemptions[running.job] < self.most_preemptions
 
-    def _may_stop_for_now(self, view: ClusterView, end_s: float, running: RunningJob) -> bool:
+    def _may_stop_urgent(self, view: ClusterView, end_s: float, running: RunningJob) -> bool:
         """Allow also urgent jobs that have time to run again after the other one."""
         if view.preemptions[running.job] >= self.most_preemptions:
             return False
@@ -189,7 +195,7 @@ class ExpectedPlacement(NamedTuple):
     """Placement that is expected to become free in time, and the latest useful time."""
 
     job: int
-    promise: Reservation
+    reservation: Reservation
     latest_s: float
 
 
@@ -241,7 +247,7 @@ def _first_lost_s(view: ClusterView) -> float:
     return view.now_s + float(slack_s.min(initial=math.inf))
 
 
-def _may_keep_now(view: ClusterView) -> set[int]:
+def _may_meet_now(view: ClusterView) -> set[int]:
     """Return the waiting jobs that may meet their deadline on free GPUs."""
     times, waiting = view.queue.table(TIME), view.queue.columns()
     fits = np.array([view.free.fits(shape) for shape in view.queue.shapes])

@@ -227,17 +227,17 @@ class Helios(AuraChronos):
         fit = _fit(view, self._objective(view, len(view.queue) - 1), cost)
         return super().rank(view, waiting, cost * fit**FIT_WEIGHT * share[waiting.user])
 
-    def _rescued(
-        self, view: ClusterView, plan: NodePlan, job: int, hopes: Sequence[ExpectedPlacement]
+    def _rescue(
+        self, view: ClusterView, plan: NodePlan, job: int, expected: Sequence[ExpectedPlacement]
     ) -> list[Action]:
         self._rescue_deadline_s = float(view.jobs.deadline_s[job])
-        return super()._rescued(view, plan, job, hopes)
+        return super()._rescue(view, plan, job, expected)
 
-    def _may_stop_for_now(self, view: ClusterView, end_s: float, running: RunningJob) -> bool:
+    def _may_stop_urgent(self, view: ClusterView, end_s: float, running: RunningJob) -> bool:
         """As AuraChronos, but for an earlier deadline only: two jobs do not stop each other."""
         if view.jobs.deadline_s[running.job] < self._rescue_deadline_s:
             return False
-        return super()._may_stop_for_now(view, end_s, running)
+        return super()._may_stop_urgent(view, end_s, running)
 
     def _urgent_objective(self, view: ClusterView) -> PlacementObjective:
         return self._objective(view, len(view.queue) - 1, max(self.time_value, URGENT))

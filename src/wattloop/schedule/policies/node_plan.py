@@ -65,9 +65,9 @@ class NodePlan:
             ends.sort()
         return found
 
-    def when_s(self, shape: Shape, promised: Sequence[Reservation] = ()) -> float:
+    def when_s(self, shape: Shape, reserved: Sequence[Reservation] = ()) -> float:
         """Return when a placement is expected to fit in addition to reserved ones."""
-        mine = tuple(each for each in promised if each.shape[0] == shape[0])
+        mine = tuple(each for each in reserved if each.shape[0] == shape[0])
         key = (shape, mine)
         if key not in self._when_s:
             self._when_s[key] = self._found_s(shape, mine)
