@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wattloop.core.clock import Clock, RealClock
+from wattloop.core.clock import RealClock
 from wattloop.hardware.host import Host
 from wattloop.schedule.campaigns.campaign import SimulationJob
 from wattloop.store.database import Store
@@ -32,14 +32,13 @@ def open_campaign(
     *,
     name: str = "",
     new: bool = False,
-    clock: Clock | None = None,
 ) -> tuple[Experiment, bool]:
     """Find the campaign with the same simulations or create one; return also if it existed."""
     if not new:
         for known in same_experiments(store, fingerprint):
             if known.kind == KIND:
                 return known, True
-    wall_s = (clock or RealClock()).wall_s()
+    wall_s = RealClock().wall_s()
     experiment = Experiment(
         experiment_id=new_experiment_id(KIND, wall_s),
         kind=KIND,

@@ -23,6 +23,8 @@ from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.quantities import NameOrFields, StrictModel
 
+MOST_WAITING = 64
+"""Most keys that wait for a worker; further ones are requested again later."""
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -32,15 +34,14 @@ class BackgroundCache(Generic[K, V]):
 
     Args:
         make: computes the value of a key, one call at a time; a `ConfigError` is cached as well.
-        most_waiting: most keys that wait for the worker; further ones are requested again later.
     """
 
-    def __init__(self, make: Callable[[K], V], *, most: int, most_waiting: int = 64) -> None:
+    def __init__(self, make: Callable[[K], V], *, most: int) -> None:
         self._make = make
         self._values: LruCache[K, V | ConfigError] = LruCache(most)
         self._guard = threading.Lock()
         self._one_at_a_time = threading.Lock()
-        self._waiting: queue.Queue[K] = queue.Queue(most_waiting)
+        self._waiting: queue.Queue[K] = queue.Queue(MOST_WAITING)
         self._coming: dict[K, threading.Event] = {}
         self._worker: threading.Thread | None = None
 

@@ -62,15 +62,8 @@ class PastRuns:
 class History:
     """Past jobs of a store, cached for a minute, because a queue repeats the same queries."""
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        fewest: int = FEWEST_RUNS,
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: Store, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._store = store
-        self._fewest = fewest
         self._past: LruCache[tuple[str, str], list[_Past]] = LruCache(MOST_KEPT, KEPT_S, now_s)
 
     def of(self, user: str, name: str, gpus: int) -> PastRuns | None:
@@ -78,7 +71,7 @@ class History:
         if not user or not name:
             return None
         past = [job for job in self._jobs(user, name) if job.gpus == gpus]
-        if len(past) < self._fewest:
+        if len(past) < FEWEST_RUNS:
             return None
         times = [job.time_s for job in past]
         powers = [job.gpu_w for job in past if job.gpu_w is not None]
