@@ -204,6 +204,9 @@ def test_workloads_that_are_shipped_are_what_tracing_gives() -> None:
     from wattloop.schedule.jobs import JobKind
 
     vit = JobKind("hf:google/vit-base-patch16-224", "tf32")
-    traced, saved = request_workload(predict_question(vit, 64)), load_workload(shipped_workload(vit, 64))
+    traced, saved = (
+        request_workload(predict_question(vit, 64)),
+        load_workload(shipped_workload(vit, 64)),
+    )
     assert saved.operations == traced.operations
     assert (saved.peak_bytes, saved.gradient_bytes) == (traced.peak_bytes, traced.gradient_bytes)
