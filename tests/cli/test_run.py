@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.conftest import Machine
 from wattloop.cli.main import main
-from wattloop.cli.settings import settings_of
+from wattloop.cli.options import settings_of
 from wattloop.store.database import open_store
 
 PROMISED = {

@@ -11,8 +11,7 @@ from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, RunStatus, WindowResult
 from wattloop.measure.run_result import RunResult
 from wattloop.report import card
-from wattloop.report.card import Inference, card_of, measured_inference
-from wattloop.report.card_formats import card_markdown, card_svg
+from wattloop.report.card import Inference, card_markdown, card_of, card_svg, measured_inference
 from wattloop.store.runs import RunRecord
 
 FRANCE = IntensitySearch(Intensity(56.0, "FRA", IntensityKind.ANNUAL, "annual mean of France"))

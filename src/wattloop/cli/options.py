@@ -1,6 +1,5 @@
-"""Options: their declaration, those that several verbs share, and groups of them.
-
-`cli.app.Verb` hands them to typer; `wattloop run` reads its own without loading it.
+"""Options: their declaration, those that several verbs share, and the settings that they change.
+`cli.app.Verb` hands options to typer; `wattloop run` reads its own without loading it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -9,11 +8,55 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from wattloop.cli.output import present
-from wattloop.cli.settings import settings_of
+from wattloop.core.config_file import load_settings
+from wattloop.core.errors import ConfigError
 from wattloop.core.settings import STORE, Settings
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
+
+
+NAMES = {
+    "interval": "interval_s",
+    "devices": "devices",
+    "meters": "meters",
+    "pue": "pue",
+    "zone": "zone",
+    "store": "store",
+    "tariff": "tariff_per_kwh",
+    "currency": "currency",
+    "retain": "retain",
+    "share": "share",
+}
+"""Option -> setting."""
+
+
+def settings_of(
+    config: str | None = None, *, needs: Collection[str] | None = None, **flags: Any
+) -> Settings:
+    """Merge defaults, file, environment and `flags` (by option name; None means not given).
+
+    Args:
+        config: the file that the user names.
+        needs: settings that the verb uses, None for all: a wrong value of another one does not
+            stop it.
+        flags: a wrong one is refused in any case.
+    """
+    settings = load_settings(config=config, needs=needs)
+    for option, value in flags.items():
+        name = NAMES[option]
+        source = f"flag --{option}"
+        try:
+            settings = settings.overridden({name: value}, source)
+        except ConfigError as error:
+            detail = str(error).removeprefix(f"{source}: {name}")
+            raise ConfigError(f"--{option}{detail}") from None
+    return settings
+
+
+# Options: their declaration, those that several verbs share, and groups of them.
+#
+# `cli.app.Verb` hands them to typer; `wattloop run` reads its own without loading it.
 
 
 class OptionSpec(NamedTuple):
@@ -53,6 +96,7 @@ def argument(metavar: str | None, text: str, default: Any = ...) -> Any:
 Interval = Annotated[
     str | None, option("--interval -i SECONDS", "Seconds between samples (default: 0.1).")
 ]
+
 Devices = Annotated[
     str | None,
     option(
@@ -61,6 +105,7 @@ Devices = Annotated[
         "CUDA_VISIBLE_DEVICES and the like show; all: every GPU).",
     ),
 ]
+
 Meters = Annotated[
     str | None, option("--meters LIST", "Use only these meters, such as rapl (default: all).")
 ]
@@ -93,12 +138,12 @@ class StoreOptions:
 
     def opened(self, *, create: bool = False) -> "AbstractContextManager[Store]":
         """Open the store; one that does not exist is not created unless `create`."""
-        from wattloop.cli.stored_runs import opened
+        from wattloop.cli.stored import opened
 
         return opened(self.store, self.config, create=create)
 
     def opened_if_any(self) -> "AbstractContextManager[Store | None]":
-        from wattloop.cli.stored_runs import opened_if_any
+        from wattloop.cli.stored import opened_if_any
 
         return opened_if_any(self.store, self.config)
 

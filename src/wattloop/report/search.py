@@ -1,32 +1,73 @@
-"""The report on a search: results, savings and dependencies."""
+"""The report on a search: results, savings and dependencies; analyses as report parts."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from wattloop.analyze.findings import Findings
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import RunTable as AnalyzeTable
+from wattloop.core.errors import ConfigError
 from wattloop.core.table import Table
 from wattloop.core.units import format_duration, format_energy, format_number
-from wattloop.report.document import (
-    Block,
-    Chart,
-    Document,
-    Fact,
-    Facts,
-    Note,
-    Paragraph,
-    Section,
-)
-from wattloop.report.findings import analysis_section
-from wattloop.report.stored_results import looked_at
-from wattloop.report.tables import search_table
+from wattloop.report.document import Block, Chart, Document, Fact, Facts, Note, Paragraph, Section
+from wattloop.report.stored_results import looked_at, search_table
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
 from wattloop.trials.runner import with_status_now
 from wattloop.tune.results import CandidateResult, SearchSummary, parameter_columns
 from wattloop.tune.search_store import OVER
 from wattloop.version import __version__
+
+ROWS_SHOWN = 40
+
+
+def findings_blocks(found: Findings) -> list[Block]:
+    """Return tables with their notes, and warnings set apart."""
+    cells = found.cells()
+    numbers = frozenset(
+        place
+        for place, key in enumerate(found.columns)
+        if any(isinstance(row.get(key), int | float) for row in found.rows)
+    )
+    more = len(cells) - ROWS_SHOWN
+    facts = "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in _facts(found).items())
+    notes = (
+        *([facts] if facts else ()),
+        *found.notes,
+        *((f"and {more} more rows",) if more > 0 else ()),
+    )
+    blocks: list[Block] = [
+        Table.of(found.headers, tuple(cells[:ROWS_SHOWN]), found.title, numbers, notes)
+    ]
+    blocks += [Note(text, tone="warning", title="Beware:") for text in found.warnings]
+    for other in found.others:
+        blocks += findings_blocks(other)
+    return blocks
+
+
+def analysis_section(
+    heading: str,
+    analysis: Callable[[], Findings],
+    figures: Callable[[Any], Mapping[str, Any]],
+) -> Section:
+    """Return the section of one analysis, or the reason why it cannot be made."""
+    try:
+        found = analysis()
+    except ConfigError as error:
+        return Section(heading, (Note(str(error), title="Not possible:"),))
+    drawn = [
+        Chart(name, chart, f"{heading}: {found.title}")
+        for name, chart in figures(found).items()
+        if chart is not None
+    ]
+    return Section(heading, (*drawn, *findings_blocks(found)))
+
+
+def _facts(found: Findings) -> dict[str, str]:
+    from wattloop.analyze.findings import cell
+
+    return {name: cell(value) for name, value in found.facts.items()}
 
 
 def is_by_sm2(experiment: Experiment) -> bool:
@@ -67,8 +108,7 @@ RATES = "Loss over the learning rates of an exploratory epoch, with the window t
 #
 # The tables and figures of GreenScreen (document 001): best runs by quality, power and quotient,
 # the front, the regression over levels, the configuration matrix, and the families of runs.
-
-ROWS_SHOWN = 25
+ROWS_SHOWN_search = 25
 
 
 def report_of_search(store: Store, experiment: Experiment) -> Document:
@@ -186,7 +226,7 @@ def _configurations(
             format_duration(c.time_s),
             summary.status_of(c),
         )
-        for c in ordered[:ROWS_SHOWN]
+        for c in ordered[:ROWS_SHOWN_search]
     ]
     more = len(candidates) - len(rows)
     last = len(names) + 1

@@ -1,7 +1,11 @@
-"""Current results of stored sweeps and searches."""
+"""Current results of stored sweeps and searches, and their tables for `analyze`."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
+from wattloop.analyze.table import RunTable
+from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment, read_trials
@@ -44,3 +48,152 @@ def looked_at(store: Store, experiment: Experiment) -> tuple[list[CandidateResul
         found = aggregate_candidates(records, stored_quality(experiment.facts))
         best = current_choice(store, experiment, load_settings(needs=()), records)
     return found, summarize_search(store, experiment, found, None if best is None else asdict(best))
+
+
+INACTIVE = "inactive"
+"""The level of a conditional parameter where it does not apply: that is a choice, not a gap."""
+COSTS = ("energy_j", "time_s", "power_w", "epochs", "to_target_j", "to_target_s")
+
+
+def search_table(
+    store: "Store",
+    experiment: "Experiment",
+    parameters: Sequence[str] | None = None,
+    results: Sequence[str] | None = None,
+    *,
+    looked: "tuple[list[CandidateResult], SearchSummary] | None" = None,
+) -> RunTable:
+    """Return parameters, levers and found rates with energy, time, power and quality.
+
+    Args:
+        store: where the trials are.
+        experiment: the search.
+        parameters: columns that were chosen; all when not given.
+        results: columns that came out; all that are known when not given.
+        looked: candidates and summary, where they were read already.
+    """
+    from wattloop.tune.results import (
+        candidate_rows,
+        parameter_columns,
+        read_candidates,
+        stored_quality,
+        summarize_search,
+    )
+
+    quality = stored_quality(experiment.facts)
+    if looked is None:
+        read = read_candidates(store, experiment.experiment_id, quality)
+        looked = read, summarize_search(store, experiment, read)
+    candidates, summary = looked
+    rows = candidate_rows(candidates)
+    found = list(parameter_columns(candidates).values())
+    if any(row["learning_rate"] is not None for row in rows):
+        found.append("learning_rate")
+    metric = (quality.metric if quality is not None else "") or "quality"
+    for row, candidate in zip(rows, candidates, strict=True):
+        _completed(row, candidate, found, metric)
+        row["is_default"] = candidate is summary.default
+    came_out = [f"best_{metric}", f"last_{metric}", *COSTS, *_reported(candidates, rows)]
+    epochs = {row["epochs"] for row in rows if row["energy_j"] is not None}
+    if len(epochs) > 1:
+        came_out += ["energy_per_epoch_j", "time_per_epoch_s"]
+    directions = {} if quality is None else dict.fromkeys([metric, *came_out[:2]], quality.maximize)
+    scope = f"energy of {summary.scope}" if summary.scope else "energy"
+    return table_of(
+        rows,
+        name=experiment.name or experiment.experiment_id,
+        parameters=list(parameters or found),
+        results=list(results or [name for name in dict.fromkeys(came_out) if _known(rows, name)]),
+        source=f"{scope}, {summary.provenance}",
+        directions=directions,
+    )
+
+
+def _completed(
+    row: dict[str, Any], candidate: "CandidateResult", parameters: list[str], metric: str
+) -> None:
+    """Add the metric by epoch, energy and time per epoch; fill gaps of choices.
+
+    The metric's bare name is that of the best epoch, as everywhere in a search; it is not listed
+    among the results, where it would be a second column of the same values.
+    """
+    row[f"last_{metric}"], row[f"best_{metric}"] = row.pop("quality"), row.pop("best")
+    row[metric] = row[f"best_{metric}"]
+    for name in parameters:
+        if row[name] is None:
+            row[name] = INACTIVE
+    epochs, energy_j = candidate.epochs, candidate.energy_j
+    row["energy_per_epoch_j"] = energy_j / epochs if energy_j is not None and epochs > 0 else None
+    row["time_per_epoch_s"] = candidate.time_s / epochs if epochs > 0 else None
+
+
+def _reported(candidates: list["CandidateResult"], rows: list[dict[str, Any]]) -> list[str]:
+    """Return metrics other than the quality that have a column of their own."""
+    names = dict.fromkeys(name for c in candidates for name in c.metrics)
+    return [name for name in names if rows and name in rows[0]]
+
+
+def _known(rows: list[dict[str, Any]], name: str) -> bool:
+    return any(row.get(name) is not None for row in rows)
+
+
+def sweep_table(
+    result: SweepResult,
+    parameters: Sequence[str] | None = None,
+    results: Sequence[str] | None = None,
+) -> RunTable:
+    """Return levers with time, energy and power, without warm-ups and outliers.
+
+    Raises:
+        ConfigError: no energy was measured.
+    """
+    experiment = result.experiment
+    if result.scope is None:
+        raise ConfigError(f"{experiment.experiment_id}: no energy was measured")
+    rows, found = _rows(result)
+    table = table_of(
+        rows,
+        name=experiment.name or experiment.experiment_id,
+        parameters=list(parameters or found),
+        results=list(results or ["time_s", "energy_j", "power_w", "peak_w"]),
+        source=f"energy of {result.scope}, {result.provenance}",
+    )
+    outliers = [value is True for value in table.column("outlier")]
+    return table.keep([not out for out in outliers], "outlier")
+
+
+def _rows(result: SweepResult) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return rows and their chosen columns; levers are numbers where they all are."""
+    axes = {
+        axis["name"]: f"{axis['name']}_{axis['unit'].lower()}"
+        if axis["unit"] not in ("", "name")
+        and all(level["number"] is not None for level in axis["levels"])
+        else axis["name"]
+        for axis in result.axes
+    }
+    rows = []
+    for point in result.points:
+        facts = point.facts
+        setting: dict[str, Any] = {k: facts[k] for k in ("workload", "library", "gpus")}
+        for name, column in axes.items():
+            numeric = column != name
+            setting[column] = result.number(point, name) if numeric else facts["levels"].get(name)
+        repeats = zip(point.keys, point.repeated.outcomes, point.repeated.outlying, strict=True)
+        for key, outcome, outlier in repeats:
+            scope = outcome.scopes.get(result.scope or "")
+            rows.append(
+                {
+                    "key": key,
+                    "status": outcome.status.value,
+                    "is_default": point.is_default,
+                    "outlier": outlier,
+                    **setting,
+                    "time_s": outcome.time_s,
+                    "energy_j": None if scope is None else scope.energy_j,
+                    "power_w": None if scope is None else scope.average_w,
+                    "peak_w": None if scope is None else scope.peak_w,
+                }
+            )
+    named = ("workload", "library", "gpus")
+    varied = [c for c in named if len({row[c] for row in rows}) > 1]
+    return rows, [*varied, *axes.values()]

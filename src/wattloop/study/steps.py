@@ -1,24 +1,176 @@
-"""Execution of the six steps of a study."""
+"""The steps of a study, and the KPIs of its simulations and measured runs."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.report.stored_results import stored_sweep
-from wattloop.schedule.campaigns.runner import CampaignCallback
+from wattloop.schedule.campaigns.campaign import Campaign, PolicyChoice, seeds_from
+from wattloop.schedule.campaigns.runner import CampaignCallback, run_campaign
+from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.store.database import Store
+from wattloop.store.runs import RunFilter, RunRecord, list_runs
 from wattloop.study.goals import GoalVerdict, decide, judge
-from wattloop.study.metrics import (
-    SourceFigures,
-    measured_figures,
-    metric_values,
-    simulated_figures,
-    symptoms_of_cluster,
-    symptoms_of_runs,
-)
 from wattloop.study.record import StudyRecord
 from wattloop.study.spec import Source, StudySpec
+
+JOULES_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFigures:
+    """Rows of figures.
+
+    Attributes:
+        rows: seed or run -> figure -> value; None for what is not known.
+        provenance: `simulated`, or what the runs say.
+        source: which campaign or runs, in words.
+        records: the runs, where it is runs.
+    """
+
+    rows: Mapping[str, Mapping[str, Any]]
+    provenance: str
+    source: str
+    records: tuple[RunRecord, ...] = field(default=(), compare=False)
+
+
+def simulated_figures(
+    store: Store,
+    source: Source,
+    policies: Sequence[str],
+    *,
+    workers: int = 1,
+    listener: CampaignCallback | None = None,
+) -> dict[str, SourceFigures]:
+    """Policy -> its figures on every seed.
+
+    Raises:
+        ConfigError: a scenario or policy that is not known, or a simulation that failed.
+    """
+    if source.scenario is None:
+        raise ConfigError("which scenario? Name it in the study's file")
+    campaign = Campaign(
+        load_scenario(source.scenario),
+        tuple(PolicyChoice.named(name) for name in policies),
+        seeds_from(str(source.seeds)),
+    )
+    experiment, outcomes = run_campaign(campaign, store, workers=workers, listener=listener)
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for (variant, label, seed), outcome in outcomes.items():
+        if outcome.get("error"):
+            raise ConfigError(f"{label} on seed {seed}: {outcome['error']}")
+        key = f"{variant} {seed}".strip()
+        found.setdefault(label, {})[key] = outcome
+    said = f"{experiment.experiment_id}, {source.scenario}, seeds {source.seeds}"
+    return {label: SourceFigures(rows, "simulated", said) for label, rows in found.items()}
+
+
+def measured_figures(store: Store, source: Source) -> SourceFigures:
+    """Figures of measured runs.
+
+    Raises:
+        ConfigError: no run matches.
+    """
+    key, _, value = (source.tag or "").partition("=")
+    tags = {key: value or None} if key else {}
+    wanted = RunFilter(name=source.runs, tags=tags)
+    records = tuple(
+        record
+        for record in list_runs(store, wanted)
+        if record.counted and record.result is not None and record.energy_j is not None
+    )
+    if not records:
+        raise ConfigError(
+            f"no measured run matches {source.runs or source.tag!r}; see 'wattloop runs list'"
+        )
+    kinds = {r.result.provenance.value for r in records if r.result and r.result.provenance}
+    rows = {record.run_id: _of_run(record) for record in records}
+    return SourceFigures(rows, ", ".join(sorted(kinds)), f"{len(records)} runs", records)
+
+
+def metric_values(found: SourceFigures, metric: str) -> dict[int | str, float]:
+    """One figure of every row that has it."""
+    return {
+        key: float(row[metric]) for key, row in found.rows.items() if row.get(metric) is not None
+    }
+
+
+def _of_run(record: RunRecord) -> dict[str, float | None]:
+    energy_j, time_s = record.energy_j, record.duration_s
+    accounting = record.accounting or {}
+    both = energy_j is not None and time_s is not None
+    return {
+        "energy_j": energy_j,
+        "energy_kwh": None if energy_j is None else energy_j / JOULES_PER_KWH,
+        "time_s": time_s,
+        "power_w": None if not both or not time_s else (energy_j or 0.0) / time_s,
+        "edp_js": (energy_j or 0.0) * (time_s or 0.0) if both else None,
+        "carbon_g": accounting.get("carbon_g"),
+    }
+
+
+UNEVEN = 0.15
+"""Utilisations of GPU types that differ by more than this are out of balance."""
+IDLE = 0.10
+PEAK = 0.85
+
+
+def symptoms_of_cluster(found: SourceFigures, cluster: Cluster) -> list[str]:
+    """From the means of a simulation."""
+    rows = list(found.rows.values())
+    said = []
+    used = {
+        kind.name: _mean([row["utilisation"].get(kind.name) for row in rows])
+        for kind in cluster.types
+    }
+    known = {name: value for name, value in used.items() if value is not None}
+    if len(known) > 1:
+        most, least = max(known, key=lambda n: known[n]), min(known, key=lambda n: known[n])
+        if known[most] - known[least] > UNEVEN:
+            said.append(
+                f"over-use of {most}: busy {known[most]:.0%} of the time, "
+                f"{least} {known[least]:.0%}"
+            )
+    full_w = sum(g.nodes * g.gpus_per_node * _tdp_w(cluster, g.type_name) for g in cluster.groups)
+    peak_w = _mean([row.get("peak_power_w") for row in rows])
+    if peak_w is not None and full_w and peak_w > PEAK * full_w:
+        said.append(f"peaks of {peak_w:,.0f} W, {peak_w / full_w:.0%} of all GPUs at their limit")
+    idle = _mean([row.get("idle_share") for row in rows])
+    if idle is not None and idle > IDLE:
+        said.append(f"{idle:.0%} of the energy goes into GPUs with nothing to do")
+    misses = _mean([row.get("miss_rate") for row in rows])
+    if misses is not None and misses > 0.01:
+        said.append(f"{misses:.0%} of the deadlines are missed")
+    wasted, energy = (_mean([row.get(n) for row in rows]) for n in ("wasted_kwh", "energy_kwh"))
+    if wasted and energy and wasted / energy > 0.01:
+        said.append(f"{wasted / energy:.0%} of the energy is lost to work that was stopped")
+    return said
+
+
+def symptoms_of_runs(found: SourceFigures) -> list[str]:
+    """From the insights that measured runs carry."""
+    counts: Counter[str] = Counter()
+    texts: dict[str, str] = {}
+    for record in found.records:
+        insights: list[Mapping[str, Any]] = (record.accounting or {}).get("insights") or []
+        for insight in insights:
+            if str(insight.get("severity")) == "warning":
+                counts[str(insight["code"])] += 1
+                texts.setdefault(str(insight["code"]), str(insight["text"]))
+    runs = len(found.records)
+    return [f"{texts[code]} ({count} of {runs} runs)" for code, count in counts.most_common()]
+
+
+def _tdp_w(cluster: Cluster, type_name: str) -> float:
+    return next(kind.tdp_w for kind in cluster.types if kind.name == type_name)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 class StudyRunner:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattloop.cli.app import UserCommandGroup, Verb, user_command
-from wattloop.cli.experiments import outputs_folder
 from wattloop.cli.options import JsonFile, MeterOptions, option
 from wattloop.cli.output import is_terminal, present, print_rows, say
 from wattloop.cli.progress import counted
+from wattloop.cli.stored import outputs_folder
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
 from wattloop.core.process import find_program
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 MOST_NOISE_PCT = 50.0
 Metric = Annotated[str, option("--metric", "energy, edp, ed2p, eds or gain_minus_loss.")]
 K = Annotated[float, option("--k", "For eds: accept k times the time for no energy.")]
-
 app = Verb(
     "Find the best GPU power cap with few probes.",
     epilog="Examples: wattloop cap find -- python train.py --epochs 1; "

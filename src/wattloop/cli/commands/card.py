@@ -48,10 +48,9 @@ def card(  # noqa: PLR0913 - one parameter per option
     where it comes from.
     """
     from wattloop.cli.commands.run.execution import keep
-    from wattloop.cli.settings import settings_of
-    from wattloop.cli.stored_runs import opened
-    from wattloop.report.card import card_of
-    from wattloop.report.card_formats import card_markdown, card_svg
+    from wattloop.cli.options import settings_of
+    from wattloop.cli.stored import opened
+    from wattloop.report.card import card_markdown, card_of, card_svg
     from wattloop.store.runs import find_run
 
     settings = settings_of(config, zone=zone, meters=meters, store=store)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from wattloop.cli.app import Verb
-from wattloop.cli.options import Config, Devices, JsonFile, Meters, option
+from wattloop.cli.options import Config, Devices, JsonFile, Meters, option, settings_of
 from wattloop.cli.output import present, print_rows
 from wattloop.cli.progress import counted
-from wattloop.cli.settings import settings_of
 from wattloop.control.lever import LeverState, format_setting
 from wattloop.control.registry import find_levers as levers_here
 from wattloop.core.records import Domain, Provenance

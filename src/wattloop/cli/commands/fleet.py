@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from wattloop.cli.app import Verb
-from wattloop.cli.options import Config, JsonFile, StorePlace, argument, option
+from wattloop.cli.options import Config, JsonFile, StorePlace, argument, option, settings_of
 from wattloop.cli.output import print_rows, say, write_json
-from wattloop.cli.settings import settings_of
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
 
@@ -120,7 +119,7 @@ def retain(
 
     Without ages, those of the setting `retain` count.
     """
-    from wattloop.cli.stored_runs import opened
+    from wattloop.cli.stored import opened
     from wattloop.core.units import format_bytes
     from wattloop.store.retention import Dropped, apply_retention, retention_from
 

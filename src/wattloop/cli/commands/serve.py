@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from wattloop.cli.app import Verb
-from wattloop.cli.options import Config, JsonFile, StorePlace, option
+from wattloop.cli.options import Config, JsonFile, StorePlace, option, settings_of
 from wattloop.cli.output import say, write_json
-from wattloop.cli.settings import settings_of
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import read_secret
 from wattloop.core.paths import user_path

@@ -9,9 +9,8 @@ import typer
 
 from wattloop.cli.app import Verb
 from wattloop.cli.lever_report import restore_leftovers
-from wattloop.cli.options import Config, JsonFile, argument, option
+from wattloop.cli.options import Config, JsonFile, argument, option, settings_of
 from wattloop.cli.output import say, write_json
-from wattloop.cli.settings import settings_of
 from wattloop.control.lever import Lever, Setting, parse_setting
 from wattloop.control.registry import find_levers, levers_named
 from wattloop.control.session import LeverSession, lever_session

@@ -17,10 +17,10 @@ from wattloop.cli.options import (
     StorePlace,
     argument,
     option,
+    settings_of,
 )
 from wattloop.cli.output import table_text, terminal_room, write_json
 from wattloop.cli.progress import is_redrawable
-from wattloop.cli.settings import settings_of
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import SENSORS, STORE
 from wattloop.core.units import format_duration, format_energy, format_power

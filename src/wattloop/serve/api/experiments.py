@@ -10,8 +10,7 @@ from sqlalchemy import func, select
 from wattloop.analyze.clusters import Clusters, clusters
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import RunTable, nearest
-from wattloop.report.stored_results import looked_at, stored_search, stored_sweep
-from wattloop.report.tables import search_table
+from wattloop.report.stored_results import looked_at, search_table, stored_search, stored_sweep
 from wattloop.schedule.campaigns.store import known_outcomes
 from wattloop.schedule.campaigns.summary import per_cell
 from wattloop.serve.errors import Conflict, NotFound, conflict_on_error, faults

@@ -12,8 +12,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.report.campaign import report_of_campaign
 from wattloop.report.document import Block, Chart, Document, Note
 from wattloop.report.figures.clusters import cluster_figures
-from wattloop.report.findings import findings_blocks
-from wattloop.report.search import report_of_search
+from wattloop.report.search import findings_blocks, report_of_search
 from wattloop.report.stored_results import stored_search
 from wattloop.report.study import report_of_study
 from wattloop.report.sweep import report_of_sweep

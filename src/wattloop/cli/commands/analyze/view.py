@@ -10,10 +10,10 @@ from wattloop.analyze.findings import Findings, cell
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import RunTable
 from wattloop.analyze.table_reader import fold_epochs, read_csv
-from wattloop.cli.experiments import say_which
 from wattloop.cli.options import Config, JsonFile, StorePlace, argument, file_option, option
 from wattloop.cli.output import print_rows, say, write_json, write_text
 from wattloop.cli.progress import spinner
+from wattloop.cli.stored import say_which
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
 from wattloop.core.table import csv_text
@@ -83,7 +83,7 @@ def read_source(source: str, request: AnalysisOptions) -> RunTable:
 
 
 def _stored(source: str, request: AnalysisOptions) -> RunTable:
-    from wattloop.cli.stored_runs import opened_if_any
+    from wattloop.cli.stored import opened_if_any
     from wattloop.store.experiments import find_experiment
 
     with opened_if_any(request.store, request.config) as store:
@@ -96,11 +96,10 @@ def _stored(source: str, request: AnalysisOptions) -> RunTable:
         say_which(store, source, SEARCH, SWEEP)
         chosen = listed(request.parameters), listed(request.results)
         if experiment.kind == SEARCH:
-            from wattloop.report.tables import search_table
+            from wattloop.report.stored_results import search_table
 
             return search_table(store, experiment, *chosen)
-        from wattloop.report.stored_results import stored_sweep
-        from wattloop.report.tables import sweep_table
+        from wattloop.report.stored_results import stored_sweep, sweep_table
 
         return sweep_table(stored_sweep(store, experiment.experiment_id, request.scope), *chosen)
 

@@ -14,10 +14,18 @@ from wattloop.cli.commands.predict.options import (
     with_options_named,
 )
 from wattloop.cli.commands.predict.view import keep_workload, print_forecast, print_points
-from wattloop.cli.options import Config, JsonFile, Pue, Tariff, Zone, file_option, option
+from wattloop.cli.options import (
+    Config,
+    JsonFile,
+    Pue,
+    Tariff,
+    Zone,
+    file_option,
+    option,
+    settings_of,
+)
 from wattloop.cli.output import present, print_table, say
 from wattloop.cli.progress import counted, spinner
-from wattloop.cli.settings import settings_of
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
 from wattloop.core.table import Table
@@ -30,7 +38,6 @@ from wattloop.predict.request import Question
 from wattloop.predict.run_total import RunLength
 
 MOST_POINTS = 2_000
-
 app = Verb(
     "Predict time, power, energy and memory of a training on a GPU, without running it.",
     epilog="Examples: wattloop predict --model hf:gpt2 --batch 64 --precision bf16 --gpu h200; "

@@ -11,8 +11,7 @@ from wattloop.cli.commands.predict.options import (
     with_options_named,
 )
 from wattloop.cli.options import JsonFile, option
-from wattloop.cli.output import present, print_rows, say
-from wattloop.cli.result_view import UNKNOWN
+from wattloop.cli.output import UNKNOWN, present, print_rows, say
 from wattloop.core.units import format_bytes, format_duration
 from wattloop.predict.breakdown import (
     WorkPart,

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from wattloop.cli.output import print_rows, say
-from wattloop.cli.result_view import UNKNOWN, short_energy
+from wattloop.cli.output import UNKNOWN, print_rows, say, short_energy
 from wattloop.core.paths import user_path
 from wattloop.core.units import (
     format_bytes,

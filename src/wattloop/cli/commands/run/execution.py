@@ -20,10 +20,19 @@ from wattloop.cli.options import (
     Zone,
     file_option,
     option,
+    settings_of,
 )
-from wattloop.cli.output import check_target, say, table_text, terminal_room, write_json, write_text
-from wattloop.cli.result_view import DOMAIN_HEADERS, domain_rows, remarks
-from wattloop.cli.settings import settings_of
+from wattloop.cli.output import (
+    DOMAIN_HEADERS,
+    check_target,
+    domain_rows,
+    remarks,
+    say,
+    table_text,
+    terminal_room,
+    write_json,
+    write_text,
+)
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy

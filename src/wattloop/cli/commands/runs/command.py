@@ -11,9 +11,17 @@ from wattloop.accounting.energy_slope import slopes
 from wattloop.cli.app import Verb
 from wattloop.cli.commands.runs import view
 from wattloop.cli.options import StoreOptions, argument, option
-from wattloop.cli.output import is_terminal, print_rows, say, write_json
-from wattloop.cli.result_view import DOMAIN_HEADERS, UNKNOWN, domain_rows, short_energy
-from wattloop.cli.stored_runs import chosen, filter_of, nothing_yet, opened
+from wattloop.cli.output import (
+    DOMAIN_HEADERS,
+    UNKNOWN,
+    domain_rows,
+    is_terminal,
+    print_rows,
+    say,
+    short_energy,
+    write_json,
+)
+from wattloop.cli.stored import chosen, filter_of, nothing_yet, opened
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Scope
 from wattloop.core.units import format_duration, format_energy, format_power

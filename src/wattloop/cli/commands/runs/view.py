@@ -9,8 +9,15 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from wattloop.cli.output import is_terminal, print_rows
-from wattloop.cli.result_view import DOMAIN_HEADERS, UNKNOWN, domain_rows, remarks, short_energy
+from wattloop.cli.output import (
+    DOMAIN_HEADERS,
+    UNKNOWN,
+    domain_rows,
+    is_terminal,
+    print_rows,
+    remarks,
+    short_energy,
+)
 from wattloop.core.results import WindowResult
 from wattloop.core.units import (
     format_change,

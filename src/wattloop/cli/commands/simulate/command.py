@@ -20,10 +20,10 @@ from wattloop.cli.commands.simulate.scenario import (
     Workers,
     read_scenario,
 )
-from wattloop.cli.experiments import add_list_command, stored
-from wattloop.cli.experiments import which as which_one
 from wattloop.cli.options import JsonFile, StoreOptions, argument, file_option, option
 from wattloop.cli.output import check_target, present, print_rows, say, write_json, write_text
+from wattloop.cli.stored import add_list_command, stored
+from wattloop.cli.stored import which as which_one
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
 from wattloop.core.table import Table, records_csv
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 KIND = "campaign"
 Which = Annotated[str, which_one("CAMPAIGN")]
-
 app = Verb(
     "Compare scheduling policies on a simulated GPU cluster: energy, waiting, deadlines.",
     epilog="Examples: wattloop simulate thesis-pareto --policies fifo,pollux,zeus --seeds 10; "

@@ -19,7 +19,6 @@ Seeds = Annotated[
         "How many, 0..99, or a list such as 3,5 (default: the scenario's).",
     ),
 ]
-
 Variant = Annotated[str | None, option("--variant NAME", "Only this variant of the scenario.")]
 Workers = Annotated[int | None, option("--workers -w", "Processes (default: one per processor).")]
 Trace = Annotated[str | None, option("--trace FILE", "Jobs of this trace in place of its own.")]

@@ -20,8 +20,6 @@ app = Verb(
     epilog="Look first: wattloop slurm run --policy zeus --observe. Then: wattloop slurm run "
     "--policy charon --budget 4500W. If it stops or dies, Slurm goes on by itself.",
 )
-
-
 StateFile = Annotated[str | None, option("--state FILE", "Where the driver keeps its notes.")]
 NOT_RUNNING = 1
 

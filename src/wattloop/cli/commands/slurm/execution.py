@@ -114,7 +114,7 @@ def store_of(options: DriverOptions) -> "Iterator[Store | None]":
     if options.store is None and options.config is None:
         yield None
         return
-    from wattloop.cli.settings import settings_of
+    from wattloop.cli.options import settings_of
     from wattloop.store.database import open_store
 
     settings = settings_of(options.config, needs=STORE, store=options.store)

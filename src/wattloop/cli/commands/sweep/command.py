@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wattloop.cli.app import RUN, UserCommandGroup, UsualCommandGroup, Verb, user_command
-from wattloop.cli.experiments import NAMED, add_list_command, outputs_folder, say_which, stored
-from wattloop.cli.experiments import which as which_one
 from wattloop.cli.options import (
     Config,
     MeterOptions,
@@ -19,6 +17,8 @@ from wattloop.cli.options import (
     option,
 )
 from wattloop.cli.output import present, say, write_json, write_text
+from wattloop.cli.stored import NAMED, add_list_command, outputs_folder, say_which, stored
+from wattloop.cli.stored import which as which_one
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError, ExperimentNotFound
 from wattloop.core.settings import Settings

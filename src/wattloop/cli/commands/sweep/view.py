@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wattloop.cli.output import print_rows, say
+from wattloop.cli.output import print_rows, say, short_energy
 from wattloop.cli.progress import counted_trials, is_redrawable
-from wattloop.cli.result_view import short_energy
 from wattloop.core.errors import ConfigError, RunNotFound
 from wattloop.core.paths import user_path
 from wattloop.core.units import format_duration

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from wattloop.cli.options import settings_of
 from wattloop.cli.output import print_rows, say
 from wattloop.cli.progress import bars, counted, is_redrawable, spinner
-from wattloop.cli.settings import settings_of
 from wattloop.core.paths import user_path
 from wattloop.core.table import UNKNOWN, Table
 from wattloop.core.units import (
