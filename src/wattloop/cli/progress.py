@@ -2,9 +2,9 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from wattloop.cli.output import PLAIN_TERMINALS, is_terminal, say
 from wattloop.measure.session import Session
@@ -57,14 +57,27 @@ def bars(*columns: "str | ProgressColumn") -> "Progress":
     )
 
 
-def counted_trials() -> "Progress":
-    """Show a row per campaign: trials done of all, `?` while their number is unknown.
+@contextmanager
+def updated_row(
+    columns: "Callable[[], Sequence[str | ProgressColumn]]", **fields: Any
+) -> Iterator[Callable[..., None]]:
+    """Yield what changes one row of `columns`, by the arguments of rich's `Progress.update`.
 
-    Its tasks have a field `left`, what the trials that are left take.
+    `fields` are those of the columns' formats at the beginning. Nothing is shown on other outputs.
     """
+    if not is_redrawable():
+        yield lambda **_: None
+        return
+    with bars(*columns()) as progress:
+        task = progress.add_task("", total=None, **fields)
+        yield lambda **changes: progress.update(task, **changes)
+
+
+def trial_columns() -> "tuple[str | ProgressColumn, ...]":
+    """Return the columns of a row that counts trials: `left` is what those that are left take."""
     from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
-    return bars(
+    return (
         BarColumn(BAR_WIDTH),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -106,14 +119,16 @@ def counted(text: str, total: float | None = None) -> Iterator[Bar]:
 @contextmanager
 def spinner(text: str) -> Iterator[None]:
     """Show a line with the elapsed time; nothing on other outputs."""
-    if not is_redrawable():
+    with updated_row(spinner_columns) as update:
+        update(description=text)
         yield
-        return
+
+
+def spinner_columns() -> "tuple[str | ProgressColumn, ...]":
+    """Return the columns of a row that tells what goes on, and for how long."""
     from rich.progress import SpinnerColumn, TimeElapsedColumn
 
-    with bars(SpinnerColumn(), "{task.description}", TimeElapsedColumn()) as progress:
-        progress.add_task(text, total=None)
-        yield
+    return SpinnerColumn(), "{task.description}", TimeElapsedColumn()
 
 
 BUSY_LOAD = 0.5

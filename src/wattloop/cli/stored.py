@@ -197,8 +197,8 @@ def stored(
 
 def say_which(store: "Store", reference: str, *kinds: str) -> None:
     """Report which of several experiments of the same name is used, and how to choose another."""
-    from wattloop.store.experiments import namesakes
     from wattloop.core.units import iso_time
+    from wattloop.store.experiments import namesakes
 
     found = namesakes(store, reference, *kinds)
     if len(found) < 2:

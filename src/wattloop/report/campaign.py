@@ -1,7 +1,6 @@
 """The report on a campaign: policies next to each other on the same seeds."""
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ from wattloop.schedule.metrics.metrics import Difference
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
 from wattloop.trials.runner import with_status_now
-from wattloop.version import __version__
 
 UNKNOWN = "-"
 BEST = " *"
@@ -213,8 +211,6 @@ def report_of_campaign(store: Store, experiment: Experiment) -> Document:
         title=f"Campaign {name}",
         subtitle=f"simulated, {scope}; seeds {seeds}; {experiment.status}",
         sections=tuple(sections),
-        made_wall_s=time.time(),
-        version=__version__,
         about={"kind": "campaign", "id": experiment.experiment_id},
     )
 

@@ -1,10 +1,12 @@
 """A report as data: sections, paragraphs, tables and charts, for HTML, PDF and dashboard."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from wattloop.core.table import Table
+from wattloop.version import __version__
 
 Tone = str
 """How a remark is meant: `plain`, `good`, `info` or `warning`."""
@@ -105,8 +107,8 @@ class Document:
     title: str
     subtitle: str
     sections: tuple[Section, ...]
-    made_wall_s: float
-    version: str
+    made_wall_s: float = field(default_factory=time.time)
+    version: str = __version__
     about: Mapping[str, str] = field(default_factory=dict)
 
     def charts(self) -> dict[str, Any]:

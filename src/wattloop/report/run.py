@@ -1,7 +1,6 @@
 """The report on one run: measurements, sensors, uncertainty and accounting."""
 
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -26,7 +25,6 @@ from wattloop.report.figures.power import components_figure, power_figure
 from wattloop.store.database import Store
 from wattloop.store.details import read_windows
 from wattloop.store.runs import RunRecord
-from wattloop.version import __version__
 
 LABEL_TONES = {"high": "good", "medium": "info", "low": "warning"}
 INSIGHT_TONES = {"good": "good", "info": "info", "warning": "warning"}
@@ -206,8 +204,6 @@ def report_of_run(store: Store, record: RunRecord, advice: Sequence[Note] = ()) 
         title=f"Energy of {record.name or record.run_id}",
         subtitle=_subtitle(record),
         sections=tuple(sections),
-        made_wall_s=time.time(),
-        version=__version__,
         about={"kind": "run", "id": record.run_id},
     )
 

@@ -1,7 +1,6 @@
 """The report on a search: results, savings and dependencies; analyses as report parts."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wattloop.analyze.findings import Findings
@@ -9,7 +8,7 @@ from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import RunTable as AnalyzeTable
 from wattloop.core.errors import ConfigError
 from wattloop.core.table import Table
-from wattloop.core.units import format_duration, format_energy, format_number
+from wattloop.core.units import format_duration, format_energy, format_number, format_power
 from wattloop.report.document import Block, Chart, Document, Fact, Facts, Note, Paragraph, Section
 from wattloop.report.stored_results import looked_at, search_table
 from wattloop.store.database import Store
@@ -17,7 +16,6 @@ from wattloop.store.experiments import Experiment
 from wattloop.trials.runner import with_status_now
 from wattloop.tune.results import CandidateResult, SearchSummary, parameter_columns
 from wattloop.tune.search_store import OVER
-from wattloop.version import __version__
 
 ROWS_SHOWN = 40
 
@@ -116,7 +114,7 @@ def report_of_search(store: Store, experiment: Experiment) -> Document:
     candidates, summary = looked_at(store, experiment)
     sections = [
         Section("In short", tuple(_short(summary))),
-        Section("Configurations", (_configurations(candidates, summary, experiment),)),
+        Section("Configurations", (candidates_table(candidates, summary, experiment, ROWS_SHOWN),)),
     ]
     if experiment.facts.get("final"):
         sections.insert(1, _in_full(experiment.facts["final"], summary))
@@ -130,8 +128,6 @@ def report_of_search(store: Store, experiment: Experiment) -> Document:
         title=f"Search {name}",
         subtitle=_subtitle(summary),
         sections=tuple(sections),
-        made_wall_s=time.time(),
-        version=__version__,
         about={"kind": "search", "id": experiment.experiment_id},
     )
 
@@ -147,7 +143,7 @@ def _subtitle(summary: SearchSummary) -> str:
 def _short(summary: SearchSummary) -> list[Block]:
     facts = []
     if summary.best is not None:
-        facts.append(Fact("Best", _setting(summary.best), summary.why))
+        facts.append(Fact("Best", _best_setting(summary.best), summary.why))
         if summary.best.to_target_j is not None:
             facts.append(Fact("Its energy to the target", format_energy(summary.best.to_target_j)))
         if summary.tie:
@@ -167,39 +163,105 @@ def _short(summary: SearchSummary) -> list[Block]:
     return blocks
 
 
+def final_table(final: Mapping[str, Any], title: str = "") -> Table:
+    """Return the winner and the default as `tune final` trained them."""
+    runs = [("best", final["winner"])]
+    if final["default"] is not None and final["default"] != final["winner"]:
+        runs.append(("default", final["default"]))
+    return Table.from_records(
+        runs,
+        {
+            "run": lambda run: run[0],
+            "configuration": lambda run: setting_text(run[1]["parameters"], run[1]["levers"]),
+            "quality": lambda run: run[1]["quality"],
+            "epochs": lambda run: f"{run[1]['epochs']:g}",
+            "energy": lambda run: _energy(run[1]),
+            "time": lambda run: format_duration(run[1]["time_s"]),
+            "status": lambda run: run[1]["status"].replace("_", " "),
+            "where from": lambda run: _where(run[1]),
+        },
+        title,
+        ("quality", "epochs", "energy", "time"),
+    )
+
+
+def _energy(run: Mapping[str, Any]) -> str:
+    if run["energy_j"] is None:
+        return "not known"
+    return f"{format_energy(run['energy_j'])} ± {format_energy(run['uncertainty_j'])}"
+
+
+def _where(run: Mapping[str, Any]) -> str:
+    where = "the search" if run.get("from_search") else "this run"
+    return f"{where}, {run['provenance']}" + (f"; {run['status']}" if run.get("message") else "")
+
+
+def setting_text(*settings: Mapping[str, Any]) -> str:
+    """Format parameters and levers: `lr=0.1 batch_size=64 power_limit=250`."""
+    pairs = {name: value for setting in settings for name, value in setting.items()}
+    return " ".join(f"{name}={value_text(value)}" for name, value in pairs.items())
+
+
+def value_text(value: Any) -> str:
+    """Format the value of a parameter: a sampled number with four of its sixteen digits."""
+    if value is None:
+        return ""
+    return format_number(value) if isinstance(value, float) else str(value)
+
+
+def candidates_table(
+    candidates: Sequence[CandidateResult],
+    summary: SearchSummary,
+    experiment: Experiment,
+    most: int,
+) -> Table:
+    """Return a row per configuration, the best first."""
+    quality: Mapping[str, Any] = experiment.facts.get("quality") or {}
+    metric, maximize = quality.get("metric") or "quality", quality.get("maximize", True)
+    ordered = sorted(candidates, key=lambda c: _rank(c, summary, maximize=maximize))
+    energy = f"energy ({summary.scope})" if summary.scope else "energy"
+    own = {
+        name: lambda c, name=name: value_text(c.parameters.get(name, c.levers.get(name)))
+        for name in parameter_columns(candidates)
+    }
+    cells: dict[str, Callable[[CandidateResult], Any]] = {
+        "trial": lambda c: c.candidate,
+        **own,
+        f"best {metric}": lambda c: c.best,
+        "epochs": lambda c: f"{c.epochs:g}",
+        energy: lambda c: None if c.energy_j is None else format_energy(c.energy_j),
+        "to target": lambda c: None if c.to_target_j is None else format_energy(c.to_target_j),
+        "time": lambda c: format_duration(c.time_s),
+        "power": lambda c: None if c.power_w is None else format_power(c.power_w),
+        "status": summary.status_of,
+    }
+    more = len(ordered) - most
+    return Table.from_records(
+        ordered[:most],
+        cells,
+        f"{experiment.experiment_id} {experiment.name}".strip(),
+        (f"best {metric}", "epochs", energy, "to target", "time", "power"),
+        (f"{more} more; 'wattloop tune export' has all of them",) if more > 0 else (),
+        ("power", "time", "epochs"),
+    )
+
+
+def _rank(
+    c: CandidateResult, summary: SearchSummary, *, maximize: bool
+) -> tuple[bool, bool, bool, float, float]:
+    best = summary.best is not None and c.candidate == summary.best.candidate
+    cost_j = c.to_target_j if c.to_target_j is not None else float("inf")
+    quality = float("inf") if c.best is None else (-c.best if maximize else c.best)
+    return not best, not c.good, not c.reached, cost_j, quality
+
+
 def _in_full(final: dict[str, Any], summary: SearchSummary) -> Section:
     """Return the results of `tune final`: the winner and the default."""
-    runs = {"best": final["winner"]}
-    if final["default"] is not None and final["default"] != final["winner"]:
-        runs["default"] = final["default"]
-    rows = tuple(
-        (
-            name,
-            _pairs({**run["parameters"], **run["levers"]}),
-            "–" if run["quality"] is None else format_number(run["quality"]),
-            f"{run['epochs']:g}",
-            _energy(run),
-            format_duration(run["time_s"]),
-            run["status"].replace("_", " "),
-        )
-        for name, run in runs.items()
-    )
-    table = Table.of(
-        ("run", "configuration", "quality", "epochs", "energy", "time", "status"),
-        rows,
-        title=f"Trained in full, energy of {summary.scope or 'nothing'}",
-        numbers={2, 3, 4, 5},
-    )
+    title = f"Trained in full, energy of {summary.scope or 'nothing'}"
+    table = final_table(final, title).without("where from")
     said = final["said"]
     notes = (Note(text, title="Note:") for text in final.get("notes") or ())
     return Section("Trained in full", (table, Paragraph(f"{said[0].upper()}{said[1:]}."), *notes))
-
-
-def _energy(run: dict[str, Any]) -> str:
-    if run["energy_j"] is None:
-        return "–"
-    half = format_energy(run["uncertainty_j"]).partition(" (")[0]
-    return f"{format_energy(run['energy_j']).partition(' (')[0]} ± {half}, {run['provenance']}"
 
 
 def _saved_share(summary: SearchSummary) -> str:
@@ -207,36 +269,6 @@ def _saved_share(summary: SearchSummary) -> str:
     if not default_j or summary.saved_j is None:
         return ""
     return f"{summary.saved_j / default_j:.1%} of the default's"
-
-
-def _configurations(
-    candidates: list[CandidateResult], summary: SearchSummary, experiment: Experiment
-) -> Table:
-    names = list(parameter_columns(candidates))
-    quality: dict[str, Any] = experiment.facts.get("quality") or {}
-    metric = quality.get("metric") or "quality"
-    ordered = sorted(candidates, key=lambda c: (c is not summary.best, c.to_target_j or 1e300))
-    rows = [
-        (
-            c.candidate + (" (best)" if c is summary.best else ""),
-            *(_value(c.parameters.get(name, c.levers.get(name, "–"))) for name in names),
-            "–" if c.best is None else format_number(c.best),
-            "–" if c.energy_j is None else format_energy(c.energy_j).partition(" (")[0],
-            "–" if c.to_target_j is None else format_energy(c.to_target_j).partition(" (")[0],
-            format_duration(c.time_s),
-            summary.status_of(c),
-        )
-        for c in ordered[:ROWS_SHOWN_search]
-    ]
-    more = len(candidates) - len(rows)
-    last = len(names) + 1
-    return Table.of(
-        ("trial", *names, f"best {metric}", "energy", "to target", "time", "status"),
-        tuple(rows),
-        title=f"Configurations, energy of {summary.scope or 'nothing'} ({summary.provenance})",
-        numbers=range(last, last + 4),
-        notes=(f"and {more} more; 'wattloop tune export' has all",) if more > 0 else (),
-    )
 
 
 def _analyses(table: AnalyzeTable) -> list[Section]:
@@ -276,14 +308,5 @@ def _parallel(table: AnalyzeTable) -> Section:
     return Section("Parallel coordinates", (Chart("parallel", chart, said),))
 
 
-def _setting(candidate: CandidateResult) -> str:
-    return _pairs({**candidate.parameters, **candidate.levers}) or candidate.candidate
-
-
-def _pairs(setting: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {_value(value)}" for name, value in setting.items())
-
-
-def _value(value: object) -> str:
-    """Format a sampled number with four of its sixteen digits."""
-    return format_number(value) if isinstance(value, float) else str(value)
+def _best_setting(candidate: CandidateResult) -> str:
+    return setting_text(candidate.parameters, candidate.levers) or candidate.candidate

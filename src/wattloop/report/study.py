@@ -1,6 +1,5 @@
 """The report on a study: the six steps and their results."""
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,6 @@ from wattloop.report.document import (
 )
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
-from wattloop.version import __version__
 
 UNKNOWN = "-"
 BEST_COLUMNS = ("metric", "of", "best setting", "gain %", "how", "sweep")
@@ -109,8 +107,6 @@ def report_of_study(store: Store, experiment: Experiment) -> Document:
         title=f"Study {experiment.name}",
         subtitle=_outcome(steps),
         sections=tuple(sections),
-        made_wall_s=time.time(),
-        version=__version__,
         about={"kind": "study", "id": experiment.experiment_id},
     )
 

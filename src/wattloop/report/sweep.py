@@ -1,8 +1,7 @@
 """The report on a sweep: cost and gain of each setting, with intervals."""
 
 import shlex
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from wattloop.analyze.intervals import Estimate
@@ -23,7 +22,6 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
 from wattloop.sweep.result import Gain, SweepResult
 from wattloop.sweep.tables import best_rows, point_rows
-from wattloop.version import __version__
 
 
 def title_of(result: SweepResult) -> str:
@@ -97,6 +95,53 @@ def _digits(half_width: float, mean: float) -> str:
     return f"{half_width:.{decimals}f}"
 
 
+def points_table(result: SweepResult) -> Table:
+    """Return cost and gain of every setting."""
+    cells: dict[str, Callable[[Any], Any]] = {
+        "group": lambda row: row["group"],
+        "setting": setting_text,
+        "runs": runs_text,
+        "time (s)": lambda row: with_interval(row["time_s"]),
+        "energy (J)": lambda row: with_interval(row["energy_j"]),
+        "power (W)": lambda row: with_interval(row["average_w"]),
+        "peak (W)": lambda row: mean_only(row["peak_w"]),
+        "energy gain (%)": lambda row: gain_text(row["gains"]["energy"]),
+        "time loss (%)": lambda row: gain_text(row["gains"]["time"], -1),
+        "gain-loss": lambda row: gain_text(row["gains"]["gain_minus_loss"]),
+        "EDP gain (%)": lambda row: gain_text(row["gains"]["edp"]),
+    }
+    title = f"{title_of(result)}: mean ± half-width of the 95% interval"
+    spare = ("peak (W)", "gain-loss", "power (W)")
+    return _grouped(point_rows(result), cells, title, list(cells)[2:], spare)
+
+
+def best_table(result: SweepResult) -> Table:
+    """Return the best setting by each metric; empty when only the default was measured."""
+    cells: dict[str, Callable[[Any], Any]] = {
+        "group": lambda row: row["group"],
+        "metric": lambda row: row["metric"],
+        "gain over default (%)": lambda row: (
+            gain_text(row["gain"]) + noise_text(row["gain"], row["is_default"])
+        ),
+        "time loss (%)": lambda row: gain_text(row["time"], -1),
+        "obtained at": setting_text,
+    }
+    title = f"{title_of(result)}: best setting per metric"
+    return _grouped(best_rows(result), cells, title, ("gain over default (%)", "time loss (%)"))
+
+
+def _grouped(
+    rows: Sequence[dict[str, Any]],
+    cells: dict[str, Callable[[Any], Any]],
+    title: str,
+    numbers: Sequence[str],
+    spare: Sequence[str] = (),
+) -> Table:
+    """Return the table; its groups have a column where there are several."""
+    table = Table.from_records(rows, cells, title, numbers, spare=spare)
+    return table if len({row["group"] for row in rows}) > 1 else table.without("group")
+
+
 def report_of_sweep(store: Store, experiment: Experiment) -> Document:
     result = stored_sweep(store, experiment.experiment_id)
     sections = [Section("In short", tuple(_short(result)))]
@@ -104,7 +149,7 @@ def report_of_sweep(store: Store, experiment: Experiment) -> Document:
     if charts:
         drawn = tuple(Chart(n, c, n.replace("-", " ")) for n, c in charts.items() if c is not None)
         sections.append(Section("Figures", drawn))
-    sections.append(Section("All settings", (_points(result),)))
+    sections.append(Section("All settings", (points_table(result),)))
     remarks = _remarks(result)
     if remarks:
         sections.append(Section("Remarks", tuple(remarks)))
@@ -113,8 +158,6 @@ def report_of_sweep(store: Store, experiment: Experiment) -> Document:
         subtitle=f"energy of {result.scope or 'nothing'}, {result.provenance}; "
         f"{len(result.points)} settings; {result.experiment.status}",
         sections=tuple(sections),
-        made_wall_s=time.time(),
-        version=__version__,
         about={"kind": "sweep", "id": experiment.experiment_id},
     )
 
@@ -135,45 +178,7 @@ def _short(result: SweepResult) -> list[Block]:
         ),
         Fact("Time then", f"{gain_text(first['time'], -1)}%", "against the default"),
     )
-    cells = tuple(
-        (
-            row["group"] or "all",
-            row["metric"],
-            setting_text(row),
-            gain_text(row["gain"]) + noise_text(row["gain"], row["is_default"]),
-            gain_text(row["time"], -1),
-        )
-        for row in rows
-    )
-    table = Table.of(
-        ("of", "metric", "best setting", "gain %", "time %"),
-        cells,
-        title="Best setting by each metric, against the default; 95% intervals",
-        numbers=(3, 4),
-    )
-    return [*blocks, Facts(facts), table]
-
-
-def _points(result: SweepResult) -> Table:
-    rows = tuple(
-        (
-            row["group"] or "all",
-            setting_text(row),
-            runs_text(row),
-            with_interval(row["time_s"]),
-            with_interval(row["energy_j"]),
-            with_interval(row["average_w"]),
-            gain_text(row["gains"]["energy"]),
-            gain_text(row["gains"]["edp"]),
-        )
-        for row in point_rows(result)
-    )
-    return Table.of(
-        ("of", "setting", "runs", "time (s)", "energy (J)", "power (W)", "energy %", "EDP %"),
-        rows,
-        title="Means with 95% intervals; gains over the default in per cent",
-        numbers=range(2, 8),
-    )
+    return [*blocks, Facts(facts), best_table(result)]
 
 
 def _remarks(result: SweepResult) -> list[Note]:

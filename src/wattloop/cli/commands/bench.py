@@ -29,7 +29,7 @@ from wattloop.cli.options import (
     option,
 )
 from wattloop.cli.output import print_rows, print_table, say, write_json
-from wattloop.cli.progress import bars, is_redrawable, warn_if_busy
+from wattloop.cli.progress import BAR_WIDTH, is_redrawable, updated_row, warn_if_busy
 from wattloop.core.errors import ConfigError, StoreError
 from wattloop.core.paths import user_path
 from wattloop.core.results import RunStatus
@@ -276,16 +276,10 @@ def _progress(plan: BenchPlan) -> Iterator[Tell]:
         return
     from rich.progress import BarColumn, TimeRemainingColumn
 
-    with bars(BarColumn(20), TimeRemainingColumn(), "{task.description}") as progress:
-        task = progress.add_task(about, total=plan.measurements)
-
-        def tell(text: str, result: KernelResult | None) -> None:
-            if result is None:
-                progress.update(task, description=text)
-            else:
-                progress.advance(task)
-
-        yield tell
+    columns = (BarColumn(BAR_WIDTH), TimeRemainingColumn(), "{task.description}")
+    with updated_row(lambda: columns) as update:
+        update(total=plan.measurements, description=about)
+        yield lambda text, result: update(**({"advance": 1} if result else {"description": text}))
 
 
 def _plain_progress(text: str, result: KernelResult | None) -> None:

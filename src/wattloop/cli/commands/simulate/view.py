@@ -1,7 +1,7 @@
 """Terminal output and figures of campaigns."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from wattloop.cli.output import print_rows, print_table, say
-from wattloop.cli.progress import counted_trials, is_redrawable, spinner
+from wattloop.cli.progress import spinner, trial_columns, updated_row
 from wattloop.core.units import format_duration, iso_time
 from wattloop.report.campaign import difference_table, policy_table
 from wattloop.report.figures.campaign import goal_figures, load_figure, trade_off_figure
@@ -201,17 +201,16 @@ def print_whatif(found: "WhatIf") -> None:
 @contextmanager
 def progress() -> Iterator[CampaignCallback]:
     """Draw a bar on a terminal; elsewhere print a line at the beginning and one per failure."""
-    if not is_redrawable():
-        yield _Lines()
-        return
-    with counted_trials() as bar:
-        yield _OnTerminal(bar)
+    with updated_row(trial_columns, left="") as update:
+        yield _Listener(update)
 
 
-class _Lines(CampaignCallback):
-    """Progress as lines: the beginning, and failures."""
+class _Listener(CampaignCallback):
+    def __init__(self, update: Callable[..., None]) -> None:
+        self._update = update
 
     def begins(self, experiment: Experiment, cells: int, known: int, *, resumed: bool) -> None:
+        self._update(total=cells, completed=known)
         what = f"{cells} simulation{'s' * (cells != 1)}"
         if known == cells:
             say(f"wattloop: {experiment.experiment_id}: {what}, known already")
@@ -223,19 +222,5 @@ class _Lines(CampaignCallback):
     def ended(self, cell: SimulationJob, outcome: Mapping[str, Any], left_s: float) -> None:
         if "error" in outcome:
             say(f"wattloop: {cell.label}: failed: {outcome['error']}")
-
-
-class _OnTerminal(_Lines):
-    def __init__(self, bar: Any) -> None:
-        self._bar, self._task = bar, None
-
-    def begins(self, experiment: Experiment, cells: int, known: int, *, resumed: bool) -> None:
-        """How long the bar is."""
-        super().begins(experiment, cells, known, resumed=resumed)
-        self._task = self._bar.add_task("", total=cells, completed=known, left="")
-
-    def ended(self, cell: SimulationJob, outcome: Mapping[str, Any], left_s: float) -> None:
-        """One more."""
-        super().ended(cell, outcome, left_s)
         left = f"left: {format_duration(left_s)}"
-        self._bar.update(self._task, advance=1, left=left, description=cell.label)
+        self._update(advance=1, left=left, description=cell.label)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wattloop.cli.output import print_rows, say, short_energy
-from wattloop.cli.progress import counted_trials, is_redrawable
+from wattloop.cli.output import print_table, say, short_energy
+from wattloop.cli.progress import trial_columns, updated_row
 from wattloop.core.errors import ConfigError, RunNotFound
 from wattloop.core.paths import user_path
+from wattloop.core.table import Table
 from wattloop.core.units import format_duration
 from wattloop.core.yaml_spec import nearest
 from wattloop.report.figures.power import power_figure
@@ -17,11 +18,11 @@ from wattloop.report.figures.render import needs_libraries, save
 from wattloop.report.figures.style import said_of
 from wattloop.report.figures.sweep import sweep_figures, technique_figures
 from wattloop.report.sweep import (
+    best_table,
     gain_text,
     kinds_of,
-    mean_only,
     noise_text,
-    runs_text,
+    points_table,
     setting_text,
     title_of,
     with_interval,
@@ -130,9 +131,8 @@ def print_synthesis(results: Sequence[SweepResult]) -> None:
 
 
 def _print(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
-    """Print a table without columns that have a single value, such as the library."""
-    kept = [i for i in range(len(headers)) if not rows or any(row[i] for row in rows)]
-    print_rows([headers[i] for i in kept], [[row[i] for i in kept] for row in rows], title)
+    """Print a table without columns that are empty, such as the library."""
+    print_table(Table.of(headers, rows, title).without_empty())
 
 
 def draw(results: Sequence[SweepResult], store: "Store", folder: str) -> None:
@@ -244,56 +244,16 @@ def _remarks(result: SweepResult) -> None:
 
 def _points(results: Sequence[SweepResult]) -> None:
     for result in results:
-        rows = tables.point_rows(result)
-        several = len({row["group"] for row in rows}) > 1
-        headers = [
-            *(["group"] if several else []),
-            *("setting", "runs", "time (s)", "energy (J)", "power (W)", "peak (W)"),
-            *("energy gain (%)", "time loss (%)", "gain-loss", "EDP gain (%)"),
-        ]
-        print_rows(
-            headers,
-            [
-                (
-                    *([row["group"]] if several else []),
-                    setting_text(row),
-                    runs_text(row),
-                    with_interval(row["time_s"]),
-                    with_interval(row["energy_j"]),
-                    with_interval(row["average_w"]),
-                    mean_only(row["peak_w"]),
-                    gain_text(row["gains"]["energy"]),
-                    gain_text(row["gains"]["time"], -1),
-                    gain_text(row["gains"]["gain_minus_loss"]),
-                    gain_text(row["gains"]["edp"]),
-                )
-                for row in rows
-            ],
-            title=f"{title_of(result)}: mean ± half-width of the 95% interval",
-            spare=("peak (W)", "gain-loss", "power (W)"),
-        )
+        print_table(points_table(result))
 
 
 def _best(results: Sequence[SweepResult]) -> None:
     for result in results:
-        rows = tables.best_rows(result)
-        if not rows:
+        table = best_table(result)
+        if not table.rows:
             say(f"wattloop: no best setting: {_why_none(result)}")
             continue
-        several = len({row["group"] for row in rows}) > 1
-        print_rows(
-            [*(["group"] if several else []), "metric", "gain over default (%)", "obtained at"],
-            [
-                (
-                    *([row["group"]] if several else []),
-                    row["metric"],
-                    gain_text(row["gain"]) + noise_text(row["gain"], row["is_default"]),
-                    setting_text(row),
-                )
-                for row in rows
-            ],
-            title=f"{title_of(result)}: best setting per metric",
-        )
+        print_table(table.without("time loss (%)"))
         _print_choice(result)
 
 
@@ -382,41 +342,28 @@ def progress(plan: "SweepPlan", identity: str, *, resumed: bool) -> Iterator[Swe
     count = len(plan.points)
     points = f"{count} point{'s' if count != 1 else ''}"
     say(f"wattloop: {verb} {identity}: {points}, {times} run{'s' if rule.most != 1 else ''} each")
-    if not is_redrawable():
-        yield _Lines()
-        return
-    with counted_trials() as bar:
-        yield _OnTerminal(bar, bar.add_task("", total=None, left=""))
+    with updated_row(trial_columns, left="") as update:
+        yield _Listener(update)
 
 
-class _Lines:
-    """Progress as lines: failures only."""
+class _Listener:
+    def __init__(self, update: Callable[..., None]) -> None:
+        self._update = update
 
     def begins(self, trial: Trial, progress: SweepProgress) -> None:
-        """Nothing to say."""
+        self._update(
+            completed=progress.done,
+            total=progress.done + progress.left,
+            left=_left(progress),
+            description=trial.key,
+        )
 
     def ended(self, trial: Trial, outcome: TrialOutcome) -> None:
         if not outcome.ok:
             say(f"wattloop: {trial.key}: {outcome.status.value}: {outcome.message}")
 
     def cooled(self, waited_s: float) -> None:
-        """Nothing to say."""
-
-
-class _OnTerminal(_Lines):
-    def __init__(self, bar: Any, task: Any) -> None:
-        self._bar = bar
-        self._task = task
-
-    def begins(self, trial: Trial, progress: SweepProgress) -> None:
-        """What runs now, and what is left."""
-        self._bar.update(
-            self._task,
-            completed=progress.done,
-            total=progress.done + progress.left,
-            left=_left(progress),
-            description=trial.key,
-        )
+        pass
 
 
 def _left(progress: SweepProgress) -> str:

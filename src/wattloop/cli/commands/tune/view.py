@@ -1,33 +1,29 @@
 """Terminal output, figures and Optuna studies of searches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from wattloop.cli.options import settings_of
-from wattloop.cli.output import print_rows, say
-from wattloop.cli.progress import bars, counted, is_redrawable, spinner
+from wattloop.cli.output import print_table, say
+from wattloop.cli.progress import counted, is_redrawable, spinner, spinner_columns, updated_row
 from wattloop.core.paths import user_path
-from wattloop.core.table import UNKNOWN, Table
-from wattloop.core.units import (
-    format_duration,
-    format_energy,
-    format_number,
-    format_power,
-    iso_time,
-)
+from wattloop.core.table import Table
+from wattloop.core.units import format_duration, format_energy, iso_time
+from wattloop.report.search import candidates_table, final_table
+from wattloop.report.search import setting_text as format_setting
 from wattloop.report.stored_results import looked_at
 from wattloop.store.experiments import Experiment
 from wattloop.tune.problem import Limits
 from wattloop.tune.progress import Progress, Status
-from wattloop.tune.results import CandidateResult, SearchSummary, parameter_columns
+from wattloop.tune.results import CandidateResult, SearchSummary
 from wattloop.tune.search_loop import BudgetSpent
 from wattloop.tune.search_store import OVER
 from wattloop.tune.segment import Segment
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
-    from wattloop.tune.final import FinalResult, FullRun
+    from wattloop.tune.final import FinalResult
     from wattloop.tune.spec import SearchSpec
 
 
@@ -76,6 +72,7 @@ def draw(store: "Store", experiment: "Experiment", folder: str) -> None:
 
 
 FRONT_SHOWN = 12
+ROWS_SHOWN = 20
 
 
 def result_dict(store: "Store", experiment: Experiment) -> dict[str, Any]:
@@ -123,53 +120,11 @@ def print_found(
     found: Sequence[CandidateResult], summary: SearchSummary, experiment: Experiment
 ) -> None:
     """Print the same from a search that was read already."""
-    print_candidates(found, summary, experiment)
+    table = candidates_table(found, summary, experiment, ROWS_SHOWN)
+    print_table(table)
+    for note in table.notes:
+        say(f"wattloop: {note}")
     print_best(summary, experiment)
-
-
-def print_candidates(
-    candidates: Sequence[CandidateResult],
-    summary: SearchSummary,
-    experiment: Experiment,
-    most: int = 20,
-) -> None:
-    """Print a row per configuration, the best first."""
-    names = list(parameter_columns(candidates))
-    metric = (experiment.facts.get("quality") or {}).get("metric") or "quality"
-    maximize = (experiment.facts.get("quality") or {}).get("maximize", True)
-    ordered = sorted(candidates, key=lambda c: _rank(c, summary, maximize=maximize))
-    scope = f" ({summary.scope})" if summary.scope else ""
-    print_rows(
-        (
-            "trial",
-            *names,
-            f"best {metric}",
-            "epochs",
-            f"energy{scope}",
-            "to target",
-            "time",
-            "power",
-            "status",
-        ),
-        [
-            (
-                c.candidate,
-                *(value_text(c.parameters.get(n, c.levers.get(n))) for n in names),
-                UNKNOWN if c.best is None else format_number(c.best),
-                f"{c.epochs:g}",
-                UNKNOWN if c.energy_j is None else format_energy(c.energy_j),
-                UNKNOWN if c.to_target_j is None else format_energy(c.to_target_j),
-                format_duration(c.time_s),
-                UNKNOWN if c.power_w is None else format_power(c.power_w),
-                summary.status_of(c),
-            )
-            for c in ordered[:most]
-        ],
-        title=f"{experiment.experiment_id} {experiment.name}".strip(),
-        spare=("power", "time", "epochs"),
-    )
-    if len(ordered) > most:
-        say(f"wattloop: {len(ordered) - most} more; 'wattloop tune export' has all of them")
 
 
 def print_best(summary: SearchSummary, experiment: Experiment) -> None:
@@ -220,18 +175,10 @@ def best_dict(summary: SearchSummary) -> dict[str, Any]:
 
 
 def setting_text(candidate: CandidateResult) -> str:
-    """Format a setting: `lr=0.1 batch_size=64, power_limit=250`."""
-    pairs = {**candidate.parameters, **candidate.levers}
-    if candidate.learning_rate is not None:
-        pairs["learning rate"] = candidate.learning_rate
-    return " ".join(f"{name}={value_text(value)}" for name, value in pairs.items())
-
-
-def value_text(value: Any) -> str:
-    """Format the value of a parameter."""
-    if value is None:
-        return ""
-    return format_number(value) if isinstance(value, float) else str(value)
+    """Format a setting: `lr=0.1 batch_size=64 power_limit=250`."""
+    rate = candidate.learning_rate
+    found = {} if rate is None else {"learning rate": rate}
+    return format_setting(candidate.parameters, candidate.levers, found)
 
 
 def energy_text(energy_j: float | None, scope: str | None) -> str:
@@ -239,15 +186,6 @@ def energy_text(energy_j: float | None, scope: str | None) -> str:
     if energy_j is None:
         return "energy not known"
     return f"{format_energy(energy_j)} {scope or ''}".strip()
-
-
-def _rank(
-    c: CandidateResult, summary: SearchSummary, *, maximize: bool
-) -> tuple[bool, bool, bool, float, float]:
-    best = summary.best is not None and c.candidate == summary.best.candidate
-    cost_j = c.to_target_j if c.to_target_j is not None else float("inf")
-    quality = float("inf") if c.best is None else (-c.best if maximize else c.best)
-    return not best, not c.good, not c.reached, cost_j, quality
 
 
 def _saving(summary: SearchSummary) -> str:
@@ -273,33 +211,12 @@ def print_final(result: "FinalResult") -> None:
     """Print both configurations, and the saving in one sentence."""
     from wattloop.tune.final import format_saving
 
-    rows = [_row("best", result.winner)]
-    if result.default is not None and result.default is not result.winner:
-        rows.append(_row("default", result.default))
-    print_rows(("run", "configuration", "quality", "epochs", "energy", "time", "where from"), rows)
+    print_table(final_table(result.to_dict()).without("status"))
     if result.winner.files:
         print(f"what it saved is in {result.winner.files}")  # noqa: T201 - the answer
     print(format_saving(result))  # noqa: T201 - the answer
     for note in result.notes:
         say(f"wattloop: note: {note}")
-
-
-def _row(name: str, run: "FullRun") -> tuple[str, ...]:
-    pairs = {**run.parameters, **run.levers}
-    setting = " ".join(f"{key}={value_text(value)}" for key, value in pairs.items())
-    energy = "not known"
-    if run.energy_j is not None:
-        energy = f"{format_energy(run.energy_j)} ± {format_energy(run.uncertainty_j)}"
-    where = "the search" if run.from_search else "this run"
-    return (
-        name,
-        setting,
-        "-" if run.quality is None else format_number(run.quality),
-        f"{run.epochs:g}",
-        energy,
-        format_duration(run.time_s),
-        f"{where}, {run.provenance}" + (f"; {run.status}" if run.message else ""),
-    )
 
 
 FINE = (Status.PAUSED, Status.REACHED, Status.ENDED, Status.NOT_SUPPORTED)
@@ -308,13 +225,8 @@ FINE = (Status.PAUSED, Status.REACHED, Status.ENDED, Status.NOT_SUPPORTED)
 @contextmanager
 def progress(spec: "SearchSpec | None" = None) -> Iterator["Watcher"]:
     """Keep a status line up to date on a terminal; elsewhere print failures only."""
-    if not is_redrawable():
-        yield Watcher(spec)
-        return
-    from rich.progress import SpinnerColumn, TimeElapsedColumn
-
-    with bars(SpinnerColumn(), "{task.description}", TimeElapsedColumn()) as bar:
-        yield _OnTerminal(spec, bar, bar.add_task("", total=None))
+    with updated_row(spinner_columns) as update:
+        yield Watcher(spec, update)
 
 
 @contextmanager
@@ -327,23 +239,35 @@ def busy(text: str) -> Iterator[None]:
 
 
 class Watcher:
-    """Progress as lines: failures only."""
+    """Progress of a search: a row on a terminal, and lines for failures."""
 
-    def __init__(self, spec: "SearchSpec | None") -> None:
+    def __init__(self, spec: "SearchSpec | None", update: Callable[..., None]) -> None:
+        self._update = update
         self._limits = Limits()
         self._said: set[str] = set()
         if spec is not None:
             self.about(spec)
 
     def about(self, spec: "SearchSpec") -> None:
-        """What the search may spend."""
         self._limits = spec.limits.limits()
 
     def begins(self, segment: Segment, spent: BudgetSpent) -> None:
-        """Nothing to say."""
+        parts = [
+            f"{spent.candidates} configuration{'s' * (spent.candidates != 1)}",
+            self._energy(spent),
+        ]
+        if self._limits.time_s is not None:
+            left_s = max(0.0, self._limits.time_s - spent.elapsed_s)
+            parts.append(f"{format_duration(left_s)} left")
+        self._update(description=", ".join([*parts, _who(segment)]))
+
+    def _energy(self, spent: BudgetSpent) -> str:
+        if self._limits.energy_j is None:
+            return f"{format_energy(spent.energy_j)} spent"
+        left_j = max(0.0, self._limits.energy_j - spent.energy_j)
+        return f"{format_energy(spent.energy_j)} spent, {format_energy(left_j)} left"
 
     def ended(self, segment: Segment, progress: Progress, spent: BudgetSpent) -> None:
-        """Failures, each kind of warning once."""
         if progress.status not in FINE:
             say(f"wattloop: {_who(segment)}: {progress.status.value}: {progress.message}")
         elif progress.message and progress.message not in self._said:
@@ -360,29 +284,6 @@ class Watcher:
             if reason not in self._said:
                 self._said.add(reason)
                 say(f"wattloop: {reason}; {then}")
-
-
-class _OnTerminal(Watcher):
-    def __init__(self, spec: "SearchSpec | None", bar: Any, task: Any) -> None:
-        super().__init__(spec)
-        self._bar, self._task = bar, task
-
-    def begins(self, segment: Segment, spent: BudgetSpent) -> None:
-        """What is trained now, and what was spent."""
-        parts = [
-            f"{spent.candidates} configuration{'s' * (spent.candidates != 1)}",
-            self._energy(spent),
-        ]
-        if self._limits.time_s is not None:
-            left_s = max(0.0, self._limits.time_s - spent.elapsed_s)
-            parts.append(f"{format_duration(left_s)} left")
-        self._bar.update(self._task, description=", ".join([*parts, _who(segment)]))
-
-    def _energy(self, spent: BudgetSpent) -> str:
-        if self._limits.energy_j is None:
-            return f"{format_energy(spent.energy_j)} spent"
-        left_j = max(0.0, self._limits.energy_j - spent.energy_j)
-        return f"{format_energy(spent.energy_j)} spent, {format_energy(left_j)} left"
 
 
 def _who(segment: Segment) -> str:
