@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import wattloop
+from tests.cli.pseudo_terminal import in_terminal
 from tests.support.slurm_lab import SlurmLab, why_no_slurm
 from wattloop.cli.main import main
 
@@ -71,6 +74,22 @@ def test_a_replay_from_end_to_end(
         assert each["power_samples_per_s"] > 0
         assert each["latency"]["starts"] >= 1
     assert lab.run("scontrol", "show", "reservation").strip() == "No reservations in the system"
+
+
+@needs_slurm
+@pytest.mark.parametrize("columns", [60, 200])
+def test_a_replay_in_a_terminal(lab: SlurmLab, tmp_path: Path, columns: int) -> None:
+    """Its bar and its table fit, and it ends well."""
+    command = [sys.executable, "-m", "wattloop", "slurm", "replay", "slurm-lab", "--jobs", "2"]
+    command += ["--speedup", "2000", "--policies", "slurm", "--folder", str(lab.folder)]
+    found = in_terminal(command, {**os.environ, "TERM": "xterm-256color"}, tmp_path, columns)
+    assert found.code == 0, found.text
+    assert "Traceback" not in found.text
+    assert any("in Slurm" in line for line in found.redrawn) or columns == 60
+    assert [line for line in found.redrawn if len(line) > columns] == []
+    tables = [line for line in found.text.splitlines() if re.match(r"\S.* {2,}\S.* {2,}\S", line)]
+    assert tables
+    assert [line for line in tables if len(line) > columns] == []
 
 
 @needs_slurm

@@ -1,9 +1,11 @@
 """Promises of every verb that draws a bar, asks, colours or fits a table, in a real terminal."""
 
+import functools
+import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,10 +114,21 @@ def shown(
     node: Machine, words: str, setting: Setting, answer: str = "", interrupt_after: str = ""
 ) -> Shown:
     """Run `wattloop` in such a terminal; nothing it prints is a fault of ours."""
+    command = node.command(*words.split())
+    return started(node, command, setting, answer, interrupt_after)
+
+
+def started(
+    node: Machine,
+    command: list[str],
+    setting: Setting,
+    answer: str = "",
+    interrupt_after: str = "",
+) -> Shown:
+    """Run a command in such a terminal."""
     environment = {**node.environment, "TERM": setting.term}
     if setting.no_color:
         environment["NO_COLOR"] = setting.no_color
-    command = node.command(*words.split())
     found = in_terminal(command, environment, node.folder, setting.columns, answer, interrupt_after)
     for fault in ("Traceback", "fault of wattloop", "Error:"):
         assert fault not in found.text
@@ -172,10 +185,15 @@ PRINTED = {
     "help": "--help",
 }
 NARROW, DUMB = SETTINGS[0], SETTINGS[-1]
-CASES = [(verb, setting) for verb in DRAWN for setting in SETTINGS]
+# what draws: a screen, a row of trials, a status, a counted bar and a spinner, once in every
+# terminal; the verbs that share it where it fits least, without colours, and in a plain one
+MECHANISMS = ("watch", "sweep", "tune", "cap evaluate", "predict")
+COLOURLESS = Setting(60, no_color="1")
+CASES = [(verb, setting) for verb in MECHANISMS for setting in SETTINGS]
+CASES += [(verb, s) for verb in DRAWN if verb not in MECHANISMS for s in (COLOURLESS, DUMB)]
 SLOW = ("report", "bench", "calibrate", "devices")
-CASES += [(verb, NARROW) for verb in PRINTED]
-CASES += [(verb, DUMB) for verb in PRINTED if verb not in SLOW]
+PRINTED_CASES = [(verb, NARROW) for verb in PRINTED]
+PRINTED_CASES += [(verb, DUMB) for verb in PRINTED if verb not in SLOW]
 TABLE_LINE = re.compile(r"(?!wattloop:)\S.* {2,}\S.* {2,}\S")
 
 
@@ -187,12 +205,51 @@ def test_verb_in_a_terminal(node: Machine, verb: str, setting: Setting) -> None:
             set_experiment_status(
                 store, find_experiment(store, "last", "sweep").experiment_id, "stopped"
             )
-    words = {**DRAWN, **PRINTED}[verb].replace("{setting}", str(setting))
-    found = shown(node, words, setting)
+    found = shown(node, DRAWN[verb].replace("{setting}", str(setting)), setting)
+    assert_fits(found, setting)
+
+
+def assert_fits(found: Shown, setting: Setting) -> None:
+    """It ended well, and neither a bar nor a table is wider than the terminal."""
     assert found.code == 0, found.text
     assert [line for line in found.redrawn if len(line) > setting.columns] == []
     tables = [line for line in found.text.splitlines() if TABLE_LINE.match(line)]
     assert [line for line in tables if len(line) > setting.columns] == []
+
+
+MARK = "@@@"
+ONE_AFTER_ANOTHER = """
+import json, os, sys
+from wattloop.cli.main import main
+for verb, words in json.loads(sys.argv[1]).items():
+    os.write(1, f"\\n{mark} {verb}\\n".encode())
+    code = main(words.split())
+    os.write(1, f"\\n{mark} {code}\\n".encode())
+""".replace("{mark}", MARK)
+
+
+@pytest.fixture(scope="module")
+def printed(node: Machine) -> Callable[[Setting], dict[str, Shown]]:
+    """What the verbs of `PRINTED` show in a terminal, one after another in one process."""
+
+    @functools.cache
+    def show(setting: Setting) -> dict[str, Shown]:
+        verbs = {verb: PRINTED[verb] for verb, where in PRINTED_CASES if where == setting}
+        command = [PYTHON, "-c", ONE_AFTER_ANOTHER, json.dumps(verbs)]
+        raw = started(node, command, setting).raw
+        parts = re.findall(rf"{MARK} (\D[^\r\n]*)\r\n(.*?)\r\n{MARK} (\d+)\r\n", raw, re.DOTALL)
+        return {verb: Shown(int(code), text) for verb, text, code in parts}
+
+    return show
+
+
+@pytest.mark.parametrize(("verb", "setting"), PRINTED_CASES, ids=str)
+def test_verb_prints_in_a_terminal(
+    printed: Callable[[Setting], dict[str, Shown]], verb: str, setting: Setting
+) -> None:
+    """Promise: as above, of verbs that print a table, or draw a bar for seconds."""
+    found = printed(setting)[verb]
+    assert_fits(found, setting)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
