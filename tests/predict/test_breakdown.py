@@ -9,7 +9,6 @@ from wattloop.predict.breakdown import (
     by_module,
     by_phase,
     operation_times_s,
-    unruled_share,
 )
 from wattloop.predict.forecaster import estimator_for
 from wattloop.predict.prediction import Placement
@@ -59,5 +58,5 @@ def test_the_share_without_a_rule_is_by_bytes() -> None:
     """An operation nobody has a rule for is counted, and said."""
     known = Operation("aten.add", Kind.ELEMENTWISE, Phase.FORWARD, bytes_read=3.0)
     strange = Operation("my.op", Kind.OTHER, Phase.FORWARD, bytes_read=1.0, ruled=False)
-    assert unruled_share(Workload("x", (known, strange))) == 0.25
-    assert unruled_share(Workload("x", ())) == 0.0
+    assert Workload("x", (known, strange)).unruled_share == 0.25
+    assert Workload("x", ()).unruled_share == 0.0

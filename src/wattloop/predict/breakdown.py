@@ -87,12 +87,6 @@ def top_operations_s(
     return dict(sorted(sums.items(), key=lambda item: -item[1])[:most])
 
 
-def unruled_share(workload: Workload) -> float:
-    moved = [(op.bytes_moved * op.count, op.ruled) for op in workload.operations]
-    total = sum(size for size, _ in moved)
-    return sum(size for size, ruled in moved if not ruled) / total if total else 0.0
-
-
 def _parts(
     workload: Workload, times: Times | None, key: Callable[[Operation], str]
 ) -> dict[str, WorkPart]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -158,44 +158,37 @@ def operating_point(
         over = power_w > cap
         if over.any():
             low = np.broadcast_to(np.asarray(lowest_clock, dtype=np.float64), shape)[over]
-            few = _taken(profile, over, shape)
-            at[over], step_s[over], power_w[over] = few.under(cap[over], low, at[over], voltage)
+            # Most placements of a sweep are not capped.
+            few = _picked(profile, over, shape)
+            point = _under_cap(few, cap[over], low, at[over], voltage)
+            at[over], step_s[over], power_w[over] = point
     return OperatingPoint(at, step_s, power_w)
 
 
-def _taken(profile: ClockedStep, mask: npt.NDArray[np.bool_], shape: tuple[int, ...]) -> "_Capped":
-    """Return the elements that the cap affects: most placements of a sweep are not capped."""
+def _picked(profile: ClockedStep, mask: Any, shape: tuple[int, ...] | None = None) -> ClockedStep:
+    """Return the elements of a mask or slice; numbers stay as they are."""
 
-    def of(values: Numbers) -> Numbers:
+    def pick(values: Numbers) -> Numbers:
         if np.ndim(values) == 0:
             return values
-        taken: Array = np.broadcast_to(np.asarray(values, dtype=np.float64), shape)[mask]
-        return taken
+        whole = np.asarray(values, dtype=np.float64)
+        picked: Array = (whole if shape is None else np.broadcast_to(whole, shape))[mask]
+        return picked
 
-    return _Capped(*(of(getattr(profile, part.name)) for part in fields(ClockedStep)))
+    return ClockedStep(*(pick(getattr(profile, part.name)) for part in fields(ClockedStep)))
 
 
-class _Capped(ClockedStep):
-    """Flattened elements whose power exceeds the cap."""
-
-    def under(self, cap: Array, low: Array, high: Array, voltage: VoltageCurve) -> OperatingPoint:
-        """Return clock, time and power of each, in chunks that fit the cache."""
-        found = [np.empty_like(high) for _ in OperatingPoint._fields]
-        for begin in range(0, len(high), CHUNK):
-            part = slice(begin, begin + CHUNK)
-            some = ClockedStep(
-                *(
-                    values[part] if isinstance(values, np.ndarray) else values
-                    for values in (getattr(self, field.name) for field in fields(ClockedStep))
-                )
-            )
-            clock = _crossing(
-                some, cap[part], np.minimum(low[part], high[part]), high[part], voltage
-            )
-            settled = (clock, some.seconds(clock), some.watts(clock, voltage))
-            for whole, piece in zip(found, settled, strict=True):
-                whole[part] = piece
-        return OperatingPoint(*found)
+def _under_cap(
+    profile: ClockedStep, cap: Array, low: Array, high: Array, voltage: VoltageCurve
+) -> OperatingPoint:
+    """Return clock, time and power of flat elements, in chunks that fit the cache."""
+    points = []
+    for begin in range(0, len(high), CHUNK):
+        part = slice(begin, begin + CHUNK)
+        some = _picked(profile, part)
+        clock = _crossing(some, cap[part], np.minimum(low, high)[part], high[part], voltage)
+        points.append((clock, some.seconds(clock), some.watts(clock, voltage)))
+    return OperatingPoint(*(np.concatenate(column) for column in zip(*points, strict=True)))
 
 
 def _crossing(

@@ -8,7 +8,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
 from wattloop.core.settings import Settings
 from wattloop.hardware.gpus import Gpu, gpu_named, variant_assumed
-from wattloop.predict.breakdown import top_operations_s, unruled_share
+from wattloop.predict.breakdown import top_operations_s
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.memory import memory_fit
 from wattloop.predict.models.model import Model
@@ -198,7 +198,7 @@ def _warnings(workload: Workload, gpu: Gpu, question: Question) -> tuple[str, ..
         )
     if question.host_speed is not None and not _knows_host(question):
         found.append(f"{question.estimator} knows no host: host-speed changes nothing")
-    unruled = unruled_share(workload)
+    unruled = workload.unruled_share
     if unruled > MUCH_UNRULED:
         found.append(
             f"{unruled:.0%} of the bytes are moved by operations without a cost rule, which are "

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wattloop.core.errors import ConfigError
 from wattloop.predict.prediction import Interval, Placement, Prediction
-from wattloop.predict.workload.operation import Kind, Operation
+from wattloop.predict.workload.operation import MATRIX_KINDS, Kind, Operation
 from wattloop.predict.workload.workload import Workload
 
 PER_DOUBLING = 0.25
@@ -19,7 +19,6 @@ PER_UNKNOWN_CLASS = 4.0
 OTHER_GPU = 2.0
 NEGLIGIBLE = 0.01
 """Smaller shares are not reported."""
-_PRODUCTS = frozenset({Kind.GEMM, Kind.CONV, Kind.ATTENTION, Kind.RNN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class CalibrationRange:
         return cls(
             gpu,
             (min(ratios), max(ratios)),
-            max(_unruled(step) for step in steps),
+            max(step.unruled_share for step in steps),
             frozenset(class_of(op) for op in operations if op.kind is not Kind.VIEW),
         )
 
@@ -76,10 +75,12 @@ class CalibrationRange:
             reasons.append(
                 f"{ratio:.3g} FLOPs per byte; calibrated steps have {low:.3g} to {high:.3g}"
             )
-        unruled = max(_unruled(workload) - self.unruled, 0.0)
+        unruled = max(workload.unruled_share - self.unruled, 0.0)
         value += PER_UNRULED * unruled
         if unruled > NEGLIGIBLE:
-            reasons.append(f"{_unruled(workload):.0%} of the bytes are in operations without rules")
+            reasons.append(
+                f"{workload.unruled_share:.0%} of the bytes are in operations without rules"
+            )
         unknown = {
             name: share
             for name, share in _shares(workload).items()
@@ -131,19 +132,13 @@ def class_of(op: Operation) -> str:
         name = str(op.detail.get("cell", name))
     if op.kind is Kind.ATTENTION:
         name = f"{op.detail.get('algorithm', '')} {name}".strip()
-    return f"{name} {op.dtype}" if op.kind in _PRODUCTS else name
+    return f"{name} {op.dtype}" if op.kind in MATRIX_KINDS else name
 
 
 def _flops_per_byte(workload: Workload) -> float:
     flops = sum(op.flops * op.count for op in workload.operations)
     moved = sum(op.bytes_moved * op.count for op in workload.operations)
     return max(flops, 1.0) / max(moved, 1.0)
-
-
-def _unruled(workload: Workload) -> float:
-    moved = sum(op.bytes_moved * op.count for op in workload.operations)
-    missing = sum(op.bytes_moved * op.count for op in workload.operations if not op.ruled)
-    return missing / moved if moved else 0.0
 
 
 def _shares(workload: Workload) -> dict[str, float]:

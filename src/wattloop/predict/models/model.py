@@ -7,11 +7,8 @@ from typing import ClassVar, Self
 
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.prediction import Placement, Prediction
-from wattloop.predict.workload.operation import Kind
+from wattloop.predict.workload.operation import MATRIX_KINDS, Kind
 from wattloop.predict.workload.workload import Workload
-
-MATRIX_KINDS = frozenset({Kind.GEMM, Kind.CONV, Kind.ATTENTION, Kind.RNN})
-"""Products, which run on matrix units where these support the arithmetic."""
 
 
 def peak_flops_s(gpu: Gpu, kind: Kind, dtype: str) -> float:

@@ -158,7 +158,10 @@ STATE_LOSS = "return (module, inputs, loss) from the factory, where loss takes t
 
 
 class GuessedLoss:
-    """Function from output to loss; `note` then describes the choice."""
+    """Function from output to loss; `note` then describes the choice.
+
+    The module's own loss, cross entropy of scores, or mean squared error.
+    """
 
     def __init__(self, name: str, inputs: Any = ()) -> None:
         self._name = name
@@ -211,10 +214,6 @@ class GuessedLoss:
         what = {2: "classes", 3: "tokens", 4: "pixels"}[len(shape)]
         self.note = f"loss: cross entropy over {what} of the {said} output, guessed"
         return functional.cross_entropy(scores, targets)
-
-
-def guessed_loss(name: str, inputs: Any = ()) -> GuessedLoss:
-    return GuessedLoss(name, inputs)
 
 
 def _own_loss(output: Any) -> Any:

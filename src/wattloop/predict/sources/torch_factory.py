@@ -6,7 +6,7 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_code import load_user_code
-from wattloop.predict.sources.inputs import guessed_inputs, guessed_loss, stated_inputs
+from wattloop.predict.sources.inputs import GuessedLoss, guessed_inputs, stated_inputs
 from wattloop.predict.sources.source import Inputs, ModelSource, Sizes, needs_torch
 
 RETURNS = "return an nn.Module, (module, inputs) or (module, inputs, loss)"
@@ -68,7 +68,7 @@ def module_source(
         guess = guessed_inputs(name, module, sizes, training=training)
         tensors, batch, notes = guess.tensors, guess.batch, guess.notes
     if loss is None and training:
-        loss = guessed_loss(name, tensors)
+        loss = GuessedLoss(name, tensors)
     return ModelSource(name, module, tensors, loss, batch, notes)
 
 

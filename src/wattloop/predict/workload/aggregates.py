@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from math import prod
 
-from wattloop.predict.workload.operation import Kind, Operation, Phase
+from wattloop.predict.workload.operation import MATRIX_KINDS, Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
 
@@ -91,7 +92,7 @@ def _totals(operations: Iterable[Operation]) -> WorkTotals:
     total = WorkTotals()
     for op in operations:
         flops = op.flops * op.count
-        matrix = op.kind in _MATRIX
+        matrix = op.kind in MATRIX_KINDS
         total += WorkTotals(
             gemm_flops=flops if matrix and op.kind is not Kind.CONV else 0.0,
             conv_flops=flops if op.kind is Kind.CONV else 0.0,
@@ -110,14 +111,7 @@ def _elements(op: Operation) -> float:
         return float(str(op.detail["elements"]))
     if "rows" in op.detail and "columns" in op.detail:
         return float(str(op.detail["rows"])) * float(str(op.detail["columns"]))
-    return float(max((_size(shape) for shape in (*op.inputs, *op.outputs)), default=0))
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
+    return float(max((prod(shape) for shape in (*op.inputs, *op.outputs)), default=0))
 
 
 def _mean_dims(operations: list[Operation]) -> tuple[float, ...] | None:
@@ -156,6 +150,3 @@ def _unruled(workload: Workload) -> tuple[float, tuple[str, ...]]:
             movers[op.op] = movers.get(op.op, 0.0) + moved
     share = sum(movers.values()) / whole if whole else 0.0
     return share, tuple(sorted(movers, key=lambda name: -movers[name]))
-
-
-_MATRIX = frozenset({Kind.GEMM, Kind.CONV, Kind.ATTENTION, Kind.RNN})

@@ -68,6 +68,10 @@ class Kind(StrEnum):
     OTHER = "other"
 
 
+MATRIX_KINDS = frozenset({Kind.GEMM, Kind.CONV, Kind.ATTENTION, Kind.RNN})
+"""Products, which run on matrix units where these support the arithmetic."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """Work of one call of an operation; `count` calls are equal.

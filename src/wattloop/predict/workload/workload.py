@@ -62,6 +62,13 @@ class Workload:
         return replace(self, operations=operations, accumulate=passes)
 
     @property
+    def unruled_share(self) -> float:
+        """Return the share of the bytes that operations without a cost rule move."""
+        total = sum(op.bytes_moved * op.count for op in self.operations)
+        unruled = sum(op.bytes_moved * op.count for op in self.operations if not op.ruled)
+        return unruled / total if total else 0.0
+
+    @property
     def samples(self) -> int:
         return self.batch * self.accumulate
 

@@ -19,7 +19,6 @@ from wattloop.predict.breakdown import (
     by_module,
     by_phase,
     operation_times_s,
-    unruled_share,
 )
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.workload.workload import Workload
@@ -94,7 +93,7 @@ def _facts(work: Workload) -> list[tuple[str, str]]:
         ("of activations", format_bytes(work.activation_bytes)),
         ("at most", format_bytes(work.peak_bytes)),
         ("kernels launched", f"{kernels:,}"),
-        ("without a cost rule", f"{unruled_share(work):.1%} of the bytes"),
+        ("without a cost rule", f"{work.unruled_share:.1%} of the bytes"),
     ]
     if not work.training:
         facts = [f for f in facts if f[0] not in ("optimizer", "of gradients", "of the optimizer")]
@@ -128,7 +127,7 @@ def _data(forecast: Forecast, views: Mapping[str, Mapping[str, WorkPart]]) -> di
         "optimizer_bytes": work.optimizer_bytes,
         "activation_bytes": work.activation_bytes,
         "peak_bytes": work.peak_bytes,
-        "unruled_share": unruled_share(work),
+        "unruled_share": work.unruled_share,
         **{
             f"by_{view}": {name: part.to_dict() for name, part in parts.items()}
             for view, parts in views.items()

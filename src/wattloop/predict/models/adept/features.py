@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.predict.models.model import MATRIX_KINDS, peak_flops_s
+from wattloop.predict.models.model import peak_flops_s
 from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.costs.optimizer import OPTIMIZERS
-from wattloop.predict.workload.operation import DTYPE_BYTES, Kind, Operation, Phase
+from wattloop.predict.workload.operation import DTYPE_BYTES, MATRIX_KINDS, Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
 TILES = {"bf16": (16, 8, 8), "fp16": (16, 8, 8)}

@@ -83,53 +83,20 @@ def shipped_rules() -> SpecRules:
 # 1980 MHz, 700 W).
 
 SHARES: Mapping[str, float] = {
-    # Products: share of the peak inside of a tile's loop, and what a tile costs besides.
-    "product.efficiency": 0.72,
-    "product.efficiency.gemm.fp32": 0.80,
+    **{
+        name: value
+        for name, value in DEFAULTS.items()
+        if name.startswith(("product.", "depthwise.", "attention.", "rnn.", "stream."))
+    },
     "product.efficiency.gemm.tf32": 0.62,
-    "product.efficiency.conv": 0.55,
-    "product.efficiency.conv.weight": 0.45,
-    "product.efficiency.conv.forward.fp32": 0.75,
-    "product.efficiency.conv.data.fp32": 0.70,
-    "product.efficiency.conv.weight.fp32": 0.60,
-    "product.efficiency.grouped": 0.20,
-    "product.tile_s": 1.5e-6,
-    "product.l2_share": 2.5,
     "product.misaligned": 3.0,
-    "product.misaligned.gemm.fp32": 1.05,
-    "product.layout_passes": 1.0,
-    "product.layout_passes.conv.forward.fp32": 0.0,
-    "product.layout_passes.conv.data.fp32": 0.0,
-    "product.layout_passes.conv.weight.fp32": 0.0,
-    "depthwise.efficiency": 0.25,
-    "depthwise.efficiency.weight": 0.08,
-    "attention.efficiency": 0.45,
-    "attention.efficiency.flash.backward": 0.35,
-    "attention.efficiency.efficient": 0.30,
-    "attention.efficiency.efficient.backward": 0.20,
     "attention.efficiency.efficient.forward.fp32": 0.50,
     "attention.efficiency.efficient.backward.fp32": 0.40,
     "attention.efficiency.efficient.forward.tf32": 0.08,  # on the ordinary units, too
     "attention.efficiency.efficient.backward.tf32": 0.06,
-    "rnn.efficiency": 0.35,
-    # Shares of the memory's bandwidth.
-    "stream.efficiency": 0.82,
-    "stream.efficiency.norm.batch": 0.60,
-    "stream.efficiency.norm.batch.backward": 0.55,
     "stream.efficiency.norm.batch.forward.bf16": 0.25,  # torch's own kernels, not cuDNN's
     "stream.efficiency.norm.batch.backward.bf16": 0.25,
-    "stream.efficiency.norm.layer.backward": 0.60,
-    "stream.efficiency.softmax": 0.70,
-    "stream.efficiency.loss": 0.60,
-    "stream.efficiency.pool": 0.50,
     "stream.efficiency.pool.max_pool2d_with_indices_backward": 0.20,
-    "stream.efficiency.embedding": 0.60,
-    "stream.efficiency.embedding.backward": 0.30,
-    "stream.efficiency.copy.strided": 0.50,
-    "stream.efficiency.index": 0.50,
-    "stream.efficiency.foreach": 0.80,
-    "stream.l2_speed": 2.0,
-    "stream.l2_share": 0.5,
     "power.static_w": 35.0,
     "power.busy_w": 90.0,
     **{f"power.busy_w.{part}": 90.0 for part in ("product", "rnn", "norm", "stream")},

@@ -18,26 +18,22 @@ from wattloop.predict.models.kernels.operation_table import (
     unit_of,
 )
 from wattloop.predict.workload.costs.sequence import GATES
-from wattloop.predict.workload.operation import Kind, Operation
+from wattloop.predict.workload.operation import MATRIX_KINDS, Kind, Operation
+
+Rows = NDArray[np.intp]
+"""Rows of a table, for which a function returns the seconds of one call of each."""
 
 # Time of memory-bound operations: bytes over the bandwidth they reach.
 #
 #     time = bytes x ((1 - h) / (e B) + h / (s e B)),   h = share of the bytes found in L2
 #
 # B is the data sheet's bandwidth, e the class's efficiency, s how much quicker L2 is.
-_OTHERS = ("gemm", "conv", "grouped", "attention", "rnn", "depthwise")
 
 
-def stream_times(
-    table: OperationTable, values: Values, gpu: Gpu
-) -> tuple[NDArray[np.intp], Floats]:
-    rows = np.array(
-        [i for i, name in enumerate(table.classes) if name.split(".")[0] not in _OTHERS],
-        dtype=np.intp,
-    )
+def stream_times(table: OperationTable, rows: Rows, values: Values, gpu: Gpu) -> Floats:
     names = [table.classes[i] for i in rows]
     seconds = bandwidth_seconds(table.bytes_moved[rows], values, gpu, names)
-    return rows, seconds + values.column("stream.start_s", names)
+    return seconds + values.column("stream.start_s", names)
 
 
 def bandwidth_seconds(moved: Floats, values: Values, gpu: Gpu, names: Sequence[str]) -> Floats:
@@ -129,13 +125,7 @@ SUM_BYTES = 4.0
 """Of one element of a sum."""
 
 
-def product_times(
-    table: OperationTable, values: Values, gpu: Gpu
-) -> tuple[NDArray[np.intp], Floats]:
-    rows = np.array(
-        [i for i, name in enumerate(table.classes) if name.split(".")[0] in _FAMILIES],
-        dtype=np.intp,
-    )
+def product_times(table: OperationTable, rows: Rows, values: Values, gpu: Gpu) -> Floats:
     names = [table.classes[i] for i in rows]
     dims = table.dims(rows)
     convs = table.kinds[rows] == str(Kind.CONV)
@@ -165,10 +155,7 @@ def product_times(
         sums = np.prod([table.detail(rows, key) for key in ("n", "c_in", "c_out")], axis=0)
         twice = bandwidth_seconds(2 * SUM_BYTES * sums, values, gpu, ["product"] * len(rows))
         seconds += np.where(apart, twice, 0.0)  # written, then read for the sum
-    return rows, seconds
-
-
-_FAMILIES = ("gemm", "conv", "grouped")
+    return seconds
 
 
 def conv_dims(dims: Floats, directions: NDArray[np.str_]) -> Floats:
@@ -201,12 +188,7 @@ BLOCK = 128.0
 """Queries (forward) or keys (backward) that one multiprocessor works on at a time."""
 
 
-def attention_times(
-    table: OperationTable, values: Values, gpu: Gpu
-) -> tuple[NDArray[np.intp], Floats]:
-    rows = table.rows_of(Kind.ATTENTION)
-    if not len(rows):
-        return rows, np.zeros(0)
+def attention_times(table: OperationTable, rows: Rows, values: Values, gpu: Gpu) -> Floats:
     names = [table.classes[i].removeprefix("attention.") for i in rows]
     backward = table.directions[rows] == "backward"
     queries, keys = table.detail(rows, "q_len"), table.detail(rows, "kv_len")
@@ -221,7 +203,7 @@ def attention_times(
         full / blocks / (speed / gpu.sms) + values.column("attention.block_s", names)
     )
     moved = bandwidth_seconds(table.bytes_moved[rows], values, gpu, ["attention"] * len(rows))
-    return rows, np.maximum(seconds, moved)
+    return np.maximum(seconds, moved)
 
 
 # Time of recurrent layers as cuDNN runs them.
@@ -231,12 +213,7 @@ def attention_times(
 # A step multiplies the state (batch x hidden) with the gates' weights and has to wait for the step
 # before; inputs, and in backward the gradients of weights and inputs, are products over the whole
 # sequence.
-def recurrent_times(
-    table: OperationTable, values: Values, gpu: Gpu
-) -> tuple[NDArray[np.intp], Floats]:
-    rows = table.rows_of(Kind.RNN)
-    if not len(rows):
-        return rows, np.zeros(0)
+def recurrent_times(table: OperationTable, rows: Rows, values: Values, gpu: Gpu) -> Floats:
     names = [table.classes[i].removeprefix("rnn.") for i in rows]
     speed = peak_flops(gpu, table.dtypes[rows]) * values.column("rnn.efficiency", names)
     step_s = values.column("rnn.step_s", names)
@@ -262,19 +239,14 @@ def recurrent_times(
     alone = 2 * batch * wide * hidden * steps
     together = np.maximum(table.flops[rows] - alone, 0.0) / speed
     moved = bandwidth_seconds(table.bytes_moved[rows], values, gpu, ["rnn"] * len(rows))
-    return rows, np.maximum(steps * each + together, moved)
+    return np.maximum(steps * each + together, moved)
 
 
-def depthwise_times(
-    table: OperationTable, values: Values, gpu: Gpu
-) -> tuple[NDArray[np.intp], Floats]:
-    rows = np.array(
-        [i for i, name in enumerate(table.classes) if name.startswith("depthwise.")], dtype=np.intp
-    )
+def depthwise_times(table: OperationTable, rows: Rows, values: Values, gpu: Gpu) -> Floats:
     names = [table.classes[i].removeprefix("depthwise.") for i in rows]
     speed = gpu.memory_bytes_s * values.column("depthwise.efficiency", names)
     start_s = values.column("depthwise.start_s", names)
-    return rows, table.bytes_moved[rows] / speed + start_s
+    return table.bytes_moved[rows] / speed + start_s
 
 
 TINY_SIDE = 4.0
@@ -313,15 +285,23 @@ def calculated_times(table: OperationTable, values: Values, gpu: Gpu) -> Operati
     """Return times by formula alone; each further kernel of a call takes at least the minimum."""
     seconds = np.zeros(len(table))
     compute = np.zeros(len(table), dtype=np.bool_)
-    for part in (product_times, attention_times, recurrent_times, depthwise_times):
-        rows, part_seconds = part(table, values, gpu)
-        seconds[rows] = part_seconds
-        names = ["product"] * len(rows)
-        compute[rows] = part_seconds > 1.2 * bandwidth_seconds(
-            table.bytes_moved[rows], values, gpu, names
-        )
-    rows, part_seconds = stream_times(table, values, gpu)
-    seconds[rows] = part_seconds
+    families = np.array([name.split(".")[0] for name in table.classes], dtype=np.str_)
+    streams = np.ones(len(table), dtype=np.bool_)
+    for names, times in (
+        (("gemm", "conv", "grouped"), product_times),
+        (("attention",), attention_times),
+        (("rnn",), recurrent_times),
+        (("depthwise",), depthwise_times),
+    ):
+        rows = np.flatnonzero(np.isin(families, names))
+        if not len(rows):
+            continue
+        seconds[rows] = times(table, rows, values, gpu)
+        moved_s = bandwidth_seconds(table.bytes_moved[rows], values, gpu, ["product"] * len(rows))
+        compute[rows] = seconds[rows] > 1.2 * moved_s
+        streams[rows] = False
+    rows = np.flatnonzero(streams)
+    seconds[rows] = stream_times(table, rows, values, gpu)
     seconds += values["kernel.minimum_s"] * table.kernels
     return OperationTimes(seconds, compute, np.ones(len(table)))
 
@@ -404,7 +384,6 @@ WORK = (
 """Names of the constants that the lines of `work_of` are multiplied with, under `power.`."""
 LEAST_BUSY = 0.1
 """Least active share of a small kernel's time."""
-_PRODUCTS = (Kind.GEMM, Kind.CONV, Kind.ATTENTION, Kind.RNN)
 
 
 def work_of(table: OperationTable, total_s: Floats, values: Values, gpu: Gpu) -> Floats:
@@ -414,7 +393,7 @@ def work_of(table: OperationTable, total_s: Floats, values: Values, gpu: Gpu) ->
     occupancy.
     """
     families = np.array([name.partition(".")[0] for name in table.classes], dtype=np.str_)
-    product = np.isin(table.kinds, [str(kind) for kind in _PRODUCTS]) & (families != "depthwise")
+    product = np.isin(table.kinds, [str(kind) for kind in MATRIX_KINDS]) & (families != "depthwise")
     flops = table.flops * table.count
     units = np.array([unit_of(op) for op in table.operations], dtype=np.str_)
     lines = [np.where(product & (units == unit), flops, 0.0) for unit in UNITS]

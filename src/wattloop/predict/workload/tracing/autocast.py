@@ -109,19 +109,33 @@ def _install(library: Any, weights: WeightCasts) -> None:
 
 
 def _lower(op: Any, weights: WeightCasts) -> Any:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        with _without_autocast():
-            cast = [_each(weights.low, value) for value in args]
-            return op(*cast, **{key: _each(weights.low, value) for key, value in kwargs.items()})
-
-    return kernel
+    return _casting(op, lambda _: weights.low)
 
 
 def _widen(op: Any, _: WeightCasts) -> Any:
+    return _casting(op, lambda _: _wide)
+
+
+def _promote(op: Any, _: WeightCasts) -> Any:
+    """Cast to float32 where an argument is of that type."""
+
+    def change(values: list[Any]) -> Callable[[Any], Any]:
+        wide = any(_eligible(value) and value.dtype == torch.float32 for value in values)
+        return _wide if wide else lambda value: value
+
+    return _casting(op, change)
+
+
+def _casting(op: Any, change_for: Callable[[list[Any]], Callable[[Any], Any]]) -> Any:
+    """Return a kernel that casts its arguments as `change_for` all of them says."""
+
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _without_autocast():
-            cast = [_each(_wide, value) for value in args]
-            return op(*cast, **{key: _each(_wide, value) for key, value in kwargs.items()})
+            found: list[Any] = []
+            _each(found.append, [*args, *kwargs.values()])
+            change = change_for(found)
+            named = {key: _each(change, value) for key, value in kwargs.items()}
+            return op(*(_each(change, value) for value in args), **named)
 
     return kernel
 
@@ -139,22 +153,6 @@ def _widen_by_dtype(op: Any, _: WeightCasts) -> Any:
     return kernel
 
 
-def _promote(op: Any, _: WeightCasts) -> Any:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        with _without_autocast():
-            found: list[Any] = []
-            for value in (*args, *kwargs.values()):
-                _each(found.append, value)
-            wide = any(_eligible(value) and value.dtype == torch.float32 for value in found)
-            cast = _wide if wide else _same
-            return op(
-                *(_each(cast, value) for value in args),
-                **{key: _each(cast, value) for key, value in kwargs.items()},
-            )
-
-    return kernel
-
-
 def _each(change: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_each(change, each) for each in value]
@@ -163,10 +161,6 @@ def _each(change: Callable[[Any], Any], value: Any) -> Any:
 
 def _wide(value: Any) -> Any:
     return value.to(torch.float32) if _eligible(value) and value.dtype != torch.float32 else value
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _eligible(value: Any) -> bool:
