@@ -115,7 +115,10 @@ class ComparisonPoint(NamedTuple):
     @property
     def label(self) -> str:
         """Format the setting: `gpu=h200 batch=64`."""
-        return " ".join(f"{name}={_plain(value)}" for name, value in self.setting.items())
+        return " ".join(
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in self.setting.items()
+        )
 
 
 BEST: Mapping[str, Callable[[Forecast], float]] = {
@@ -180,7 +183,3 @@ def _run_energy_j(forecast: Forecast) -> float:
 
 def _run_time_s(forecast: Forecast) -> float:
     return math.inf if forecast.run is None else forecast.run.time_s.value
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -42,7 +42,13 @@ def estimator_for(gpu: Gpu, name: str = "kernels", calibration: str | None = Non
         )
     if name == "kernels":
         return _kernels(gpu, path)
-    return _roofline(path) if name == "roofline" else _adept(gpu, path)
+    if name == "roofline":
+        from wattloop.predict.models.roofline import Roofline
+
+        return Roofline.of_peaks() if path is None else Roofline.from_constants(_read(path))
+    from wattloop.predict.models.adept.model import Adept
+
+    return Adept.for_gpu(gpu) if path is None else Adept.from_constants(_read(path))
 
 
 def _kernels(gpu: Gpu, path: Path | None) -> Model:
@@ -57,18 +63,6 @@ def _kernels(gpu: Gpu, path: Path | None) -> Model:
             f"for; predict for {constants.gpu}, or leave the calibration out"
         )
     return KernelModel(constants, source="calibrated")
-
-
-def _roofline(path: Path | None) -> Model:
-    from wattloop.predict.models.roofline import Roofline
-
-    return Roofline.of_peaks() if path is None else Roofline.from_constants(_read(path))
-
-
-def _adept(gpu: Gpu, path: Path | None) -> Model:
-    from wattloop.predict.models.adept.model import Adept
-
-    return Adept.for_gpu(gpu) if path is None else Adept.from_constants(_read(path))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -175,7 +169,7 @@ def _is_calibrated(question: Question, prediction: Prediction) -> bool:
 
 def _host_assumed(question: Question, prediction: Prediction) -> str:
     """A note about the assumed host of a step that waits for it; empty where it was given."""
-    if question.host_speed is not None or not _knows_host(question):
+    if question.host_speed is not None or question.estimator != "kernels":
         return ""
     if prediction.regime is not Regime.LAUNCH:
         return ""
@@ -185,10 +179,6 @@ def _host_assumed(question: Question, prediction: Prediction) -> str:
     )
 
 
-def _knows_host(question: Question) -> bool:
-    return question.estimator == "kernels"
-
-
 def _warnings(workload: Workload, gpu: Gpu, question: Question) -> tuple[str, ...]:
     found = []
     if question.estimator == "roofline" and question.calibration is None:
@@ -196,7 +186,7 @@ def _warnings(workload: Workload, gpu: Gpu, question: Question) -> tuple[str, ..
             "roofline of the data sheet: takes all peaks as reached, at the power limit; the "
             "time is too short"
         )
-    if question.host_speed is not None and not _knows_host(question):
+    if question.host_speed is not None and question.estimator != "kernels":
         found.append(f"{question.estimator} knows no host: host-speed changes nothing")
     unruled = workload.unruled_share
     if unruled > MUCH_UNRULED:

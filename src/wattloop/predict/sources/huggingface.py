@@ -130,21 +130,22 @@ def inputs_of(name: str, config: Any, head: str, sizes: Sizes, *, training: bool
     """Return the inputs of one pass; labels only for training."""
     batch = sizes.batch or DEFAULT_BATCH
     notes = () if sizes.batch else (f"batch: {batch}, as none was stated",)
-    if head == "image-classification" or not hasattr(config, "vocab_size"):
-        return _images(name, config, head, sizes, batch, notes, training=training)
-    return _tokens(name, config, head, sizes, batch, notes, training=training)
+    images = head == "image-classification" or not hasattr(config, "vocab_size")
+    tensors, more = (_images if images else _tokens)(name, config, sizes, batch)
+    torch = needs_torch(f"model hf:{name}")
+    if training and head != "none":
+        per_token = not images and head != "sequence-classification"
+        shape = tensors["input_ids"].shape if per_token else (batch,)
+        tensors["labels"] = torch.empty(shape, dtype=torch.long, device="meta")
+    elif head == "seq2seq-lm" and not images:
+        tensors["decoder_input_ids"] = tensors["input_ids"]
+    classifies = head == "sequence-classification" and not images
+    if classifies and getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = 0  # which a classifier looks for at the end of each sample
+    return ModelInputs(tensors, batch, (*notes, *more))
 
 
-def _images(
-    name: str,
-    config: Any,
-    head: str,
-    sizes: Sizes,
-    batch: int,
-    notes: tuple[str, ...],
-    *,
-    training: bool,
-) -> ModelInputs:
+def _images(name: str, config: Any, sizes: Sizes, batch: int) -> tuple[dict[str, Any], list[str]]:
     torch = needs_torch(f"model hf:{name}")
     if not hasattr(config, "num_channels"):
         raise ConfigError(
@@ -163,47 +164,25 @@ def _images(
         )
     if hasattr(config, "image_size"):
         config.image_size = side
-    if not sizes.image:
-        notes = (*notes, f"image: {side} x {side}, as none was stated")
+    notes = [] if sizes.image else [f"image: {side} x {side}, as none was stated"]
     shape = (batch, config.num_channels, side, side)
-    tensors = {"pixel_values": torch.empty(shape, device="meta")}
-    if training and head != "none":
-        tensors["labels"] = torch.empty(batch, dtype=torch.long, device="meta")
-    return ModelInputs(tensors, batch, notes)
+    return {"pixel_values": torch.empty(shape, device="meta")}, notes
 
 
-def _tokens(
-    name: str,
-    config: Any,
-    head: str,
-    sizes: Sizes,
-    batch: int,
-    notes: tuple[str, ...],
-    *,
-    training: bool,
-) -> ModelInputs:
+def _tokens(name: str, config: Any, sizes: Sizes, batch: int) -> tuple[dict[str, Any], list[str]]:
     torch = needs_torch(f"model hf:{name}")
     limit, is_hard = _positions(config)
     seq = sizes.seq or min(DEFAULT_SEQ, limit or DEFAULT_SEQ)
-    if not sizes.seq:
-        notes = (*notes, f"seq: {seq} tokens, as none was stated")
+    notes = [] if sizes.seq else [f"seq: {seq} tokens, as none was stated"]
     if limit is not None and seq > limit:
         if is_hard:
             raise ConfigError(
                 f"seq {seq}: {name} has {limit} positions; choose at most that, or a config.json "
                 "with more (hf:PATH/config.json)"
             )
-        notes = (*notes, f"seq {seq} is beyond the {limit} positions {name} was made for")
-    if head == "sequence-classification" and getattr(config, "pad_token_id", None) is None:
-        config.pad_token_id = 0  # which a classifier looks for at the end of each sample
-    tensors = {"input_ids": torch.empty((batch, seq), dtype=torch.long, device="meta")}
-    if training and head != "none":
-        per_token = head != "sequence-classification"
-        shape = (batch, seq) if per_token else (batch,)
-        tensors["labels"] = torch.empty(shape, dtype=torch.long, device="meta")
-    elif head == "seq2seq-lm":
-        tensors["decoder_input_ids"] = tensors["input_ids"]
-    return ModelInputs(tensors, batch, (*notes, "no padding: every sample has all tokens"))
+        notes.append(f"seq {seq} is beyond the {limit} positions {name} was made for")
+    notes.append("no padding: every sample has all tokens")
+    return {"input_ids": torch.empty((batch, seq), dtype=torch.long, device="meta")}, notes
 
 
 def _positions(config: Any) -> tuple[int | None, bool]:

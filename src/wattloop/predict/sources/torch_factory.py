@@ -63,7 +63,11 @@ def module_source(
     elif inputs is not None:
         tensors = _as_inputs(name, inputs)
         batch = _batch(tensors)
-        _agrees(name, batch, sizes)
+        if sizes.batch not in (None, batch):
+            raise ConfigError(
+                f"batch {sizes.batch}: {name} returns inputs of {batch} samples; give the factory "
+                "a parameter named batch and make them of that size"
+            )
     else:
         guess = guessed_inputs(name, module, sizes, training=training)
         tensors, batch, notes = guess.tensors, guess.batch, guess.notes
@@ -104,7 +108,10 @@ def _called(factory: Any, sizes: Sizes, text: str) -> Any:
             with OneDevice("cpu"):
                 return factory(**arguments)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
-            raise _failed(text, "the factory", error) from None
+            raise ConfigError(
+                f"model {text}: the factory failed with {type(error).__name__}: {error}; call it "
+                "in Python to see where"
+            ) from None
 
 
 def _arguments(factory: Callable[..., Any], sizes: Sizes, text: str) -> dict[str, int]:
@@ -149,18 +156,3 @@ def _batch(inputs: Inputs) -> int:
         if getattr(value, "ndim", 0):
             return int(value.shape[0])
     return 1
-
-
-def _agrees(name: str, batch: int, sizes: Sizes) -> None:
-    if sizes.batch is not None and sizes.batch != batch:
-        raise ConfigError(
-            f"batch {sizes.batch}: {name} returns inputs of {batch} samples; give the factory a "
-            "parameter named batch and make them of that size"
-        )
-
-
-def _failed(text: str, what: str, error: BaseException) -> ConfigError:
-    return ConfigError(
-        f"model {text}: {what} failed with {type(error).__name__}: {error}; call it in Python to "
-        "see where"
-    )
