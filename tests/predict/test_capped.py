@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wattloop.predict.cap_curve import LOWEST_CLOCK, ClockedStep, VoltageCurve, operating_point
+from wattloop.predict.cap_curve import LOWEST_CLOCK, ClockedStep, VoltageCurve, capped_step
 
 FLAT = VoltageCurve(floor=0.7, knee=0.6)
 HOT = ClockedStep(compute_s=0.08, memory_s=0.02, static_w=100.0, compute_j=50.0, memory_j=10.0)
@@ -11,15 +11,15 @@ HOT = ClockedStep(compute_s=0.08, memory_s=0.02, static_w=100.0, compute_j=50.0,
 
 def test_without_a_cap_or_below_it_nothing_changes() -> None:
     """A cap above what the step draws has no effect at all."""
-    free = operating_point(HOT)
+    free = capped_step(HOT)
     assert (float(free.clock), float(free.step_s)) == (1.0, pytest.approx(0.1))
     assert float(free.power_w) == pytest.approx(100 + 60 / 0.1)
-    assert operating_point(HOT, cap_w=701.0) == free
+    assert capped_step(HOT, cap_w=701.0) == free
 
 
 def test_power_meets_the_cap_and_time_follows_the_clock() -> None:
     """The equation of the module holds at the clock that was found."""
-    capped = operating_point(HOT, cap_w=400.0, voltage=FLAT)
+    capped = capped_step(HOT, cap_w=400.0, voltage=FLAT)
     clock = float(capped.clock)
     assert 0.6 < clock < 1.0
     assert float(capped.power_w) == pytest.approx(400.0, rel=1e-3)
@@ -31,7 +31,7 @@ def test_power_meets_the_cap_and_time_follows_the_clock() -> None:
 
 def test_below_the_knee_energy_per_operation_no_longer_falls() -> None:
     """Voltage is flat there: dynamic energy stays, static energy grows with time."""
-    low, lower = (operating_point(HOT, clock=c, voltage=FLAT) for c in (0.55, 0.35))
+    low, lower = (capped_step(HOT, clock=c, voltage=FLAT) for c in (0.55, 0.35))
     dynamic = [float((s.power_w - 100) * s.step_s) for s in (low, lower)]
     assert dynamic[0] == pytest.approx(dynamic[1])
     assert float(lower.power_w * lower.step_s) > float(low.power_w * low.step_s)
@@ -40,8 +40,8 @@ def test_below_the_knee_energy_per_operation_no_longer_falls() -> None:
 def test_memory_bound_work_does_not_feel_the_clock() -> None:
     """Only arithmetic stretches."""
     stream = ClockedStep(compute_s=0.0, memory_s=0.1, static_w=80.0, compute_j=30.0, memory_j=10.0)
-    assert float(operating_point(stream, cap_w=400.0).step_s) == pytest.approx(0.1)
-    assert float(operating_point(stream, cap_w=400.0).clock) < 1.0
+    assert float(capped_step(stream, cap_w=400.0).step_s) == pytest.approx(0.1)
+    assert float(capped_step(stream, cap_w=400.0).clock) < 1.0
 
 
 def test_a_slow_host_hides_a_lower_clock() -> None:
@@ -49,23 +49,21 @@ def test_a_slow_host_hides_a_lower_clock() -> None:
     launch = ClockedStep(
         compute_s=0.05, memory_s=0.0, static_w=80.0, compute_j=10.0, host_s=0.1, waiting_s=0.01
     )
-    assert float(operating_point(launch, clock=0.6).step_s) == pytest.approx(0.11)
-    assert float(operating_point(launch, clock=0.4).step_s) == pytest.approx(0.135)
+    assert float(capped_step(launch, clock=0.6).step_s) == pytest.approx(0.11)
+    assert float(capped_step(launch, clock=0.4).step_s) == pytest.approx(0.135)
 
 
 def test_no_cap_brings_the_clock_below_the_lowest() -> None:
     """There a real card draws more than its cap, and so does this one."""
-    capped = operating_point(HOT, cap_w=110.0)
+    capped = capped_step(HOT, cap_w=110.0)
     assert float(capped.clock) == pytest.approx(LOWEST_CLOCK, abs=1e-3)
     assert float(capped.power_w) > 110.0
 
 
 def test_a_locked_clock_is_a_ceiling_under_a_cap() -> None:
     """Both at once: whichever is lower."""
-    assert float(operating_point(HOT, cap_w=690.0, clock=0.7).clock) == pytest.approx(0.7)
-    assert float(operating_point(HOT, cap_w=300.0, clock=0.9).power_w) == pytest.approx(
-        300.0, rel=1e-3
-    )
+    assert float(capped_step(HOT, cap_w=690.0, clock=0.7).clock) == pytest.approx(0.7)
+    assert float(capped_step(HOT, cap_w=300.0, clock=0.9).power_w) == pytest.approx(300.0, rel=1e-3)
 
 
 def test_many_placements_at_once_are_each_alone() -> None:
@@ -77,7 +75,7 @@ def test_many_placements_at_once_are_each_alone() -> None:
     many = ClockedStep(
         compute_s=compute_s, memory_s=0.02, static_w=100.0, compute_j=compute_j, memory_j=4.0
     )
-    settled = operating_point(many, cap_w=caps)
+    settled = capped_step(many, cap_w=caps)
     assert settled.clock.shape == (4_000, 3)
     for row, column in ((0, 0), (3_999, 1), (2_000, 2)):
         one = ClockedStep(
@@ -87,7 +85,7 @@ def test_many_placements_at_once_are_each_alone() -> None:
             compute_j=float(compute_j[row, 0]),
             memory_j=4.0,
         )
-        alone = operating_point(one, cap_w=float(caps[column]))
+        alone = capped_step(one, cap_w=float(caps[column]))
         for whole, single in zip(settled, alone, strict=True):
             assert float(whole[row, column]) == pytest.approx(float(single))
     assert np.all(np.diff(settled.step_s, axis=1) <= 1e-12)
@@ -97,7 +95,7 @@ def test_many_placements_at_once_are_each_alone() -> None:
 def test_clocks_and_control_draw_less_at_a_lower_clock() -> None:
     """`clocked_w` follows f V^2, whatever runs."""
     idle = ClockedStep(compute_s=0.0, memory_s=1.0, static_w=40.0, compute_j=0.0, clocked_w=60.0)
-    assert float(operating_point(idle).power_w) == pytest.approx(100.0)
-    assert float(operating_point(idle, clock=0.5, voltage=FLAT).power_w) == pytest.approx(
+    assert float(capped_step(idle).power_w) == pytest.approx(100.0)
+    assert float(capped_step(idle, clock=0.5, voltage=FLAT).power_w) == pytest.approx(
         40 + 60 * 0.5 * 0.49
     )

@@ -119,22 +119,22 @@ class ClockedStep:
         return power_w
 
 
-class OperatingPoint(NamedTuple):
-    """Operating point: clock relative to the highest, time of the step, mean power."""
+class CappedStep(NamedTuple):
+    """Step under a power cap: clock relative to the highest, time of the step, mean power."""
 
     clock: Array
     step_s: Array
     power_w: Array
 
 
-def operating_point(
+def capped_step(
     profile: ClockedStep,
     *,
     cap_w: Numbers | None = None,
     clock: Numbers = 1.0,
     lowest_clock: Numbers = LOWEST_CLOCK,
     voltage: VoltageCurve = DEFAULT_VOLTAGE,
-) -> OperatingPoint:
+) -> CappedStep:
     """Return the highest clock, at most `clock`, at which the step's mean power is within the cap.
 
     At the lowest clock power may still exceed the cap, as it does on real cards. Without a cap the
@@ -162,7 +162,7 @@ def operating_point(
             few = _picked(profile, over, shape)
             point = _under_cap(few, cap[over], low, at[over], voltage)
             at[over], step_s[over], power_w[over] = point
-    return OperatingPoint(at, step_s, power_w)
+    return CappedStep(at, step_s, power_w)
 
 
 def _picked(profile: ClockedStep, mask: Any, shape: tuple[int, ...] | None = None) -> ClockedStep:
@@ -180,7 +180,7 @@ def _picked(profile: ClockedStep, mask: Any, shape: tuple[int, ...] | None = Non
 
 def _under_cap(
     profile: ClockedStep, cap: Array, low: Array, high: Array, voltage: VoltageCurve
-) -> OperatingPoint:
+) -> CappedStep:
     """Return clock, time and power of flat elements, in chunks that fit the cache."""
     points = []
     for begin in range(0, len(high), CHUNK):
@@ -188,7 +188,7 @@ def _under_cap(
         some = _picked(profile, part)
         clock = _crossing(some, cap[part], np.minimum(low, high)[part], high[part], voltage)
         points.append((clock, some.seconds(clock), some.watts(clock, voltage)))
-    return OperatingPoint(*(np.concatenate(column) for column in zip(*points, strict=True)))
+    return CappedStep(*(np.concatenate(column) for column in zip(*points, strict=True)))
 
 
 def _crossing(
@@ -349,7 +349,7 @@ class _Program:
             compute_j=watts * (1.0 - constants.memory_share),
             memory_j=watts * constants.memory_share,
         )
-        settled = operating_point(
+        settled = capped_step(
             phases,
             cap_w=caps[:, :, None],
             clock=clock,

@@ -9,7 +9,7 @@ from torch import nn
 from wattloop.predict.calibrate.zoo.convnets import ResidualBlock
 
 
-class Recurrent(nn.Module):
+class RecurrentNetwork(nn.Module):
     """Layers before, recurrent ones, layers after; `over` picks what the latter see.
 
     Args:
@@ -40,21 +40,21 @@ def language_model(words: int, width: int, layers: int) -> nn.Module:
     """As in PyTorch's word-language-model example."""
     drop = nn.Dropout(0.2)
     lstm = nn.LSTM(width, width, layers, dropout=0.2, batch_first=True)
-    return Recurrent(
+    return RecurrentNetwork(
         [nn.Embedding(words, width), drop], lstm, [drop, nn.Linear(width, words)], "all"
     )
 
 
 def series_classifier(cell: Any, inputs: int, width: int, layers: int, classes: int) -> nn.Module:
     recurrent = cell(inputs, width, layers, batch_first=True)
-    return Recurrent([], recurrent, [nn.Linear(width, classes)], "last")
+    return RecurrentNetwork([], recurrent, [nn.Linear(width, classes)], "last")
 
 
 def tagger(words: int, width: int, hidden: int, tags: int) -> nn.Module:
     """An LSTM in both directions and a tag for every word, as in arXiv 1508.01991."""
     drop = nn.Dropout(0.3)
     lstm = nn.LSTM(width, hidden, 2, batch_first=True, bidirectional=True)
-    return Recurrent(
+    return RecurrentNetwork(
         [nn.Embedding(words, width), drop], lstm, [drop, nn.Linear(2 * hidden, tags)], "all"
     )
 
@@ -62,7 +62,7 @@ def tagger(words: int, width: int, hidden: int, tags: int) -> nn.Module:
 def text_classifier(words: int, width: int, hidden: int, classes: int) -> nn.Module:
     lstm = nn.LSTM(width, hidden, batch_first=True)
     head = nn.Sequential(nn.Dropout(0.5), nn.Linear(hidden, classes))
-    return Recurrent([nn.Embedding(words, width)], lstm, [head], "mean")
+    return RecurrentNetwork([nn.Embedding(words, width)], lstm, [head], "mean")
 
 
 class Speech(nn.Module):

@@ -267,7 +267,7 @@ def step_results(steps: StepBatch, values: Values) -> StepResults:
         host_s=np.maximum(steps.host_s, steps.data_s - waiting_s),
         waiting_s=waiting_s,
     )
-    settled = cap_curve.operating_point(
+    settled = cap_curve.capped_step(
         profile,
         cap_w=steps.cap_w * values["power.cap_share"],
         clock=steps.clock_share,
