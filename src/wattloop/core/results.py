@@ -141,37 +141,27 @@ class WindowResult(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "name": self.name,
-            "window_id": self.window_id,
-            "parent_id": self.parent_id,
-            "begin_s": self.begin_s,
-            "end_s": self.end_s,
+            **self._asdict(),
             "duration_s": self.duration_s,
             "energy_j": self.energy_j,
             "uncertainty_j": self.uncertainty_j,
             "complete": self.complete,
             "domains": [domain_energy_to_dict(d) for d in self.domains],
-            "missing": [
-                {"name": m.name, "reason": m.reason, "remedy": m.remedy} for m in self.missing
-            ],
+            "missing": [m._asdict() for m in self.missing],
             "warnings": list(self.warnings),
             "metrics": dict(self.metrics),
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "WindowResult":
-        """Convert back from `to_dict`."""
-        return cls(
-            name=data["name"],
-            window_id=data["window_id"],
-            parent_id=data["parent_id"],
-            begin_s=data["begin_s"],
-            end_s=data["end_s"],
-            domains=tuple(domain_energy_from_dict(d) for d in data["domains"]),
-            missing=tuple(Missing(**m) for m in data["missing"]),
-            warnings=tuple(data["warnings"]),
-            metrics=dict(data.get("metrics", {})),
-        )
+        """Convert back from `to_dict`; fields of later versions are left out."""
+        parts: dict[str, Any] = {
+            "domains": tuple(domain_energy_from_dict(d) for d in data["domains"]),
+            "missing": tuple(Missing(**m) for m in data["missing"]),
+            "warnings": tuple(data["warnings"]),
+            "metrics": dict(data.get("metrics", {})),
+        }
+        return cls(**{f: parts[f] if f in parts else data[f] for f in cls._fields})
 
 
 class RunStatus(StrEnum):
@@ -188,25 +178,12 @@ class RunStatus(StrEnum):
 
 
 def domain_energy_to_dict(energy: DomainEnergy) -> dict[str, Any]:
-    data = {
-        "name": energy.name,
-        "scope": energy.scope.value,
-        "energy_j": energy.energy_j,
-        "uncertainty_j": energy.uncertainty_j,
-        "provenance": energy.provenance.value,
-        "source": energy.source,
-        "covered": energy.covered,
-        "in_total": energy.in_total,
-        "known_error": energy.known_error,
-        "tdp_w": energy.tdp_w,
-        "tdp_note": energy.tdp_note,
-        "device": energy.device,
-    }
+    data = energy._asdict()
+    data |= {"scope": energy.scope.value, "provenance": energy.provenance.value}
     # Versions before these fields refuse records that have them, so most records do not.
-    if energy.host_share != 1.0:
-        data["host_share"] = energy.host_share
-    if energy.known_error_w:
-        data["known_error_w"] = energy.known_error_w
+    for name in ("host_share", "known_error_w"):
+        if data[name] == DomainEnergy._field_defaults[name]:
+            del data[name]
     return data
 
 
