@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 
 from wattloop.serve.state import State
 from wattloop.store.database import Store
+from wattloop.store.formats.prometheus import family_lines
 from wattloop.store.runs import live_runs
 from wattloop.store.schema import run_facts, runs
 from wattloop.version import __version__
@@ -42,28 +43,20 @@ def _lines(store: Store) -> Iterator[str]:
     )
     with store.reading() as connection:
         found = [tuple(row) for row in connection.execute(query)]
+    names = ("cluster", "project", "host", "provenance")
     families = (
         ("wattloop_runs", "Runs that were kept.", 4),
         ("wattloop_energy_joules", "Energy of everything that was read.", 5),
         ("wattloop_facility_energy_joules", "Energy from the grid, estimated with the PUE.", 6),
         ("wattloop_carbon_grams", "Emissions of the energy from the grid.", 7),
     )
-    yield "# HELP wattloop_info Version of the server."
-    yield "# TYPE wattloop_info gauge"
-    yield f'wattloop_info{{version="{__version__}"}} 1'
-    yield "# HELP wattloop_live_runs Runs that go on."
-    yield "# TYPE wattloop_live_runs gauge"
-    yield f"wattloop_live_runs {len(live_runs(store))}"
-    names = ("cluster", "project", "host", "provenance")
+    version = {"version": __version__}
+    yield from family_lines("wattloop_info", "Version of the server.", [(version, 1)])
+    yield from family_lines("wattloop_live_runs", "Runs that go on.", [({}, len(live_runs(store)))])
     for family, text, column in families:
-        yield f"# HELP {family} {text}"
-        yield f"# TYPE {family} gauge"
-        for row in found:
-            if row[column] is not None:
-                pairs = zip(names, row, strict=False)
-                said = ",".join(f'{name}="{_escaped(str(value))}"' for name, value in pairs)
-                yield f"{family}{{{said}}} {float(row[column])!r}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        rows = [
+            (dict(zip(names, map(str, row), strict=False)), float(row[column]))
+            for row in found
+            if row[column] is not None
+        ]
+        yield from family_lines(family, text, rows)

@@ -4,11 +4,11 @@ Format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from wattloop.store.runs import RunRecord
 
-Sample = tuple[dict[str, str], float | None]
+Sample = tuple[Mapping[str, str], float | None]
 
 
 def text_of(records: Sequence[RunRecord]) -> str:
@@ -16,17 +16,21 @@ def text_of(records: Sequence[RunRecord]) -> str:
 
     Energy that another run of the same node already counts is left out, so that sums are right.
     """
-    lines: list[str] = []
-    for name, text, samples in _FAMILIES:
-        found = [
-            f"{name}{_labels(labels)} {value!r}"
-            for record in records
-            for labels, value in samples(record)
-            if value is not None and math.isfinite(value)
-        ]
-        if found:
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge", *found]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(
+        f"{line}\n"
+        for name, text, samples in _FAMILIES
+        for line in family_lines(name, text, (s for record in records for s in samples(record)))
+    )
+
+
+def family_lines(name: str, text: str, samples: Iterable[Sample]) -> list[str]:
+    """Return the lines of a family of gauges; none without a known value."""
+    found = [
+        f"{name}{_labels(labels)} {value!r}"
+        for labels, value in samples
+        if value is not None and math.isfinite(value)
+    ]
+    return [f"# HELP {name} {text}", f"# TYPE {name} gauge", *found] if found else []
 
 
 def _energy(record: RunRecord) -> Iterator[Sample]:
@@ -41,30 +45,22 @@ def _energy(record: RunRecord) -> Iterator[Sample]:
         yield labels, domain.energy_j
 
 
-def _uncertainty(record: RunRecord) -> Iterator[Sample]:
+def _uncertainty_j(record: RunRecord) -> float | None:
     if record.result and record.counted and record.energy_j is not None:
-        yield _common(record), record.result.uncertainty_j
+        return record.result.uncertainty_j
+    return None
 
 
-def _duration(record: RunRecord) -> Iterator[Sample]:
-    yield _common(record), record.duration_s
-
-
-def _carbon(record: RunRecord) -> Iterator[Sample]:
+def _carbon_g(record: RunRecord) -> float | None:
     value = (record.accounting or {}).get("carbon_g")
-    if isinstance(value, int | float) and record.counted:
-        yield _common(record), float(value)
+    return float(value) if isinstance(value, int | float) and record.counted else None
 
 
-def _started(record: RunRecord) -> Iterator[Sample]:
-    yield _common(record), record.started_wall_s
+def _one(value: Callable[[RunRecord], float | None]) -> Callable[[RunRecord], Iterable[Sample]]:
+    return lambda record: [(_common(record), value(record))]
 
 
-def _exit_code(record: RunRecord) -> Iterator[Sample]:
-    yield _common(record), None if record.exit_code is None else float(record.exit_code)
-
-
-_FAMILIES: list[tuple[str, str, Callable[[RunRecord], Iterator[Sample]]]] = [
+_FAMILIES: list[tuple[str, str, Callable[[RunRecord], Iterable[Sample]]]] = [
     (
         "wattloop_run_energy_joules",
         "Energy of the run by domain; add up only in_total.",
@@ -73,12 +69,20 @@ _FAMILIES: list[tuple[str, str, Callable[[RunRecord], Iterator[Sample]]]] = [
     (
         "wattloop_run_energy_uncertainty_joules",
         "Half-width of the interval around the sum of the domains in total.",
-        _uncertainty,
+        _one(_uncertainty_j),
     ),
-    ("wattloop_run_duration_seconds", "Length of the run.", _duration),
-    ("wattloop_run_carbon_grams", "Emissions of the run in grams of CO2e.", _carbon),
-    ("wattloop_run_start_time_seconds", "Start of the run since 1970 UTC.", _started),
-    ("wattloop_run_exit_code", "Exit code of the program.", _exit_code),
+    ("wattloop_run_duration_seconds", "Length of the run.", _one(lambda r: r.duration_s)),
+    ("wattloop_run_carbon_grams", "Emissions of the run in grams of CO2e.", _one(_carbon_g)),
+    (
+        "wattloop_run_start_time_seconds",
+        "Start of the run since 1970 UTC.",
+        _one(lambda r: r.started_wall_s),
+    ),
+    (
+        "wattloop_run_exit_code",
+        "Exit code of the program.",
+        _one(lambda r: None if r.exit_code is None else float(r.exit_code)),
+    ),
 ]
 
 
@@ -93,8 +97,9 @@ def _tag_label(key: str) -> str:
     return "tag_" + "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in key)
 
 
-def _labels(labels: dict[str, str]) -> str:
-    return "{" + ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items()) + "}"
+def _labels(labels: Mapping[str, str]) -> str:
+    pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+    return f"{{{pairs}}}" if pairs else ""
 
 
 def _escaped(text: str) -> str:
