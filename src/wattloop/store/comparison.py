@@ -138,7 +138,9 @@ def _energy(scope: str, first: RunRecord, record: RunRecord) -> _Known:
     error = energy_error(parts, record.result.duration_s, record.machine_id or record.host)
     systematic = [0.0]
     if _sensors(record, scope) != _sensors(first, scope):
-        systematic += [part.known_error * (part.energy_j or 0.0) for part in _measured(parts)]
+        # the stated uncertainty of models has their systematic error already
+        measured = [part for part in parts if part.provenance not in MODELS]
+        systematic += [part.known_error * (part.energy_j or 0.0) for part in measured]
         error = error._replace(random_j=math.hypot(error.random_j, *systematic))
     uncertainty_j = math.hypot(*(part.uncertainty_j for part in parts), *systematic)
     return _Known(error.energy_j, uncertainty_j, error)
@@ -176,11 +178,6 @@ def _parts(record: RunRecord, scope: str) -> tuple[DomainEnergy, ...]:
 def _sensors(record: RunRecord, scope: str) -> set[tuple[str, str, str, str]]:
     machine = record.machine_id or record.host
     return {(machine, part.name, part.source, part.device) for part in _parts(record, scope)}
-
-
-def _measured(parts: Sequence[DomainEnergy]) -> list[DomainEnergy]:
-    """Return domains whose stated uncertainty excludes the systematic error of the sensor."""
-    return [part for part in parts if part.provenance not in MODELS]
 
 
 def _notes(records: Sequence[RunRecord]) -> list[str]:

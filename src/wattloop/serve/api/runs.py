@@ -85,7 +85,13 @@ def curves(
     if signals:
         return CurvesAnswer(
             run_id=record.run_id,
-            curves=_curves(state.store, record, _signals(record), points, span_s),
+            curves=_curves(
+                state.store,
+                record,
+                [s for s in series_of(record.feeds) if s.kind == "signal"],
+                points,
+                span_s,
+            ),
             windows=[],
         )
     return curves_answer(state.store, record, points, span_s)
@@ -130,10 +136,6 @@ def curves_answer(
     ]
     found = _curves(store, record, list(power_series(record.feeds).values()), points, span_s)
     return CurvesAnswer(run_id=record.run_id, curves=found, windows=bands)
-
-
-def _signals(record: RunRecord) -> list[Series]:
-    return [series for series in series_of(record.feeds) if series.kind == "signal"]
 
 
 def _curves(

@@ -160,7 +160,9 @@ def _bound(record: RunRecord) -> None:
         record.command = [plain(part)[:LONGEST_PART] for part in record.command[:MOST_PARTS]]
     _check_feeds(record)
     _drop_unless(record, "settings", _is_small, {})
-    _drop_unless(record, "missing", _is_missing, [])
+    _drop_unless(
+        record, "missing", lambda v: _is_small(v) and not shape_fault(v, list[Missing]), []
+    )
     _drop_unless(record, "accounting", _is_accounting, None)
 
 
@@ -213,10 +215,6 @@ def _drop_unless(record: RunRecord, name: str, is_sound: Callable[[Any], bool], 
 
 def _is_small(value: Any) -> bool:
     return len(json.dumps(value, default=str)) <= LARGEST_JSON_B
-
-
-def _is_missing(value: Any) -> bool:
-    return _is_small(value) and not shape_fault(value, list[Missing])
 
 
 def _is_accounting(value: Any) -> bool:
