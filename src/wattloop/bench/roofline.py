@@ -3,8 +3,7 @@
 attainable = min(peak, intensity x bandwidth)
 
 Peaks are not those of a data sheet but the best of the same session: GEMM's GFLOPS in the same
-number format, TRIAD's GB/s in any. A kernel that does better than its roof found reuse in
-caches
+number format, TRIAD's GB/s in any. A kernel that does better than its roof found reuse in caches
 that its byte count ("each datum once") does not know, or the peak kernel was run too small.
 """
 

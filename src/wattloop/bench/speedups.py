@@ -1,7 +1,6 @@
 """Gains of SIMD and threads in time and energy (thesis, tables 3.15 and 3.16).
 
-SIMD is compared with scalar code on one thread. More threads are compared with one thread of
-the
+SIMD is compared with scalar code on one thread. More threads are compared with one thread of the
 same code: `parallel` on one thread where that was run, else `simd`, which is the same loop.
 """
 

@@ -63,10 +63,6 @@ def follow(
         setattr(meter, name, method)
 
 
-# The best power cap, found inside a training while it trains.
-#
-# from wattloop.cap.callback import CapTuner
-#
 # with CapTuner(metric="eds", k=2) as tuner:
 #     for batch in loader:
 #         train(batch)

@@ -140,8 +140,6 @@ def _bins(part: Sequence[ProgressStep], least_s: float) -> Iterator[tuple[float,
         yield length_s, units
 
 
-# Finds the best cap while work goes on, stays there, and looks again when the work changes.
-#
 # Fed with steps; sets caps through the function it is given; knows no device, thread or clock.
 
 MOST_RESTARTS = 2

@@ -1,16 +1,14 @@
 """Prior over power-cap curves: many physically possible curves of time and power.
 
 A workload is a few kinds of phases of the card, and time in which it waits for the host. At the
-relative clock f, phase i takes the time t_i and draws the power p_i, in units of the highest
-clock:
+relative clock f, phase i takes the time t_i and draws the power p_i, in units of the highest clock:
 
     t_i(f) = (1 - m_i) + m_i / f                             a part m_i of it follows the clock
     p_i(f) = s + d_i [(1 - q) V(f)^2 + q] / t_i(f)           static; arithmetic, C V^2 f; memory
     V(f)   = v + (1 - v) max(0, (f - knee) / (1 - knee))     voltage cannot fall below a floor
 
 Under a cap c each phase runs at the highest clock with p_i(f) <= r c, but not below the lowest
-clock: there the card draws more than its cap. Average power of the workload at a cap is the
-energy
+clock: there the card draws more than its cap. Average power of the workload at a cap is the energy
 of all phases over their time. Every parameter is drawn from a wide range; none was fitted to
 measured curves (ADR 0018).
 """

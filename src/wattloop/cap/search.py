@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,70 +95,65 @@ class CapJob:
     window: str = ""
 
 
+@dataclass
 class CapSearch:
     """Runs a command at the caps that a finder asks for.
 
-    Args:
+    Attributes:
         began: called with the cap and the number of the probe before each run.
-        ended: called with the cap and what came of it.
+        ended: called with the cap and the outcome.
     """
 
-    def __init__(
-        self,
-        job: CapJob,
-        *,
-        began: Callable[[float, int], None] = lambda cap_w, number: None,
-        ended: Callable[[float, TrialOutcome], None] = lambda cap_w, outcome: None,
-        outputs: Path | None = None,
-        state_directory: Path | None = None,
-    ) -> None:
-        self._job = job
-        self._began, self._ended = began, ended
-        self._outputs, self._state_directory = outputs, state_directory
-        self._provenance = ""
+    job: CapJob
+    _: KW_ONLY
+    began: Callable[[float, int], None] = lambda cap_w, number: None
+    ended: Callable[[float, TrialOutcome], None] = lambda cap_w, outcome: None
+    outputs: Path | None = None
+    state_directory: Path | None = None
+    provenance: str = field(default="", init=False)
 
     def run(self) -> CapResult:
         """Probe until the finder is done; caps are restored. Raises ConfigError and LeverError."""
-        identity = self._job.experiment.experiment_id
-        forget_trials(self._job.store, identity, keep=("ok", "running"))
-        set_experiment_status(self._job.store, identity, "running")
+        identity = self.job.experiment.experiment_id
+        forget_trials(self.job.store, identity, keep=("ok", "running"))
+        set_experiment_status(self.job.store, identity, "running")
         status = "interrupted"
         try:
             with TrialRunner(
-                self._job.store,
+                self.job.store,
                 identity,
-                self._job.settings,
-                levers=self._job.plan.levers,
-                outputs=self._outputs,
-                state_directory=self._state_directory,
+                self.job.settings,
+                levers=self.job.plan.levers,
+                outputs=self.outputs,
+                state_directory=self.state_directory,
             ) as runner:
                 self._probe_all(runner)
-            choice = self._job.finder.best()
+            choice = self.job.finder.best()
             status = "finished"
         except ConfigError:
             status = "failed"
             raise
         finally:
-            facts = {"finder": self._job.finder.to_dict()}
+            facts = {"finder": self.job.finder.to_dict()}
             if status == "finished":
                 facts["choice"] = choice.to_dict()
-            set_experiment_status(self._job.store, identity, status, facts)
-        return CapResult(choice, self._job.finder, self._job.plan, identity, self._provenance)
+            set_experiment_status(self.job.store, identity, status, facts)
+        return CapResult(choice, self.job.finder, self.job.plan, identity, self.provenance)
 
     def _probe_all(self, runner: TrialRunner) -> None:
-        while (cap_w := self._job.finder.ask()) is not None:
-            number = len(self._job.finder.probes)
+        while (cap_w := self.job.finder.ask()) is not None:
+            number = len(self.job.finder.probes)
             trial = Trial(
                 key=f"{number} {cap_w:g} W",
-                settings=self._job.plan.settings(cap_w),
-                command=list(self._job.command),
-                timeout_s=self._job.timeout_s,
-                window=self._job.window,
+                settings=self.job.plan.settings(cap_w),
+                command=list(self.job.command),
+                timeout_s=self.job.timeout_s,
+                window=self.job.window,
                 name=f"cap {cap_w:g} W",
             )
-            self._began(cap_w, number)
+            self.began(cap_w, number)
             outcome = runner.run(trial)
-            self._ended(cap_w, outcome)
+            self.ended(cap_w, outcome)
             if not outcome.ok or not outcome.time_s:
                 raise ConfigError(
                     f"the command at {cap_w:g} W: {outcome.message or outcome.status.value}. Caps "
@@ -166,21 +161,21 @@ class CapSearch:
                     "with them"
                 )
             try:
-                energy_j, noise = job_energy_j(outcome, self._job.plan.devices)
+                energy_j, noise = job_energy_j(outcome, self.job.plan.devices)
             except ConfigError:
                 self._pay_again(trial.key)
                 raise
-            self._provenance = _provenance(outcome, self._job.plan.devices)
-            own = math.hypot(self._job.finder.noise, noise)
-            self._job.finder.tell(cap_w, outcome.time_s, energy_j, own)
+            self.provenance = _provenance(outcome, self.job.plan.devices)
+            own = math.hypot(self.job.finder.noise, noise)
+            self.job.finder.tell(cap_w, outcome.time_s, energy_j, own)
 
     def _pay_again(self, key: str) -> None:
         """Discard a run without energy, so that a resumed search measures it again."""
-        identity = self._job.experiment.experiment_id
-        for record in read_trials(self._job.store, identity):
+        identity = self.job.experiment.experiment_id
+        for record in read_trials(self.job.store, identity):
             if record.key == key:
                 failed = replace(record, status=TrialStatus.FAILED.value)
-                end_trial(self._job.store, identity, failed)
+                end_trial(self.job.store, identity, failed)
 
 
 def _provenance(outcome: TrialOutcome, devices: Sequence[str]) -> str:

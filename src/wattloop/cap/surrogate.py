@@ -1,13 +1,10 @@
 """Surrogate model: the posterior of one workload's cap curve after a few readings.
 
-Each curve of the physical family, moved to the power that was read at the highest cap, is the
-mean
-of a Gaussian process that allows for what the family leaves out: a smooth deviation and a small
-one of each cap for itself. Readings weigh the curves, and pull each of them to where they lie;
-a
-belief holds each as often as it weighs. The scale of time is free. Everything is in logarithms,
-so
-that noise is relative.
+Each curve of the physical family, moved to the power that was read at the highest cap, is the mean
+of a Gaussian process that allows for what the family leaves out: a smooth deviation and a small one
+of each cap for itself. Readings weigh the curves, and pull each of them to where they lie; a belief
+holds each as often as it weighs. The scale of time is free. Everything is in logarithms, so that
+noise is relative.
 """
 
 from collections.abc import Sequence

@@ -12,8 +12,6 @@ from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.units import format_duration, format_energy
 
-# Figures of one execution that can be judged: energy, instructions, CPU time, time.
-#
 # Joules count only where a sensor read them: an estimate is utilisation x TDP, which is CPU time
 # with an error of 50%, so CPU time itself is the better figure.
 

@@ -74,15 +74,12 @@ class DpmClock(Lever):
         """Number -> MHz, as in `1: 800Mhz *`; fixed for a card."""
 
     def state(self) -> LeverState:
-        available, reason, remedy = writable_or_why(self._path)
-        if available:
-            available, reason, remedy = writable_or_why(self._mode)
+        permission = writable_or_why(self._path)
+        if permission[0]:
+            permission = writable_or_why(self._mode)
         in_use = re.search(r"^\d+:\s*(\d+)\s*mhz\s*\*", read_text(self._path), re.M | re.I)
-        return LeverState(
-            name=self.name,
-            available=available,
-            reason=reason,
-            remedy=remedy,
+        return self._state(
+            permission,
             value=float(in_use.group(1)) if in_use else None,
             unit="MHz",
             low=min(self.levels.values(), default=None),

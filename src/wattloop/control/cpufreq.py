@@ -117,14 +117,10 @@ class Governor(PolicyLever):
     leaf = "scaling_governor"
 
     def state(self) -> LeverState:
-        available, reason, remedy = self._permission()
         values = {read_text(path / self.leaf) for path in self._policies.values()}
         driver = read_text(next(iter(self._policies.values())) / "scaling_driver") or "unknown"
-        return LeverState(
-            name=self.name,
-            available=available,
-            reason=reason,
-            remedy=remedy,
+        return self._state(
+            self._permission(),
             value=", ".join(sorted(value for value in values if value)) or None,
             unit="name",
             choices=self._choices(),
@@ -187,7 +183,6 @@ class FrequencyBound(PolicyLever):
         self._other_leaf = f"scaling_{'max' if self._is_min else 'min'}_freq"
 
     def state(self) -> LeverState:
-        available, reason, remedy = self._permission()
         paths = list(self._policies.values())
         values = {read_number(path / self.leaf, KHZ_PER_MHZ) for path in paths}
         known = sorted(value for value in values if value is not None)
@@ -195,11 +190,8 @@ class FrequencyBound(PolicyLever):
         note = self._cores()
         if len(known) > 1:
             note += f" that differ, {known[0]:g} to {known[-1]:g} MHz"
-        return LeverState(
-            name=self.name,
-            available=available,
-            reason=reason,
-            remedy=remedy,
+        return self._state(
+            self._permission(),
             value=None if not known or None in values else known[0 if self._is_min else -1],
             unit="MHz",
             low=low,
@@ -240,11 +232,11 @@ class FrequencyBound(PolicyLever):
 
     def parts_of(self, value: Setting) -> Mapping[str, Setting]:
         """Return each policy's nearest value within its own limits."""
-        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
+        number = self._number(value)
         parts: dict[str, Setting] = {}
         for name, path in self._policies.items():
             low, high = self._limits([path])
-            parts[name] = float(min(max(value, low or value), high or value))
+            parts[name] = float(min(max(number, low or number), high or number))
         return parts
 
     def check_part(self, part: str, value: Setting) -> None:
@@ -281,5 +273,4 @@ class FrequencyBound(PolicyLever):
         return value
 
     def _text(self, value: Setting) -> str:
-        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
-        return str(round(value * KHZ_PER_MHZ))
+        return str(round(self._number(value) * KHZ_PER_MHZ))

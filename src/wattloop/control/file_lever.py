@@ -51,18 +51,15 @@ class NumberLever(Lever):
         self._ceiling: float | None = None
 
     def state(self) -> LeverState:
-        available, reason, remedy = writable_or_why(self._path)
+        permission = writable_or_why(self._path)
         value = read_number(self._path, self._per_unit)
-        if available and value is None:
-            available, reason = False, f"{self._path} holds no number"
+        if permission[0] and value is None:
+            permission = False, f"{self._path} holds no number", ""
         notes = [self._note]
         if self._high() is None:
             notes.append("the kernel states no maximum: nothing above the present value is taken")
-        return LeverState(
-            name=self.name,
-            available=available,
-            reason=reason,
-            remedy=remedy,
+        return self._state(
+            permission,
             value=value,
             unit=self._unit,
             low=self._limit(self._limits.low),
@@ -94,12 +91,10 @@ class NumberLever(Lever):
         number_within(self.name, value, self._limit(self._limits.low), self._high(), self._unit)
 
     def write(self, value: Setting) -> None:
-        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
-        write_file(self.name, self._path, str(round(value * self._per_unit)))
+        write_file(self.name, self._path, str(round(self._number(value) * self._per_unit)))
 
     def write_text(self, value: Setting) -> str:
-        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
-        return f"write {round(value * self._per_unit)} to {self._path}"
+        return f"write {round(self._number(value) * self._per_unit)} to {self._path}"
 
     def where(self) -> dict[str, str]:
         return {"WATTLOOP_SYSFS_ROOT": str(self._root.absolute())}

@@ -101,6 +101,17 @@ class Lever(ABC):
     def write_text(self, value: Setting) -> str:
         """Describe for people what `write` would do: the file and its content, or the call."""
 
+    def _state(self, permission: tuple[bool, str, str], **facts: Any) -> LeverState:
+        """Return the state from (available, reason, remedy) and what else is known."""
+        available, reason, remedy = permission
+        return LeverState(
+            name=self.name, available=available, reason=reason, remedy=remedy, **facts
+        )
+
+    def _number(self, value: Setting) -> float:
+        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
+        return value
+
     def conflict(self, settings: Mapping[str, Setting]) -> str:
         """Return why `settings` (lever name -> value, including this one) contradict each other."""
         return ""

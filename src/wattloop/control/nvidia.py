@@ -120,14 +120,11 @@ class PowerLimit(NvidiaLever):
         value_mw, fault = self._card.asked("nvmlDeviceGetPowerManagementLimit")
         low, high = self._range()
         default_mw, _ = self._card.asked("nvmlDeviceGetPowerManagementDefaultLimit")
-        available, reason, remedy = self._permission(fault)
-        if available and high is None:
-            available, reason = False, "the card does not state its limits"
-        return LeverState(
-            name=self.name,
-            available=available,
-            reason=reason,
-            remedy=remedy,
+        permission = self._permission(fault)
+        if permission[0] and high is None:
+            permission = False, "the card does not state its limits", ""
+        return self._state(
+            permission,
             value=None if value_mw is None else value_mw / 1_000,
             unit="W",
             low=low,
@@ -152,13 +149,12 @@ class PowerLimit(NvidiaLever):
         return round(number_within(self.name, value, low, high, "W"), 3)
 
     def write(self, value: Setting) -> None:
-        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
         setter = "nvmlDeviceSetPowerManagementLimit"
-        self._card.told(self.name, self.option, setter, round(value * 1_000))
+        self._card.told(self.name, self.option, setter, round(self._number(value) * 1_000))
 
     def write_text(self, value: Setting) -> str:
-        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
-        return f"nvmlDeviceSetPowerManagementLimit({self._card.name}, {round(value * 1_000)} mW)"
+        power_mw = round(self._number(value) * 1_000)
+        return f"nvmlDeviceSetPowerManagementLimit({self._card.name}, {power_mw} mW)"
 
     def _range(self) -> tuple[float | None, float | None]:
         limits, _ = self._card.asked("nvmlDeviceGetPowerManagementLimitConstraints")
@@ -180,14 +176,11 @@ class LockedClock(NvidiaLever):
         """Return the present clock; NVML cannot tell whether it is locked."""
         now_mhz, fault = self._card.asked("nvmlDeviceGetClockInfo", self._clock_type())
         steps = self._steps()
-        available, reason, remedy = self._permission(fault)
-        if available and not steps:
-            available, reason = False, "the card does not list the clocks it supports"
-        return LeverState(
-            name=self.name,
-            available=available,
-            reason=reason,
-            remedy=remedy,
+        permission = self._permission(fault)
+        if permission[0] and not steps:
+            permission = False, "the card does not list the clocks it supports", ""
+        return self._state(
+            permission,
             value=None if now_mhz is None else float(now_mhz),
             unit="MHz",
             low=float(min(steps)) if steps else None,
@@ -218,14 +211,14 @@ class LockedClock(NvidiaLever):
         if value is None:
             self._card.told(self.name, self.option, self._resetter())
             return
-        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
-        self._card.told(self.name, self.option, self._setter(), round(value), round(value))
+        clock_mhz = round(self._number(value))
+        self._card.told(self.name, self.option, self._setter(), clock_mhz, clock_mhz)
 
     def write_text(self, value: Setting) -> str:
         if value is None:
             return f"{self._resetter()}({self._card.name})"
-        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
-        return f"{self._setter()}({self._card.name}, {round(value)} MHz, {round(value)} MHz)"
+        clock_mhz = round(self._number(value))
+        return f"{self._setter()}({self._card.name}, {clock_mhz} MHz, {clock_mhz} MHz)"
 
     def _setter(self) -> str:
         return f"nvmlDeviceSet{self._infix}LockedClocks"

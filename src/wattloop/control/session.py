@@ -454,10 +454,6 @@ def verify(lever: Lever, wanted: Mapping[str, Setting], shows: Mapping[str, Sett
             )
 
 
-# Public entry points: exclusive, journaled, restored.
-#
-#     with lever_session([lever_named(levers, "gpu:0/power_limit")]) as session:
-#         session.set({"gpu:0/power_limit": 250.0})
 def lever_session(
     levers: Sequence[Lever],
     *,

@@ -157,14 +157,11 @@ class KernelWorker:
                 self._said = [*self._said, line][-TAIL_LINES:]
 
 
-# `python -m wattloop.kernels.worker`: the worker process that runs kernels.
-#
-# Threads, vectorisation and the memory pool of most frameworks are decided when they are imported,
-# so each (framework, style, threads) has its process; and energy is measured from
-# outside. One JSON line comes in (see `Job`), one goes out for each event (see `launch`). Standard
-# output belongs to the protocol: what frameworks print goes to standard error. The process ends
-# when
-# its standard input does, so it never outlives who started it.
+# The worker: `python -m wattloop.kernels.worker`. Threads, vectorisation and the memory pool of
+# most frameworks are decided when they are imported, so each (framework, style, threads) has its
+# own process, and energy is measured from outside. One JSON line comes in (`KernelJob`), one goes
+# out for each event. Standard output belongs to the protocol: what frameworks print goes to
+# standard error. The process ends when its standard input does, so it never outlives its parent.
 
 Tell = Callable[[dict[str, Any]], None]
 

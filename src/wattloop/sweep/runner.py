@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -163,32 +163,24 @@ def open_sweep(
     )
 
 
+@dataclass
 class Sweep:
     """Runs a plan as one experiment."""
 
-    def __init__(
-        self,
-        plan: SweepPlan,
-        experiment: Experiment,
-        store: Store,
-        settings: Settings,
-        *,
-        listener: SweepListener,
-        outputs: Path | None = None,
-        state_directory: Path | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        self._plan = plan
-        self._experiment = experiment
-        self._store = store
-        self._settings = settings
-        self._listener = listener
-        self._outputs = outputs
-        self._state_directory = state_directory
-        self._clock = clock or RealClock()
-        self._outcomes: dict[str, list[TrialOutcome]] = {p.key: [] for p in plan.points}
-        self._scope: str | None = plan.spec.scope
-        self._beside_s: list[float] = []
+    plan: SweepPlan
+    experiment: Experiment
+    store: Store
+    settings: Settings
+    _: KW_ONLY
+    listener: SweepListener
+    outputs: Path | None = None
+    state_directory: Path | None = None
+    clock: Clock = field(default_factory=RealClock)
+
+    def __post_init__(self) -> None:
+        self._outcomes: dict[str, list[TrialOutcome]] = {p.key: [] for p in self.plan.points}
+        self._scope: str | None = self.plan.spec.scope
+        self._overhead_s: list[float] = []
 
     def run(self, *, retry_failed: bool = False) -> SweepResult:
         """Run what has not been run yet.
@@ -200,18 +192,18 @@ class Sweep:
             ConfigError: the command does not work even at the default setting.
             LeverError: levers cannot be taken or put back.
         """
-        identity = self._experiment.experiment_id
-        if retry_failed or self._experiment.status == "failed":
-            forget_trials(self._store, identity, keep=("ok", RUNNING))
-        starts = int(self._experiment.facts.get("starts", 0))
+        identity = self.experiment.experiment_id
+        if retry_failed or self.experiment.status == "failed":
+            forget_trials(self.store, identity, keep=("ok", RUNNING))
+        starts = int(self.experiment.facts.get("starts", 0))
         status = "interrupted"
         try:
             with ExitStack() as stack:
-                context = Context(Host.from_environment(), self._settings, self._clock)
+                context = Context(Host.from_environment(), self.settings, self.clock)
                 thermometer = stack.enter_context(Thermometer(context))
-                idle_c = self._experiment.facts.get("idle_c") or thermometer.read_c()
+                idle_c = self.experiment.facts.get("idle_c") or thermometer.read_c()
                 facts = {"starts": starts + 1, "idle_c": idle_c}
-                set_experiment_status(self._store, identity, RUNNING, facts)
+                set_experiment_status(self.store, identity, RUNNING, facts)
                 runner = stack.enter_context(self._runner())
                 cool = self._cooler(idle_c, thermometer.read_c)
                 self._warm_up(runner, starts, cool)
@@ -223,34 +215,34 @@ class Sweep:
         finally:
             result = self.result()
             facts = {"summary": result.summary()}
-            set_experiment_status(self._store, identity, status, facts)
+            set_experiment_status(self.store, identity, status, facts)
         return replace(result, experiment=replace(result.experiment, status=status))
 
     def result(self) -> SweepResult:
-        return result_of(self._experiment, read_trials(self._store, self._experiment.experiment_id))
+        return result_of(self.experiment, read_trials(self.store, self.experiment.experiment_id))
 
     # -- inside ----------------------------------------------------------------------------
 
     def _runner(self) -> TrialRunner:
         levers: dict[str, Lever] = {}
-        for axis in self._plan.axes:
+        for axis in self.plan.axes:
             levers |= {lever.name: lever for lever in axis.levers}
         return TrialRunner(
-            self._store,
-            self._experiment.experiment_id,
-            self._settings,
+            self.store,
+            self.experiment.experiment_id,
+            self.settings,
             levers=list(levers.values()),
-            outputs=self._outputs,
-            state_directory=self._state_directory,
+            outputs=self.outputs,
+            state_directory=self.state_directory,
         )
 
     def _cooler(
         self, idle_c: Mapping[str, float], read_c: Callable[[], Mapping[str, float]]
     ) -> Callable[[], None]:
         def cool() -> None:
-            if self._beside_s:
-                waited_s = cool_down(self._plan.spec.cooldown, idle_c, read_c, self._clock)
-                self._listener.cooled(waited_s)
+            if self._overhead_s:
+                waited_s = cool_down(self.plan.spec.cooldown, idle_c, read_c, self.clock)
+                self.listener.cooled(waited_s)
 
         return cool
 
@@ -261,23 +253,23 @@ class Sweep:
         """
         if not self._anything_left(runner):
             return
-        for point in self._plan.references:
-            for number in range(self._plan.spec.warmup):
+        for point in self.plan.references:
+            for number in range(self.plan.spec.warmup):
                 label = f"{WARM_UP} {start}.{number}"
-                outcome = self._paid_run(runner, self._plan.trial(point, label), cool)
+                outcome = self._paid_run(runner, self.plan.trial(point, label), cool)
                 if outcome.status in MAY_PASS:
-                    again = self._plan.trial(point, f"{label} again")
+                    again = self.plan.trial(point, f"{label} again")
                     outcome = self._paid_run(runner, again, cool)
                 if not outcome.ok:
                     raise ConfigError(_refused(point, outcome))
 
     def _rounds(self, runner: TrialRunner, cool: Callable[[], None]) -> None:
-        rule = self._plan.spec.repeats
+        rule = self.plan.spec.repeats
         for number in range(rule.most + max(1, rule.most // 2)):
-            for point in self._plan.block(number):
+            for point in self.plan.block(number):
                 if not self._state(point).missing(rule):
                     continue
-                trial = self._plan.trial(point, str(number))
+                trial = self.plan.trial(point, str(number))
                 outcome = runner.ended(trial.key)
                 if outcome is None:
                     outcome = self._paid_run(runner, trial, cool)
@@ -295,20 +287,20 @@ class Sweep:
     def _paid_run(
         self, runner: TrialRunner, trial: Trial, cool: Callable[[], None]
     ) -> TrialOutcome:
-        begin_s = self._clock.now_s()
+        begin_s = self.clock.now_s()
         cool()
-        self._listener.begins(trial, self._progress())
+        self.listener.begins(trial, self._progress())
         outcome = runner.run(trial)
-        took_s = self._clock.now_s() - begin_s
-        self._beside_s.append(max(0.0, took_s - (outcome.lasted_s or 0.0)))
-        self._listener.ended(trial, outcome)
+        took_s = self.clock.now_s() - begin_s
+        self._overhead_s.append(max(0.0, took_s - (outcome.lasted_s or 0.0)))
+        self.listener.ended(trial, outcome)
         return outcome
 
     def _anything_left(self, runner: TrialRunner) -> bool:
-        rule = self._plan.spec.repeats
-        for point in self._plan.points:
+        rule = self.plan.spec.repeats
+        for point in self.plan.points:
             numbers = range(rule.most + max(1, rule.most // 2))
-            found = [runner.ended(self._plan.trial(point, str(n)).key) for n in numbers]
+            found = [runner.ended(self.plan.trial(point, str(n)).key) for n in numbers]
             known = [outcome for outcome in found if outcome is not None]
             scope = self._scope or chosen_scope(known)
             if repeated_trials(known, scope).missing(rule):
@@ -319,8 +311,8 @@ class Sweep:
         return repeated_trials(self._outcomes[point.key], self._scope)
 
     def _progress(self) -> SweepProgress:
-        states = [self._state(point) for point in self._plan.points]
-        return estimate_progress(states, self._plan.spec.repeats, self._scope, self._beside_s)
+        states = [self._state(point) for point in self.plan.points]
+        return estimate_progress(states, self.plan.spec.repeats, self._scope, self._overhead_s)
 
 
 def _refused(point: SweepPoint, outcome: TrialOutcome) -> str:

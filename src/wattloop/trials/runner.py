@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -72,29 +72,23 @@ def open_experiment(
     return experiment, False
 
 
+@dataclass
 class TrialRunner:
     """Runs the trials of one experiment, each once, whatever is killed in between.
 
-    Use it as a context manager: entering takes the levers, leaving puts back what they were.
-    Between trials they keep the last trial's values.
+    Use it as a context manager: entering locks the levers, leaving restores them. Between trials
+    they keep the last trial's values.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        experiment_id: str,
-        settings: Settings,
-        *,
-        levers: Sequence[Lever] = (),
-        state_directory: Path | None = None,
-        outputs: Path | None = None,
-    ) -> None:
-        self._store = store
-        self._experiment_id = experiment_id
-        self._settings = settings
-        self._levers = list(levers)
-        self._state_directory = state_directory
-        self._outputs = outputs
+    store: Store
+    experiment_id: str
+    settings: Settings
+    _: KW_ONLY
+    levers: Sequence[Lever] = ()
+    state_directory: Path | None = None
+    outputs: Path | None = None
+
+    def __post_init__(self) -> None:
         self._held: LeverSession | None = None
         self._stack = ExitStack()
         self._ended: dict[str, TrialOutcome] = {}
@@ -102,12 +96,12 @@ class TrialRunner:
     def __enter__(self) -> "TrialRunner":
         with ExitStack() as stack:
             stack.enter_context(stops_raise())
-            stack.enter_context(lock_experiment(self._store, self._experiment_id))
-            end_leftovers(self._experiment_id)
+            stack.enter_context(lock_experiment(self.store, self.experiment_id))
+            end_leftovers(self.experiment_id)
             with stops_deferred():
                 self._ended = self._known()
-            if self._levers:
-                held = lever_session(self._levers, directory=self._state_directory)
+            if self.levers:
+                held = lever_session(self.levers, directory=self.state_directory)
                 self._held = stack.enter_context(held)
             self._stack = stack.pop_all()
         return self
@@ -139,7 +133,7 @@ class TrialRunner:
         """
         tags = self._tags(trial)
         return self._once(
-            trial, lambda stops: measure_call(trial, function, self._settings, stops, tags)
+            trial, lambda stops: measure_call(trial, function, self.settings, stops, tags)
         )
 
     # -- inside ----------------------------------------------------------------------------
@@ -147,7 +141,7 @@ class TrialRunner:
     def _known(self) -> dict[str, TrialOutcome]:
         return {
             record.key: TrialOutcome.from_dict(record.outcome)
-            for record in read_trials(self._store, self._experiment_id)
+            for record in read_trials(self.store, self.experiment_id)
             if record.ended
         }
 
@@ -157,7 +151,7 @@ class TrialRunner:
             return known
         # Only the program itself is interrupted: what it gave is written down all the same.
         with stops_deferred() as stops:
-            record = begin_trial(self._store, self._experiment_id, trial.key, trial.to_dict())
+            record = begin_trial(self.store, self.experiment_id, trial.key, trial.to_dict())
             if record.ended:  # another process has resumed the same experiment
                 outcome = TrialOutcome.from_dict(record.outcome)
             else:
@@ -180,21 +174,21 @@ class TrialRunner:
     def _command(self, trial: Trial, stops: Deferral) -> TrialOutcome:
         return measure_command(
             trial,
-            self._settings,
-            self._store,
+            self.settings,
+            self.store,
             stops,
             tags=self._tags(trial),
-            environment={TRIAL_VARIABLE: f"{self._experiment_id}/{trial.key}"},
+            environment={TRIAL_VARIABLE: f"{self.experiment_id}/{trial.key}"},
             output=self._output_of(trial),
         )
 
     def _tags(self, trial: Trial) -> dict[str, str]:
-        return {"experiment": self._experiment_id, "trial": trial.key}
+        return {"experiment": self.experiment_id, "trial": trial.key}
 
     def _keep(self, record: TrialRecord, outcome: TrialOutcome) -> None:
         end_trial(
-            self._store,
-            self._experiment_id,
+            self.store,
+            self.experiment_id,
             TrialRecord(
                 key=record.key,
                 number=record.number,
@@ -206,11 +200,11 @@ class TrialRunner:
         )
         # While the store is busy the run waits in its journal for the next import.
         with suppress(StoreLocked):
-            import_orphaned(self._store, finalize_orphaned_run)
+            import_orphaned(self.store, finalize_orphaned_run)
 
     def _output_of(self, trial: Trial) -> Path | None:
-        if self._outputs is None:
+        if self.outputs is None:
             return None
-        self._outputs.mkdir(parents=True, exist_ok=True)
+        self.outputs.mkdir(parents=True, exist_ok=True)
         name = "".join(c if c.isalnum() or c in "=.-" else "_" for c in trial.key)
-        return self._outputs / f"{name[:150]}.log"
+        return self.outputs / f"{name[:150]}.log"

@@ -8,8 +8,6 @@ from typing import Any
 from wattloop.core.errors import ConfigError
 from wattloop.virtual.physics import CardModel
 
-# Parameters of the virtual cards.
-#
 # Peak rates, limits and highest clocks are the maker's. Idle power and the split between
 # arithmetic and memory of the H200 are set so that a full matrix product meets what was measured
 # on a real one; those of A100, A40 and V100 are assumptions that nothing was compared with. So

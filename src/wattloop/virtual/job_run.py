@@ -1,10 +1,8 @@
 """Execution of a virtual training job on cards, in scaled time.
 
 A job scaled by X is the same job with 1/X of its work in each step, on cards whose power and
-temperature follow X times faster. Seen from outside it lasts 1/X of the seconds and uses 1/X of
-the
-joules, at the same watts: every ratio between two settings (gain, loss, EDP, EDS) is that of
-the
+temperature follow X times faster. Seen from outside it lasts 1/X of the seconds and uses 1/X of the
+joules, at the same watts: every ratio between two settings (gain, loss, EDP, EDS) is that of the
 whole job. Its result gives simulated seconds and joules, multiplied by X again.
 """
 

@@ -14,8 +14,6 @@ from wattloop.meters.base import Context, Meter, Reading
 from wattloop.virtual.gpu import VirtualGpu, normal
 from wattloop.virtual.node import NodeModel
 
-# Meters of the virtual GPU: a counter and a gauge that see it as sensors of real cards would.
-
 
 def detect(context: Context) -> Sequence[Meter]:
     """The virtual cards that the user asked for, and the node they sit in where it is modelled."""

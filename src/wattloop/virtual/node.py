@@ -18,8 +18,6 @@ from wattloop.virtual.job import TrainingJob
 from wattloop.virtual.physics import IDLE, Activity, CardModel, OperatingPoint
 from wattloop.virtual.timeline import FileTimeline
 
-# A node around virtual cards: host, fans, power supplies, and a job's time and energy on it.
-#
 #     P_node  = P_dc / eta(P_dc / P_rated),   P_dc = host + sum of GPUs + fans
 #     P_fans  = fan_w (Q / Q_full)^3          air flow in proportion to heat, power to its cube
 #     t(n)    = sum over phases of t_phase(n) x slowdown of the slowest card

@@ -29,8 +29,6 @@ from wattloop.core.errors import ConfigError, LeverError, WattloopError
 __all__ = ["LOW_POWER", "Change", "Client", "RemoteLever", "connect"]
 
 
-# Client of the control daemon.
-#
 #     with connect() as client:
 #         client.set("gpu:0/power_limit", 250.0)
 #

@@ -157,8 +157,6 @@ def parse_amount(text: object, unit: str = "") -> LeverAmount:
 HOW = "write a range as '100 W to 400 W', '50% to 100%' or '600 MHz to 1980 MHz', or 'any'"
 
 
-# The operator's rules and their evaluation.
-#
 # Everything that no rule allows is forbidden. A user may do what any rule that names them allows.
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, strict=True)
