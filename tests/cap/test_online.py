@@ -296,7 +296,7 @@ def test_steps_in_bursts_have_the_pace_of_the_gpu():
     for number in range(1_000):
         at_s += 0.093 if number % 10 == 9 else 0.003
         steps.append(ProgressStep(at_s))
-    taken = CapSlice(steps).taken(constant)
+    taken = CapSlice(steps).cost(constant)
     assert abs(taken.time_s / 0.012 - 1) < 0.02
     assert abs(taken.energy_j / 1.2 - 1) < 0.02
     assert taken.noise < 0.02
@@ -310,8 +310,8 @@ def test_steps_of_different_size_are_no_gaps():
         at_s += 0.1 * units
         steps.append(ProgressStep(at_s, units))
     part = CapSlice(steps)
-    assert len(part.stretches()) == 1
-    assert abs(part.taken(constant).time_s / 0.1 - 1) < 0.01
+    assert len(part.undisturbed()) == 1
+    assert abs(part.cost(constant).time_s / 0.1 - 1) < 0.01
 
 
 def test_short_epochs_between_long_evaluations_are_what_counts():
@@ -320,5 +320,5 @@ def test_short_epochs_between_long_evaluations_are_what_counts():
     for number in range(200):
         at_s += 3.0 if number % 20 == 19 else 0.012
         steps.append(ProgressStep(at_s))
-    taken = CapSlice(steps).taken(constant)
+    taken = CapSlice(steps).cost(constant)
     assert abs(taken.time_s / 0.012 - 1) < 0.01

@@ -62,7 +62,7 @@ def whole_result(loaded: LoadedKernel) -> Any:
     loaded.run()
     loaded.synchronise()
     everything = np.arange(loaded.kernel.result_length)
-    return loaded.backend.taken(loaded._result, everything)
+    return loaded.backend.elements(loaded._result, everything)
 
 
 @pytest.fixture(params=CPU)
@@ -88,7 +88,7 @@ def test_formats_are_kept(backend: Backend, dtype: str, name: str) -> None:
     kernel = kernel_of(name, dtype)
     if dtype not in backend.dtypes:
         with pytest.raises(Unsupported, match=f"{backend.name} has no {dtype}"):
-            backend.prepared(kernel)
+            backend.prepare(kernel)
         return
     found = whole_result(LoadedKernel(kernel, backend))
     right = PLAIN[name](kernel).reshape(-1)

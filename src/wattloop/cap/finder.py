@@ -399,19 +399,19 @@ class CapFinder:
     def _largest_noise(self) -> float:
         return max((probe.noise for probe in self.probes), default=self.noise)
 
-    def _looked_at(self) -> tuple[CurveSurrogate, set[int], str, float, float, int]:
+    def _probe_arguments(self) -> tuple[CurveSurrogate, set[int], str, float, float, int]:
         tried = {self.caps_w.index(probe.cap_w) for probe in self.probes}
         seed = len(self.probes)
         return self.belief, tried, self.metric, self.k, self._largest_noise, seed
 
     def _next(self) -> int | None:
-        index = next_probe(*self._looked_at())
+        index = next_probe(*self._probe_arguments())
         if index is None:
             self._why = "every cap was tried"
         return index
 
     def _further(self, choice: CapChoice) -> int | None:
-        further = further_probe(*self._looked_at())
+        further = further_probe(*self._probe_arguments())
         self._why = stop_reason(choice, further, self._largest_noise)
         if self._why or further is None:
             return None

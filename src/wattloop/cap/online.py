@@ -61,7 +61,7 @@ class CapSlice:
 
     steps: list[ProgressStep] = field(default_factory=list)
 
-    def stretches(self) -> list[Sequence[ProgressStep]]:
+    def undisturbed(self) -> list[Sequence[ProgressStep]]:
         usual_s = self._usual_s()
         found: list[list[ProgressStep]] = [[]]
         for step in self.steps:
@@ -92,11 +92,11 @@ class CapSlice:
 
     @property
     def clean_s(self) -> float:
-        return sum(part[-1].at_s - part[0].at_s for part in self.stretches())
+        return sum(part[-1].at_s - part[0].at_s for part in self.undisturbed())
 
-    def taken(self, energy: Energy) -> SliceCost | None:
+    def cost(self, energy: Energy) -> SliceCost | None:
         """Return the cost of a unit of progress; None when there is too little to say."""
-        parts = self.stretches()
+        parts = self.undisturbed()
         lengths = [part[-1].at_s - part[0].at_s for part in parts]
         least_s = min(SHORTEST_S, max(lengths, default=0.0) / 2)
         long = [part for part, length_s in zip(parts, lengths, strict=True) if length_s >= least_s]
@@ -221,7 +221,7 @@ class OnlineCapFinder:
         self._settled_s = math.inf
         self._look_s = -math.inf
         self._slice = CapSlice()
-        self._taken: dict[float, SliceCost] = {}
+        self._costs: dict[float, SliceCost] = {}
         self._usual: SliceCost | None = None
         self._strange = 0
         self._restarts = 0
@@ -237,7 +237,7 @@ class OnlineCapFinder:
         part = self._ready(now_s)
         if part is None:
             return
-        taken = part.taken(self._energy)
+        taken = part.cost(self._energy)
         if taken is None:
             self._unknown(now_s)
             return
@@ -332,7 +332,7 @@ class OnlineCapFinder:
             self._report("the work has changed during the search: searching again")
             self._search(now_s)
             return
-        self._taken[self._cap_w] = taken
+        self._costs[self._cap_w] = taken
         self.finder.tell(self._cap_w, taken.time_s, taken.energy_j, taken.noise)
         self._probed(self.finder)
         self._report(
@@ -343,7 +343,7 @@ class OnlineCapFinder:
 
     def _contradicted(self, cap_w: float, taken: SliceCost) -> bool:
         """Return True if probes contradict each other: a lower cap faster or drawing more."""
-        for other_w, other in self._taken.items():
+        for other_w, other in self._costs.items():
             lower, higher = (taken, other) if cap_w < other_w else (other, taken)
             limit = taken.limit(other, self.rules.change)
             faster = math.log(higher.time_s / lower.time_s)
@@ -357,7 +357,7 @@ class OnlineCapFinder:
     def _search(self, now_s: float) -> None:
         self.finder = self._new_finder()
         self.state = OnlineState.PROBING
-        self._taken = {}
+        self._costs = {}
         self._ask(now_s)
 
     def _found(self, now_s: float) -> None:
@@ -373,7 +373,7 @@ class OnlineCapFinder:
             return
         self.state = OnlineState.HOLDING
         # A probe of the same cap: what has changed since is a change too.
-        self._usual, self._strange = self._taken.get(self.choice.cap_w), 0
+        self._usual, self._strange = self._costs.get(self.choice.cap_w), 0
         self._restarts = 0
         if self.choice.cap_w == self._cap_w:
             self._begin_slice(now_s, settle=False)

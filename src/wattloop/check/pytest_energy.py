@@ -122,7 +122,7 @@ class EnergyOutcome:
 
 
 def judge_limits(
-    wishes: EnergyMark, now: dict[FigureKind, FigureSeries], limits: Sequence[Limit], reason: str
+    mark: EnergyMark, now: dict[FigureKind, FigureSeries], limits: Sequence[Limit], reason: str
 ) -> EnergyOutcome:
     """Hold the figures against the limit of the kind that says most, of those given."""
     order = {kind: place for place, kind in enumerate(JUDGED_FIRST)}
@@ -132,8 +132,8 @@ def judge_limits(
     mean, noise = mean_and_noise(now[kind])
     series = now[kind]
     found = EnergyOutcome(
-        name=wishes.name,
-        file=str(wishes.file),
+        name=mark.name,
+        file=str(mark.file),
         kind=kind,
         value=mean,
         noise=noise,
@@ -155,14 +155,14 @@ def judge_limits(
     return found
 
 
-def judge_baseline(found: EnergyOutcome, wishes: EnergyMark) -> None:
+def judge_baseline(found: EnergyOutcome, mark: EnergyMark) -> None:
     """Compare the figures with the baseline, or have them taken as such. Raises ConfigError."""
-    if wishes.update:
+    if mark.update:
         found.verdict = "taken"
         found.series = {kind.value: one.to_dict() for kind, one in found.figures.items()}
         return
-    known = Baselines.read_if_any(wishes.file)
-    if wishes.name not in known.entries:
+    known = Baselines.read_if_any(mark.file)
+    if mark.name not in known.entries:
         found.verdict = "new"
         found.notes.append("no baseline yet; take it with --energy-update")
         return
@@ -171,12 +171,12 @@ def judge_baseline(found: EnergyOutcome, wishes: EnergyMark) -> None:
     assert kind is not None
     try:
         comparison = compare(
-            wishes.name,
-            known.find(wishes.name, machine),
+            mark.name,
+            known.find(mark.name, machine),
             found.figures,
             kind,
             machine=machine,
-            tolerance=wishes.tolerance,
+            tolerance=mark.tolerance,
         )
     except NotComparable as error:
         found.verdict = "not judged"
@@ -207,10 +207,10 @@ class Energy:
     execution.
     """
 
-    def __init__(self, wishes: EnergyMark, settings: Settings, not_side_by_side: bool) -> None:
-        self.repeats = wishes.repeats
+    def __init__(self, mark: EnergyMark, settings: Settings, not_side_by_side: bool) -> None:
+        self.repeats = mark.repeats
         self.repeating = False
-        self._wishes = wishes
+        self._mark = mark
         self._settings = settings
         self._sensors = not_side_by_side
         self._probe: BlockMeter | None = None
@@ -293,12 +293,12 @@ class Energy:
     def conclude(self) -> None:
         """Judge what the mark asks for, after the last execution."""
         __tracebackhide__ = True
-        if self._wishes.below or self._outcome is None:
-            self._judge(self._executions, self._wishes.below)
-        if self._wishes.baseline:
+        if self._mark.below or self._outcome is None:
+            self._judge(self._executions, self._mark.below)
+        if self._mark.baseline:
             assert self._outcome is not None
             try:
-                judge_baseline(self._outcome, self._wishes)
+                judge_baseline(self._outcome, self._mark)
             except WattloopError as error:
                 raise _failed(error) from None
             self._fail_if_worse()
@@ -313,13 +313,13 @@ class Energy:
         __tracebackhide__ = True
         assert self._probe is not None
         reason = self._probe.reason or UNREAD
-        self._outcome = judge_limits(self._wishes, collect_series(executions), limits, reason)
+        self._outcome = judge_limits(self._mark, collect_series(executions), limits, reason)
         self._fail_if_worse()
 
     def _fail_if_worse(self) -> None:
         __tracebackhide__ = True
         assert self._outcome is not None
-        if self._outcome.bad or (self._wishes.strict and self._outcome.verdict == "not judged"):
+        if self._outcome.bad or (self._mark.strict and self._outcome.verdict == "not judged"):
             pytest.fail(f"energy: {self._outcome.sentence}", pytrace=False)
 
     def _so_far(self) -> Execution:
@@ -346,13 +346,13 @@ def energy_of(item: Any) -> Energy:
 
     config: pytest.Config = item.config
     try:
-        wishes = EnergyMark.of(item)
+        mark = EnergyMark.of(item)
         if SETTINGS not in config.stash:
             config.stash[SETTINGS] = load_settings()
     except WattloopError as error:
         raise _failed(error) from None
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    return Energy(wishes, config.stash[SETTINGS], workers == 1)
+    return Energy(mark, config.stash[SETTINGS], workers == 1)
 
 
 def _limit(text: str) -> Limit:

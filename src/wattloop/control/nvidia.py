@@ -39,7 +39,7 @@ class NvmlCard:
         self.name = f"gpu:{index}"
         self.device = f"nvidia:{uuid}"
 
-    def asked(self, getter: str, *arguments: Any) -> tuple[Any, str]:
+    def query(self, getter: str, *arguments: Any) -> tuple[Any, str]:
         """Return (answer, "") or (None, the reason why the card does not answer)."""
         try:
             return getattr(self.nvml, getter)(self.handle, *arguments), ""
@@ -49,7 +49,7 @@ class NvmlCard:
         except AttributeError:
             return None, "this version of nvidia-ml-py does not know it; update it"
 
-    def told(self, lever: str, option: str, setter: str, *arguments: Any) -> None:
+    def call_setter(self, lever: str, option: str, setter: str, *arguments: Any) -> None:
         """Call a setter. Raises LeverError: with the driver's error and the remedy."""
         call: Callable[..., Any] | None = getattr(self.nvml, setter, None)
         if call is None:
@@ -117,9 +117,9 @@ class PowerLimit(NvidiaLever):
         super().__init__(card, "power_limit")
 
     def state(self) -> LeverState:
-        value_mw, fault = self._card.asked("nvmlDeviceGetPowerManagementLimit")
+        value_mw, fault = self._card.query("nvmlDeviceGetPowerManagementLimit")
         low, high = self._range()
-        default_mw, _ = self._card.asked("nvmlDeviceGetPowerManagementDefaultLimit")
+        default_mw, _ = self._card.query("nvmlDeviceGetPowerManagementDefaultLimit")
         permission = self._permission(fault)
         if permission[0] and high is None:
             permission = False, "the card does not state its limits", ""
@@ -135,7 +135,7 @@ class PowerLimit(NvidiaLever):
         )
 
     def read(self) -> Setting:
-        value_mw, fault = self._card.asked("nvmlDeviceGetPowerManagementLimit")
+        value_mw, fault = self._card.query("nvmlDeviceGetPowerManagementLimit")
         if value_mw is None:
             raise LeverError(f"{self.name}: {fault}")
         return float(value_mw / 1_000)
@@ -144,20 +144,20 @@ class PowerLimit(NvidiaLever):
         """Round to whole milliwatts within the card's range."""
         low, high = self._range()
         if low is None or high is None:
-            _, fault = self._card.asked("nvmlDeviceGetPowerManagementLimitConstraints")
+            _, fault = self._card.query("nvmlDeviceGetPowerManagementLimitConstraints")
             raise LeverError(f"{self.name}: the card does not state its limits: {fault}")
         return round(number_within(self.name, value, low, high, "W"), 3)
 
     def write(self, value: Setting) -> None:
         setter = "nvmlDeviceSetPowerManagementLimit"
-        self._card.told(self.name, self.option, setter, round(self._number(value) * 1_000))
+        self._card.call_setter(self.name, self.option, setter, round(self._number(value) * 1_000))
 
     def write_text(self, value: Setting) -> str:
         power_mw = round(self._number(value) * 1_000)
         return f"nvmlDeviceSetPowerManagementLimit({self._card.name}, {power_mw} mW)"
 
     def _range(self) -> tuple[float | None, float | None]:
-        limits, _ = self._card.asked("nvmlDeviceGetPowerManagementLimitConstraints")
+        limits, _ = self._card.query("nvmlDeviceGetPowerManagementLimitConstraints")
         return (None, None) if limits is None else (limits[0] / 1_000, limits[1] / 1_000)
 
 
@@ -174,7 +174,7 @@ class LockedClock(NvidiaLever):
 
     def state(self) -> LeverState:
         """Return the present clock; NVML cannot tell whether it is locked."""
-        now_mhz, fault = self._card.asked("nvmlDeviceGetClockInfo", self._clock_type())
+        now_mhz, fault = self._card.query("nvmlDeviceGetClockInfo", self._clock_type())
         steps = self._steps()
         permission = self._permission(fault)
         if permission[0] and not steps:
@@ -191,7 +191,7 @@ class LockedClock(NvidiaLever):
 
     def read(self) -> Setting:
         """Return None: NVML cannot tell whether it is locked. Raises LeverError for a lost card."""
-        _, fault = self._card.asked("nvmlDeviceGetClockInfo", self._clock_type())
+        _, fault = self._card.query("nvmlDeviceGetClockInfo", self._clock_type())
         if fault:
             raise LeverError(f"{self.name}: {fault}")
         return None
@@ -209,10 +209,10 @@ class LockedClock(NvidiaLever):
 
     def write(self, value: Setting) -> None:
         if value is None:
-            self._card.told(self.name, self.option, self._resetter())
+            self._card.call_setter(self.name, self.option, self._resetter())
             return
         clock_mhz = round(self._number(value))
-        self._card.told(self.name, self.option, self._setter(), clock_mhz, clock_mhz)
+        self._card.call_setter(self.name, self.option, self._setter(), clock_mhz, clock_mhz)
 
     def write_text(self, value: Setting) -> str:
         if value is None:
@@ -231,8 +231,8 @@ class LockedClock(NvidiaLever):
         return int(nvml.NVML_CLOCK_SM if self._which == "sm" else nvml.NVML_CLOCK_MEM)
 
     def _steps(self) -> Sequence[int]:
-        memory, _ = self._card.asked("nvmlDeviceGetSupportedMemoryClocks")
+        memory, _ = self._card.query("nvmlDeviceGetSupportedMemoryClocks")
         if not memory or self._which == "memory":
             return memory or ()
-        steps, _ = self._card.asked("nvmlDeviceGetSupportedGraphicsClocks", max(memory))
+        steps, _ = self._card.query("nvmlDeviceGetSupportedGraphicsClocks", max(memory))
         return steps or ()

@@ -86,7 +86,7 @@ class Backend(ABC):
         if dtype == "tf32" and device == "cpu":
             raise Unsupported("tf32 is a format of NVIDIA's tensor cores; use fp32 on a CPU")
 
-    def prepared(self, kernel: Kernel) -> Run:
+    def prepare(self, kernel: Kernel) -> Run:
         """Put the inputs in place; return the function that runs the kernel."""
         self.accepts(kernel)
         method: Callable[[Any], Run] = getattr(self, kernel.name)
@@ -117,7 +117,7 @@ class Backend(ABC):
         """Prepare the distances."""
 
     @abstractmethod
-    def taken(self, result: Any, flat_indices: Array) -> Array:
+    def elements(self, result: Any, flat_indices: Array) -> Array:
         """These elements of a result on the host, as float64."""
 
     def synchronise(self, result: Any) -> None:

@@ -50,7 +50,7 @@ class LoadedKernel:
         self.kernel, self.backend = kernel, backend
         self.flops, self.bytes_moved = kernel.flops, kernel.bytes_moved
         self._result: Any = None
-        self._run = backend.prepared(kernel)
+        self._run = backend.prepare(kernel)
 
     def run(self) -> None:
         self._result = self._run()
@@ -64,7 +64,7 @@ class LoadedKernel:
             self.run()
         self.synchronise()
         indices = self.kernel.sample()
-        return self.kernel.judge(self.backend.taken(self._result, indices), indices)
+        return self.kernel.judge(self.backend.elements(self._result, indices), indices)
 
     def close(self) -> None:
         self._result = None

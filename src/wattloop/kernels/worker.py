@@ -94,7 +94,7 @@ class KernelWorker:
             text=True,
             start_new_session=True,
         )
-        for target in (self._hear, self._overhear):
+        for target in (self._read_messages, self._read_errors):
             threading.Thread(target=target, daemon=True).start()
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
@@ -142,7 +142,7 @@ class KernelWorker:
                 with suppress(OSError, ValueError):
                     stream.close()
 
-    def _hear(self) -> None:
+    def _read_messages(self) -> None:
         assert self._process.stdout is not None
         with suppress(ValueError):  # closed while reading
             for line in self._process.stdout:
@@ -150,7 +150,7 @@ class KernelWorker:
                     self._messages.put(json.loads(line))
         self._messages.put(None)
 
-    def _overhear(self) -> None:
+    def _read_errors(self) -> None:
         assert self._process.stderr is not None
         with suppress(ValueError):
             for line in self._process.stderr:

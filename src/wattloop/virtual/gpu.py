@@ -252,12 +252,12 @@ class VirtualGpu:
         with self._timeline.changing():
             now = self.now()
             since_s = max(now.start_s, self._clock.now_s() if at_s is None else at_s)
-            segment = now.followed(since_s, **changes)
+            segment = now.next_segment(since_s, **changes)
             activity = Activity(segment.compute, segment.memory, segment.busy, segment.overlap)
             point = self.model.settle(
                 activity, segment.limit_w, segment.max_clock_mhz, segment.memory_clock_mhz
             )
-            settled = segment.followed(
+            settled = segment.next_segment(
                 segment.start_s,
                 target_w=point.power_w,
                 clock_mhz=point.clock_mhz,

@@ -116,7 +116,7 @@ class TimelineSegment:
         b = self.start_heat_w - self.target_w - a
         return self.target_w + a * math.exp(-dt / self.ramp_s) + b * math.exp(-dt / self.thermal_s)
 
-    def followed(self, at_s: float, **changes: float) -> "TimelineSegment":
+    def next_segment(self, at_s: float, **changes: float) -> "TimelineSegment":
         """The segment that begins at `at_s` where this one has arrived."""
         return replace(
             self,
@@ -201,7 +201,7 @@ class FileTimeline:
         self._lock = threading.RLock()
 
     def segments(self, gpu: int) -> list[TimelineSegment]:
-        with self._alone():
+        with self._thread_lock():
             self._catch_up()
             return self._segments.get(gpu, [])
 
@@ -221,7 +221,7 @@ class FileTimeline:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        with self._alone():
+        with self._thread_lock():
             try:
                 fd = os.open(self.path, flags, 0o600)
             except OSError as problem:
@@ -233,7 +233,7 @@ class FileTimeline:
                 os.close(fd)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _thread_lock(self) -> Iterator[None]:
         ours = self._lock.acquire(timeout=PATIENCE_S)
         try:
             yield

@@ -119,7 +119,7 @@ class AuditLog:
 
     def _listed(self, key: tuple[int, str, str], refusal: bool, record: dict[str, Any]) -> bool:
         budget = self._budgets.setdefault((key[0], refusal), Rate(LINES_PER_S, BURST))
-        if budget.passed():
+        if budget.allow():
             before = self._unlisted.pop(key, None)
             if before is not None:
                 record["unlisted_before"] = before.count

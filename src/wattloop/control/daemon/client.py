@@ -82,21 +82,23 @@ class Client:
 
     def hello(self) -> dict[str, Any]:
         """Return `user`, `uid`, `trusted` as the daemon sees them, and its `wattloop` version."""
-        return self._asked("hello")
+        return self._request("hello")
 
     def levers(self) -> list[dict[str, Any]]:
         """Return every lever of the daemon with this user's rights; see `RemoteLever`."""
-        return list(self._asked("levers")["levers"])
+        return list(self._request("levers")["levers"])
 
     def read(self, lever: str) -> Setting:
         """Return the present value of a lever. Raises LeverError if it is unknown or unreadable."""
-        return _setting(self._asked("read", lever=lever)["value"])
+        return _setting(self._request("read", lever=lever)["value"])
 
     def check(
         self, lever: str, value: Setting, *, job: str = "", uid: int | None = None
     ) -> Setting:
         """Return `value` as the device would accept it; sets nothing. Raises as `set` does."""
-        return _setting(self._asked("check", lever=lever, value=value, **_whose(job, uid))["value"])
+        return _setting(
+            self._request("check", lever=lever, value=value, **_whose(job, uid))["value"]
+        )
 
     def set(self, lever: str, value: Setting, *, job: str = "", uid: int | None = None) -> Change:
         """Set a lever until `release`, or until this connection ends for any reason.
@@ -115,7 +117,7 @@ class Client:
             DaemonGone: the connection is lost, and the daemon restores the levers.
             LeverError: the device refuses.
         """
-        reply = self._asked("set", lever=lever, value=value, **_whose(job, uid))
+        reply = self._request("set", lever=lever, value=value, **_whose(job, uid))
         self.held.add(lever)
         return Change(_setting(reply["before"]), _setting(reply["after"]))
 
@@ -123,10 +125,10 @@ class Client:
         """Restore a lever, or all of this connection. Raises LeverError if one stays journaled."""
         if lever is None:
             self.held.clear()
-            self._asked("release")
+            self._request("release")
             return
         self.held.discard(lever)
-        self._asked("release", lever=lever)
+        self._request("release", lever=lever)
 
     def close(self) -> None:
         """End the lease; the daemon restores everything."""
@@ -136,7 +138,7 @@ class Client:
             # in a forked child the descriptor is closed, and its number may belong to another file
             close_private(line.detach())
 
-    def _asked(self, do: str, **fields: Any) -> dict[str, Any]:
+    def _request(self, do: str, **fields: Any) -> dict[str, Any]:
         if os.getpid() != self._pid:
             raise LeverError(
                 f"the connection to the control daemon is that of process {self._pid}, not of its "
@@ -149,7 +151,7 @@ class Client:
             for attempt in (1, 2):
                 fresh = self._line is None
                 try:
-                    reply = self._exchanged(message)
+                    reply = self._exchange(message)
                     break
                 except OSError as error:
                     held = sorted(self.held)
@@ -163,7 +165,7 @@ class Client:
             return reply
         raise decode_error(reply.get("error"))
 
-    def _exchanged(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _exchange(self, message: dict[str, Any]) -> dict[str, Any]:
         if self._line is None:
             self._line = self._connected()
         # the daemon has already sent the reason of its disconnect

@@ -31,7 +31,7 @@ class Connection(threading.Thread):
         self,
         line: socket.socket,
         peer: Peer,
-        desk: RequestHandler,
+        handler: RequestHandler,
         leases: LeaseTable,
         log: AuditLog,
         rate: Rate,
@@ -40,7 +40,7 @@ class Connection(threading.Thread):
         super().__init__(name=f"client {peer.pid}", daemon=True)
         self.peer = peer
         self._line = line
-        self._desk = desk
+        self._handler = handler
         self._leases = leases
         self._log = log
         self._rate = rate
@@ -55,10 +55,10 @@ class Connection(threading.Thread):
             process = _process(self.peer.pid)
             self._line.setblocking(False)
             while (line := self._next_line(process)) is not None:
-                if not self._rate.passed():
-                    per_s = self._desk.rules.limits.requests_per_s
+                if not self._rate.allow():
+                    per_s = self._handler.rules.limits.requests_per_s
                     raise ProtocolError(f"more requests than {per_s:g} a second")
-                self._send(encode(self._desk.answered(self._lease, decode(line))))
+                self._send(encode(self._handler.answer(self._lease, decode(line))))
         except ProtocolError as error:
             self._why = f"cut off: {error}"
             self._log.write("cut_off", self.peer, why=str(error))
@@ -84,7 +84,7 @@ class Connection(threading.Thread):
 
     def _next_line(self, process: int | None) -> bytes | None:
         """Return the next request; None when the client disconnected or was silent too long."""
-        limits = self._desk.rules.limits
+        limits = self._handler.rules.limits
         begun_s = time.monotonic()
         while b"\n" not in self._rest:
             if len(self._rest) > REQUEST_MOST_B:
@@ -133,7 +133,7 @@ class Connection(threading.Thread):
         return False
 
     def _send(self, data: bytes) -> None:
-        line_s = self._desk.rules.limits.line_s
+        line_s = self._handler.rules.limits.line_s
         give_up_s = time.monotonic() + line_s
         poll = select.poll()
         poll.register(self._line, select.POLLOUT)

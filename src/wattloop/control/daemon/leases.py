@@ -61,14 +61,14 @@ class DeviceLease:
         self.stuck: dict[str, Setting] = {}
         """Levers that are not restored yet -> the value that the daemon had set."""
         self._leased: dict[str, Setting] = {}
-        self._hold: LeverSession | None = None
+        self._session: LeverSession | None = None
         self._say = say
         self._place = place
         self._busy = threading.RLock()
 
     @property
     def managed(self) -> bool:
-        return self._hold is not None
+        return self._session is not None
 
     def leased(self) -> dict[str, Setting]:
         with self._busy:
@@ -84,14 +84,14 @@ class DeviceLease:
         with self._busy:
             if self.lease not in (None, lease):
                 raise DeviceBusy(f"{name.partition('/')[0]} is held by {self.lease}")
-            held = self._held(name)
-            before = self._leased.get(name, self._below(name))
+            held = self._session_for(name)
+            before = self._leased.get(name, self._base_value(name))
             try:
                 self._write(held, name, value)
             except WattloopError:
                 if name not in self._leased:
-                    self._back(name, value)
-                self._tidy()
+                    self._restore(name, value)
+                self._release_if_unused()
                 raise
             self.lease = lease
             self._leased[name] = value
@@ -108,10 +108,10 @@ class DeviceLease:
             for own in names:
                 before = self._leased.pop(own)
                 lease.jobs.pop(own, None)
-                done.append(self._back(own, before))
+                done.append(self._restore(own, before))
             if not self._leased:
                 self.lease = None
-            self._tidy()
+            self._release_if_unused()
             return done
 
     def cap(self, name: str, value: Setting) -> Change | None:
@@ -123,19 +123,19 @@ class DeviceLease:
             LeverError: the device did not accept it.
         """
         with self._busy:
-            held = self._held(name)
+            held = self._session_for(name)
             before = held.previous[name]
             if isinstance(before, float | int) and isinstance(value, float | int):
                 value = min(before, value)
             if self.defaults.get(name, before) == value:
-                self._tidy()
+                self._release_if_unused()
                 return None
             if name not in self._leased:
                 try:
                     self._write(held, name, value)
                 except WattloopError:
-                    self._back(name, value)
-                    self._tidy()
+                    self._restore(name, value)
+                    self._release_if_unused()
                     raise
             was = self.defaults.get(name, before)
             self.defaults[name] = value
@@ -145,39 +145,39 @@ class DeviceLease:
         with self._busy:
             before = self.defaults.pop(name, None)
             done = (
-                self._back(name, before)
+                self._restore(name, before)
                 if before is not None and name not in self._leased
                 else None
             )
-            self._tidy()
+            self._release_if_unused()
             return done
 
-    def mend(self) -> list[ReleaseResult]:
+    def retry_restores(self) -> list[ReleaseResult]:
         """Try again to restore levers that could not be restored."""
         with self._busy:
             waiting = [pair for pair in self.stuck.items() if pair[0] not in self._leased]
-            done = [self._back(name, before) for name, before in waiting]
-            self._tidy()
+            done = [self._restore(name, before) for name, before in waiting]
+            self._release_if_unused()
             return [one for one in done if one.lever not in self.stuck]
 
     def renew(self, levers: Mapping[str, Lever]) -> None:
         """Replace the levers after a new search; a device in use keeps its levers."""
         with self._busy:
-            if self._hold is None:
+            if self._session is None:
                 self.levers = dict(levers)
 
-    def _held(self, name: str) -> LeverSession:
-        if self._hold is None:
-            usable = {own: lever for own, lever in self.levers.items() if _can_go_back(lever, name)}
+    def _session_for(self, name: str) -> LeverSession:
+        if self._session is None:
+            usable = {own: lever for own, lever in self.levers.items() if _restorable(lever, name)}
             fresh = lever_session(
                 list(usable.values()), guardian=False, report=self._say, directory=self._place
             )
             with _entering:
                 fresh.__enter__()
-            self._hold = fresh
-        if name not in self._hold.levers:
+            self._session = fresh
+        if name not in self._session.levers:
             raise LeverError(f"{name} cannot be set: {_why_not(self.levers[name])}")
-        return self._hold
+        return self._session
 
     def _write(self, held: LeverSession, name: str, value: Setting) -> None:
         lever = held.levers[name]
@@ -187,13 +187,13 @@ class DeviceLease:
         held.set({name: value})
         self.stuck.pop(name, None)
 
-    def _below(self, name: str) -> Setting:
-        assert self._hold is not None
-        return self.defaults.get(name, self._hold.previous[name])
+    def _base_value(self, name: str) -> Setting:
+        assert self._session is not None
+        return self.defaults.get(name, self._session.previous[name])
 
-    def _back(self, name: str, ours: Setting) -> ReleaseResult:
+    def _restore(self, name: str, ours: Setting) -> ReleaseResult:
         """Restore to the default cap or the previous value; a failure is tried again later."""
-        assert self._hold is not None
+        assert self._session is not None
         found = self._foreign(name, ours)
         if found is not None:
             self.stuck.pop(name, None)
@@ -201,14 +201,14 @@ class DeviceLease:
             return ReleaseResult(name, ours, found, fault)
         try:
             if name in self.defaults:
-                self._write(self._hold, name, self.defaults[name])
+                self._write(self._session, name, self.defaults[name])
             else:
-                self._hold.restore(name)
+                self._session.restore(name)
         except Exception as error:  # noqa: BLE001 - one lever must not stop the others
             self.stuck[name] = ours
             return ReleaseResult(name, ours, None, str(error) or type(error).__name__)
         self.stuck.pop(name, None)
-        return ReleaseResult(name, ours, self._below(name))
+        return ReleaseResult(name, ours, self._base_value(name))
 
     def _foreign(self, name: str, ours: Setting) -> Setting:
         """Return the value that another process has set the lever to; None otherwise."""
@@ -219,13 +219,13 @@ class DeviceLease:
             found = lever.read()
         except LeverError:
             return None
-        known = (ours, self._below(name))
+        known = (ours, self._base_value(name))
         return None if any(lever.took(value, found) for value in known) else found
 
-    def _tidy(self) -> None:
-        if self._hold is None or self._leased or self.defaults or self.stuck:
+    def _release_if_unused(self) -> None:
+        if self._session is None or self._leased or self.defaults or self.stuck:
             return
-        held, self._hold = self._hold, None
+        held, self._session = self._session, None
         for failed in held.release():
             self._say(f"wattloop: {failed.message}")
 
@@ -239,7 +239,7 @@ class DeviceLease:
             return value
 
 
-def _can_go_back(lever: Lever, wanted: str) -> bool:
+def _restorable(lever: Lever, wanted: str) -> bool:
     """Return True if the lever can be set and restored; the requested one reports its own error."""
     if lever.name == wanted:
         return True
@@ -259,7 +259,7 @@ class LeaseTable:
     """Leases by device. The main thread adds and removes them; connections use them."""
 
     def __init__(self, levers: Iterable[Lever], log: AuditLog, place: Path) -> None:
-        self.seats: dict[str, DeviceLease] = {}
+        self.devices: dict[str, DeviceLease] = {}
         self._by_lever: dict[str, DeviceLease] = {}
         self._log = log
         self._place = place
@@ -271,60 +271,62 @@ class LeaseTable:
         by_device: dict[str, dict[str, Lever]] = {}
         for lever in levers:
             by_device.setdefault(lever.device, {})[lever.name] = lever
-        seats = {d: s for d, s in self.seats.items() if s.managed or s.lease is not None}
+        devices = {d: s for d, s in self.devices.items() if s.managed or s.lease is not None}
         for device, own in by_device.items():
-            known = self.seats.get(device)
+            known = self.devices.get(device)
             if known is None:
-                seats[device] = DeviceLease(device, own, self._noted, self._place)
+                devices[device] = DeviceLease(device, own, self._noted, self._place)
             else:
                 known.renew(own)
-                seats[device] = known
-        self.seats = seats
-        self._by_lever = {name: seat for seat in self.seats.values() for name in seat.levers}
+                devices[device] = known
+        self.devices = devices
+        self._by_lever = {
+            name: device for device in self.devices.values() for name in device.levers
+        }
 
     def levers(self) -> Iterator[tuple[Lever, DeviceLease]]:
-        for name, seat in self._by_lever.items():
-            yield seat.levers[name], seat
+        for name, device in self._by_lever.items():
+            yield device.levers[name], device
 
     def of(self, name: str) -> tuple[Lever, DeviceLease]:
         """Return one lever. Raises ConfigError: no lever has that name."""
-        seat = self._by_lever.get(name)
-        if seat is None:
+        device = self._by_lever.get(name)
+        if device is None:
             known = ", ".join(self._by_lever) or "no levers at all"
             raise ConfigError(f"{name[:60]!r}: no such lever here; there are {known[:400]}")
-        return seat.levers[name], seat
+        return device.levers[name], device
 
     def end(self, lease: ClientLease, why: str, name: str | None = None) -> list[ReleaseResult]:
         """Restore the values of a lease (one lever if named); every change is logged."""
         done: list[ReleaseResult] = []
-        for seat in list(self.seats.values()):
+        for device in list(self.devices.values()):
             jobs = dict(lease.jobs)
-            for one in seat.release(lease, name):
+            for one in device.release(lease, name):
                 self._logged("released", one, why, lease, jobs.get(one.lever, ""))
                 done.append(one)
         return done
 
-    def take_over(self, seat: DeviceLease, lease: ClientLease, rules: Rules) -> None:
+    def take_over(self, device: DeviceLease, lease: ClientLease, rules: Rules) -> None:
         """End a lease on a device that a trusted client needs, unless it is trusted itself."""
-        other = seat.lease
+        other = device.lease
         if other is None or other is lease or rules.trusts(other.peer):
             return
-        for one in seat.release(other):
+        for one in device.release(other):
             self._logged("released", one, f"taken over by {lease}", other)
 
     def apply_defaults(self, rules: Rules, *, again: bool = False) -> None:
         """Apply the operator's caps, under a lease when it ends; `again`: where it failed."""
-        for lever, seat in list(self.levers()):
+        for lever, device in list(self.levers()):
             if again and lever.name not in self._complained:
                 continue
             cap = rules.default_cap_for(lever.name)
             try:
                 if cap is None:
-                    done = seat.uncap(lever.name)
+                    done = device.uncap(lever.name)
                     if done is not None:
                         self._logged("default_ended", done, "the rules have none any more")
                     continue
-                change = seat.cap(lever.name, lever.accepted(cap.on(lever.state())))
+                change = device.cap(lever.name, lever.accepted(cap.on(lever.state())))
             except (WattloopError, ValueError) as error:
                 self._complain(lever.name, str(error))
                 continue
@@ -338,26 +340,26 @@ class LeaseTable:
                 self._log.write("default", lever=lever.name, **fields)
 
     def revoke(self, rules: Rules) -> None:
-        for lever, seat in list(self.levers()):
-            lease = seat.lease
-            if lease is None or lever.name not in seat.leased():
+        for lever, device in list(self.levers()):
+            lease = device.lease
+            if lease is None or lever.name not in device.leased():
                 continue
-            refusal = _refusal(rules, lease, lever, seat.leased()[lever.name])
+            refusal = _refusal(rules, lease, lever, device.leased()[lever.name])
             if refusal:
                 self.end(lease, f"revoked: {refusal}", lever.name)
 
-    def mend(self) -> None:
-        for seat in list(self.seats.values()):
-            for one in seat.mend():
+    def retry_restores(self) -> None:
+        for device in list(self.devices.values()):
+            for one in device.retry_restores():
                 self._logged("mended", one, "it did not go back before")
 
     def close(self) -> None:
         """Restore everything to the values before the daemon."""
-        for seat in list(self.seats.values()):
-            if seat.lease is not None:
-                self.end(seat.lease, "the daemon ends")
-            for name in list(seat.defaults):
-                done = seat.uncap(name)
+        for device in list(self.devices.values()):
+            if device.lease is not None:
+                self.end(device.lease, "the daemon ends")
+            for name in list(device.defaults):
+                done = device.uncap(name)
                 if done is not None:
                     self._logged("default_ended", done, "the daemon ends")
 

@@ -30,7 +30,7 @@ class RequestHandler:
             "release": self._release,
         }
 
-    def answered(self, lease: ClientLease, message: Answer) -> Answer:
+    def answer(self, lease: ClientLease, message: Answer) -> Answer:
         """Return the reply to a request; refusals and failures are in it, and logged."""
         number = message.get("id")
         head: Answer = {"v": VERSION, "id": number if isinstance(number, int) else None}
@@ -56,14 +56,14 @@ class RequestHandler:
     def _levers(self, lease: ClientLease, message: Answer) -> Answer:
         return {"levers": [self._offer(lease, *pair) for pair in self._leases.levers()]}
 
-    def _offer(self, lease: ClientLease, lever: Lever, seat: DeviceLease) -> Answer:
+    def _offer(self, lease: ClientLease, lever: Lever, device: DeviceLease) -> Answer:
         state = lever.state()
         offer = state.to_dict() | {
             "device": lever.device,
             "reads_back": lever.reads_back,
             "tolerance": lever.tolerance,
-            "managed": seat.managed,
-            "held_by": "" if seat.lease in (None, lease) else str(seat.lease),
+            "managed": device.managed,
+            "held_by": "" if device.lease in (None, lease) else str(device.lease),
         }
         try:
             allowed = self.rules.range_for(lease.peer, state)
@@ -84,13 +84,13 @@ class RequestHandler:
         return {"value": self._allowed(lease, lever, message)}
 
     def _set(self, lease: ClientLease, message: Answer) -> Answer:
-        lever, seat = self._leases.of(_text(message, "lever"))
+        lever, device = self._leases.of(_text(message, "lever"))
         job, uid = self._job(lease, message)
         value = self._allowed(lease, lever, message)
         if self.rules.trusts(lease.peer):
             # a power budget has priority over a user's request
-            self._leases.take_over(seat, lease, self.rules)
-        change = seat.set(lease, lever.name, value, job)
+            self._leases.take_over(device, lease, self.rules)
+        change = device.set(lease, lever.name, value, job)
         fields: Answer = {"lever": lever.name, "before": change.before, "after": change.after}
         if job or uid is not None:
             fields |= {"job": job, "job_uid": uid}

@@ -14,7 +14,7 @@ class Rate:
         self._at_s = time.monotonic()
         self._busy = threading.Lock()
 
-    def passed(self) -> bool:
+    def allow(self) -> bool:
         """Return True if one more request is within the rate."""
         with self._busy:
             now_s = time.monotonic()

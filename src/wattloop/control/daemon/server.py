@@ -214,11 +214,11 @@ class Server:
         self._turned_away: dict[int, int] = {}
         self._rates: dict[tuple[int, bool], Rate] = {}
         self._busy = threading.Lock()
-        self._asked_to: set[int] = set()
+        self._signals: set[int] = set()
         self._watchdog = RestoreWatchdog(self._place, all_journals=True)
         self._restore_leftovers()
         self._leases = LeaseTable(found_levers(), self._log, self._place)
-        self._desk = RequestHandler(rules, self._leases, self._log)
+        self._handler = RequestHandler(rules, self._leases, self._log)
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT; SIGHUP reads the rules again."""
@@ -250,10 +250,10 @@ class Server:
             if wake in happened:
                 with suppress(BlockingIOError):
                     os.read(wake, 512)
-            if self._asked_to & {signal.SIGTERM, signal.SIGINT}:
+            if self._signals & {signal.SIGTERM, signal.SIGINT}:
                 return
-            if signal.SIGHUP in self._asked_to:
-                self._asked_to.discard(signal.SIGHUP)
+            if signal.SIGHUP in self._signals:
+                self._signals.discard(signal.SIGHUP)
                 self._reload()
                 continue
             # trusted clients first, and a bounded number of others before the next poll
@@ -273,16 +273,16 @@ class Server:
             except OSError:  # the client has disconnected, or no descriptors are left
                 time.sleep(0.01)
                 return
-            self._welcome(line, trusted=listening is not self._listener.socket)
+            self._connect(line, trusted=listening is not self._listener.socket)
 
-    def _welcome(self, line: socket.socket, *, trusted: bool) -> None:
+    def _connect(self, line: socket.socket, *, trusted: bool) -> None:
         try:
             uid = peer_uid(line)
             rate = self._rate(uid, trusted=trusted)
             # before any lookup: a user who connects many times costs little
-            if not trusted and not rate.passed():
+            if not trusted and not rate.allow():
                 per_s = self._rules.limits.requests_per_s
-                self._turn_away(line, uid, f"more requests than {per_s:g} a second")
+                self._reject(line, uid, f"more requests than {per_s:g} a second")
                 return
             peer = peer_process(line)
         except OSError:  # the client has disconnected
@@ -290,16 +290,18 @@ class Server:
             return
         refusal = self._refusal(peer)
         if refusal:
-            self._turn_away(line, uid, refusal, peer)
+            self._reject(line, uid, refusal, peer)
             return
-        connection = Connection(line, peer, self._desk, self._leases, self._log, rate, self._ended)
+        connection = Connection(
+            line, peer, self._handler, self._leases, self._log, rate, self._ended
+        )
         with self._busy:
             self._connections.add(connection)
         try:
             connection.start()
         except RuntimeError as error:  # no more threads: this client waits, the others do not
             self._ended(connection)
-            self._turn_away(line, uid, str(error), peer)
+            self._reject(line, uid, str(error), peer)
 
     def _refusal(self, peer: Peer) -> str:
         limits = self._rules.limits
@@ -313,7 +315,7 @@ class Server:
             return f"more than {limits.connections_per_user} connections of {peer.user}"
         return ""
 
-    def _turn_away(self, line: socket.socket, uid: int, why: str, peer: Peer | None = None) -> None:
+    def _reject(self, line: socket.socket, uid: int, why: str, peer: Peer | None = None) -> None:
         """Refuse a client with the reason; logged once until the next tick, with the number."""
         count = self._turned_away[uid] = self._turned_away.get(uid, 0) + 1
         if count == 1:
@@ -335,7 +337,7 @@ class Server:
 
     def _tick(self) -> None:
         try:
-            self._leases.mend()
+            self._leases.retry_restores()
             self._leases.apply_defaults(self._rules, again=True)
         except Exception as error:  # noqa: BLE001 - an internal error must not end all leases
             self._log.write("fault", why=f"{type(error).__name__}: {error}")
@@ -359,7 +361,7 @@ class Server:
             return
         if rules.socket != self._rules.socket or rules.log != self._rules.log:
             self._log.write("note", why="another socket or log is used after a restart")
-        self._rules = self._desk.rules = rules
+        self._rules = self._handler.rules = rules
         self._log.trusts = rules.trusts
         self._listener.trust(rules.trusted_uids, rules.trusted_gids)
         self._rates.clear()
@@ -395,7 +397,7 @@ class Server:
         self._log.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._asked_to.add(number)
+        self._signals.add(number)
 
 
 def found_levers() -> list[Lever]:

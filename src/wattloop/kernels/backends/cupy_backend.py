@@ -158,7 +158,7 @@ class CupyBackend(Backend):
         )
         return lambda: norm(x, kernel.size, r)
 
-    def taken(self, result: Any, flat_indices: Array) -> Array:
+    def elements(self, result: Any, flat_indices: Array) -> Array:
         where = self._cupy.asarray(np.asarray(flat_indices))
         return self._cupy.asnumpy(result.reshape(-1)[where]).astype(np.float64)
 

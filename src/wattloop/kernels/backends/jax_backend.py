@@ -50,10 +50,10 @@ class JaxBackend(Backend):
                 f"jax {jax.__version__} sees no {device} ({reason}); pip install 'jax[cuda13]'"
             ) from None
 
-    def prepared(self, kernel: Kernel) -> Run:
+    def prepare(self, kernel: Kernel) -> Run:
         if kernel.dtype.name == "fp64":
             self._jax.config.update("jax_enable_x64", True)
-        return super().prepared(kernel)
+        return super().prepare(kernel)
 
     def gemm(self, kernel: Gemm) -> Run:
         """XLA's default on a GPU is TF32; fp32 has to be asked for."""
@@ -130,7 +130,7 @@ class JaxBackend(Backend):
         compiled = jax.jit(norm)
         return lambda: compiled(x)
 
-    def taken(self, result: Any, flat_indices: Array) -> Array:
+    def elements(self, result: Any, flat_indices: Array) -> Array:
         """Picked on the device; a count becomes the estimate here, in float64."""
         if result.ndim == 0:
             return np.array([float(result) * self._scale])

@@ -97,7 +97,7 @@ class NumbaBackend(Backend):
         loop = self._loop("dist")
         return lambda: loop(x, r)
 
-    def taken(self, result: Any, flat_indices: Array) -> Array:
+    def elements(self, result: Any, flat_indices: Array) -> Array:
         return np.asarray(result, dtype=np.float64).reshape(-1)[flat_indices]
 
     def _loop(self, name: str, *types: Any) -> Callable[..., Any]:

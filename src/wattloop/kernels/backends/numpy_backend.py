@@ -114,7 +114,7 @@ class NumpyBackend(Backend):
 
         return run
 
-    def taken(self, result: Any, flat_indices: Array) -> Array:
+    def elements(self, result: Any, flat_indices: Array) -> Array:
         return np.asarray(result, dtype=np.float64).reshape(-1)[flat_indices]
 
 

@@ -52,11 +52,11 @@ class TensorflowBackend(Backend):
                 # already at work: the process's CPUs are the limit then
                 self.threads = None
 
-    def prepared(self, kernel: Kernel) -> Run:
+    def prepare(self, kernel: Kernel) -> Run:
         tf = self._tf
         tf.config.experimental.enable_tensor_float_32_execution(kernel.dtype.name == "tf32")
         with tf.device(self._place):
-            run = super().prepared(kernel)
+            run = super().prepare(kernel)
 
         def placed() -> Any:
             with tf.device(self._place):
@@ -124,7 +124,7 @@ class TensorflowBackend(Backend):
         compiled = self._compiled(norm)
         return lambda: compiled(x)
 
-    def taken(self, result: Any, flat_indices: Array) -> Array:
+    def elements(self, result: Any, flat_indices: Array) -> Array:
         tf = self._tf
         picked = tf.gather(tf.reshape(result, (-1,)), np.asarray(flat_indices))
         return np.asarray(tf.cast(picked, tf.float64))

@@ -52,12 +52,12 @@ class TorchBackend(Backend):
         if device == "gpu":
             torch.cuda.reset_peak_memory_stats()
 
-    def prepared(self, kernel: Kernel) -> Run:
+    def prepare(self, kernel: Kernel) -> Run:
         """Without gradients; TF32 only where it is asked for."""
         torch = self._torch
         if self.device == "gpu":
             torch.backends.cuda.matmul.allow_tf32 = kernel.dtype.name == "tf32"
-        run = super().prepared(kernel)
+        run = super().prepare(kernel)
 
         def without_gradients() -> Any:
             with torch.inference_mode():
@@ -162,7 +162,7 @@ class TorchBackend(Backend):
 
         return norm_on_cpu
 
-    def taken(self, result: Any, flat_indices: Array) -> Array:
+    def elements(self, result: Any, flat_indices: Array) -> Array:
         where = self._torch.from_numpy(np.asarray(flat_indices, dtype=np.int64)).to(self._place)
         picked = result.reshape(-1).index_select(0, where)
         return np.asarray(picked.to(self._torch.float64).cpu())
