@@ -182,7 +182,7 @@ def test_own_gpus_are_those_of_the_agents_list(tmp_path: Path, rules_path: Path)
     ],
 )
 def test_faults_name_file_line_and_field(rules_path: Path, text: str, complaint: str) -> None:
-    """An operator finds what to retry_restores."""
+    """An operator finds what to correct."""
     rules_path.write_text(text)
     with pytest.raises(ConfigError, match=complaint):
         read_rules(rules_path)
