@@ -1,7 +1,7 @@
 """A trial, its outcome (status, energies, peak power), and the readings it is made of."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -301,15 +301,11 @@ def scope_energies(
         )
     lasted_s = result.duration_s
     return {
-        name: ScopeEnergy(
-            energy_j=scope.energy_j,
-            uncertainty_j=scope.uncertainty_j,
-            provenance=scope.provenance,
-            sources=scope.sources,
+        name: replace(
+            scope,
             average_w=scope.energy_j / lasted_s if lasted_s > 0 else None,
             # the model is of energy over a run, not of a moment
             peak_w=None if scope.modelled else peaks_w.get(name),
-            modelled=scope.modelled,
         )
         for name, scope in found.items()
     }

@@ -176,7 +176,9 @@ class DeviceLease:
                 fresh.__enter__()
             self._session = fresh
         if name not in self._session.levers:
-            raise LeverError(f"{name} cannot be set: {_why_not(self.levers[name])}")
+            reason = self.levers[name].state().reason
+            reason = reason or "it cannot be put back to its present value"
+            raise LeverError(f"{name} cannot be set: {reason}")
         return self._session
 
     def _write(self, held: LeverSession, name: str, value: Setting) -> None:
@@ -248,11 +250,6 @@ def _restorable(lever: Lever, wanted: str) -> bool:
     except LeverError:
         return False
     return lever.state().available
-
-
-def _why_not(lever: Lever) -> str:
-    state = lever.state()
-    return state.reason or "it cannot be put back to its present value"
 
 
 class LeaseTable:

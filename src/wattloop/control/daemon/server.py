@@ -29,7 +29,6 @@ from wattloop.control.daemon.request_rate import Rate
 from wattloop.control.daemon.rules import Rules, read_rules
 from wattloop.control.daemon.trusted_file import check_folder
 from wattloop.control.journal import state_directory
-from wattloop.control.lever import Lever
 from wattloop.control.lock import close_private, keep_private
 from wattloop.control.registry import find_levers
 from wattloop.control.restore import RestoreStatus, restore
@@ -217,7 +216,7 @@ class Server:
         self._signals: set[int] = set()
         self._watchdog = RestoreWatchdog(self._place, all_journals=True)
         self._restore_leftovers()
-        self._leases = LeaseTable(found_levers(), self._log, self._place)
+        self._leases = LeaseTable(find_levers(remote=False), self._log, self._place)
         self._handler = RequestHandler(rules, self._leases, self._log)
 
     def run(self) -> None:
@@ -355,7 +354,7 @@ class Server:
     def _reload(self) -> None:
         try:
             rules = read_rules(self._rules.path)
-            levers = found_levers()
+            levers = find_levers(remote=False)
         except (WattloopError, OSError, RecursionError) as error:
             self._log.write("rules_refused", why=f"{error}; the old ones stay")
             return
@@ -398,10 +397,6 @@ class Server:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals.add(number)
-
-
-def found_levers() -> list[Lever]:
-    return find_levers(remote=False)
 
 
 def _tell_systemd(state: str) -> None:
