@@ -10,7 +10,7 @@ import numpy as np
 from wattloop.accounting.metrics import Point, objective
 from wattloop.cap.evaluation import MeasuredCurve
 from wattloop.cap.finder import CapFinder
-from wattloop.cap.prior import LOG_CAPS, CurveFamily
+from wattloop.cap.surrogate import LOG_CAPS, CurveFamily
 
 __all__ = ["GaussianProcess", "GoldenSection", "LearnedElsewhere", "RandomCaps"]
 

@@ -75,10 +75,10 @@ def test_each_policy_gets_its_own_value_back(rig: Rig) -> None:
 
 def test_lower_bound_never_passes_the_upper(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both bounds move up, and down again at the end, without min > max at any moment."""
-    from wattloop.control import cpufreq
+    from wattloop.control import cpu
 
     passed: list[str] = []
-    write = cpufreq.write_file
+    write = cpu.write_file
 
     def watched(name: str, path: Path, text: str) -> None:
         write(name, path, text)
@@ -86,7 +86,7 @@ def test_lower_bound_never_passes_the_upper(rig: Rig, monkeypatch: pytest.Monkey
         if low > high:
             passed.append(f"{path}: {low} > {high}")
 
-    monkeypatch.setattr(cpufreq, "write_file", watched)
+    monkeypatch.setattr(cpu, "write_file", watched)
     names = ["cpu/min_frequency", "cpu/max_frequency"]
     with lever_session([rig.lever(name) for name in names]) as held:
         held.set({names[0]: 3200.0, names[1]: 3400.0})

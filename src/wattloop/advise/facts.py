@@ -283,8 +283,6 @@ def _source(experiment: Experiment, what: str, summary: Mapping[str, Any]) -> st
 POINTS = 3_600
 """Readings per curve: an hour at one a second; longer runs are looked at in wider bins."""
 SIGNALS = ("utilisation", "memory_utilisation", "sm_clock", "memory_used", "power_limit")
-
-
 SERVERS = re.compile(
     r"(^|[^a-z])(serve|server|serving|vllm|tgi|triton|tritonserver|uvicorn|gunicorn|notebook|"
     r"jupyter|jupyterlab|ipython|streamlit|gradio|ollama|sglang|inference)([^a-z]|$)"

@@ -13,7 +13,7 @@ from typing import Any, Self
 from wattloop.cap.finder import CapChoice, CapFinder
 from wattloop.cap.gpus import CapPlan, cap_plan, devices_energy, energy_provenance, job_gpus
 from wattloop.cap.online import OnlineCapFinder, OnlineRules, OnlineState, ProgressStep
-from wattloop.cap.prior import physical_curves
+from wattloop.cap.surrogate import physical_curves
 from wattloop.control.registry import find_levers
 from wattloop.control.session import LeverSession, lever_session
 from wattloop.core.clock import Clock, RealClock

@@ -9,8 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from wattloop.accounting.metrics import METRICS, Point, objective
-from wattloop.cap.prior import Array, CurveFamily, physical_curves
-from wattloop.cap.surrogate import CapReading, CurveSurrogate, fit_curves
+from wattloop.cap.surrogate import (
+    Array,
+    CapReading,
+    CurveFamily,
+    CurveSurrogate,
+    fit_curves,
+    physical_curves,
+)
 from wattloop.core.errors import ConfigError
 
 CLOSE = 0.02

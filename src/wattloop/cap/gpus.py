@@ -57,8 +57,6 @@ def _number(word: str, levers: Sequence[Lever]) -> str | None:
 
 
 MOST_CAPS = 13
-
-
 STEPS_W = (5.0, 10.0, 20.0, 25.0, 50.0, 100.0, 200.0)
 
 
@@ -164,11 +162,7 @@ def _round_caps(low_w: float, high_w: float) -> list[float]:
 
 
 LEAST_COVERED = 0.95
-
-
 """Share of the time for which each GPU must have been read; what is missing is not zero."""
-
-
 MOST_NOISE = 0.3
 
 

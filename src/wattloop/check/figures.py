@@ -16,8 +16,6 @@ from wattloop.core.units import format_duration, format_energy
 # with an error of 50%, so CPU time itself is the better figure.
 
 SENSED = frozenset({Provenance.MEASURED, Provenance.REPLAYED, Provenance.SIMULATED})
-
-
 """Where a reading follows what the program did; a model or an estimate follows its assumptions."""
 
 
@@ -39,8 +37,6 @@ class FigureKind(StrEnum):
 
 
 JUDGED_FIRST = (FigureKind.ENERGY, FigureKind.INSTRUCTIONS, FigureKind.CPU_TIME)
-
-
 """The first of these that can be had is what is judged; elapsed time only when asked for."""
 
 
@@ -60,8 +56,6 @@ class FigureReading(NamedTuple):
 
 
 Execution = Mapping[FigureKind, FigureReading]
-
-
 """Every figure that could be had of one execution."""
 
 
@@ -160,8 +154,6 @@ KINDS = {
     Dimension.TIME: FigureKind.CPU_TIME,
     Dimension.COUNT: FigureKind.INSTRUCTIONS,
 }
-
-
 """Seconds are CPU seconds: the time on the clock depends on the machine's other work."""
 
 

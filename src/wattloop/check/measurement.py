@@ -18,20 +18,10 @@ from wattloop.measure.windows import Window
 from wattloop.meters.perf import PerfCounter
 
 HARDWARE, INSTRUCTIONS = 0, 1
-
-
 """PERF_TYPE_HARDWARE, PERF_COUNT_HW_INSTRUCTIONS."""
-
-
 DISABLED, INHERIT, PINNED = 1 << 0, 1 << 1, 1 << 2
-
-
 EXCLUDE_KERNEL, EXCLUDE_HYPERVISOR, ENABLE_ON_EXEC = 1 << 5, 1 << 6, 1 << 12
-
-
 USER_CODE = INHERIT | PINNED | EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR
-
-
 """Only the program's own code, which a plain user may count. Pinned: it counts all the time or
 not at all, never a part that would have to be scaled."""
 
@@ -219,11 +209,7 @@ def redirect_stdout() -> Iterator[None]:
 
 
 SETTLE_S = 1.0
-
-
 """How long to wait for a slow sensor to be read once more after the block."""
-
-
 LOOK_EVERY_S = 0.005
 
 

@@ -52,15 +52,9 @@ class Trial:
 
 
 Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
-
-
 COUNTER_MEAN_S = 0.2
-
-
 """Power from a counter is a mean over at least this long: a counter that moves every 100 ms, read
 every 100 ms, shows two steps in one reading now and then."""
-
-
 UNITS = frozenset({"degC", "MHz", "fraction"})
 
 
@@ -153,11 +147,7 @@ def _highest_sum(curves: Sequence[Curve]) -> float:
 
 
 SCOPES = ("gpu", "cpu", "dram", "node")
-
-
 """Parts of a machine whose energy a trial reports, each where it is known."""
-
-
 DOMAIN_FACTS = (
     *("name", "scope", "energy_j", "uncertainty_j", "provenance", "source", "in_total"),
     *("tdp_w", "device", "covered"),

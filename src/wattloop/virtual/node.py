@@ -25,8 +25,6 @@ from wattloop.virtual.timeline import FileTimeline
 # Q is the power that the heat sinks of all cards feel, idle ones included; `Q_full` is every card
 # at its default limit.
 GOLD = ((0.0, 0.80), (0.1, 0.84), (0.2, 0.88), (0.5, 0.92), (1.0, 0.88))
-
-
 """(load, efficiency) of an 80 PLUS Gold power supply at 230 V; below 20% load assumed."""
 
 
@@ -127,8 +125,6 @@ XCEPTION = TrainingJob(
         "Workshops, doi 10.1007/978-3-031-48803-0_1); fitted by benchmarks/document_004.py"
     ),
 )
-
-
 NODES: dict[str, NodeModel] = {
     "node004": NodeModel(
         name="node004",
@@ -156,8 +152,6 @@ def node_named(name: str) -> NodeModel:
 
 
 STATE_VARIABLE = "WATTLOOP_VIRTUAL_STATE"
-
-
 MODEL_VARIABLE = "WATTLOOP_VIRTUAL_MODEL"
 
 

@@ -386,8 +386,6 @@ def _amount(lever: Lever, of: object) -> str:
 
 
 ALL_GPUS = "gpu:*/power_limit"
-
-
 """The lever of a cap that is written without one."""
 
 

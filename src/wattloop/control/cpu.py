@@ -1,4 +1,4 @@
-"""Governor and frequency bounds of the CPU: cpufreq's files, one set per policy."""
+"""Levers of CPUs: RAPL power limits, governor and frequency bounds."""
 
 import math
 import re
@@ -6,16 +6,55 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from wattloop.control.file_lever import read_number, writable_or_why, write_file
+from wattloop.control.file_lever import (
+    LimitFiles,
+    NumberLever,
+    read_number,
+    writable_or_why,
+    write_file,
+)
 from wattloop.control.lever import Lever, LeverState, Setting, WriteOrderError, format_setting
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.hardware.host import Host, read_text
+from wattloop.hardware.powercap import Zone, all_zones
 from wattloop.meters.base import Context
+
+MICROWATTS_PER_W = 1e6
+STEP_W = 0.126
+"""Resolution of the registers, an eighth of a watt: a value is read back rounded to it."""
+
+
+def detect_power_limits(context: Context) -> Iterator[Lever]:
+    """Find `constraint_N_power_limit_uw` of every zone, named as the meter names the zone."""
+    for zone in all_zones(context.host):
+        for path in sorted(zone.directory.glob("constraint_*_power_limit_uw")):
+            yield _lever(context.host, zone, path)
+
+
+def _lever(host: Host, zone: Zone, path: Path) -> NumberLever:
+    constraint = path.name.removesuffix("_power_limit_uw")
+    kind = read_text(path.with_name(f"{constraint}_name")) or constraint.rpartition("_")[2]
+    # A package has the same limits a second time where its registers are memory-mapped.
+    second = "_mmio" if "mmio" in zone.directory.name else ""
+    disabled = read_text(zone.directory / "enabled") == "0"
+    high = path.with_name(f"{constraint}_max_power_uw")
+    return NumberLever(
+        f"{zone.name.removesuffix('/package')}/power_limit_{kind}{second}",
+        f"rapl:{zone.directory.name}",
+        host.sysfs,
+        path,
+        MICROWATTS_PER_W,
+        "W",
+        # the kernel's maximum of the long-term limit is the package's thermal design power
+        limits=LimitFiles(path.with_name(f"{constraint}_min_power_uw"), high, high),
+        tolerance=STEP_W,
+        note="the zone is disabled: the limit is not enforced" if disabled else "",
+    )
+
 
 # Policies of cpufreq: groups of cores that share a clock, and levers that set all of them.
 #
 # Each policy is restored to its own previous value, even where they differed.
-
 DEVICE = "cpu"
 
 
@@ -99,7 +138,7 @@ def policies(host: Host) -> list[Path]:
 KHZ_PER_MHZ = 1e3
 
 
-def detect(context: Context) -> Iterator[Lever]:
+def detect_policies(context: Context) -> Iterator[Lever]:
     found = policies(context.host)
     governed = [p for p in found if (p / "scaling_governor").exists()]
     if governed:
