@@ -115,7 +115,7 @@ class SweepListener(Protocol):
 def estimate_progress(
     states: Sequence[RepeatedTrials], rule: Repeats, scope: str | None, overhead_s: Sequence[float]
 ) -> SweepProgress:
-    """Return what the points still need; `overhead_s` is the time per run beside the program."""
+    """Return what the points still need; `overhead_s` is the time per run outside the program."""
     missing = [state.missing(rule) for state in states]
     time_s = _left([_lasted_s(state) for state in states], missing)
     between = estimate(overhead_s)
