@@ -23,8 +23,8 @@ from wattloop.meters.base import Context
 ENTRY_POINT_GROUP = "wattloop.levers"
 
 LEVERS: dict[str, str] = {
-    "rapl": "wattloop.control.cpu:detect",
-    "cpu": "wattloop.control.cpu:detect",
+    "rapl": "wattloop.control.cpu:detect_power_limits",
+    "cpu": "wattloop.control.cpu:detect_policies",
     "nvidia": "wattloop.control.nvidia:detect",
     "amd": "wattloop.control.amd:detect",
 }
