@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from wattloop.advise.trace import SignalTrace, TraceInterval
+from wattloop.advise.signal_trace import SignalTrace, TraceInterval
 from wattloop.core.errors import ConfigError
 from wattloop.core.results import DomainEnergy
 from wattloop.hardware.gpus import Gpu, gpu_of_table

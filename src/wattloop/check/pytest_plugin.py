@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from wattloop.check.pytest_energy import Energy
+    from wattloop.check.pytest_fixture import Energy
 
 HEADERS = ("test", "figure", "used", "against", "verdict")
 DEFAULT_FILE = "energy-baselines.json"
@@ -119,7 +119,7 @@ class EnergySummary:
 def _energy_of(item: Any) -> "Energy":
     """That of this test, made when it is first asked for."""
     if ENERGY not in item.stash:
-        from wattloop.check.pytest_energy import energy_of
+        from wattloop.check.pytest_fixture import energy_of
 
         item.stash[ENERGY] = energy_of(item)
     found: Energy = item.stash[ENERGY]

@@ -2,7 +2,7 @@
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
-from wattloop.advise.trace import TraceInterval
+from wattloop.advise.signal_trace import TraceInterval
 from wattloop.core.units import format_duration, format_energy
 
 TAIL = 0.08

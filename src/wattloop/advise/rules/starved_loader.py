@@ -8,7 +8,7 @@ from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
 from wattloop.advise.gpu_facts import IDLE_UTILISATION, GpuFacts
 from wattloop.advise.rules.idle_gpu import LONG_REST_S
-from wattloop.advise.trace import SignalTrace, TraceInterval
+from wattloop.advise.signal_trace import SignalTrace, TraceInterval
 from wattloop.core.units import format_energy, format_power
 
 WAITING = 0.25

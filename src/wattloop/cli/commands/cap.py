@@ -146,7 +146,7 @@ def find_command(  # noqa: PLR0913 - one parameter per option
             window=window,
         )
         if progress is not None:
-            from wattloop.cap.command import CapRun
+            from wattloop.cap.single_run import CapRun
 
             result = CapRun(
                 job,

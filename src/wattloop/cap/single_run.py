@@ -1,6 +1,4 @@
-"""The best cap of a command within one single run of it, from the lines in which it tells of its
-progress.
-"""
+"""The best cap of a command within one run of it, from the lines that report its progress."""
 
 import os
 import re
