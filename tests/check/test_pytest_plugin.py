@@ -209,7 +209,7 @@ def test_wrong_words_fail_with_what_to_write(
     result = ran(pytester, code)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines([said])
-    result.stdout.no_fnmatch_line("*pytest_energy.py*")
+    result.stdout.no_fnmatch_line("*pytest_fixture.py*")
 
 
 def test_a_damaged_file_of_baselines_fails_with_its_path(pytester: pytest.Pytester) -> None:

@@ -33,32 +33,28 @@ def follow(
     end: Callable[[], object],
 ) -> None:
     """Call these in addition to the meter's own: after its begin and steps, before its end."""
-    meters = {name: getattr(meter, name) for name in ("begin", "step_end", "interrupt", "end")}
 
-    def begun() -> Any:
-        result = meters["begin"]()
-        begin()
-        return result
+    def joined(
+        method: Callable[..., Any], own: Callable[[], object], *, first: bool = False
+    ) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if first:
+                own()
+            result = method(*args, **kwargs)
+            if not first:
+                own()
+            return result
 
-    def stepped(*args: Any, **kwargs: Any) -> None:
-        meters["step_end"](*args, **kwargs)
-        step()
+        return call
 
-    def interrupted() -> None:
-        meters["interrupt"]()
-        interrupt()
-
-    def ended(*args: Any, **kwargs: Any) -> Any:
-        end()
-        return meters["end"](*args, **kwargs)
-
+    stepped = joined(meter.step_end, step)
     # On the one object: frameworks call the methods of the meter they were given.
     for name, method in (
-        ("begin", begun),
+        ("begin", joined(meter.begin, begin)),
         ("step_end", stepped),
         ("step_done", stepped),
-        ("interrupt", interrupted),
-        ("end", ended),
+        ("interrupt", joined(meter.interrupt, interrupt)),
+        ("end", joined(meter.end, end, first=True)),
     ):
         setattr(meter, name, method)
 

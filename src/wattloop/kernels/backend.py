@@ -19,6 +19,12 @@ Run = Callable[[], Any]
 """Starts one run on inputs that are already in place; returns the (flattened) result."""
 
 
+def chunks(size: int, longest: int) -> list[int]:
+    """Return lengths of at most `longest` that sum up to `size`."""
+    whole, rest = divmod(size, longest)
+    return [longest] * whole + [rest] * bool(rest)
+
+
 class BackendUnavailable(WattloopError):
     """A framework is not installed, or has no device here; the message gives the remedy."""
 

@@ -115,9 +115,7 @@ def technique_rows(results: Sequence[SweepResult]) -> list[Row]:
     """Best EDP gain with its time: `time_pct` above 0 is longer."""
     return [
         {
-            "workload": best.group.key[0] or result.experiment.name or "command",
-            "library": best.group.key[1],
-            "gpus": best.group.key[2],
+            **_group_facts(result, best.group),
             "technique": best.technique,
             "edp_pct": best.edp.value_pct,
             "time_pct": -best.time.value_pct,
@@ -139,9 +137,7 @@ def power_rows(results: Sequence[SweepResult]) -> list[Row]:
             if reference is None:
                 continue
             row: Row = {
-                "workload": group.key[0] or result.experiment.name or "command",
-                "library": group.key[1],
-                "gpus": group.key[2],
+                **_group_facts(result, group),
                 "main": main,
                 "second": second,
                 "kinds": {s: result.provenance_of(s) for s in filter(None, (main, second))},
@@ -214,6 +210,12 @@ def main_scopes(result: SweepResult) -> tuple[str, str | None]:
     main = "gpu" if "gpu" in seen else "cpu" if "cpu" in seen else "node"
     second = SECOND.get(main)
     return main, second if second in seen else None
+
+
+def _group_facts(result: SweepResult, group: SweepGroup) -> Row:
+    workload, library, gpus = group.key
+    name = workload or result.experiment.name or "command"
+    return {"workload": name, "library": library, "gpus": gpus}
 
 
 def _alone(point: PointResult, axis: str, result: SweepResult) -> bool:

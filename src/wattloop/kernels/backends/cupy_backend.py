@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from wattloop.kernels.backend import Array, Backend, BackendUnavailable, Run
+from wattloop.kernels.backend import Array, Backend, BackendUnavailable, Run, chunks
 from wattloop.kernels.backends.numpy_backend import neighbours
 from wattloop.kernels.dist import COORDINATES, Dist
 from wattloop.kernels.gemm import Gemm
@@ -125,8 +125,7 @@ class CupyBackend(Backend):
         state = cupy.random.RandomState(0, method=philox)
         dtype = np.dtype(kernel.dtype.numpy_name)
         chunk = min(CHUNK, kernel.size)
-        whole, rest = divmod(kernel.size, chunk)
-        parts = [chunk] * whole + [rest] * bool(rest)
+        parts = chunks(kernel.size, chunk)
         inside = cupy.ReductionKernel(
             "T x, T y", "int64 count", "x * x + y * y <= 1 ? 1 : 0", "a + b", "count = a", "0",
             "wattloop_inside",

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from wattloop.kernels.backend import Array, Backend, BackendUnavailable, Run, Unsupported
+from wattloop.kernels.backend import Array, Backend, BackendUnavailable, Run, Unsupported, chunks
 from wattloop.kernels.backends.numpy_backend import neighbours
 from wattloop.kernels.dist import Dist
 from wattloop.kernels.gemm import Gemm
@@ -101,8 +101,7 @@ class TensorflowBackend(Backend):
         dtype = tf.float64 if kernel.dtype.name == "fp64" else tf.float32
         generator = tf.random.Generator.from_seed(1, alg="philox")
         chunk = min(CHUNK[self.device], kernel.size)
-        whole, rest = divmod(kernel.size, chunk)
-        parts = [chunk] * whole + [rest] * bool(rest)
+        parts = chunks(kernel.size, chunk)
 
         def count(points: Any) -> Any:
             x = generator.uniform((points,), dtype=dtype)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from wattloop.kernels.backend import Array, Backend, BackendUnavailable, Run, Unsupported
+from wattloop.kernels.backend import Array, Backend, BackendUnavailable, Run, Unsupported, chunks
 from wattloop.kernels.backends.numpy_backend import neighbours
 from wattloop.kernels.dist import Dist
 from wattloop.kernels.gemm import Gemm
@@ -129,8 +129,7 @@ class TorchBackend(Backend):
         x = torch.empty(chunk, dtype=dtype, device=self._place)
         y = torch.empty_like(x)
         inside = torch.empty(chunk, dtype=torch.bool, device=self._place)
-        whole, rest = divmod(kernel.size, chunk)
-        parts = [chunk] * whole + [rest] * bool(rest)
+        parts = chunks(kernel.size, chunk)
 
         def run() -> Any:
             count = torch.zeros((), dtype=torch.int64, device=self._place)
