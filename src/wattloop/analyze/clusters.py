@@ -47,7 +47,7 @@ class ClusterFeatures:
 
 
 def build_features(table: RunTable, columns: Sequence[str]) -> ClusterFeatures:
-    """Coordinates for these columns, of rows that miss none of them."""
+    """Build the coordinates of these columns, from rows that miss none of them."""
     from sklearn.preprocessing import StandardScaler
 
     found: list[tuple[str, str, Floats, float]] = []
@@ -95,7 +95,7 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Which cluster each row is in.
+    """Cluster of each row.
 
     Attributes:
         silhouette: how much nearer rows are to their own cluster than to the next: -1 to 1.
@@ -188,7 +188,7 @@ def influence_table(
     parameters: Sequence[str],
     results: Sequence[str],
 ) -> Findings:
-    """A row per parameter, the most influential first."""
+    """Return a row per parameter, the most influential first."""
     outcomes = {name: table.numbers(name) for name in results}
     rows: list[dict[str, Any]] = []
     for parameter in parameters:
@@ -229,7 +229,7 @@ def little_influence(influence: Findings) -> tuple[str, ...]:
 
 
 def _between(features: ClusterFeatures, labels: NDArray[np.intp], parameter: str) -> float:
-    """Over all coordinates of the parameter, weighed by their variance."""
+    """Return the share over all coordinates of the parameter, weighted by their variance."""
     columns = [n for n, owner in enumerate(features.owners) if owner == parameter]
     variances = np.array([features.plain[:, n].var() for n in columns])
     shares = np.array([variance_share(features.plain[:, n], labels) for n in columns])
@@ -282,7 +282,7 @@ def clusters(
     parameters: Sequence[str] | None = None,
     results: Sequence[str] | None = None,
 ) -> Clusters:
-    """Families of runs.
+    """Group the runs into families.
 
     `k`: number of clusters; the one with the highest silhouette unless given.
     `parameters`: which to use; all of the table's unless given.
@@ -323,7 +323,7 @@ def clusters(
 
 
 def _without_gaps(table: RunTable) -> tuple[list[str], list[str]]:
-    """Numeric results, and those that are left out because too many rows would have to be."""
+    """Return the numeric results, and those left out because too many rows lack them."""
     numeric = [name for name in table.results if table.is_numeric(name)]
     missing = {name: np.isnan(table.numbers(name)).mean() for name in numeric}
     gaps = [name for name in numeric if missing[name] > MOST_GAPS]
@@ -398,7 +398,7 @@ def _described(
 
 
 def _numbered(labels: NDArray[np.intp], features: ClusterFeatures, column: str) -> NDArray[np.intp]:
-    """The cluster with the smallest mean of that column is 0."""
+    """Number the clusters by their mean of a column, from the smallest."""
     values = features.plain[:, features.owners.index(column)]
     found = np.unique(labels)
     means = [values[labels == label].mean() for label in found]
@@ -411,7 +411,7 @@ def _numbered(labels: NDArray[np.intp], features: ClusterFeatures, column: str) 
 def _means(
     table: RunTable, features: ClusterFeatures, labels: NDArray[np.intp], name: str, title: str
 ) -> Findings:
-    """In original units; of two levels the share of the second, of more the share of each."""
+    """Return means in original units; of text the share of a level."""
     rows: list[dict[str, Any]] = []
     for label in np.unique(labels):
         own = labels == label
@@ -442,7 +442,7 @@ def _silhouettes(table: RunTable, found: Grouping) -> Findings:
 def _projected(
     table: RunTable, features: ClusterFeatures, points: Floats, columns: Sequence[str]
 ) -> tuple[Floats, tuple[float, ...], Findings]:
-    """Main components, their shares of the variance, and what they are made of."""
+    """Return the main components, their shares of the variance, and their loadings."""
     from sklearn.decomposition import PCA
 
     pca = PCA(min(3, points.shape[1], len(points)), svd_solver="full").fit(points)

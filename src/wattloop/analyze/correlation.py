@@ -29,7 +29,7 @@ class Correlations(Findings):
 def correlations(
     table: RunTable, target: str | None = None, *, columns: Sequence[str] | None = None
 ) -> Correlations:
-    """Of every pair of columns, or of each with the target.
+    """Correlate every pair of columns, or each with the target.
 
     Parameters with two levels that are not numbers count as 0 and 1; other text is left out.
 
@@ -73,14 +73,14 @@ def correlations(
 
 
 def pearson(x: Floats, y: Floats) -> float | None:
-    """None when one does not vary."""
+    """Return Pearson's r; None when one of them does not vary."""
     dx, dy = x - x.mean(), y - y.mean()
     scale = math.sqrt(float(dx @ dx) * float(dy @ dy))
     return float(np.clip(dx @ dy / scale, -1.0, 1.0)) if scale > 0 else None
 
 
 def ranks(values: Floats) -> Floats:
-    """1 for the smallest; equal values share the mean of their ranks."""
+    """Return the rank of each value, from 1; equal values share the mean of their ranks."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     shared: Floats = (last - (counts - 1) / 2)[place]
@@ -112,7 +112,7 @@ def _chance(r: float | None, n: int) -> float | None:
 def _usable(
     table: RunTable, columns: Sequence[str] | None
 ) -> tuple[dict[str, Floats], list[str], dict[str, str]]:
-    """Numbers by column, what was made into numbers, and what was left out and why."""
+    """Return numbers by column, notes on converted text, and the reasons for columns left out."""
     usable: dict[str, Floats] = {}
     notes, left_out = [], {}
     for name in columns or (*table.parameters, *table.results):

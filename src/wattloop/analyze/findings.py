@@ -92,7 +92,7 @@ class Findings:
 
 
 def cell(value: Any, form: str = "") -> str:
-    """A value as it is printed: four digits, `-` where it is missing."""
+    """Format a value: four digits, `-` where it is missing."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if isinstance(value, bool):

@@ -47,7 +47,7 @@ def importances(
     method: str | None = None,
     parameters: Sequence[str] | None = None,
 ) -> Importances:
-    """Of each parameter for the target.
+    """Weigh each parameter for the target.
 
     `target`: a numeric column; energy or power unless given.
     `method`: one of `METHODS`; `fanova` where Optuna and scikit-learn are installed.
@@ -114,7 +114,7 @@ def importances(
 
 
 def level_groups(table: RunTable, name: str) -> NDArray[np.intp]:
-    """A number per row: its level, or its tenth where a number has very many values."""
+    """Return a number per row: its level, or its tenth where a number has very many values."""
     levels = table.levels(name)
     if len(levels) > MANY_LEVELS and table.is_numeric(name):
         numbers = table.numbers(name)
@@ -144,7 +144,7 @@ def variance_share(values: Floats, groups: NDArray[np.intp]) -> float:
 
 
 def _fanova(table: RunTable, values: Floats, names: Sequence[str]) -> tuple[dict[str, float], int]:
-    """Optuna's evaluator over a study in memory; a sample where there are very many rows."""
+    """Run Optuna's evaluator over a study in memory, on a sample of very many rows."""
     import optuna
     from optuna.distributions import CategoricalDistribution, FloatDistribution
     from optuna.importance import FanovaImportanceEvaluator

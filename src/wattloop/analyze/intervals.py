@@ -61,7 +61,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 def t_975(freedom: int) -> float:
-    """The 97.5% quantile of Student's t."""
+    """Return the 97.5% quantile of Student's t."""
     if freedom < 1:
         raise ValueError("a t-interval needs two values")
     if freedom <= len(T_975):

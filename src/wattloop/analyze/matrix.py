@@ -44,7 +44,7 @@ def configuration_matrix(
     more_is_better: bool | None = None,
     parameters: Sequence[str] | None = None,
 ) -> Matrix:
-    """Runs sorted by a column, against all levels."""
+    """Sort the runs by a column, against all levels."""
     values = table.numbers(metric)
     table = table.complete([metric])
     table.needs_rows(2, "a matrix")
@@ -106,7 +106,7 @@ def _beyond_chance(standing: Floats, on: NDArray[np.bool_]) -> float | None:
 def _columns(
     table: RunTable, parameters: Sequence[str] | None, metric: str
 ) -> tuple[list[tuple[str, str]], list[NDArray[np.bool_]], list[str]]:
-    """Levels and which rows have them; numbers with very many values in four equal groups."""
+    """Return levels and the rows that have them; very many numbers become four equal groups."""
     levels: list[tuple[str, str]] = []
     columns: list[NDArray[np.bool_]] = []
     grouped = []

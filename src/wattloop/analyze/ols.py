@@ -25,7 +25,7 @@ MANY_LEVELS = 12
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A row of the coefficient table: which mixture of columns it is."""
+    """Row of the coefficient table: its mixture of columns."""
 
     name: str
     parameter: str
@@ -68,7 +68,7 @@ class Design:
 
 
 def build_design(table: RunTable, parameters: Sequence[str], numeric: Sequence[str] = ()) -> Design:
-    """Columns for these parameters; those in `numeric`, or with very many values, as numbers."""
+    """Build columns for these parameters; `numeric` ones, or with very many values, as numbers."""
     blocks: list[Floats] = [np.ones((len(table), 1))]
     owners = [""]
     described: list[tuple[str, str, str | None, int, NDArray[np.float64]]] = []
@@ -116,14 +116,14 @@ def build_design(table: RunTable, parameters: Sequence[str], numeric: Sequence[s
 
 
 def _rank_and_null(matrix: Floats) -> tuple[int, Floats]:
-    """Rank, and a basis of what the columns cannot tell apart, a row each."""
+    """Return the rank, and a basis of what the columns cannot distinguish, a row each."""
     values, vectors = np.linalg.eigh(matrix.T @ matrix / len(matrix))
     zero = values < TOLERANCE * values[-1]
     return int((~zero).sum()), _reduced(vectors[:, zero].T)
 
 
 def _reduced(basis: Floats) -> Floats:
-    """The same space with as few entries in each row as elimination gives."""
+    """Return a basis of the same space with few entries in each row, by elimination."""
     rows = basis.copy()
     done = 0
     for column in range(rows.shape[1]):
@@ -143,7 +143,7 @@ def _reduced(basis: Floats) -> Floats:
 
 
 def _groups(null: Floats, owners: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Parameters that stand in one dependency, joined where dependencies share one."""
+    """Return groups of parameters in one dependency; dependencies that share one are joined."""
     groups: list[set[str]] = []
     for row in null:
         own = {owner for owner, entry in zip(owners, row, strict=True) if owner and entry}
@@ -162,7 +162,7 @@ TOLERANCE = 1e-10
 def f_test(
     explained: float, df: int, residual: float, freedom: int
 ) -> tuple[float | None, float | None]:
-    """F = (explained / df) / (residual / freedom), and how likely chance is; None without df."""
+    """Return F = (explained / df) / (residual / freedom) and its p value; None without df."""
     from scipy import special
 
     if df < 1:
@@ -424,6 +424,6 @@ def _warnings(design: Design, rows: int, r2: float, cv_r2: float | None) -> tupl
 
 
 def _format(values: Floats) -> str:
-    """As many decimals as a ten-thousandth of the spread needs."""
+    """Return a format with the decimals that a ten-thousandth of the spread needs."""
     decimals = 4 - math.floor(math.log10(float(values.std())))
     return f".{min(max(decimals, 0), 12)}f"

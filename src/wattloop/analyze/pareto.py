@@ -44,7 +44,7 @@ class Front(Findings):
 def pareto_front(
     table: RunTable, objectives: Mapping[str, bool] | None = None, *, knee: str | None = None
 ) -> Front:
-    """The front over columns.
+    """Find the front over columns.
 
     `objectives`: column -> whether more is better; energy and quality, else energy and time, unless
     given.
@@ -108,7 +108,7 @@ def pareto_front(
 
 
 def nondominated(costs: Floats) -> NDArray[np.bool_]:
-    """Which rows nothing dominates; less is better in every column."""
+    """Return the rows that no other dominates; less is better in every column."""
     front = np.zeros(len(costs), dtype=bool)
     # what dominates a row comes before it in this order, so the first of those left is on the front
     left = np.lexsort(costs.T[::-1])
@@ -122,7 +122,7 @@ def nondominated(costs: Floats) -> NDArray[np.bool_]:
 
 
 def find_knee(costs: Floats, rule: str) -> int | None:
-    """Its place among points of a front.
+    """Return the place of the knee among the points of a front.
 
     None with fewer than three different ones, or where none lies inside the chord.
     """
@@ -139,7 +139,7 @@ def find_knee(costs: Floats, rule: str) -> int | None:
 
 
 def default_objectives(table: RunTable) -> dict[str, bool]:
-    """Less energy and more quality; less energy and less time without a quality."""
+    """Return less energy and more quality, or less energy and less time without a quality."""
     energy = find_energy(table).column
     try:
         return {energy: False, find_quality(table, held_out=True).column: True}

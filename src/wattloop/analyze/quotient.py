@@ -48,7 +48,7 @@ class Quotient:
 
 
 def quotient(accuracy: float, powers_w: Sequence[float], times_s: Sequence[float]) -> Quotient:
-    """Equation 1, from power and time of each epoch."""
+    """Apply equation 1 to power and time of each epoch."""
     if len(powers_w) != len(times_s) or not powers_w:
         raise ConfigError(
             f"the quotient needs power and time of each epoch; there are {len(powers_w)} powers "
@@ -59,7 +59,7 @@ def quotient(accuracy: float, powers_w: Sequence[float], times_s: Sequence[float
 
 
 def quotient_of_totals(accuracy: float, energy_j: float, epochs: float = 1.0) -> Quotient:
-    """The same from the energy of the whole run: sum PD_i T_i is that energy.
+    """Apply equation 1 to the energy of the whole run: sum PD_i T_i is that energy.
 
     With one epoch it is the variant `total`.
     """
@@ -92,7 +92,7 @@ def quotients(
     epochs: str | float | None = None,
     chance: float | None = None,
 ) -> Quotients:
-    """The quotient of each row.
+    """Compute the quotient of each row.
 
     `quality`: the column of accuracy; found by its name unless given.
     `epochs`: the column, or how many all rows have.
@@ -158,7 +158,7 @@ def quotients(
 def _epoch_energy(
     table: RunTable, energy: str | None, epochs: str | float | None, *, whole: bool
 ) -> tuple[ColumnQuantity, str]:
-    """Joules of a mean epoch (or of the run), and how they were come by."""
+    """Return the joules of a mean epoch (or of the run), and their derivation."""
     of_epoch = find_column(table, lambda _, words: {"energy", "epoch"} <= words)
     if energy is None and not whole and of_epoch is not None:
         energy = of_epoch

@@ -43,7 +43,7 @@ class ColumnQuantity:
 
 
 def find_energy(table: RunTable, column: str | None = None) -> ColumnQuantity:
-    """Joules.
+    """Return the joules of each row.
 
     Raises:
         ConfigError: no such column, a unit that is not known, or an energy below 0.
@@ -60,15 +60,15 @@ def find_energy(table: RunTable, column: str | None = None) -> ColumnQuantity:
 
 
 def find_time(table: RunTable, column: str | None = None) -> ColumnQuantity:
-    """Seconds of a whole run."""
+    """Return the seconds of a whole run."""
     return _quantity(table, column, "s", TIME, "time", "time_s", without=("epoch", "per"))
 
 
 def find_power(table: RunTable, column: str | None = None) -> ColumnQuantity | None:
-    """Watts; None without such a column."""
+    """Return the watts; None without such a column."""
     found = (
         column
-        or find_column(table, lambda c, _: (column_unit(c) or ("",))[0] == "W", without=PARTS)
+        or find_column(table, lambda c, _: _si_unit(c) == "W", without=PARTS)
         or find_column(
             table, lambda c, words: bool({"power", "watts"} & words) and column_unit(c) is None
         )
@@ -77,8 +77,8 @@ def find_power(table: RunTable, column: str | None = None) -> ColumnQuantity | N
 
 
 def with_energy(table: RunTable) -> RunTable:
-    """With a column of energy made of power and time, where there are those and no energy."""
-    if find_column(table, _is_energy) is not None:
+    """Add a column of energy from power and time, where the table has those and no energy."""
+    if find_column(table, _has(ENERGY)) or find_column(table, lambda c, _: _si_unit(c) == "J"):
         return table
     try:
         power = find_power(table)
@@ -97,13 +97,13 @@ def with_energy(table: RunTable) -> RunTable:
 
 
 def find_epoch_time(table: RunTable) -> ColumnQuantity | None:
-    """Seconds of one epoch; None without such a column."""
+    """Return the seconds of one epoch; None without such a column."""
     found = find_column(table, lambda c, words: "epoch" in words and bool(set(TIME) & words))
     return None if found is None else _scaled(table, found, "s")
 
 
 def find_epochs(table: RunTable, column: str | None = None) -> Floats | None:
-    """Epochs of each row; None without such a column."""
+    """Return the epochs of each row; None without such a column."""
     if column is not None:
         return table.numbers(column)
     named = {c: split_words(c) for c in table.columns if table.is_numeric(c)}
@@ -166,7 +166,7 @@ Test = Callable[[str, set[str]], bool]
 
 
 def find_column(table: RunTable, test: Test, without: tuple[str, ...] = ()) -> str | None:
-    """The first numeric result that passes, those with other words in them last."""
+    """Return the first numeric result that passes; columns with words of `without` come last."""
     passed = []
     for column in table.results:
         words = set(split_words(column))
@@ -176,8 +176,8 @@ def find_column(table: RunTable, test: Test, without: tuple[str, ...] = ()) -> s
     return min(passed, key=lambda item: item[0])[1] if passed else None
 
 
-def _is_energy(column: str, words: set[str]) -> bool:
-    return bool(set(ENERGY) & words) or (column_unit(column) or ("",))[0] == "J"
+def _si_unit(column: str) -> str:
+    return (column_unit(column) or ("",))[0]
 
 
 def _has(words: tuple[str, ...]) -> Test:
@@ -196,11 +196,9 @@ def _quantity(
     apart = (*PARTS, *without)
     found = (
         column
-        or find_column(
-            table, lambda c, w: _has(words)(c, w) and (column_unit(c) or ("",))[0] == unit, apart
-        )
+        or find_column(table, lambda c, w: _has(words)(c, w) and _si_unit(c) == unit, apart)
         or find_column(table, _has(words), apart)
-        or find_column(table, lambda c, w: (column_unit(c) or ("",))[0] == unit, apart)
+        or find_column(table, lambda c, w: _si_unit(c) == unit, apart)
     )
     if found is None:
         raise ConfigError(f"{table.name}: no column of {what}, such as {example}")

@@ -28,7 +28,7 @@ def row_metrics(
     energy: str | None = None,
     time: str | None = None,
 ) -> Findings:
-    """One row per run, in the table's order.
+    """Compute the metrics of each run, in the table's order.
 
     Runs are compared over the same work: to the target of a search where the reference reached it,
     by the epoch where trainings were stopped after different numbers of epochs, else as a whole.
@@ -140,7 +140,7 @@ STOPPED = "paused"
 def _same_work(
     table: RunTable, chosen: list[int]
 ) -> tuple[ColumnQuantity, ColumnQuantity, list[str]]:
-    """Energy and time that can be compared, and what they are of."""
+    """Return energy and time over the same work, and notes on what was compared."""
     if {"to_target_j", "to_target_s"} <= table.columns.keys() and table.is_numeric("to_target_j"):
         there = np.isfinite(table.numbers("to_target_j"))
         if there[chosen].all():
@@ -167,7 +167,7 @@ def _same_work(
 
 
 def _reference(table: RunTable, wanted: str | None) -> list[int]:
-    """The rows that others are compared with: one that is named, or all at the default."""
+    """Return the rows to compare with: the named one, or all defaults."""
     if wanted is None:
         defaults = table.columns.get("is_default", ())
         return [n for n, v in enumerate(defaults) if format_level(v).lower() in ("true", "1")]

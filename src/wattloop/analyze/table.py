@@ -69,13 +69,13 @@ SPREADS = ("_sd", "_half_width", "_uncertainty", "_uncertainty_j")
 
 
 def split_words(name: str) -> list[str]:
-    """`Eval loss (Wh)` and `evalLoss_wh` as eval, loss, wh."""
+    """Split `Eval loss (Wh)` and `evalLoss_wh` into eval, loss, wh."""
     split = re.sub(rf"(?!{UNIT})([a-z])([A-Z])", r"\1 \2", name)
     return [word for word in re.split(r"[^0-9a-zA-Z%]+", split.lower()) if word]
 
 
 def column_unit(name: str) -> tuple[str, float] | None:
-    """SI unit and factor: `energy_wh` is 3,600 J each; None when the name has no unit.
+    """Return SI unit and factor: `energy_wh` is 3,600 J each; None when the name has no unit.
 
     A unit alone is none, and `_mean` after one is taken off.
     """
@@ -111,7 +111,7 @@ def is_result_name(name: str) -> bool:
 
 
 def larger_is_better(name: str) -> bool:
-    """By its name: more accuracy is better, less of everything else."""
+    """Judge by the name: more accuracy is better, less of everything else."""
     words = set(split_words(name))
     return bool(LARGER_IS_BETTER & words) and not {"loss", "error"} & words
 
@@ -165,7 +165,7 @@ class RunTable:
         return len(self.names)
 
     def column(self, name: str) -> tuple[Value, ...]:
-        """Its values."""
+        """Return the values of a column."""
         if name not in self.columns:
             first = [c for c in (*self.parameters, *self.results) if c in self.columns]
             known = list(dict.fromkeys([*first, *self.columns]))
@@ -177,7 +177,7 @@ class RunTable:
         return bool(kinds) and kinds <= {int, float}
 
     def numbers(self, name: str) -> Floats:
-        """Its values as floats; missing and infinite ones are NaN."""
+        """Return the values as floats; missing and infinite ones are NaN."""
         values = self.column(name)
         kinds = self._kinds(name)
         if not kinds:
@@ -205,7 +205,7 @@ class RunTable:
         return len(set(self.column(name)) - {None}) > 1
 
     def levels(self, name: str) -> list[str]:
-        """The different values: numbers by size, then text by name."""
+        """Return the different values: numbers by size, then text by name."""
         known = {v for v in self.column(name) if v is not None}
         ordered = sorted(
             known, key=lambda v: (0, float(v), "") if _is_number(v) else (1, 0.0, str(v))
@@ -216,7 +216,7 @@ class RunTable:
         return self.directions.get(name, larger_is_better(name))
 
     def keep(self, wanted: Sequence[bool] | NDArray[np.bool_], reason: str) -> "RunTable":
-        """Only some of the rows; the others are counted under `reason`."""
+        """Keep some of the rows; the others are counted under `reason`."""
         chosen = [bool(want) for want in wanted]
         if all(chosen):
             return self
@@ -229,7 +229,7 @@ class RunTable:
         )
 
     def complete(self, names: Iterable[str]) -> "RunTable":
-        """Only the rows that have all of these; others count under the first that they miss."""
+        """Keep the rows that have all of these; others count under the first that they lack."""
         table = self
         for name in names:
             if table.is_numeric(name):
@@ -240,7 +240,7 @@ class RunTable:
         return table
 
     def where(self, condition: str) -> "RunTable":
-        """Only the rows for which `COLUMN>=VALUE` (also =, !=, <=, <, >) holds.
+        """Keep the rows for which `COLUMN>=VALUE` (also =, !=, <=, <, >) holds.
 
         Raises:
             ConfigError: not a condition, or no row is left.
@@ -279,7 +279,7 @@ class RunTable:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """What was looked at, without the values."""
+        """Describe the table without its values."""
         return {
             "name": self.name,
             "rows": len(self),

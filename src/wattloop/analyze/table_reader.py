@@ -34,7 +34,7 @@ RUNS = ("run", "run_id", "trial", "candidate", "name", "id")
 
 
 def fold_epochs(table: RunTable) -> RunTable:
-    """A row per run; a table that has no column `epoch`, or no run twice, stays as it is."""
+    """Fold rows of epochs into a row per run; other tables stay as they are."""
     run = next((name for name in RUNS if name in table.columns), None)
     if run is None or EPOCH not in table.columns or not table.is_numeric(EPOCH):
         return table
@@ -79,7 +79,7 @@ def fold_epochs(table: RunTable) -> RunTable:
 
 
 def _sums(table: RunTable) -> list[tuple[str, np.ndarray, tuple[str, str]]]:
-    """Energy and time of each epoch, as far as the table has them."""
+    """Return energy and time of each epoch, as far as the table has them."""
     found = []
     power = find_power(table)
     try:
@@ -99,7 +99,7 @@ def _sums(table: RunTable) -> list[tuple[str, np.ndarray, tuple[str, str]]]:
 
 
 def _sum(values: np.ndarray) -> float | None:
-    """None when a part is missing: a sum without it would be too small."""
+    """Return the sum; None when a part is missing."""
     total = float(values.sum())
     return total if math.isfinite(total) else None
 
@@ -126,7 +126,7 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", r
 def read_csv(
     place: str, parameters: Sequence[str] | None = None, results: Sequence[str] | None = None
 ) -> RunTable:
-    """A table with names in its first line; separated by commas, semicolons or tabs."""
+    """Read a table with names in its first line, separated by commas, semicolons or tabs."""
     try:
         text = user_path(place).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -170,7 +170,7 @@ def table_of(
     source: str = "",
     directions: Mapping[str, bool] | None = None,
 ) -> RunTable:
-    """A table from rows, each a mapping; a name that a row does not have is missing there.
+    """Build a table from mappings; a name that a row lacks is missing there.
 
     `parameters`: the columns that were chosen before the run; inferred unless given.
     `directions`: columns of which more is better (True) or worse (False).
@@ -263,7 +263,7 @@ def _role(table: RunTable, column: str) -> str:
 
 
 def _names(columns: Mapping[str, tuple[Value, ...]], length: int) -> tuple[str, ...]:
-    """From a column that tells all rows apart, else their numbers."""
+    """Return names from a column that distinguishes all rows, else their numbers."""
     for column in NAMED_BY:
         values = columns.get(column)
         if values is not None and None not in values and len(set(values)) == length:
@@ -281,7 +281,7 @@ def _typed(cells: Sequence[str]) -> tuple[Value, ...]:
 
 
 def _check_numbers(place: str, name: str, cells: Sequence[str]) -> None:
-    """Refuse a few words among the numbers of a result: taken as text, it would be no result."""
+    """Refuse a few words among the numbers of a result, which would make it text."""
     known = {n: c.strip() for n, c in enumerate(cells, 2) if c.strip().lower() not in MISSING}
     wrong = [n for n, cell in known.items() if not NUMBER.fullmatch(cell)]
     commas = [n for n in wrong if NUMBER.fullmatch(known[n].replace(",", ".", 1))]
@@ -305,7 +305,7 @@ def _number(cell: str) -> float | int:
 
 
 def _plain_column(values: tuple[Any, ...]) -> tuple[Value, ...]:
-    """Only what is not plain already is looked at one by one: ten thousand rows have many cells."""
+    """Convert values to plain ones, at once where all are plain already."""
     kinds = set(map(type, values))
     numbers = kinds <= PLAIN and not any(map(math.isnan, filter(None, values)))
     if numbers or kinds <= {str, bool, type(None)}:

@@ -28,7 +28,7 @@ def top_runs(
     threshold: float | None = None,
     found: Quotients | None = None,
 ) -> Findings:
-    """A table per order, or one.
+    """Rank the runs in each order, or in one.
 
     `by`: one of `ORDERS`; all of them when None.
     `threshold`: runs below this accuracy are left out.

@@ -281,7 +281,9 @@ class Search:
                     raise StrategyError("the strategy waits, and nothing is under way")
                 limit = limit or candidate_limit(self._problem.limits, self.spent)
                 if not limit:  # no candidate will be resumed
-                    self._release_all()
+                    for candidate in self._kept:
+                        self._executor.release(candidate)
+                    self._kept = set()
                 return limit
             for segment, progress in slots.ended():
                 self._end(segment.key, progress)
@@ -353,11 +355,6 @@ class Search:
             self._executor.release(segment.candidate)
         for candidate in self._kept - self._wanted():
             self._kept.discard(candidate)
-            self._executor.release(candidate)
-
-    def _release_all(self) -> None:
-        kept, self._kept = self._kept, set()
-        for candidate in kept:
             self._executor.release(candidate)
 
     def _note_scope(self) -> None:

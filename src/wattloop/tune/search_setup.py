@@ -205,7 +205,11 @@ def prepare_search(
         "without": without,
         **({} if parallel is None else {"parallel": parallel}),
     }
-    _checked(spec, problem, training)
+    if not training.name and not spec.command:
+        raise ConfigError(
+            "nothing to train: give a command after '--' or as 'command:' in the specification"
+        )
+    strategy_for(spec, problem)  # refuses what cannot work before anything is stored
     if parallel is not None and ray is None:
         parse_device_groups(parallel)
     experiment, is_resumed = open_search(
@@ -326,14 +330,6 @@ def problem_without(problem: Problem, names: Iterable[str]) -> Problem:
     # with only the cap in the space, the plain training remains
     cap = None if CAP_LEVER in gone and kept else problem.cap
     return replace(problem, space=Space(kept), default=default, cap=cap)
-
-
-def _checked(spec: SearchSpec, problem: Problem, training: TrainingSource) -> None:
-    if not training.name and not spec.command:
-        raise ConfigError(
-            "nothing to train: give a command after '--' or as 'command:' in the specification"
-        )
-    strategy_for(spec, problem)
 
 
 def current_choice(

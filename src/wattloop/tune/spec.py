@@ -39,23 +39,18 @@ from wattloop.tune.spec_sections import (
 
 def format_faults(faults: Iterable[Fault], source: YamlWithLines | None) -> str:
     """Format one line per fault, in the order of the file."""
-    written = [(_as_written(place, source), message) for place, message in faults]
-    return yaml_spec.format_errors(written, source, otherwise="search")
+    if source is not None and ("method",) in source.lines:  # the file's name of the strategy
+        faults = [
+            (("method", *place[1:]) if place[:1] == ("strategy",) else place, message)
+            for place, message in faults
+        ]
+    return yaml_spec.format_errors(faults, source, otherwise="search")
 
 
 def format_validation_error(
     error: ValidationError, model: type[BaseModel], source: YamlWithLines | None
 ) -> str:
     return format_faults(validation_errors(error, model), source)
-
-
-def _as_written(
-    place: tuple[str | int, ...], source: YamlWithLines | None
-) -> tuple[str | int, ...]:
-    """Name the field `method` instead of `strategy` where the file does."""
-    if place[:1] == ("strategy",) and source is not None and ("method",) in source.lines:
-        return ("method", *place[1:])
-    return place
 
 
 def cap_metric(objective: Objective) -> tuple[str, float]:

@@ -10,7 +10,6 @@ from wattloop.tune.progress import CapFound
 from wattloop.tune.segment import CapRequest
 
 if TYPE_CHECKING:
-    from wattloop.cap.finder import CapChoice
     from wattloop.measure.session import Session
 
 
@@ -93,12 +92,13 @@ class CapWatch(CapSteps):
                 else f"the segment ended after {len(probes)} probe{'s' * (len(probes) != 1)}"
             )
             return CapFound(cap_w=None, reason=reason, too_short=not (fault or over))
+        gain, loss = choice.energy_gain_pct, choice.time_loss_pct
         return CapFound(
             cap_w=choice.cap_w,
-            energy_ratio=1 - choice.energy_gain_pct.value / 100,
-            time_ratio=1 + choice.time_loss_pct.value / 100,
+            energy_ratio=1 - gain.value / 100,
+            time_ratio=1 + loss.value / 100,
             probes=tuple((p.cap_w, p.time_s, p.energy_j) for p in probes),
-            uncertainty=_half_width(choice),
+            uncertainty=max(gain.high - gain.low, loss.high - loss.low) / 200,
             reason=fault,
         )
 
@@ -117,8 +117,3 @@ def start_cap_search(
         return CapWatch(search, board, session, settings, rules)
     except WattloopError as error:
         return CapSteps(str(error))
-
-
-def _half_width(choice: "CapChoice") -> float:
-    gain, loss = choice.energy_gain_pct, choice.time_loss_pct
-    return max(gain.high - gain.low, loss.high - loss.low) / 200

@@ -61,7 +61,9 @@ def command_words(
         if macro is not None:
             words += _macro(macro.group(1), given, folder)
             continue
-        filled = _filled(word, parameters)
+        filled = word
+        for name, value in parameters.items():
+            filled = filled.replace(f"{{{name.removeprefix('wattloop.')}}}", _text(value))
         words.append(MACRO.sub(lambda m: " ".join(_macro(m.group(1), given, folder)), filled))
     return words
 
@@ -73,12 +75,6 @@ def parameter_variables(parameters: Mapping[str, Value]) -> dict[str, str]:
         for name, value in parameters.items()
     }
     return {**variables, WHOLE_VARIABLE: json.dumps(dict(parameters))}
-
-
-def _filled(word: str, parameters: Mapping[str, Value]) -> str:
-    for name, value in parameters.items():
-        word = word.replace(f"{{{name.removeprefix('wattloop.')}}}", _text(value))
-    return word
 
 
 def _macro(name: str, parameters: Mapping[str, Value], folder: Path) -> list[str]:

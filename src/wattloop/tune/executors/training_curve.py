@@ -105,12 +105,16 @@ class TrainingCurve:
             ended = self._later(epoch, at_s)
         for name, value in metrics.items():
             self.metrics[name] = value
-            if not math.isfinite(value) and (name == self.wanted.metric or _is_loss(name)):
+            counts = name in (self.wanted.metric, "loss") or name.endswith("_loss")
+            if counts and not math.isfinite(value):
                 self.diverged = f"{name} is {value}"
         if self.wanted.metric in metrics and not self.diverged:
             self._pending = metrics[self.wanted.metric]
             if not self.counted:
-                self._end(self._number(epoch), at_s)
+                number = self.epochs + 1.0
+                if epoch is not None:
+                    number = max(self.epochs, epoch + (self._offset or 0.0))
+                self._end(number, at_s)
                 ended = True
         return ended or bool(self.diverged)
 
@@ -163,11 +167,6 @@ class TrainingCurve:
         self._open = epoch
         return True
 
-    def _number(self, epoch: float | None) -> float:
-        if epoch is None:
-            return self.epochs + 1.0
-        return max(self.epochs, epoch + (self._offset or 0.0))
-
     def _end(self, number: float, at_s: float) -> None:
         if self.steps:
             self.steps_each, self.steps = self.steps, 0.0
@@ -185,7 +184,3 @@ class TrainingCurve:
             self._longest_s = max(self._longest_s, at_s - self.marks[-1].at_s)
             self._intervals += 1
         self.marks.append(CurvePoint(self.epochs, self.quality, at_s))
-
-
-def _is_loss(name: str) -> bool:
-    return name == "loss" or name.endswith("_loss")

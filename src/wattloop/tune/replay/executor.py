@@ -1,7 +1,6 @@
 """Executor without training: measured tables give the time and energy of each segment."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -57,7 +56,7 @@ class CapScripts:
         return self._made[key]
 
     def _search(self, curve: MeasuredCurve, search: CapRequest, number: int) -> CapScript:
-        caps = _allowed(curve.caps_w, search.caps_w)
+        caps = tuple(w for w in curve.caps_w if not search.caps_w or w in search.caps_w)
         if len(caps) < 2:
             cap_w = caps[0] if caps else None
             return CapScript((), CapFound(cap_w=cap_w, reason="the device has only one cap"))
@@ -84,10 +83,6 @@ class CapScripts:
             uncertainty=error,
         )
         return CapScript(tuple(stretches), found)
-
-
-def _allowed(measured: Sequence[float], wanted: Sequence[float]) -> tuple[float, ...]:
-    return tuple(cap_w for cap_w in measured if not wanted or cap_w in wanted)
 
 
 BATCH = "batch_size"

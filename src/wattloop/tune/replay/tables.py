@@ -198,12 +198,14 @@ def _join(
     if not both:
         return "no batch size is in both tables"
     trainings = {size: _trainings(problem.wanted, recorded[size]) for size in both}
+    # at most the largest measured on this GPU; else the nearest that has rows
+    asked = min(problem.default, max(curves))
     made = RecordedWorkload(
         gpu,
         *problem.key,
         wanted=problem.wanted,
         max_epochs=problem.max_epochs,
-        default=_default(problem.default, max(curves), both),
+        default=min(both, key=lambda size: (abs(math.log(size / asked)), size)),
         curves={size: curves[size] for size in both},
         trainings=trainings,
     )
@@ -213,12 +215,6 @@ def _join(
             f"{problem.wanted.target:g} in {problem.max_epochs} epochs"
         )
     return made
-
-
-def _default(asked: int, largest: int, both: Sequence[int]) -> int:
-    """The default, at most the largest measured on this GPU; else the nearest that has rows."""
-    size = min(asked, largest)
-    return min(both, key=lambda other: (abs(math.log(other / size)), other))
 
 
 def _trainings(wanted: Quality, recorded: _Levels) -> tuple[RecordedTraining, ...]:

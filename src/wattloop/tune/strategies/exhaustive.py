@@ -50,7 +50,10 @@ class OneByOne(Strategy):
         return self.ledger.segment(self._cut.pop(candidate))
 
     def tell(self, segment: Segment, progress: Progress) -> None:
-        candidate = self.ledger.tell(segment, progress, cut=_is_cut(segment, progress))
+        epochs = segment.until.epochs
+        early = epochs is None or progress.epochs < epochs - CLOSE
+        cut = progress.status is Status.PAUSED and early
+        candidate = self.ledger.tell(segment, progress, cut=cut)
         if candidate.cut:
             self._cut[candidate.name] = candidate
         else:
@@ -70,11 +73,6 @@ class OneByOne(Strategy):
 
     def alive(self) -> frozenset[str]:
         return frozenset(self._cut)
-
-
-def _is_cut(segment: Segment, progress: Progress) -> bool:
-    epochs = segment.until.epochs
-    return progress.status is Status.PAUSED and (epochs is None or progress.epochs < epochs - CLOSE)
 
 
 def draw_unseen(

@@ -227,7 +227,9 @@ class Asha(Strategy):
             self._ladders = self.ladders(self._first_j)
             self._join(candidate, self._ladders[0])
         if self.ledger.enough(candidate) and self._done(candidate):
-            self._take(candidate)
+            scores = self.ledger.scores
+            if self._best is None or scores(candidate) < scores(self._best):
+                self._best = candidate
         ladder = self._ladder_of[candidate.name]
         rung = self._heading.get(candidate.name, 0)
         waits = not self._over(candidate)
@@ -351,10 +353,6 @@ class Asha(Strategy):
         if self._best is None or names & NEED_QUALITY:
             return False
         return self.ledger.scores(candidate)[0] >= self.ledger.scores(self._best)[0]
-
-    def _take(self, candidate: Candidate) -> None:
-        if self._best is None or self.ledger.scores(candidate) < self.ledger.scores(self._best):
-            self._best = candidate
 
 
 # The length of training after which quality is informative is unknown in advance. Bracket s starts

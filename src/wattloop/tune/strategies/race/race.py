@@ -186,6 +186,7 @@ class Race(Strategy):
         memory.add(zip(self.configurations, self.runners, strict=True))
 
     def _take(self, runner: Runner, segment: Segment, progress: Progress) -> None:
+        most = self.problem.limits.epochs
         runner.take(segment, progress, self.problem.quality)
         self._segments.windowed(runner, segment, progress)
         if progress.status is Status.ENDED:
@@ -195,15 +196,11 @@ class Race(Strategy):
                 runner.reached = runner.reached or runner.epochs
         elif not progress.status.alive:
             runner.fault = progress.message or progress.status.value
-        elif runner.reached is None and self._at_limit(runner):
+        elif runner.reached is None and most is not None and runner.epochs >= most - 1e-9:
             if self.problem.quality.target is None:
                 runner.reached = runner.epochs
             else:
                 runner.fault = "below the target after all epochs it may have"
-
-    def _at_limit(self, runner: Runner) -> bool:
-        most = self.problem.limits.epochs
-        return most is not None and runner.epochs >= most - 1e-9
 
     def _give_up_hopeless(self) -> None:
         ranking = self.ranking
@@ -253,11 +250,15 @@ class Race(Strategy):
         """Return the candidate whose next rung is most worth its cost; None when none is."""
         ranking = self.ranking
         room_j = self._room_j(leader)
+        # In a short job only a cheaper one can win by much.
+        is_short = math.exp(ranking.need.value(leader)) <= SHORT
         best: tuple[float, int] | None = None
         for index, runner in enumerate(self.runners):
             if index == leader or runner.fault or runner.name in self._busy:
                 continue
-            if ranking.tells_nothing_yet(index, leader) or self._too_short_for(index, leader):
+            if ranking.tells_nothing_yet(index, leader):
+                continue
+            if is_short and ranking.dearer(index, leader):
                 continue
             epochs = self._rung_epochs(index)
             if ranking.energy_j(index, epochs - runner.epochs) > room_j:
@@ -267,11 +268,6 @@ class Race(Strategy):
             if ratio > WORTH and (best is None or ratio > best[0]):
                 best = (ratio, index)
         return None if best is None else best[1]
-
-    def _too_short_for(self, index: int, leader: int) -> bool:
-        """Return whether the job is so short that only a cheaper one can win by much."""
-        epochs = math.exp(self.ranking.need.value(leader))
-        return epochs <= SHORT and self.ranking.dearer(index, leader)
 
     def _room_j(self, leader: int) -> float:
         whole_j = self.ranking.whole_j(leader if self.runners[0].fault else 0)

@@ -59,7 +59,9 @@ class Ranking:
 
     def refresh(self) -> None:
         every = [*enumerate(self.runners), *self.past]
-        seen = self._usual_start([runner for _, runner in every])
+        starts = [start for _, runner in every if (start := runner.started) is not None]
+        starts.sort(key=lambda start: start.energy_j)
+        seen = starts[len(starts) // 2] if starts else None
         for runner in self.runners:
             runner.start = seen
         self.start = seen or StartCost()
@@ -68,10 +70,11 @@ class Ranking:
         self.need = self._needs.estimate()
         """Estimate of the logarithm of epochs to the target."""
         self.rates, self._known = self._estimate_rates()
+        learned = {index for index, _ in self._needs.curves}
         self.costs = {
             index: math.exp(self.rates.value(index) + self.degree * self.need.value(index))
             for index, runner in enumerate(self.runners)
-            if not runner.fault and self._known[index] and self._learned(index)
+            if not runner.fault and self._known[index] and index in learned
         }
         """Expected score of a whole training, for those with observations."""
 
@@ -176,13 +179,6 @@ class Ranking:
             return epoch.energy_j * epochs * math.exp(self.rates.against(index, 0)[0])
         return epoch.energy_j * epochs
 
-    def _usual_start(self, runners: Sequence[Runner]) -> StartCost | None:
-        seen = sorted(
-            (start for runner in runners if (start := runner.started) is not None),
-            key=lambda start: start.energy_j,
-        )
-        return seen[len(seen) // 2] if seen else None
-
     def _estimate_rates(self) -> tuple[Surrogate, list[bool]]:
         """Return the estimate of the logarithm of an epoch's score, and the measured candidates."""
         latest: dict[int, Runner] = {}
@@ -215,9 +211,6 @@ class Ranking:
         reference = None if default is None else Point(default.time_s, default.energy_j)
         trained = TrainingCost(time_s=epoch.time_s * epochs, energy_j=epoch.energy_j * epochs)
         return objective.score(trained, reference or Point(1.0, 1.0))
-
-    def _learned(self, index: int) -> bool:
-        return any(one == index for one, _ in self._needs.curves)
 
     def _furthest(self, index: int) -> Runner:
         """Return the most advanced training of a configuration, in this search or before."""

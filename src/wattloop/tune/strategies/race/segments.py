@@ -122,7 +122,9 @@ class Segments:
         return expected_s >= LONGER * runner.cap_short_s
 
     def _wants_window(self, runner: Runner) -> bool:
-        if not self._windows or runner.points or runner.cap is not None or _has_looked(runner):
+        if not self._windows or runner.points or runner.cap is not None:
+            return False
+        if runner.cap_tries > 0 or runner.cap_short_s > 0:
             return False
         epoch = runner.epoch
         windows = runner.segments - runner.sweeps
@@ -135,7 +137,3 @@ class Segments:
 
 def _may_have_cap(problem: Problem, runner: Runner) -> bool:
     return problem.cap is not None and runner.cap is None and runner.cap_tries < CAP_TRIES
-
-
-def _has_looked(runner: Runner) -> bool:
-    return runner.cap_tries > 0 or runner.cap_short_s > 0
