@@ -19,8 +19,7 @@ from wattloop.core.errors import ConfigError
 # - numbers: as they are, standardised (scikit-learn's StandardScaler)
 # - text with two levels: 0 and 1; its mean in a group is the share of the second level
 # - text with more levels: one column per level, standardised and divided by the root of their
-# number,
-#   so that a parameter with many levels does not weigh more than one with few
+#   number, so that a parameter with many levels does not weigh more than one with few
 
 MOST_LEVELS = 50
 """Text with more levels than this names rows instead of describing them."""
@@ -169,8 +168,7 @@ def _silhouette(distances: Floats, labels: NDArray[np.intp]) -> float:
 # Two shares of variance, both epsilon2 (0 for what means nothing, 1 for what decides):
 #
 # - *between clusters*: of the parameter, between the clusters; small where its mean is about the
-# same
-#   in all of them, which is how Denergium's study tells
+#   same in all of them, which is the criterion of Denergium's study
 # - *of results*: of the result that depends on the parameter most, between the parameter's levels
 #
 # A parameter has little influence when the second is below 1%, or both are below 5%. The second

@@ -1,10 +1,11 @@
 """Pause protocol between a search and a program that uses `current_trial()`.
 
-The program writes its reports to a file and signals on a pipe. At the end of an epoch it waits
-for
-a reply, so it pauses where that is safe: a program stopped at any line may hold a lock that
-others
+The program writes its reports to a file and signals on a pipe. At the end of an epoch it waits for
+a reply, so it pauses where that is safe: a program stopped at any line may hold a lock that others
 need. When the search dies the pipe closes, and the program ends.
+
+The pipes are named ones in the trial's folder, not a socket: that path may be longer than the 108
+bytes of a socket's address, and a program that a wrapper starts inherits no descriptor.
 """
 
 import os
@@ -26,40 +27,37 @@ class PauseChannel:
             os.mkfifo(path)
         self._pause.unlink(missing_ok=True)
         # read and write: neither end waits for the other to be opened
-        self._bell, self._word = (
+        self._signals, self._replies = (
             os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC) for path in self._paths
         )
 
     def wait(self, most_s: float) -> None:
-        if select.select([self._bell], [], [], most_s)[0]:
+        if select.select([self._signals], [], [], most_s)[0]:
             with suppress(BlockingIOError):
-                os.read(self._bell, 4_096)
+                os.read(self._signals, 4_096)
 
     def resume(self) -> None:
-        self.withdraw()
-        self._say(GO)
+        self._pause.unlink(missing_ok=True)
+        self._send(GO)
 
     def stop(self) -> None:
-        self._say(STOP)
+        self._send(STOP)
 
     def ask_to_pause(self) -> None:
         """Ask the program to wait at its next step."""
         with suppress(OSError):
             self._pause.touch()
 
-    def withdraw(self) -> None:
-        self._pause.unlink(missing_ok=True)
-
     def close(self) -> None:
-        for descriptor in (self._bell, self._word):
+        for descriptor in (self._signals, self._replies):
             with suppress(OSError):
                 os.close(descriptor)
         for path in (*self._paths, self._pause):
             path.unlink(missing_ok=True)
 
-    def _say(self, word: bytes) -> None:
+    def _send(self, reply: bytes) -> None:
         with suppress(OSError):
-            os.write(self._word, word)
+            os.write(self._replies, reply)
 
 
 class TrialChannel:
@@ -67,17 +65,17 @@ class TrialChannel:
 
     def __init__(self, reports: Path) -> None:
         self._pause = reports.with_suffix(".pause")
-        bell, word = _paths(reports)
-        self._bell = os.open(bell, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._word = os.open(word, os.O_RDONLY | os.O_CLOEXEC)
+        signals, replies = _paths(reports)
+        self._signals = os.open(signals, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._replies = os.open(replies, os.O_RDONLY | os.O_CLOEXEC)
 
     def notify(self) -> None:
         with suppress(OSError):
-            os.write(self._bell, b"!")
+            os.write(self._signals, b"!")
 
     def may_continue(self) -> bool:
         """Wait for the reply; False when the program must end, or the search has ended."""
-        return os.read(self._word, 1) == GO
+        return os.read(self._replies, 1) == GO
 
     def pause_requested(self) -> bool:
         return self._pause.exists()

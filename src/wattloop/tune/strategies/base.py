@@ -6,10 +6,8 @@ while (segment := strategy.ask()) is not None:
     strategy.tell(segment, run(segment))
 strategy.best()
 
-A strategy reads no clock, touches no device, and draws random numbers from the problem's seed
-only:
-what it was told decides what it asks. So a search is resumed by telling a new strategy what the
-store remembers.
+A strategy reads no clock, touches no device, and draws random numbers from the problem's seed only:
+what it was told decides what it asks. A new strategy resumes a search when told its stored events.
 """
 
 from abc import ABC, abstractmethod

@@ -3,7 +3,7 @@
 import copy
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -62,6 +62,8 @@ class TorchCandidate:
     """
 
     name: str
+    training: Training
+    batch_size: int
     seed: int
     device: Any
     model: Any
@@ -89,6 +91,8 @@ class TorchCandidate:
             set_random_states(before, device)
         return cls(
             name=segment.candidate,
+            training=training,
+            batch_size=training.batch_of(segment),
             seed=segment.seed,
             device=device,
             model=model,
@@ -107,6 +111,58 @@ class TorchCandidate:
         finally:
             self.randomness = random_states(self.device)
             set_random_states(before, self.device)
+
+    @property
+    def epoch_steps(self) -> int:
+        return self.training.data.steps(self.batch_size)
+
+    @property
+    def epochs(self) -> float:
+        """Return the epochs trained and kept, with the fraction of an unfinished one."""
+        return self.counts.epochs + self.counts.steps / self.epoch_steps
+
+    # No step waits for the device.
+
+    def step(self, batch: Any) -> Any:
+        """Run one step; return the loss before the update, still on the device."""
+        import torch
+
+        loss = self.loss(batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.training.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip)
+        self.optimizer.step()
+        return loss.detach()
+
+    def loss(self, batch: Any) -> Any:
+        with self._precision():
+            return self.training.loss(self.model, batch)
+
+    def loss_without_step(self, batch: Any) -> Any:
+        import torch
+
+        with torch.no_grad():
+            return self.loss(batch)
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the metrics of the model; waits for the device."""
+        import torch
+
+        self.model.eval()
+        with torch.no_grad(), self._precision():
+            metrics = self.training.evaluate(self.model)
+        return {name: float(value) for name, value in metrics.items()}
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        import torch
+
+        if not self.training.bf16:
+            return nullcontext()
+        precision: AbstractContextManager[Any] = torch.autocast(
+            self.device.type, dtype=torch.bfloat16
+        )
+        return precision
 
     def set_rate(self, rate: float) -> None:
         self.counts.rate = rate

@@ -1,4 +1,4 @@
-"""One epoch of a candidate and its evaluation, with energy windows of sufficient precision."""
+"""One epoch of a candidate, with energy windows of sufficient precision."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,45 +7,9 @@ from typing import Any
 from wattloop.tune.executors.torch.batches import tensors
 from wattloop.tune.executors.torch.candidate import TorchCandidate
 from wattloop.tune.executors.torch.energy import EnergySource, relative_error
-from wattloop.tune.executors.torch.training import Training
 from wattloop.tune.segment_meter import Joules
 
 LOOK_EVERY = 50
-
-
-class Stepper:
-    """Single steps of one candidate. No method waits for the device."""
-
-    def __init__(self, training: Training, candidate: TorchCandidate) -> None:
-        self._training = training
-        self._candidate = candidate
-
-    def step(self, batch: Any) -> Any:
-        """Run one step; return the loss before the update, still on the device."""
-        import torch
-
-        candidate, training = self._candidate, self._training
-        loss = self.loss(batch)
-        candidate.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        if training.clip is not None:
-            torch.nn.utils.clip_grad_norm_(candidate.model.parameters(), training.clip)
-        candidate.optimizer.step()
-        return loss.detach()
-
-    def loss(self, batch: Any) -> Any:
-        import torch
-
-        if not self._training.bf16:
-            return self._training.loss(self._candidate.model, batch)
-        with torch.autocast(self._candidate.device.type, dtype=torch.bfloat16):
-            return self._training.loss(self._candidate.model, batch)
-
-    def forward_only(self, batch: Any) -> Any:
-        import torch
-
-        with torch.no_grad():
-            return self.loss(batch)
 
 
 class FiniteWatch:
@@ -117,9 +81,7 @@ class TrainedEpoch:
 
 
 def train_epoch(
-    training: Training,
     candidate: TorchCandidate,
-    batch_size: int,
     energy: EnergySource,
     *,
     number: int | None = None,
@@ -136,16 +98,18 @@ def train_epoch(
     `told`: called with 1 after each step.
     """
     candidate.model.train()
-    stepper, watch = Stepper(training, candidate), FiniteWatch(candidate.device)
+    watch = FiniteWatch(candidate.device)
     begin_s, samples, counts = energy.now_s(), 0, candidate.counts
     order = counts.epochs if number is None else number
     steps = counts.steps if number is None else 0
-    for batch in training.data.epoch(batch_size, seed=candidate.seed, number=order, first=steps):
+    for batch in candidate.training.data.epoch(
+        candidate.batch_size, seed=candidate.seed, number=order, first=steps
+    ):
         samples += int(next(tensors(batch)).shape[0])
         steps += 1
         if told is not None:
             told(1.0)
-        if not watch.add(stepper.step(batch)) or (stop is not None and stop(steps)):
+        if not watch.add(candidate.step(batch)) or (stop is not None and stop(steps)):
             break
     if number is None:
         counts.steps = steps
@@ -165,28 +129,6 @@ def join_epochs(parts: Sequence[TrainedEpoch]) -> TrainedEpoch:
     )
 
 
-def evaluate_model(
-    training: Training,
-    candidate: TorchCandidate,
-    energy: EnergySource,
-    stretches: list[TrainedEpoch],
-) -> dict[str, float]:
-    """Evaluate the model and add the interval to `stretches`."""
-    import torch
-
-    candidate.model.eval()
-    begin_s = energy.now_s()
-    with torch.no_grad():
-        if training.bf16:
-            with torch.autocast(candidate.device.type, dtype=torch.bfloat16):
-                metrics = training.evaluate(candidate.model)
-        else:
-            metrics = training.evaluate(candidate.model)
-    found = {name: float(value) for name, value in metrics.items()}  # waits for the device
-    stretches.append(TrainedEpoch(begin_s, energy.now_s(), 0, finite=True, loss=float("nan")))
-    return found
-
-
 # Energy windows that are extended until their error is small enough. A sensor with ten updates per
 # second is imprecise over half a second. The device then repeats steps, which do not count, until
 # the energy has the requested error.
@@ -199,9 +141,7 @@ FIRST_ORDER = 500_000_000
 
 
 def sharpen_energy(
-    training: Training,
     candidate: TorchCandidate,
-    batch_size: int,
     energy: EnergySource,
     stretches: Sequence[TrainedEpoch],
     *,
@@ -225,9 +165,7 @@ def sharpen_energy(
             number = FIRST_ORDER + 1_000 * len(added) + len(parts)
             parts.append(
                 train_epoch(
-                    training,
                     candidate,
-                    batch_size,
                     energy,
                     number=number,
                     stop=lambda _, until_s=until_s: energy.now_s() >= until_s,  # type: ignore[misc]  # a default that binds the loop variable

@@ -15,7 +15,6 @@ from wattloop.tune.executors.torch.candidate import Checkpoints, Counts, TorchCa
 from wattloop.tune.executors.torch.energy import EnergySource, SessionEnergy
 from wattloop.tune.executors.torch.epochs import (
     TrainedEpoch,
-    evaluate_model,
     sharpen_energy,
     sum_joules,
     train_epoch,
@@ -24,7 +23,7 @@ from wattloop.tune.executors.torch.rate_sweep import sweep_rates
 from wattloop.tune.executors.torch.training import Training
 from wattloop.tune.executors.training_executor import classify_error
 from wattloop.tune.levers import LeverBoard
-from wattloop.tune.problem import EarlyStopping, Quality
+from wattloop.tune.problem import Quality
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status
 from wattloop.tune.segment import Segment, Until
 
@@ -118,38 +117,29 @@ LOOK_S = 0.05
 
 
 class SegmentBounds:
-    """The bounds of one segment.
-
-    Args:
-        counts: live progress of the candidate.
-        steps: of a whole epoch.
-    """
+    """The bounds of one segment of a candidate."""
 
     def __init__(
         self,
         until: Until,
         quality: Quality,
-        stopping: EarlyStopping | None,
-        counts: Counts,
-        *,
-        steps: int,
+        candidate: TorchCandidate,
         energy: EnergySource,
         begin_s: float,
     ) -> None:
-        self._until, self._quality, self._stopping = until, quality, stopping
-        self._counts, self._steps = counts, steps
-        self._energy, self._begin_s = energy, begin_s
-        self._looked_s = begin_s
+        self._until, self._quality = until, quality
+        self._candidate, self._energy = candidate, energy
+        self._begin_s = self._looked_s = begin_s
 
     def before(self) -> Status | None:
         """Return how the segment ends without any training; None when there is something to do."""
-        counts = self._counts
-        if self._stopping is not None and self._stopping.over(counts.epochs, counts.since_gain):
+        counts, stopping = self._candidate.counts, self._candidate.training.stopping
+        if stopping is not None and stopping.over(counts.epochs, counts.since_gain):
             return Status.ENDED
         return Status.PAUSED if self._enough_epochs(counts.steps) else None
 
     def after_epoch(self) -> Status | None:
-        if self._until.at_target and self._quality.reached(self._counts.quality):
+        if self._until.at_target and self._quality.reached(self._candidate.counts.quality):
             return Status.REACHED
         ended = self.before()
         if ended is not None:
@@ -159,7 +149,7 @@ class SegmentBounds:
 
     def inside(self, steps: int) -> bool:
         """Return whether to pause after so many steps of an epoch."""
-        if not self._until.anywhere or steps >= self._steps:
+        if not self._until.anywhere or steps >= self._candidate.epoch_steps:
             return False
         if self._enough_epochs(steps) or self._enough_time():
             return True
@@ -170,7 +160,7 @@ class SegmentBounds:
         return self._enough_energy()
 
     def _enough_epochs(self, steps: int) -> bool:
-        epochs = self._counts.epochs + steps / self._steps
+        epochs = self._candidate.counts.epochs + steps / self._candidate.epoch_steps
         return self._until.epochs is not None and epochs >= self._until.epochs - CLOSE
 
     def _enough_time(self) -> bool:
@@ -283,6 +273,7 @@ class TorchExecutor:
     def _candidate(self, segment: Segment) -> TorchCandidate:
         found = self._candidates.get(segment.candidate)
         if found is not None:
+            found.batch_size = self._training.batch_of(segment)
             return found
         found = TorchCandidate.begin(self._training, segment, self._device)
         past = self._recalled.pop(segment.candidate, TrainedSoFar())
@@ -323,61 +314,35 @@ class TorchExecutor:
     def _train(
         self, candidate: TorchCandidate, segment: Segment, account: SegmentAccount, steps: CapSteps
     ) -> None:
-        batch_size = self._training.batch_of(segment)
         before = candidate.snapshot()
         if segment.learning_rate is not None:
             candidate.set_rate(segment.learning_rate)
         if segment.rates is None:
-            self._epochs(candidate, segment, batch_size, account, steps)
+            self._epochs(candidate, segment, account, steps)
         else:
-            self._explore(candidate, segment, batch_size, account)
-        if segment.keep and account.status.good:
-            account.epochs, account.best = self._so_far(candidate, batch_size)
-            return
-        # A diverged training is restored, too: it may resume at another rate.
-        candidate.restore(before)
-        if account.status.good and any(stretch.samples for stretch in account.stretches):
-            account.stretches += sharpen_energy(
-                self._training, candidate, batch_size, self._energy, account.stretches,
-                error=self._error, longest_s=self._longest_s,
-            )  # fmt: skip
+            self._explore(candidate, segment, account)
+        if not (segment.keep and account.status.good):
+            # A diverged training is restored, too: it may resume at another rate.
             candidate.restore(before)
-        account.epochs, account.best = self._so_far(candidate, batch_size)
-
-    def _so_far(self, candidate: TorchCandidate, batch_size: int) -> tuple[float, float | None]:
-        """Return the epochs, with the fraction of an unfinished one, and the best quality."""
-        counts = candidate.counts
-        return counts.epochs + counts.steps / self._training.data.steps(batch_size), counts.best
+            if account.status.good and any(stretch.samples for stretch in account.stretches):
+                windows, error, longest_s = account.stretches, self._error, self._longest_s
+                windows += sharpen_energy(
+                    candidate, self._energy, windows, error=error, longest_s=longest_s
+                )
+                candidate.restore(before)
+        account.epochs, account.best = candidate.epochs, candidate.counts.best
 
     def _epochs(
-        self,
-        candidate: TorchCandidate,
-        segment: Segment,
-        batch_size: int,
-        account: SegmentAccount,
-        steps: CapSteps,
+        self, candidate: TorchCandidate, segment: Segment, account: SegmentAccount, steps: CapSteps
     ) -> None:
-        counts, steps_all = candidate.counts, self._training.data.steps(batch_size)
+        counts = candidate.counts
         bounds = SegmentBounds(
-            segment.until,
-            self._quality,
-            self._training.stopping,
-            counts,
-            steps=steps_all,
-            energy=self._energy,
-            begin_s=account.begin_s,
+            segment.until, self._quality, candidate, self._energy, begin_s=account.begin_s
         )
         account.quality = counts.quality
         status = bounds.before()
         while status is None:
-            stretch = train_epoch(
-                self._training,
-                candidate,
-                batch_size,
-                self._energy,
-                stop=bounds.inside,
-                told=steps.step,
-            )
+            stretch = train_epoch(candidate, self._energy, stop=bounds.inside, told=steps.step)
             steps.epoch()
             account.stretches.append(stretch)
             account.metrics["loss"] = stretch.loss
@@ -385,7 +350,7 @@ class TorchExecutor:
                 account.status = Status.DIVERGED
                 account.message = f"the loss is {stretch.loss} in epoch {counts.epochs + 1}"
                 return
-            if counts.steps < steps_all:
+            if counts.steps < candidate.epoch_steps:
                 return
             quality = self._evaluate(candidate, account)
             if quality is None:
@@ -399,11 +364,11 @@ class TorchExecutor:
         account.status = status
 
     def _explore(
-        self, candidate: TorchCandidate, segment: Segment, batch_size: int, account: SegmentAccount
+        self, candidate: TorchCandidate, segment: Segment, account: SegmentAccount
     ) -> None:
         assert segment.rates is not None
         begin_s = self._energy.now_s()
-        swept = sweep_rates(self._training, candidate, segment.rates, batch_size, segment.key)
+        swept = sweep_rates(candidate, segment.rates, segment.key)
         _wait_for(self._device)
         account.stretches.append(
             TrainedEpoch(begin_s, self._energy.now_s(), swept.samples, finite=True, loss=math.nan)
@@ -413,7 +378,11 @@ class TorchExecutor:
 
     def _evaluate(self, candidate: TorchCandidate, account: SegmentAccount) -> float | None:
         """Return the quality metric; None when it is not finite."""
-        metrics = evaluate_model(self._training, candidate, self._energy, account.evaluations)
+        begin_s = self._energy.now_s()
+        metrics = candidate.evaluate()
+        account.evaluations.append(
+            TrainedEpoch(begin_s, self._energy.now_s(), 0, finite=True, loss=math.nan)
+        )
         account.metrics |= metrics
         name = self._quality.metric
         if name not in metrics:

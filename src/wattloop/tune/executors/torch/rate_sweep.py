@@ -15,8 +15,6 @@ from typing import Any
 
 from wattloop.tune.executors.torch.batches import tensors
 from wattloop.tune.executors.torch.candidate import TorchCandidate
-from wattloop.tune.executors.torch.epochs import Stepper
-from wattloop.tune.executors.torch.training import Training
 from wattloop.tune.progress import RateLoss
 from wattloop.tune.segment import RateSweep
 
@@ -44,33 +42,19 @@ def swept_rates(sweep: RateSweep) -> list[float]:
     return [sweep.low * math.exp(i * ratio) for i in range(sweep.count)]
 
 
-def sweep_rates(
-    training: Training, candidate: TorchCandidate, sweep: RateSweep, batch_size: int, key: str
-) -> Swept:
+def sweep_rates(candidate: TorchCandidate, sweep: RateSweep, key: str) -> Swept:
     """Run a sweep; it changes the candidate, so take a snapshot first."""
     candidate.model.train()
-    sweeper = _Sweeper(training, candidate, sweep, batch_size, key)
+    sweeper = _Sweeper(candidate, sweep, key)
     return sweeper.cyclic() if sweep.cyclic else sweeper.blockwise()
 
 
 class _Sweeper:
-    def __init__(
-        self,
-        training: Training,
-        candidate: TorchCandidate,
-        sweep: RateSweep,
-        batch_size: int,
-        key: str,
-    ) -> None:
-        self._candidate = candidate
-        self._stepper = Stepper(training, candidate)
-        self._sweep = sweep
-        self._batch_size = batch_size
+    def __init__(self, candidate: TorchCandidate, sweep: RateSweep, key: str) -> None:
+        self._candidate, self._sweep = candidate, sweep
         self._number = FIRST_ORDER + zlib.crc32(key.encode())
-        self._data = training.data
-        steps = training.data.steps(batch_size)
         share = 1.0 if sweep.data_share is None else sweep.data_share
-        self._steps = max(1, int(share * steps))
+        self._steps = max(1, int(share * candidate.epoch_steps))
         self._samples = 0
         self._limit = math.inf
 
@@ -90,7 +74,7 @@ class _Sweeper:
             tried = rates[: len(losses)]
             left -= len(losses)
             # The loss after the last step of a round comes from a batch that is not trained on.
-            losses.append(self._stepper.forward_only(next(batches)))
+            losses.append(self._candidate.loss_without_step(next(batches)))
             values = torch.stack([loss.float() for loss in losses]).tolist()
             broken = self._note(seen, tried, values)
             if broken is None:
@@ -113,11 +97,11 @@ class _Sweeper:
         if self._sweep.data_share is not None:
             affordable = self._steps // each
             rates = _thinned(rates, affordable) if affordable >= 3 else []
-        batches = self._batches(self._data.steps(self._batch_size))
+        batches = self._batches(self._candidate.epoch_steps)
         seen: dict[float, list[float]] = {rate: [] for rate in swept_rates(self._sweep)}
         for position, rate in enumerate(rates):
             losses = [self._step(rate, next(batches)) for _ in range(each)]
-            losses.append(self._stepper.forward_only(next(batches)))
+            losses.append(self._candidate.loss_without_step(next(batches)))
             values = torch.stack([loss.float() for loss in losses]).tolist()
             if not position:
                 self._set_limit(values)
@@ -132,8 +116,8 @@ class _Sweeper:
 
     def _batches(self, per_pass: int) -> Iterator[Any]:
         for again in itertools.count():
-            yield from self._data.epoch(
-                self._batch_size,
+            yield from self._candidate.training.data.epoch(
+                self._candidate.batch_size,
                 seed=self._candidate.seed,
                 number=self._number + 2**32 * again,
                 most=per_pass,
@@ -142,7 +126,7 @@ class _Sweeper:
     def _step(self, rate: float, batch: Any) -> Any:
         self._candidate.set_rate(rate)
         self._samples += int(next(tensors(batch)).shape[0])
-        return self._stepper.step(batch)
+        return self._candidate.step(batch)
 
     def _note(
         self, seen: dict[float, list[float]], tried: list[float], values: list[float]

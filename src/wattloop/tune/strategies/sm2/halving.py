@@ -12,7 +12,7 @@ from wattloop.tune.strategies.sm2.learning_rates import RatePick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochRecord:
+class Sm2Epoch:
     """One epoch of one configuration, as figure 2 shows it.
 
     Attributes:
@@ -64,7 +64,7 @@ class CandidateHistory:
     retries: int = 0
     swept: tuple[RateLoss, ...] = ()
     pick: RatePick | None = None
-    epoch_records: list[EpochRecord] = field(default_factory=list)
+    epoch_records: list[Sm2Epoch] = field(default_factory=list)
 
     def spend(self, progress: Progress) -> None:
         known = self.spent_j is not None and progress.energy_j is not None
@@ -97,7 +97,7 @@ class CandidateHistory:
 
     def _add(self, *, exploring: bool, quality: float | None, energy_j: float | None) -> None:
         self.epoch_records.append(
-            EpochRecord(
+            Sm2Epoch(
                 candidate=self.name,
                 place=self.place,
                 exploring=exploring,

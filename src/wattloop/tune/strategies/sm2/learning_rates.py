@@ -1,10 +1,8 @@
 """The largest learning rate at which the loss stays calm (document 003, 4.2 and figure 1).
 
 The second derivative of the loss over the rates is its curvature. A window slides over the
-rates;
-windows are sorted by their mean curvature and then, among the calm ones, by their mean rate.
-The
-largest rate of the window that comes out first is the one to train with. What the document does
+rates; windows are sorted by their mean curvature and then, among the calm ones, by their mean rate.
+The largest rate of the window that comes out first is the one to train with. What the document does
 not say is decided in ADR 0024.
 """
 

@@ -22,7 +22,7 @@ from wattloop.tune.space import Configuration, Real, Space, configuration_key
 from wattloop.tune.strategies.base import WAIT, Asked, Chosen, Strategy
 from wattloop.tune.strategies.sm2.halving import (
     CandidateHistory,
-    EpochRecord,
+    Sm2Epoch,
     better_half,
     epoch_cost,
     halving_scores,
@@ -230,7 +230,7 @@ class Sm2(Strategy):
         return frozenset(history.name for history in self._alive())
 
     @property
-    def epoch_records(self) -> list[EpochRecord]:
+    def epoch_records(self) -> list[Sm2Epoch]:
         """Return every epoch of every configuration, for figure 2."""
         return [record for history in self.histories.values() for record in history.epoch_records]
 
