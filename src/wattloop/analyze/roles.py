@@ -64,14 +64,10 @@ def find_time(table: RunTable, column: str | None = None) -> ColumnQuantity:
     return _quantity(table, column, "s", TIME, "time", "time_s", without=("epoch", "per"))
 
 
-def find_power(table: RunTable, column: str | None = None) -> ColumnQuantity | None:
+def find_power(table: RunTable) -> ColumnQuantity | None:
     """Return the watts; None without such a column."""
-    found = (
-        column
-        or find_column(table, lambda c, _: _si_unit(c) == "W", without=PARTS)
-        or find_column(
-            table, lambda c, words: bool({"power", "watts"} & words) and column_unit(c) is None
-        )
+    found = find_column(table, lambda c, _: _si_unit(c) == "W", without=PARTS) or find_column(
+        table, lambda c, words: bool({"power", "watts"} & words) and column_unit(c) is None
     )
     return None if found is None else _scaled(table, found, "W")
 

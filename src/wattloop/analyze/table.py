@@ -266,8 +266,8 @@ class RunTable:
             raise ConfigError(f"{self.name}: no row with {condition}; it has {self._range(name)}")
         return table
 
-    def with_column(self, name: str, values: Sequence[Value], *, result: bool = True) -> "RunTable":
-        results = self.results if not result or name in self.results else (*self.results, name)
+    def with_column(self, name: str, values: Sequence[Value]) -> "RunTable":
+        results = self.results if name in self.results else (*self.results, name)
         return replace(self, columns={**self.columns, name: tuple(values)}, results=results)
 
     def needs_rows(self, count: int, what: str) -> None:

@@ -75,11 +75,7 @@ class SearchResult:
         """Train the best configuration in full, and the default, and compare them."""
         with open_store(self.settings.store_location) as store:
             return train_final(
-                self.search_id,
-                store,
-                self.settings,
-                training=self._training,
-                to_the_end=to_the_end,
+                self.search_id, store, self.settings, training=self._training, to_the_end=to_the_end
             )
 
     def resume(self, **limits: Any) -> "SearchResult":

@@ -110,11 +110,7 @@ class FinalResult:
 
 
 def compare_runs(
-    final_id: str,
-    search: SearchSummary,
-    winner: FullRun,
-    default: FullRun | None,
-    problem: Problem,
+    final_id: str, search: SearchSummary, winner: FullRun, default: FullRun | None, problem: Problem
 ) -> FinalResult:
     result = FinalResult(final_id=final_id, search=search, winner=winner, default=default)
     if default is None:

@@ -15,7 +15,7 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment, read_trials
 from wattloop.tune.objective import NEED_QUALITY, TrainingCost
 from wattloop.tune.problem import Problem
-from wattloop.tune.results import CandidateResult, aggregate_candidates
+from wattloop.tune.results import CandidateResult, aggregate_candidates, find_default
 from wattloop.tune.space import Space
 from wattloop.tune.spec import spec_from
 from wattloop.tune.strategies.optuna import distributions, import_optuna, new_study
@@ -170,11 +170,8 @@ def _metric_name(problem: Problem, name: str) -> str:
 
 def _reference(problem: Problem, candidates: list[CandidateResult]) -> Point | None:
     good = [c for c in candidates if c.good and c.energy_j]
-    for candidate in good:
-        own = {**candidate.parameters, **candidate.levers}
-        if problem.default and all(own.get(n) == v for n, v in problem.default.items()):
-            return Point(candidate.time_s, candidate.energy_j or 0.0)
-    return Point(good[0].time_s, good[0].energy_j or 0.0) if good else None
+    found = find_default(good, problem.default) or next(iter(good), None)
+    return None if found is None else Point(found.time_s, found.energy_j or 0.0)
 
 
 def _values(

@@ -413,7 +413,7 @@ def summarize_search(
     by_name = {c.candidate: c for c in candidates}
     chosen = chosen or facts.get("best") or {}
     best = by_name.get(str(chosen.get("candidate")))
-    default = _default(candidates, facts)
+    default = find_default(candidates, facts.get("default"))
     known = [c for c in candidates if c.energy_j is not None]
     energy_j = None
     idle_j = sum(c.idle_j for c in candidates)
@@ -451,15 +451,12 @@ def summarize_search(
     )
 
 
-def _default(
-    candidates: Sequence[CandidateResult], facts: dict[str, Any]
+def find_default(
+    candidates: Sequence[CandidateResult], default: Mapping[str, Value] | None
 ) -> CandidateResult | None:
-    wanted = facts.get("default")
-    if not wanted:
-        return None
-    for candidate in candidates:
+    for candidate in candidates if default else ():
         own = {**candidate.levers, **candidate.parameters}
-        if all(own.get(name) == value for name, value in wanted.items()):
+        if all(own.get(name) == value for name, value in (default or {}).items()):
             return candidate
     return None
 

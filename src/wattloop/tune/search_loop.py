@@ -241,11 +241,7 @@ class Search:
             self._take(segment, progress)
         self._begun = {event.segment.candidate for event in history.events}
         self._before_s = history.elapsed_s
-        self.spent = replace(
-            self.spent,
-            elapsed_s=history.elapsed_s,
-            candidates=len(self._begun),
-        )
+        self.spent = replace(self.spent, elapsed_s=history.elapsed_s, candidates=len(self._begun))
         self._strategy.recall(history.events)
         self._left = list(history.under_way)
         self._killed = {segment.key: self._record.killed_cost(segment) for segment in self._left}

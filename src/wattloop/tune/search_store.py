@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wattloop.core.clock import Clock, RealClock
+from wattloop.core.clock import RealClock
 from wattloop.core.errors import ExperimentNotFound, StoreUnwritable
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
@@ -100,7 +100,6 @@ def open_search(
     facts: Mapping[str, Any] | None = None,
     resume: bool = True,
     only: bool = False,
-    clock: Clock | None = None,
 ) -> tuple[Experiment, bool]:
     """Return the unfinished search of the same specification, or a new one, and whether it is
     resumed.
@@ -120,7 +119,7 @@ def open_search(
         raise ExperimentNotFound(
             f"{store.where}: no unfinished search of this specification; see 'wattloop tune list'"
         )
-    wall_s = (clock or RealClock()).wall_s()
+    wall_s = RealClock().wall_s()
     experiment = Experiment(
         experiment_id=new_experiment_id(KIND, wall_s),
         kind=KIND,

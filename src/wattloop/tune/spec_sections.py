@@ -229,12 +229,7 @@ def _check_distribution(spec: ParameterSpec, way: str) -> None:
 
 
 def _range(parameter: Integer | Real) -> dict[str, Any]:
-    return {
-        "min": parameter.low,
-        "max": parameter.high,
-        "q": parameter.step,
-        "log": parameter.log,
-    }
+    return {"min": parameter.low, "max": parameter.high, "q": parameter.step, "log": parameter.log}
 
 
 def _written(parameter: Parameter) -> dict[str, Any]:

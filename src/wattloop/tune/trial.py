@@ -144,8 +144,8 @@ def current_trial() -> Trial:
 class ProgramTrial(Trial):
     """Trial of a program that a search has started; the search reads its reports from a file."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        env = os.environ if environment is None else environment
+    def __init__(self) -> None:
+        env = os.environ
         self.params = json.loads(env.get("WATTLOOP_PARAMS") or "{}")
         self.seed = int(env.get("WATTLOOP_SEED") or 0)
         self.checkpoint = Path(env.get("WATTLOOP_CHECKPOINT") or ".")

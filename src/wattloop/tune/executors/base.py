@@ -1,6 +1,6 @@
 """The executor protocol, and the progress of a candidate that an executor can resume."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -26,6 +26,10 @@ class TrialExecutor(Protocol):
 
     def close(self) -> None:
         """End all paused trainings and restore levers."""
+
+
+ExecutorFactory = Callable[[Settings], TrialExecutor]
+"""Builds the executor of a worker from its settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,7 @@ from typing import Any
 from wattloop.core.settings import Settings
 from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.executors.cap_search import CapSteps
-from wattloop.tune.executors.random_states import (
-    random_states,
-    seed_everything,
-    set_random_states,
-)
+from wattloop.tune.executors.random_states import random_states, seed_everything, set_random_states
 from wattloop.tune.executors.training_curve import TrainingCurve
 from wattloop.tune.executors.training_executor import (
     CandidateFiles,
@@ -277,11 +273,7 @@ class FunctionExecutor(ReportingExecutor):
     what = "a function"
 
     def __init__(
-        self,
-        function: Callable[[Trial], Any],
-        problem: Problem,
-        settings: Settings,
-        **options: Any,
+        self, function: Callable[[Trial], Any], problem: Problem, settings: Settings, **options: Any
     ) -> None:
         super().__init__(problem, settings, **options)
         self._function = function

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -15,7 +15,7 @@ from wattloop.core.settings import Settings
 from wattloop.measure.job import JOB_VARIABLE, RUN_VARIABLE
 from wattloop.measure.session import Session
 from wattloop.trials.process import stops_raise
-from wattloop.tune.executors.base import Resumable, TrainedSoFar, TrialExecutor
+from wattloop.tune.executors.base import ExecutorFactory, Resumable, TrainedSoFar, TrialExecutor
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
 from wattloop.tune.segment_meter import scope_energy
@@ -29,11 +29,7 @@ class DeviceWorker:
     """Worker process and the pipe to it."""
 
     def __init__(
-        self,
-        make: Callable[[Settings], TrialExecutor],
-        settings: Settings,
-        group: Sequence[str],
-        now_s: float,
+        self, make: ExecutorFactory, settings: Settings, group: Sequence[str], now_s: float
     ) -> None:
         self._make, self._settings, self.group = make, settings, tuple(group)
         self.busy = False
@@ -83,10 +79,7 @@ def group_settings(settings: Settings, group: Sequence[str]) -> Settings:
 
 
 def serve_requests(
-    pipe: Connection,
-    make: Callable[[Settings], TrialExecutor],
-    settings: Settings,
-    group: Sequence[str],
+    pipe: Connection, make: ExecutorFactory, settings: Settings, group: Sequence[str]
 ) -> None:
     """Serve requests from the pipe until it is closed, then restore levers.
 
@@ -151,10 +144,7 @@ class ParallelExecutor:
     scope = "gpu"
 
     def __init__(
-        self,
-        make: Callable[[Settings], TrialExecutor],
-        settings: Settings,
-        groups: Sequence[Sequence[str]],
+        self, make: ExecutorFactory, settings: Settings, groups: Sequence[Sequence[str]]
     ) -> None:
         self._settings = settings
         named = [number for group in groups for number in group]

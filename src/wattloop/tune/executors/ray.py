@@ -5,7 +5,7 @@ import platform
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from wattloop.core.errors import ConfigError, WattloopError
 from wattloop.core.settings import Settings
 from wattloop.measure.job import JOB_VARIABLE, RUN_VARIABLE
 from wattloop.measure.session import Session
-from wattloop.tune.executors.base import Resumable, TrainedSoFar, TrialExecutor
+from wattloop.tune.executors.base import ExecutorFactory, Resumable, TrainedSoFar, TrialExecutor
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
 from wattloop.tune.segment_meter import scope_energy
@@ -102,7 +102,7 @@ class WorkerTraining:
     def __init__(
         self,
         facts: RayBundleFacts,
-        make: Callable[[Settings], TrialExecutor],
+        make: ExecutorFactory,
         settings: Settings,
         pasts: Mapping[str, TrainedSoFar],
     ) -> None:
@@ -262,10 +262,7 @@ def reserve_slots(
 ) -> list[Slot]:
     """Reserve so many bundles."""
     actor = ray.remote(RayBundle).options(
-        num_cpus=bundle.cpus,
-        num_gpus=bundle.gpus,
-        resources=dict(bundle.resources),
-        max_restarts=0,
+        num_cpus=bundle.cpus, num_gpus=bundle.gpus, resources=dict(bundle.resources), max_restarts=0
     )
     places = [actor.remote(settings, scope, bundle.gpus) for _ in range(count)]
     try:
@@ -356,7 +353,7 @@ class RayExecutor:
 
     def __init__(
         self,
-        make: Callable[[Settings], TrialExecutor],
+        make: ExecutorFactory,
         settings: Settings | None = None,
         *,
         slots: int | None = None,

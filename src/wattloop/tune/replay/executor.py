@@ -252,10 +252,7 @@ class ReplayExecutor:
         quality = known.training.quality(known.epochs)
         part.curve.append(
             EpochPoint(
-                epoch=known.epochs,
-                quality=quality,
-                time_s=known.time_s,
-                energy_j=known.energy_j,
+                epoch=known.epochs, quality=quality, time_s=known.time_s, energy_j=known.energy_j
             )
         )
         if self.workload.wanted.reached(quality) and part.until.at_target:

@@ -185,10 +185,7 @@ def read_workloads(
 
 
 def _join(
-    gpu: str,
-    problem: _Problem,
-    curves: dict[int, MeasuredCurve],
-    recorded: dict[int, _Levels],
+    gpu: str, problem: _Problem, curves: dict[int, MeasuredCurve], recorded: dict[int, _Levels]
 ) -> RecordedWorkload | str:
     if not curves:
         return "no rows of it in the power table"

@@ -84,10 +84,7 @@ class CandidateTable:
         return candidate
 
     def segment(
-        self,
-        candidate: Candidate,
-        energy_j: float | None = None,
-        epochs: float | None = None,
+        self, candidate: Candidate, energy_j: float | None = None, epochs: float | None = None
     ) -> Segment:
         """Return the next segment of its training: to the target, the end, or `energy_j` further.
 

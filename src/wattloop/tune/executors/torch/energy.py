@@ -42,7 +42,6 @@ class SessionEnergy:
     Args:
         scope: `gpu`, `cpu`, `dram` or `node`; unless given the widest that is read.
         gpus: whether the training uses GPUs, if any; idle ones are left out of the scope.
-        session: one that is open already, and is left open.
     """
 
     def __init__(
@@ -53,10 +52,9 @@ class SessionEnergy:
         gpus: bool = True,
         name: str = "search",
         keep: bool = True,
-        session: Session | None = None,
     ) -> None:
         self.settings = load_settings() if settings is None else settings
-        given = session or active_session()
+        given = active_session()  # left open
         self._ours = given is None
         self.session = given or Session.open(self.settings, name=name, keep=keep)
         self.scope = scope or widest_scope(self.session, gpus=gpus)

@@ -33,9 +33,7 @@ class PickedRate:
     edge: int
 
 
-def first_sweep(
-    parameters: Mapping[str, Value], name: str, parameter: Parameter, low_high: bool = True
-) -> RateSweep:
+def first_sweep(parameters: Mapping[str, Value], name: str, parameter: Parameter) -> RateSweep:
     """Return the range that suits the optimizer, within the parameter's range."""
     rate = parameters.get(name)
     texts = " ".join(str(value).lower() for value in parameters.values() if isinstance(value, str))
@@ -44,12 +42,11 @@ def first_sweep(
         low, high = rate / 30, rate * 30  # another optimizer: around the usual one
     elif "adam" in texts and isinstance(rate, int | float) and 0 < rate < FINE:
         low, high = FINE_TUNING
-    if low_high:
-        least, most = _bounds(parameter)
-        if max(low, least) < min(high, most):
-            low, high = max(low, least), min(high, most)
-        elif least > 0 and math.isfinite(most) and least < most:
-            low, high = least, most
+    least, most = _bounds(parameter)
+    if max(low, least) < min(high, most):
+        low, high = max(low, least), min(high, most)
+    elif least > 0 and math.isfinite(most) and least < most:
+        low, high = least, most
     return RateSweep(low=low, high=high, count=COUNT, steps_each=STEPS, data_share=MOST_DATA)
 
 

@@ -75,10 +75,7 @@ def fit_surrogate(prior: Array, seen: Sequence[Observation], mean: float = 0.0) 
 
 
 def covariance(
-    space: Space,
-    names: Iterable[str],
-    configurations: Sequence[Mapping[str, Value]],
-    spread: float,
+    space: Space, names: Iterable[str], configurations: Sequence[Mapping[str, Value]], spread: float
 ) -> Array:
     """Covariance of a smooth function of some parameters with this standard deviation."""
     size = len(configurations)

@@ -361,10 +361,7 @@ class Sm2(Strategy):
 
     def _halve(self, alive: list[CandidateHistory]) -> None:
         scores = halving_scores(
-            alive,
-            alpha=self._alpha,
-            beta=self._beta,
-            maximize=self.problem.quality.maximize,
+            alive, alpha=self._alpha, beta=self._beta, maximize=self.problem.quality.maximize
         )
         kept = better_half(scores, {history.name: epoch_cost(history) for history in alive})
         self.halvings += 1
