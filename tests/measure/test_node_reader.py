@@ -14,8 +14,8 @@ from wattloop.measure.session import Session
 from wattloop.meters.base import Context
 from wattloop.store.journal import read_journal
 
-from .beside import gone, kill, open_beside, settings, wait_until
 from .conftest import Machine
+from .sampler_runs import gone, kill, open_beside, settings, wait_until
 
 
 @pytest.fixture

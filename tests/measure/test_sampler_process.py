@@ -17,8 +17,8 @@ from wattloop.measure import sampler_child, sampler_process
 from wattloop.measure.sampler_process import SamplerConfig, why_impossible
 from wattloop.store.journal import read_journal
 
-from .beside import gone, open_beside, wait_until
 from .conftest import Machine
+from .sampler_runs import gone, open_beside, wait_until
 
 PROGRAM = """
 import os, sys, time, wattloop

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.measure.accounting.windows import domain, window
+from tests.accounting.windows import domain, window
 from wattloop.accounting.efficiency import efficiencies, insights, node_imbalance
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.measure.accounting.windows import domain, window
+from tests.accounting.windows import domain, window
 from wattloop.accounting.node import node_energy
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.settings import Settings

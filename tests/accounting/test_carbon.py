@@ -1,6 +1,6 @@
 import pytest
 
-from tests.measure.accounting.test_carbon_live import provider
+from tests.accounting.test_carbon_live import provider
 from wattloop.accounting.carbon import IntensityKind, carbon_g, find_intensity
 from wattloop.core.settings import Settings
 

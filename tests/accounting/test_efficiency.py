@@ -1,6 +1,6 @@
 import pytest
 
-from tests.measure.accounting.windows import domain, window
+from tests.accounting.windows import domain, window
 from wattloop.accounting.efficiency import Label, efficiencies, label_of
 from wattloop.core.records import Provenance
 

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from tests.measure.accounting.windows import domain, window
+from tests.accounting.windows import domain, window
 from wattloop.accounting.idle import IdleRecord, fit_idle, idle_path, load_idle, save_idle
 from wattloop.core.errors import StoreError, StoreTooNew, StoreUnwritable
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.support.amdgpu_tree import AmdgpuTree
 from tests.support.nvml_stub import NoCompiler, StubNvml
+
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.session import Session

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.measure.accounting.windows import domain, window
+from tests.accounting.windows import domain, window
 from wattloop.accounting.energy_slope import Line
 from wattloop.accounting.idle import IdleLine, application_energy, fit_idle
 from wattloop.core.records import Provenance

@@ -145,7 +145,7 @@ def test_long_window_does_not_warn() -> None:
 
 
 def test_known_error_widens_estimates_but_not_measurements() -> None:
-    """An estimate's interval holds the error of its model; a sensor's own error stands beside."""
+    """An estimate's interval holds the error of its model; a sensor's own error stands apart."""
     guess = resolved(
         (gauge("cpu:0/package", provenance=Provenance.ESTIMATED, known_error=0.3), lambda _: 50.0)
     )

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from tests.measure.accounting.test_idle import idle_line
-from tests.measure.accounting.windows import domain, window
+from tests.accounting.test_idle import idle_line
+from tests.accounting.windows import domain, window
 from wattloop.accounting.carbon import find_intensity
 from wattloop.accounting.summary import account
 from wattloop.core.config_file import read_config

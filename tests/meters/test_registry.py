@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.support.powercap_tree import PowercapTree
 from tests.support.scripted_meter import ScriptedMeter, counter
+
 from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.results import Missing
