@@ -149,7 +149,8 @@ def test_a_user_who_names_the_gate_is_turned_away(lab: SlurmLab, tmp_path: Path)
     driver.begin()
     driver.gate.extend(["nobody"])
     named = f"--reservation={driver.gate.name}"
-    lab.submit("sleep 60", "--gres=gpu:2", "--nodes=2", MINUTE, named)
+    first = lab.submit("sleep 60", "--gres=gpu:2", "--nodes=2", MINUTE, named)
+    lab.wait_for_state(first, "RUNNING")  # it has all GPUs, so that the second one waits
     blocked = str(lab.submit("sleep 60", "--gres=gpu:2", "--nodes=2", MINUTE, named, user="nobody"))
     driver.round()
     assert jobs_of(lab)[blocked].reservation == ""
