@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -163,9 +163,6 @@ class Cluster:
                 )
             if group.nodes < 1 or group.gpus_per_node < 1:
                 raise ConfigError(f"cluster {self.name}: group '{group.name}' has no GPU")
-
-    def with_failures(self, failures: Failures | None) -> "Cluster":
-        return replace(self, failures=failures)
 
     @cached_property
     def node_groups(self) -> tuple[NodeGroup, ...]:

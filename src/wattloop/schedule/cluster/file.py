@@ -176,7 +176,7 @@ def build_cluster(
     if spec.failures is None:
         return cluster, []
     failures, faults = build_failures(spec.failures, cluster, ("failures",))
-    return (None if faults else cluster.with_failures(failures)), faults
+    return (None if faults else replace(cluster, failures=failures)), faults
 
 
 def build_failures(

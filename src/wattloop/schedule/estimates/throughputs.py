@@ -246,12 +246,14 @@ def load_throughputs(names: Sequence[str]) -> Throughputs:
     rows: list[ThroughputRow] = []
     for name in names:
         file = read_rows(name)
-        rows += _reader(file)(file)
+        read = _reader(file)
+        found = (read(row) for row in file)
+        rows += [row for row in found if row is not None and row.samples_s > 0]  # 0: does not run
     said = (SHIPPED if user_path(name) == THROUGHPUTS else name for name in names)
     return Throughputs(rows, ", ".join(said))
 
 
-def _reader(file: CsvFile) -> Callable[[CsvFile], list[ThroughputRow]]:
+def _reader(file: CsvFile) -> Callable[[CsvRow], ThroughputRow | None]:
     for columns, reader in ((GAVEL, _gavel), (ELASTICFLOW, _elasticflow), (OURS, _ours)):
         if file.has(columns):
             return reader
@@ -262,70 +264,37 @@ def _reader(file: CsvFile) -> Callable[[CsvFile], list[ThroughputRow]]:
     )
 
 
-def _ours(file: CsvFile) -> list[ThroughputRow]:
-    found = []
-    for row in file:
-        power = row.number("power_w") if row.text("power_w") else None
-        samples_s = row.number("samples_per_s")
-        if samples_s > 0:  # 0: does not run there
-            found.append(
-                ThroughputRow(
-                    model=row.text("model"),
-                    precision=row.text("precision"),
-                    gpu=row.text("gpu").lower(),
-                    gpus=row.whole("gpus"),
-                    batch=row.number("batch"),
-                    spread=row.flag("spread"),
-                    samples_s=samples_s,
-                    power_w=power,
-                )
-            )
-    return found
+def _ours(row: CsvRow) -> ThroughputRow:
+    return ThroughputRow(
+        model=row.text("model"),
+        precision=row.text("precision"),
+        gpu=row.text("gpu").lower(),
+        gpus=row.whole("gpus"),
+        batch=row.number("batch"),
+        spread=row.flag("spread"),
+        samples_s=row.number("samples_per_s"),
+        power_w=row.number("power_w") if row.text("power_w") else None,
+    )
 
 
-def _gavel(file: CsvFile) -> list[ThroughputRow]:
-    """Convert Gavel's rows: steps summed over workers, with the batch in the model's name.
+def _gavel(row: CsvRow) -> ThroughputRow | None:
+    """Convert a row of Gavel: steps summed over workers, with the batch in the model's name.
 
     For a model without a batch (A3C, CycleGAN), a step counts as one sample.
     """
-    found = []
-    for row in file:
-        gpu = row.text("gpu_type").lower()
-        gpus, steps_s = row.whole("scale_factor"), row.number("steps_per_s")
-        spread = gpu.endswith(UNCONSOLIDATED)
-        if row.text("source") != GAVEL_SOURCE or not steps_s or (spread and gpus == 1):
-            continue
-        batch = row.number("batch") if row.text("batch") else 1.0
-        found.append(
-            ThroughputRow(
-                model=row.text("model"),
-                precision="",
-                gpu=gpu.removesuffix(UNCONSOLIDATED),
-                gpus=gpus,
-                batch=batch,
-                spread=spread,
-                samples_s=steps_s * batch,
-            )
-        )
-    return found
+    gpu, gpus = row.text("gpu_type").lower(), row.whole("scale_factor")
+    spread = gpu.endswith(UNCONSOLIDATED)
+    if row.text("source") != GAVEL_SOURCE or (spread and gpus == 1):
+        return None
+    batch = row.number("batch") if row.text("batch") else 1.0
+    samples_s = row.number("steps_per_s") * batch
+    gpu = gpu.removesuffix(UNCONSOLIDATED)
+    return ThroughputRow(row.text("model"), "", gpu, gpus, batch, spread, samples_s)
 
 
-def _elasticflow(file: CsvFile) -> list[ThroughputRow]:
-    """Convert ElasticFlow's rows: steps of a fixed global batch, divided among the GPUs."""
-    found = []
-    for row in file:
-        steps_s, gpus = row.number("steps_per_s"), row.whole("gpus")
-        batch = row.number("global_batch", least=1.0)
-        if steps_s:
-            found.append(
-                ThroughputRow(
-                    model=row.text("model"),
-                    precision="",
-                    gpu=row.text("gpu_type").lower(),
-                    gpus=gpus,
-                    batch=batch / gpus,
-                    spread=False,
-                    samples_s=steps_s * batch,
-                )
-            )
-    return found
+def _elasticflow(row: CsvRow) -> ThroughputRow:
+    """Convert a row of ElasticFlow: steps of a fixed global batch, divided among the GPUs."""
+    gpu, gpus = row.text("gpu_type").lower(), row.whole("gpus")
+    batch = row.number("global_batch", least=1.0)
+    samples_s = row.number("steps_per_s") * batch
+    return ThroughputRow(row.text("model"), "", gpu, gpus, batch / gpus, False, samples_s)

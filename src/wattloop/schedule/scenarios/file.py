@@ -237,7 +237,7 @@ class _Builder:
             return cluster
         found, faults = build_failures(failures, cluster, ("engine", "failures"))
         self.faults += faults
-        return cluster.with_failures(found)
+        return replace(cluster, failures=found)
 
     def _inline(self, data: Mapping[str, Any]) -> Cluster | None:
         try:
