@@ -162,7 +162,7 @@ def add_list_command(
 
     def list_command(*, given: StoreOptions) -> None:
         from wattloop.store.experiments import list_experiments
-        from wattloop.trials.runner import with_status_now
+        from wattloop.trials.lock import with_status_now
 
         rows: list[Any] = []
         with given.opened_if_any() as place:
@@ -187,7 +187,7 @@ def stored(
 ) -> Iterator[tuple["Store", "Experiment"]]:
     """Return the named experiment with its current status; report equal names."""
     from wattloop.store.experiments import find_experiment
-    from wattloop.trials.runner import with_status_now
+    from wattloop.trials.lock import with_status_now
 
     with given.opened() as place:
         experiment = find_experiment(place, reference, kind)

@@ -13,7 +13,7 @@ from wattloop.report.document import Block, Chart, Document, Fact, Facts, Note, 
 from wattloop.report.stored_results import looked_at, search_table
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
-from wattloop.trials.runner import with_status_now
+from wattloop.trials.lock import with_status_now
 from wattloop.tune.results import CandidateResult, SearchSummary, parameter_columns
 from wattloop.tune.search_store import OVER
 

@@ -10,7 +10,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment, read_trials
 from wattloop.sweep.result import SweepResult, result_of
-from wattloop.trials.runner import with_status_now
+from wattloop.trials.lock import with_status_now
 from wattloop.trials.trial import SCOPES
 from wattloop.tune.results import (
     CandidateResult,

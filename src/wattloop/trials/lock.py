@@ -1,15 +1,18 @@
-"""Lock of a running experiment; processes left by a crashed one are ended first."""
+"""Lock of a running experiment, its status by that lock, and programs that a crash left running."""
 
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from wattloop.core import files
 from wattloop.core.errors import DeviceBusy, StoreUnwritable
 from wattloop.core.files import FileLock
+from wattloop.hardware.host import Host
 from wattloop.store.database import Store
+from wattloop.store.experiments import RUNNING, Experiment
 
 TRIAL_VARIABLE = "WATTLOOP_TRIAL"
 """Set for every program of a trial, as `EXPERIMENT/KEY`; its children inherit it."""
@@ -41,6 +44,14 @@ def lock_experiment(store: Store, experiment_id: str) -> Iterator[None]:
 
 def is_locked(store: Store, experiment_id: str) -> bool:
     return files.is_locked(_lock_path(store, experiment_id))
+
+
+def with_status_now(store: Store, experiment: Experiment) -> Experiment:
+    """Return the experiment; one marked as running here that no process runs is stopped."""
+    here = experiment.facts.get("host") == Host.from_environment().name
+    if experiment.status == RUNNING and here and not is_locked(store, experiment.experiment_id):
+        return replace(experiment, status="interrupted")
+    return experiment
 
 
 def refuse_locked(store: Store, experiment_id: str) -> None:

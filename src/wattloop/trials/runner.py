@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,7 +17,6 @@ from wattloop.hardware.host import Host
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
-    RUNNING,
     Experiment,
     TrialRecord,
     begin_trial,
@@ -28,18 +27,10 @@ from wattloop.store.experiments import (
     same_experiments,
 )
 from wattloop.store.journal_import import import_orphaned
-from wattloop.trials.lock import TRIAL_VARIABLE, end_leftovers, is_locked, lock_experiment
+from wattloop.trials.lock import TRIAL_VARIABLE, end_leftovers, lock_experiment
 from wattloop.trials.measurement import measure_call, measure_command
 from wattloop.trials.process import stops_raise
 from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
-
-
-def with_status_now(store: Store, experiment: Experiment) -> Experiment:
-    """Return the experiment; one marked as running here that no process runs is stopped."""
-    here = experiment.facts.get("host") == Host.from_environment().name
-    if experiment.status == RUNNING and here and not is_locked(store, experiment.experiment_id):
-        return replace(experiment, status="interrupted")
-    return experiment
 
 
 def open_experiment(

@@ -25,7 +25,7 @@ from wattloop.store.experiments import (
 )
 from wattloop.store.schema import trials
 from wattloop.study.record import STEPS, next_step
-from wattloop.trials.runner import with_status_now
+from wattloop.trials.lock import with_status_now
 
 router = APIRouter(tags=["experiments"])
 
