@@ -32,7 +32,7 @@ FIELD = re.compile(r"(\w+)=(\S*)")
 REFUSED = re.compile(r"for job (\d+(?:_\d+)?)", re.ASCII)
 
 
-class Reservation(NamedTuple):
+class SlurmReservation(NamedTuple):
     """Slurm reservation; `end_s` in seconds since 1970, `users` may name it."""
 
     name: str
@@ -104,7 +104,7 @@ class SlurmClient:
         match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
         return "" if match is None else match[1]
 
-    def reservations(self) -> list[Reservation]:
+    def reservations(self) -> list[SlurmReservation]:
         return reservations_from(self.text("scontrol", "show", "reservation", "-o"))
 
     # -- changes ---------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def update_command(key: str, fields: Mapping[str, str]) -> tuple[str, ...]:
     return ("scontrol", "update", f"JobId={key}", *_words(fields))
 
 
-def reservations_from(text: str) -> list[Reservation]:
+def reservations_from(text: str) -> list[SlurmReservation]:
     """Parse the output of `scontrol show reservation`."""
     found = []
     for line in text.splitlines():
@@ -197,7 +197,7 @@ def reservations_from(text: str) -> list[Reservation]:
         if "ReservationName" in fields:
             end = fields.get("EndTime", "")
             found.append(
-                Reservation(
+                SlurmReservation(
                     fields["ReservationName"],
                     fields.get("Nodes", ""),
                     float(end) if end.isdigit() else 0.0,
