@@ -13,8 +13,8 @@ from wattloop.kernels.kernel import DTYPES
 from wattloop.kernels.registry import KERNELS
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
-from wattloop.store.details import read_windows
 from wattloop.store.journal_import import import_orphaned
+from wattloop.store.run_record import read_windows
 from wattloop.store.runs import find_run
 
 

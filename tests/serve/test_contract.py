@@ -23,7 +23,7 @@ from schemathesis.checks import CHECKS
 from tests.serve.filled import LIVE, RUN, filled
 from tests.serve.test_ingest import RUN as SENT
 from tests.serve.test_ingest import header, samples, the_end
-from wattloop.core.plausible import HIGHEST_NODE_W
+from wattloop.core.records import HIGHEST_NODE_W
 from wattloop.fleet.delivery.batch import Piece, pack_batch
 from wattloop.serve.api.nodes import DELIVERY, JOURNAL
 from wattloop.serve.app import create_app

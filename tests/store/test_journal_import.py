@@ -16,10 +16,10 @@ import pytest
 import wattloop
 from wattloop.core.errors import StoreLocked
 from wattloop.store.database import Store, open_store
-from wattloop.store.details import read_windows
 from wattloop.store.journal import EVENT, FORMAT, JournalWriter, json_frame
 from wattloop.store.journal_import import ImportStatus, import_journal, import_orphaned
 from wattloop.store.location import StoreLocation
+from wattloop.store.run_record import read_windows
 from wattloop.store.runs import find_run, list_runs
 from wattloop.store.sample_queries import read_samples
 from wattloop.store.samples import find_series

@@ -12,11 +12,11 @@ from tests.store.places import WHERE, empty_place
 from wattloop.core.errors import ConfigError
 from wattloop.measure.job_energy import job_energy
 from wattloop.store.database import Store, open_store
-from wattloop.store.details import read_windows
 from wattloop.store.job_queries import find_job_members, job_totals, stored_journal
 from wattloop.store.journal import JournalWriter
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.retention import Dropped, Retention, apply_retention, parse_age
+from wattloop.store.run_record import read_windows
 from wattloop.store.runs import find_run, list_runs
 from wattloop.store.sample_queries import read_curve, read_samples
 from wattloop.store.samples import find_series

@@ -4,9 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from wattloop.core.model_error import EnergyError, ModelError, energy_error
 from wattloop.core.records import Provenance, Scope
-from wattloop.core.results import DomainEnergy, WindowResult
+from wattloop.core.results import DomainEnergy, EnergyError, ModelError, WindowResult, energy_error
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_power
 

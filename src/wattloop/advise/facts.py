@@ -18,8 +18,8 @@ from wattloop.core.records import Scope
 from wattloop.core.results import RunStatus, non_overlapping
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
-from wattloop.store.details import read_events, read_steps
 from wattloop.store.experiments import Experiment, list_experiments
+from wattloop.store.run_record import read_events, read_steps
 from wattloop.store.runs import RunRecord, child_runs
 from wattloop.store.sample_queries import read_curve
 from wattloop.store.samples import Series, power_series, series_of

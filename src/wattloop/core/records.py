@@ -1,8 +1,11 @@
-"""Domains, signals, gaps and provenance as plain data."""
+"""Domains, signals, gaps and provenance as plain data; plausible limits; validation of records."""
 
-from collections.abc import Iterable
-from enum import StrEnum
-from typing import NamedTuple
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, StrEnum
+from functools import cache
+from typing import Any, NamedTuple, Union
 
 
 class Provenance(StrEnum):
@@ -28,7 +31,6 @@ class Provenance(StrEnum):
 
 # Domains and readings. The fields are the contract between meters, which produce readings, and
 # windows, which turn them into energy (`core.results`). Nothing here reads hardware or files.
-
 SLOW_SENSOR_S = 0.02
 """A sensor that changes less often than this gains nothing from a read at an edge; where it counts,
 a gauge of the same device gives it its shape."""
@@ -120,3 +122,128 @@ class Gap(NamedTuple):
 
     reason: str
     lost: bool = False
+
+
+# Plausibility: limits of sensors, and the rise of a counter.
+
+HIGHEST_W = {Scope.GPU: 4_000.0, Scope.CPU: 3_000.0, Scope.DRAM: 1_000.0}
+"""Above what any one card or module, package, or memory of a package draws. The largest on sale:
+2,700 W for a GB200 module (NVIDIA), 500 W for a server processor."""
+HIGHEST_NODE_W = 100_000.0
+"""Limit of a node, or of a part of unknown kind."""
+WRAP_SLACK_S = 0.01
+
+
+def highest_power_w(scope: Scope | str) -> float:
+    """Return the highest plausible power of a domain, by its scope or by its name (`gpu:3`,
+    `cpu:0/core`).
+    """
+    kind = scope.partition(":")[0].partition("/")[0]
+    return next((power_w for one, power_w in HIGHEST_W.items() if one == kind), HIGHEST_NODE_W)
+
+
+def counter_rise_j(rise_j: float, step_s: float, wrap_j: float | None) -> float | None:
+    """Return the joules between two readings of a counter that differ by `rise_j`; None after a
+    reset.
+
+    A counter that fell has wrapped where that explains the fall with a plausible power.
+    """
+    if rise_j >= 0:
+        return rise_j
+    if wrap_j is None or not 0 <= rise_j + wrap_j <= HIGHEST_NODE_W * (step_s + WRAP_SLACK_S):
+        return None
+    return rise_j + wrap_j
+
+
+# Validation of JSON data against the type hints of a record.
+
+LARGEST_INT = 2**63
+"""Neither a database nor a float can hold every integer that JSON can."""
+
+
+def shape_fault(data: Any, hint: Any, where: str = "") -> str:
+    """Return the first fault of `data` as JSON of `hint`, such as `domains.0.name: not text`; empty
+    if valid.
+
+    Records (named tuples, dataclasses) are objects with their fields; fields that they do not know
+    are ignored.
+    """
+    origin = typing.get_origin(hint)
+    if hint is Any:
+        return ""
+    if origin in (Union, types.UnionType):
+        faults = [shape_fault(data, each, where) for each in typing.get_args(hint)]
+        return "" if "" in faults else faults[0]
+    if origin is not None:
+        return _container_fault(data, origin, typing.get_args(hint), where)
+    if _fields_of(hint) is not None:
+        return _record_fault(data, hint, where)
+    is_sound, expected = _plain(data, hint)
+    return "" if is_sound else f"{where or 'it'}: not {expected}"
+
+
+def _plain(data: Any, hint: Any) -> tuple[bool, str]:
+    if hint is None or hint is type(None):
+        return data is None, "null"
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        known = [one.value for one in hint]
+        return isinstance(data, str) and data in known, f"one of {', '.join(map(str, known))}"
+    is_number = isinstance(data, int | float) and not isinstance(data, bool)
+    is_number = is_number and (isinstance(data, float) or abs(data) < LARGEST_INT)
+    if hint is float:
+        return is_number, "a number"
+    if hint is int:
+        return is_number and isinstance(data, int), "a whole number"
+    names = {str: "text", bool: "true or false"}
+    return isinstance(data, hint), names.get(hint, f"a {getattr(hint, '__name__', hint)}")
+
+
+def _container_fault(data: Any, origin: Any, inner: tuple[Any, ...], where: str) -> str:
+    if issubclass(origin, Mapping):
+        if not isinstance(data, Mapping):
+            return f"{where or 'it'}: not an object"
+        rows = data.items()
+    else:
+        if not isinstance(data, Sequence) or isinstance(data, str):
+            return f"{where or 'it'}: not a list"
+        rows = enumerate(data)  # type: ignore[assignment] # pairs of a place and a value, too
+    hint = next((each for each in inner[::-1] if each is not Ellipsis), Any)
+    faults = (shape_fault(value, hint, _below(where, key)) for key, value in rows)
+    return next(filter(None, faults), "")
+
+
+def _record_fault(data: Any, record: Any, where: str) -> str:
+    if not isinstance(data, Mapping):
+        return f"{where or 'it'}: not an object"
+    known = _fields_of(record)
+    assert known is not None  # the caller has checked
+    for name, (hint, is_needed) in known.items():
+        if name in data:
+            fault = shape_fault(data[name], hint, _below(where, name))
+            if fault:
+                return fault
+        elif is_needed:
+            return f"{_below(where, name)}: missing"
+    return ""
+
+
+def _below(where: str, key: object) -> str:
+    return f"{where}.{str(key)[:40]}" if where else str(key)[:40]
+
+
+@cache
+def _fields_of(record: Any) -> dict[str, tuple[Any, bool]] | None:
+    """Return field -> its hint, and whether it has no default; None for what is not a record."""
+    from dataclasses import fields, is_dataclass  # slow to import, and not needed to measure
+
+    if not isinstance(record, type):
+        return None
+    if is_dataclass(record):
+        lacking = [f.name for f in fields(record) if f.default is f.default_factory]
+    elif issubclass(record, tuple) and hasattr(record, "_fields"):
+        defaults = getattr(record, "_field_defaults", {})
+        lacking = [name for name in record._fields if name not in defaults]
+    else:
+        return None
+    hints = typing.get_type_hints(record)
+    return {name: (hint, name in lacking) for name, hint in hints.items()}

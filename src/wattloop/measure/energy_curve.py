@@ -8,8 +8,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import NamedTuple
 
-from wattloop.core.plausible import counter_rise_j, highest_power_w
-from wattloop.core.records import Domain, Gap, Scope
+from wattloop.core.records import Domain, Gap, Scope, counter_rise_j, highest_power_w
 
 BRIDGE_S = 2.0
 """Gaps of a gauge up to this length are interpolated; longer gaps are left out and reported. A

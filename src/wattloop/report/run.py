@@ -23,7 +23,7 @@ from wattloop.report.document import (
 )
 from wattloop.report.figures.power import components_figure, power_figure
 from wattloop.store.database import Store
-from wattloop.store.details import read_windows
+from wattloop.store.run_record import read_windows
 from wattloop.store.runs import RunRecord
 
 LABEL_TONES = {"high": "good", "medium": "info", "low": "warning"}

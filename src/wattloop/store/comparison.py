@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.model_error import MODELS, EnergyError, energy_error, ratio_error
 from wattloop.core.records import Scope
-from wattloop.core.results import DomainEnergy
+from wattloop.core.results import MODELS, DomainEnergy, EnergyError, energy_error, ratio_error
 from wattloop.store.runs import RunRecord
 
 TOTAL = "total"

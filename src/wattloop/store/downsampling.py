@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import sub
 
-from wattloop.core.plausible import counter_rise_j
+from wattloop.core.records import counter_rise_j
 
 LEVELS_S = (1, 10, 60)
 """Widths of the bins, in seconds; each divides the next."""

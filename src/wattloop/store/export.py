@@ -15,7 +15,6 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.records import Scope
 from wattloop.core.units import iso_time
 from wattloop.store.database import Store
-from wattloop.store.details import read_steps, read_windows
 from wattloop.store.formats import prometheus
 from wattloop.store.formats.files import (
     ExportTable,
@@ -27,6 +26,7 @@ from wattloop.store.formats.files import (
     write_parquet_file,
 )
 from wattloop.store.jobs import refresh_job_in
+from wattloop.store.run_record import read_steps, read_windows
 from wattloop.store.runs import RunRecord, has_run
 from wattloop.store.sample_queries import read_samples
 from wattloop.store.samples import Series, series_of

@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from wattloop.core.json_shape import shape_fault
-from wattloop.core.records import Domain, Signal
+from wattloop.core.records import Domain, Signal, shape_fault
 from wattloop.core.results import Missing, RunStatus, WindowResult
-from wattloop.store.details import sort_events
 from wattloop.store.journal import FORMAT, Journal
-from wattloop.store.run_record import RunRecord
+from wattloop.store.run_record import RunRecord, sort_events
 from wattloop.store.samples import pack_samples
 
 _RECORD_FIELDS = frozenset(f.name for f in fields(RunRecord)) - {"status", "result"}

@@ -13,8 +13,7 @@ from operator import le, sub
 from typing import Any
 
 from wattloop.core.errors import StoreError
-from wattloop.core.plausible import HIGHEST_NODE_W, highest_power_w
-from wattloop.core.records import SLOW_SENSOR_S
+from wattloop.core.records import HIGHEST_NODE_W, SLOW_SENSOR_S, highest_power_w
 from wattloop.store.downsampling import (
     LEVELS_S,
     Curve,

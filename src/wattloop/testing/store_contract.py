@@ -16,7 +16,6 @@ import pytest
 from wattloop.core.errors import ExperimentNotFound, RunNotFound
 from wattloop.core.results import RunStatus
 from wattloop.store.database import Store
-from wattloop.store.details import read_events, read_steps, read_windows
 from wattloop.store.experiments import (
     Experiment,
     TrialRecord,
@@ -34,6 +33,7 @@ from wattloop.store.experiments import (
     trials_with_keys,
 )
 from wattloop.store.journal_import import ImportStatus, import_journal, import_orphaned
+from wattloop.store.run_record import read_events, read_steps, read_windows
 from wattloop.store.runs import (
     RunFilter,
     RunRecord,

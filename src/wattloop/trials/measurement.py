@@ -12,8 +12,8 @@ from wattloop.measure.command import child_environment
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.session import Session
 from wattloop.store.database import Store
-from wattloop.store.details import read_windows
 from wattloop.store.journal_import import import_orphaned
+from wattloop.store.run_record import read_windows
 from wattloop.store.runs import RunRecord, child_runs
 from wattloop.trials.process import TimeIsOver, run_group, time_limit, trial_status
 from wattloop.trials.trial import (

@@ -8,8 +8,8 @@ from typing import Any
 from wattloop.control.lever import Setting
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
-from wattloop.core.model_error import EnergyError, ratio_error
 from wattloop.core.process import stops_deferred
+from wattloop.core.results import EnergyError, ratio_error
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_energy
 from wattloop.measure.recovery import finalize_orphaned_run

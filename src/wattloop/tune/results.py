@@ -8,7 +8,7 @@ from operator import attrgetter
 from statistics import fmean, stdev
 from typing import Any
 
-from wattloop.core.model_error import MODELS, EnergyError, ratio_error
+from wattloop.core.results import MODELS, EnergyError, ratio_error
 from wattloop.core.units import format_number
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, TrialRecord, each_trial, find_experiment

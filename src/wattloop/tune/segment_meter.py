@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wattloop.core.model_error import EnergyError, energy_error
 from wattloop.core.records import Provenance, Scope
-from wattloop.core.results import RunStatus, WindowResult
+from wattloop.core.results import EnergyError, RunStatus, WindowResult, energy_error
 from wattloop.core.settings import Settings
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from wattloop.control.daemon.client import LOW_POWER, Client, connect
 from wattloop.control.daemon.job_gpus import JobGpus, write_job_gpus
 from wattloop.core.errors import WattloopError
 from wattloop.core.files import atomic_write
-from wattloop.core.plausible import highest_power_w
-from wattloop.core.records import Scope
+from wattloop.core.records import Scope, highest_power_w
 from wattloop.fleet.agent.config import AgentConfig, ControlConfig
 from wattloop.fleet.agent.job_facts import JobFacts, ask_slurm
 

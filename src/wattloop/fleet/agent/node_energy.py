@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from wattloop.core.clock import Clock
-from wattloop.core.plausible import counter_rise_j, highest_power_w
-from wattloop.core.records import Domain, DomainKind, Gap
+from wattloop.core.records import Domain, DomainKind, Gap, counter_rise_j, highest_power_w
 from wattloop.core.results import Missing
 from wattloop.measure.energy_curve import BRIDGE_S, MODEL_S, CounterCurve, EnergySpan
 from wattloop.measure.meter_stream import (

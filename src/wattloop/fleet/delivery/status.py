@@ -9,7 +9,7 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import atomic_write_json
-from wattloop.core.plausible import HIGHEST_NODE_W, highest_power_w
+from wattloop.core.records import HIGHEST_NODE_W, highest_power_w
 
 MOST_DOMAINS, MOST_JOBS, MOST_FAULTS = 256, 1_024, 32
 LONGEST_TEXT, LONGEST_WORD = 200, 40

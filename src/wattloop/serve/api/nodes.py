@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from wattloop.core.errors import ConfigError, RunSenseless
-from wattloop.core.plausible import HIGHEST_NODE_W
+from wattloop.core.records import HIGHEST_NODE_W
 from wattloop.fleet.delivery.batch import (
     LARGEST_BATCH_B,
     MOST_PIECES,

@@ -17,8 +17,8 @@ from wattloop.serve.errors import conflict_on_error, faults
 from wattloop.serve.state import AppState, State
 from wattloop.store.comparison import RunComparison, compare
 from wattloop.store.database import Store
-from wattloop.store.details import read_windows
 from wattloop.store.export import export
+from wattloop.store.run_record import read_windows
 from wattloop.store.runs import RunRecord, find_run, has_run, live_journal
 from wattloop.store.sample_queries import read_curve
 from wattloop.store.samples import Series, power_series, series_of

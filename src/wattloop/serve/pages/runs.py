@@ -23,8 +23,8 @@ from wattloop.serve.api.runs import compare_runs, find_any_run, run_advice
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.state import AppState, State
 from wattloop.store.comparison import Cell, RunComparison
-from wattloop.store.details import read_windows
 from wattloop.store.job_queries import job_page
+from wattloop.store.run_record import read_windows
 from wattloop.store.runs import RunRecord, find_run
 from wattloop.store.samples import series_of
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wattloop.core.json_shape import shape_fault
-from wattloop.core.plausible import highest_power_w
+from wattloop.core.records import highest_power_w, shape_fault
 from wattloop.core.results import DomainEnergy, Label, Missing, WindowResult
 from wattloop.core.text import plain
 from wattloop.store.journal_record import feeds_fault

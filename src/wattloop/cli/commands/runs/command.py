@@ -201,7 +201,7 @@ def show_command(
 ) -> None:
     """Show one run: energy by domain, what is missing, windows and steps."""
     from wattloop.accounting.restatement import restated
-    from wattloop.store.details import read_steps, read_windows
+    from wattloop.store.run_record import read_steps, read_windows
 
     with given.opened() as place:
         (record,) = chosen(place, [run])

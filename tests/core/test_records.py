@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from wattloop.core.json_shape import shape_fault
+from wattloop.core.records import shape_fault
 from wattloop.core.results import DomainEnergy, WindowResult
 
 ENERGY = {"name": "gpu:0", "scope": "gpu", "energy_j": 1, "uncertainty_j": 0.1}

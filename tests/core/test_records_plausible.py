@@ -5,8 +5,7 @@ from array import array
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.plausible import counter_rise_j, highest_power_w
-from wattloop.core.records import Scope
+from wattloop.core.records import Scope, counter_rise_j, highest_power_w
 from wattloop.core.results import RunStatus
 from wattloop.fleet.delivery.status import NodeStatus
 from wattloop.store.downsampling import watts

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from wattloop.core.model_error import EnergyError, ModelError, ratio_error
+from wattloop.core.results import EnergyError, ModelError, ratio_error
 
 
 def _pair(seed: int) -> tuple[EnergyError, EnergyError]:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from wattloop.store.database import Store, open_store
-from wattloop.store.details import read_events, read_steps
 from wattloop.store.export import export_table
 from wattloop.store.journal_import import import_orphaned
+from wattloop.store.run_record import read_events, read_steps
 from wattloop.store.runs import find_run
 from wattloop.testing.journals import close_journal, ended, write_journal
 
