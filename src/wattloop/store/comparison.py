@@ -2,7 +2,7 @@
 
 A difference counts as real when it exceeds the uncertainty of both values together. The same
 sensor, and the same model on the same machine, errs the same way in both runs, so its systematic
-error cancels (`core.model_error`); between different sensors, models or machines it is added.
+error cancels (`core.results`); between different sensors, models or machines it is added.
 """
 
 import math
