@@ -142,9 +142,7 @@ def _modelled(
 def _error(
     result: WindowResult, node_j: float, other_w: ChassisFact, eta: ChassisFact
 ) -> EnergyError:
-    """Return the error: other parts and power supply are models of this node, the same in every
-    window.
-    """
+    """Return the error: models of this node err alike in every window."""
     parts = energy_error(result.counted, result.duration_s)
     models = {
         key: ModelError(model.energy_j / eta.value, model.relative, model.power_w / eta.value)

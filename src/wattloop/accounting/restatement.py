@@ -26,9 +26,7 @@ STALE_NOTES = ("carbon: ", "carbon intensity: ", "cost: ", "PUE ")
 
 
 def restated(record: RunRecord, settings: Settings) -> RunRecord:
-    """Return the run with the accounting of `settings`; the same object where they change
-    nothing.
-    """
+    """Return the run with the accounting of `settings`, or the same object if unchanged."""
     accounting = record.accounting or {}
     node = accounting.get("node") or {}
     given = [name for name in settings.sources if _applies(name, settings, record)]
@@ -83,9 +81,7 @@ def _facility(
 
 
 def _search(given: list[str], settings: Settings, record: RunRecord) -> IntensitySearch:
-    """Find the intensity of the present settings; a series may need the zone that the run
-    stated.
-    """
+    """Find the intensity of the present settings; a series may need the run's zone."""
     stated: dict[str, Any] = {name: getattr(settings, name) for name in CARBON if name in given}
     if "carbon_file" in given:
         stated.setdefault("zone", settings.zone or str(record.settings.get("zone") or ""))

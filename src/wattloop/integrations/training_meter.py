@@ -140,9 +140,7 @@ class TrainingMeter:
 
     @_in_the_loop
     def step_begin(self) -> None:
-        """A step begins. What lies between two steps belongs to the later one, except after
-        `interrupt`.
-        """
+        """A step begins. Time between two steps belongs to the later one, see `interrupt`."""
         if self._chain is None:
             self._chain = self._mark()
 

@@ -150,9 +150,7 @@ class Measurement(EnergyProperties):
             _check(options)
 
     def begin(self) -> Measurement:
-        """Begin a window, and open a run if this process has none. An ended measurement may begin
-        again.
-        """
+        """Begin a window, and open a run if there is none. A measurement may begin again."""
         going = self._window is not None and self._window.end_s is None
         if going and self._session is _runs.session:
             raise RuntimeError(f"measure(): {self.name!r} has begun and not ended; end() it first")
@@ -161,9 +159,7 @@ class Measurement(EnergyProperties):
         return self
 
     def end(self, status: RunStatus = RunStatus.FINISHED) -> Measurement:
-        """End the window; the outermost measurement also closes the run. Ending twice changes
-        nothing.
-        """
+        """End the window; the outermost one also closes the run. Ending twice is harmless."""
         if self._window is None or self._session is None:
             raise RuntimeError("measure(): end() without begin()")
         if self._window.end_s is None:
@@ -177,9 +173,7 @@ class Measurement(EnergyProperties):
 
     @property
     def result(self) -> WindowResult:
-        """Return energies, times and missing parts; the values so far while the measurement is
-        open.
-        """
+        """Return energies, times and missing parts; so far while the measurement is open."""
         if self._window is None:
             raise RuntimeError("measure(): nothing measured yet; use 'with' or begin()")
         return self._window.result
@@ -301,9 +295,7 @@ def _stretch(measurement: Measurement) -> Iterator[None]:
 
 
 def active_session() -> Session | None:
-    """Return the open run of this process, if any; a run that only waits for further calls is not
-    one.
-    """
+    """Return the open run of this process; one that only waits for calls is not open."""
     return _runs.session if _runs.idle_since_s is None else None
 
 

@@ -116,9 +116,7 @@ def _parent(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; the name before them may hold spaces
-    and brackets.
-    """
+    """Return the fields of /proc/PID/stat from the state on; the name may hold spaces."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -234,9 +232,7 @@ class Supervisor:
         return 0
 
     def _stopped_before_start(self) -> int | None:
-        """Return the result of a stop signal that arrived during set-up; other signals are
-        dropped.
-        """
+        """Return a stop signal that arrived during set-up; other signals are dropped."""
         while (info := signal.sigtimedwait(WAITED_FOR, 0)) is not None:
             if info.si_signo in STOPPING and not is_ignored(info.si_signo):
                 return info.si_signo
@@ -258,17 +254,13 @@ class Supervisor:
             self._pass_on(info.si_signo)
 
     def _pass_on(self, number: int) -> None:
-        """Forward a signal that was sent to this process and not to the terminal's process
-        group.
-        """
+        """Forward a signal that was sent to this process, not to the terminal's group."""
         if number == signal.SIGCONT and not is_stopped(self._pid):
             return  # the shell continued the whole group
         os.kill(self._pid, number)
 
     def _look_at_program(self) -> tuple[int, int | None] | None:
-        """Return (exit code, signal) after the program has ended; stop with it when it was
-        stopped.
-        """
+        """Return (exit code, signal) of an ended program; stop with a stopped one."""
         flags = os.WEXITED | os.WSTOPPED | os.WNOHANG
         while self._pid and (info := os.waitid(os.P_PID, self._pid, flags)) is not None:
             if info.si_code == os.CLD_EXITED:

@@ -41,9 +41,7 @@ class EnergySpan(NamedTuple):
 
 
 def kept_points(times_s: array[float], first: int, last: int) -> list[int]:
-    """Return the points from `first` up to `last` that stay, given that those before are
-    downsampled.
-    """
+    """Return the points from `first` to `last` that stay; those before are downsampled."""
     kept: list[int] = []
     kept_s = times_s[first - 1] if first else -math.inf
     for i in range(first, last):
@@ -54,9 +52,7 @@ def kept_points(times_s: array[float], first: int, last: int) -> list[int]:
 
 
 def plausible_power_w(domain: Domain) -> float:
-    """Return the highest power that a domain can draw; a counter wraps no faster than at this
-    power.
-    """
+    """Return the highest power of a domain; its counter wraps no faster than at this."""
     return domain.max_power_w or PLAUSIBLE_W
 
 
@@ -102,9 +98,7 @@ class UpdateClock:
         self.error_s = error_s + JITTER_S
 
     def age(self, time_s: float) -> tuple[float | None, float]:
-        """Return seconds since the last update before `time_s` and their uncertainty; None if
-        unknown.
-        """
+        """Return seconds from the last update to `time_s`, with uncertainty; None if unknown."""
         phase_s, blur_s = self._phase(time_s)
         if phase_s is None or min(phase_s, self.period_s - phase_s) <= blur_s:
             return None, 0.0  # unknown, or too close to a tick to tell which one was seen
@@ -119,9 +113,7 @@ class UpdateClock:
         return time_s + (wait_s if wait_s < self.period_s / 2 else 0.0)
 
     def _phase(self, time_s: float) -> tuple[float | None, float]:
-        """Return the phase of `time_s` in a period and its uncertainty; None once the phase is
-        lost.
-        """
+        """Return the phase of `time_s` in a period, with uncertainty; None once it is lost."""
         if self._last_s is None:
             return None, 0.0
         distance_s = time_s - self._last_s
@@ -190,32 +182,68 @@ class Bridge(NamedTuple):
     wraps: int
 
 
-class CounterCurve:
-    """The energy curve of a counter: unwrapped joules since the first reading."""
+class SensorCurve:
+    """Readings and gaps of one domain, as points over time."""
 
     def __init__(self, domain: Domain, ticks: UpdateClock | None = None) -> None:
         self.domain = domain
         self.ticks = ticks
         self.period_s = domain.update_period_s
-        self._exact = domain.update_period_s <= EXACT_S
         self.lost: tuple[float, str] | None = None
         self.last_gap: tuple[float, str] | None = None
+        self.times_s: array[float] = array("d")
+        self._columns = [self.times_s]
+        self._thin = 0
+        self._read_s = math.nan
+
+    def gap(self, time_s: float, gap: Gap) -> None:
+        """Record a failed reading.
+
+        A counter continues to count, so its next good reading includes the joules of the gap.
+        """
+        self.last_gap = (time_s, gap.reason)
+        if gap.lost and self.lost is None:
+            self.lost = (time_s, gap.reason)
+
+    @property
+    def last_read_s(self) -> float:
+        """Time of the last successful reading; NaN before the first."""
+        return self._read_s
+
+    def thin_before(self, time_s: float) -> None:
+        """Downsample points that are old at `time_s`; energies between the rest stay."""
+        cut = bisect_right(self.times_s, time_s - KEEP_S) - 1
+        if cut - self._thin > THIN_AT_ONCE:
+            kept = kept_points(self.times_s, self._thin, cut)
+            for column in self._columns:
+                column[self._thin : cut] = array("d", (column[i] for i in kept))
+            self._thin += len(kept)
+
+    def _column(self) -> array[float]:
+        """Return a new column with a value for each point."""
+        self._columns.append(array("d"))
+        return self._columns[-1]
+
+
+class CounterCurve(SensorCurve):
+    """The energy curve of a counter: unwrapped joules since the first reading."""
+
+    def __init__(self, domain: Domain, ticks: UpdateClock | None = None) -> None:
+        super().__init__(domain, ticks)
+        self._exact = domain.update_period_s <= EXACT_S
         self.wraps = 0
         self.resets: deque[tuple[float, float]] = deque(maxlen=RESETS_KEPT)
         """Last reading before the counter was reset, and the first after it."""
         self.bridges: list[Bridge] = []
         self.model_w: float | None = None
         """Mean power before the first reading, where another process measured it."""
-        self.times_s: array[float] = array("d")
-        self.totals_j: array[float] = array("d")
-        self._blurs_s: array[float] = array("d")
+        self.totals_j = self._column()
+        self._blurs_s = self._column()
         self._raw_j = math.nan
         self._total_j = 0.0
-        self._read_s = math.nan
         self._doubt_s = 0.0
         self._changed_s = math.nan
         self._holds_s: list[float] = []
-        self._thin = 0
 
     def feed(self, time_s: float, raw_j: float, doubt_s: float = 0.0) -> None:
         """Add a reading: joules as the sensor shows them. It ends a gap.
@@ -241,15 +269,6 @@ class CounterCurve:
         self._raw_j = raw_j
         self._read_s = self._changed_s = time_s
 
-    def gap(self, time_s: float, gap: Gap) -> None:
-        """Record a failed reading.
-
-        The counter continues to count, so the next good reading includes the joules of the gap.
-        """
-        self.last_gap = (time_s, gap.reason)
-        if gap.lost and self.lost is None:
-            self.lost = (time_s, gap.reason)
-
     @property
     def last_total_j(self) -> float:
         """Unwrapped joules at the last reading."""
@@ -259,11 +278,6 @@ class CounterCurve:
     def last_raw_j(self) -> float:
         """The last reading as the sensor showed it; NaN before the first."""
         return self._raw_j
-
-    @property
-    def last_read_s(self) -> float:
-        """Time of the last successful reading; NaN before the first."""
-        return self._read_s
 
     def power_w(self, over_s: float = 1.0) -> float | None:
         """Return the mean power of the last `over_s` seconds."""
@@ -333,9 +347,7 @@ class CounterCurve:
         return math.hypot(*(_share(b, begin_s, end_s) * b.sigma_j for b in self.bridges))
 
     def unseen_wraps(self, begin_s: float, end_s: float) -> tuple[float, int]:
-        """Return seconds of bridged gaps between two instants, and the number of wraps they can
-        hide.
-        """
+        """Return seconds of bridged gaps between two instants, and the wraps they can hide."""
         shares = [(_share(b, begin_s, end_s), b) for b in self.bridges]
         unread_s = sum(share * bridge.unread_s for share, bridge in shares)
         return unread_s, sum(bridge.wraps for share, bridge in shares if share > 0)
@@ -348,17 +360,6 @@ class CounterCurve:
             return True
         unread = self._read_s <= begin_s + self.period_s and self.last_gap is None
         return unread and end_s - self._read_s < UNREAD_LIMIT_S
-
-    def thin_before(self, time_s: float) -> None:
-        """Downsample points that are old at `time_s`; energies between remaining points stay the
-        same.
-        """
-        cut = bisect_right(self.times_s, time_s - KEEP_S) - 1
-        if cut - self._thin > THIN_AT_ONCE:
-            kept = kept_points(self.times_s, self._thin, cut)
-            for column in (self.times_s, self.totals_j, self._blurs_s):
-                column[self._thin : cut] = array("d", (column[i] for i in kept))
-            self._thin += len(kept)
 
     def point_blur_s(self, i: int) -> float:
         """Return the half-width of the time of point `i`."""
@@ -397,9 +398,7 @@ class CounterCurve:
         return self._slope(len(self.times_s) - 1, 1.0) * (time_s - self._read_s)
 
     def _may_have_wrapped(self, time_s: float) -> bool:
-        """Return True if a counter with an unchanged value can have wrapped since its last
-        reading.
-        """
+        """Return True if a counter with an unchanged value can have wrapped meanwhile."""
         wrap_j = self.domain.wrap_j
         if wrap_j is None or len(self.times_s) < 2 or self.totals_j[-1] <= 0:
             return False
@@ -456,9 +455,7 @@ class CounterCurve:
             ]
 
     def _learn_period(self) -> None:
-        """Learn the period of a sensor that updates more slowly than declared, from unchanged
-        readings.
-        """
+        """Learn the period of a sensor that updates more slowly than declared."""
         hold_s = self._read_s - self._changed_s
         if hold_s <= self.domain.update_period_s:
             return
@@ -492,9 +489,7 @@ class CounterCurve:
         return total_j + slope_w * distance_s, sigma_j
 
     def _slope(self, i: int, over_s: float) -> float:
-        """Return the mean power of the segment that ends at point `i` and is at least `over_s`
-        long.
-        """
+        """Return the mean power of the segment of `over_s` or longer that ends at point `i`."""
         times, totals = self.times_s, self.totals_j
         j = max(i - 1, 0)
         while j > 0 and times[i] - times[j] < over_s:
@@ -503,9 +498,7 @@ class CounterCurve:
         return (totals[i] - totals[j]) / length_s if length_s > 0 else 0.0
 
     def _peak_w(self, begin_s: float, end_s: float) -> float:
-        """Return the highest power in and around a window of few points; infinite for longer
-        windows.
-        """
+        """Return the highest power around a window of few points; infinite for longer ones."""
         first, last = bisect_right(self.times_s, begin_s), bisect_right(self.times_s, end_s)
         if last - first > FEW_POINTS or len(self.times_s) < 2:
             return math.inf
@@ -526,9 +519,7 @@ def _share(bridge: Bridge, begin_s: float, end_s: float) -> float:
 def _weighted(
     candidates_j: list[float], model_j: float, sigma_j: float
 ) -> tuple[float, float, bool]:
-    """Return mean and standard deviation of candidates under a normal model, and whether one is
-    certain.
-    """
+    """Return mean and deviation of candidates under a normal model; True if one is sure."""
     nearest_j = min(candidates_j, key=lambda one_j: abs(one_j - model_j))
     if sigma_j <= 0:
         return nearest_j, 0.0, len(candidates_j) == 1
@@ -545,24 +536,17 @@ UNSEEN_PERIODS = 4
 """Readings further apart than this many updates may hide a change between them."""
 
 
-class GaugeCurve:
+class GaugeCurve(SensorCurve):
     """The energy curve of a gauge: its integral by the trapezoidal rule."""
 
     def __init__(self, domain: Domain, ticks: UpdateClock | None = None) -> None:
-        self.domain = domain
-        self.ticks = ticks
-        self.period_s = domain.update_period_s
-        self.lost: tuple[float, str] | None = None
-        self.last_gap: tuple[float, str] | None = None
-        self.times_s: array[float] = array("d")
-        self.watts: array[float] = array("d")
-        self._cumulative_j: array[float] = array("d")
-        self._cumulative_var: array[float] = array("d")
-        self._uncovered_s: array[float] = array("d")
-        self._unseen_s2: array[float] = array("d")
-        self._thin = 0
+        super().__init__(domain, ticks)
+        self.watts = self._column()
+        self._cumulative_j = self._column()
+        self._cumulative_var = self._column()
+        self._uncovered_s = self._column()
+        self._unseen_s2 = self._column()
         self._gap_since: float | None = None
-        self._read_s = math.nan
 
     def feed(self, time_s: float, power_w: float, doubt_s: float = 0.0) -> None:
         """Add a reading in watts. It ends a gap.
@@ -595,22 +579,12 @@ class GaugeCurve:
             self._append(point_s, power_w, energy_j, variance, 0.0)
 
     def gap(self, time_s: float, gap: Gap) -> None:
-        """Record a failed reading."""
-        self.last_gap = (time_s, gap.reason)
+        super().gap(time_s, gap)
         if self._gap_since is None:
             self._gap_since = time_s
-        if gap.lost and self.lost is None:
-            self.lost = (time_s, gap.reason)
-
-    @property
-    def last_read_s(self) -> float:
-        """Time of the last successful reading; NaN before the first."""
-        return self._read_s
 
     def power_w(self, over_s: float = 1.0) -> float | None:
-        """Return the power at the last reading; `over_s` is ignored, as a gauge shows power
-        itself.
-        """
+        """Return the power at the last reading; a gauge needs no `over_s`."""
         return self.watts[-1] if self.watts else None
 
     def at(self, time_s: float) -> tuple[float, float]:
@@ -643,24 +617,6 @@ class GaugeCurve:
         # In a short window both ends have the same error, so only the power is uncertain.
         variance = min(variance, (self._peak_w(begin_s, last_s) * length_s) ** 2)
         return EnergySpan(end_j - begin_j, math.sqrt(variance), covered)
-
-    def thin_before(self, time_s: float) -> None:
-        """Downsample points that are old at `time_s`; energies between remaining points stay the
-        same.
-        """
-        cut = bisect_right(self.times_s, time_s - KEEP_S) - 1
-        if cut - self._thin > THIN_AT_ONCE:
-            kept = kept_points(self.times_s, self._thin, cut)
-            for column in (
-                self.times_s,
-                self.watts,
-                self._cumulative_j,
-                self._cumulative_var,
-                self._uncovered_s,
-                self._unseen_s2,
-            ):
-                column[self._thin : cut] = array("d", (column[i] for i in kept))
-            self._thin += len(kept)
 
     def _append(
         self, point_s: float, power_w: float, energy_j: float, variance: float, hole_s: float
@@ -708,9 +664,7 @@ class GaugeCurve:
         return energy_j, variance, self._uncovered_s[left] + share * hole_s
 
     def _unseen_variance(self, begin_s: float, end_s: float, mean_w: float) -> float:
-        """Return the variance of changes between readings that lie much further apart than
-        updates.
-        """
+        """Return the variance of changes between readings much further apart than updates."""
         times = self.times_s
         first, last = bisect_right(times, begin_s), bisect_right(times, end_s)
         if first == last:
@@ -721,16 +675,12 @@ class GaugeCurve:
         return (HIDDEN_SHARE * mean_w) ** 2 * unseen_s2
 
     def _unseen(self, length_s: float) -> float:
-        """Return the squared time between two readings if a change may have happened in it, else
-        0.
-        """
+        """Return the squared time between two readings if it may hide a change, else 0."""
         seen_s = UNSEEN_PERIODS * self.period_s + self.domain.averaging_s
         return length_s**2 if length_s > seen_s else 0.0
 
     def _peak_w(self, begin_s: float, end_s: float) -> float:
-        """Return the highest power in and around a window of few points; infinite for longer
-        windows.
-        """
+        """Return the highest power around a window of few points; infinite for longer ones."""
         first, last = bisect_right(self.times_s, begin_s), bisect_right(self.times_s, end_s)
         if last - first > FEW_POINTS:
             return math.inf

@@ -36,15 +36,11 @@ class Job(NamedTuple):
 
     @property
     def claim_name(self) -> str:
-        """Return the name of the node lock that this process tries to acquire, as `WATTLOOP_JOB`
-        passes it on.
-        """
+        """Return the name of the node lock of this process, as in `WATTLOOP_JOB`."""
         return self.claim or self.job_id
 
     def for_devices(self, left_out: Sequence[str]) -> "Job":
-        """Return the job of a rank that sees only some GPUs: it counts with the ranks that see the
-        same.
-        """
+        """Return the job of a rank that sees some GPUs: it counts with ranks that see them."""
         if not left_out or self.kind == "wattloop":
             return self
         return self._replace(claim=f"{self.job_id}{CLAIM_SEPARATOR}{','.join(left_out)}")

@@ -21,9 +21,7 @@ SHARES = "agent"
 
 
 class NodeRun(Protocol):
-    """Protocol of the runs that `job_energy` accepts: stored runs, or others with the same
-    fields.
-    """
+    """Protocol of the runs of `job_energy`: stored runs, or others with these fields."""
 
     run_id: str
     name: str

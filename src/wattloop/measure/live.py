@@ -33,9 +33,7 @@ RECENT_GAP_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LiveSnapshot:
-    """State at one instant: `result` holds the energy so far, `power_w` the present power per
-    domain.
-    """
+    """State at one instant: energy so far in `result`, present power per domain."""
 
     result: WindowResult
     power_w: dict[str, float]

@@ -469,9 +469,7 @@ class FusedCurve:
         return max(near) - min(near) + alias_w + UNSEEN_SHARE * max(near)
 
     def _misplaced_j(self, left: int, share: float, scale: float) -> float:
-        """Return the joules that only the counter saw; they may lie on either side of the
-        instant.
-        """
+        """Return the joules that only the counter saw, on either side of the instant."""
         times, totals = self.counter.times_s, self.counter.totals_j
         worst_j = 0.0
         for i in range(max(0, left - 1), min(len(times) - 1, left + 2)):
@@ -486,9 +484,7 @@ class FusedCurve:
         return self.gauge.period_s
 
     def _beyond(self, time_s: float, i: int) -> tuple[float, float]:
-        """Extrapolate before the first or after the last point of the counter with the scaled
-        gauge.
-        """
+        """Extrapolate beyond the first or last point of the counter with the scaled gauge."""
         counter = self.counter
         ratio = self._recent_ratio(len(counter.times_s) - 1)
         gauge_j = self.gauge.at(time_s)[0] - self.gauge.at(counter.times_s[i])[0]
@@ -524,9 +520,7 @@ def _bridge_sigma(left_j: float, here_j: float, right_j: float) -> float:
 
 
 class DomainSource:
-    """The source chosen for one domain, with the gauge that gives its shape between the counter's
-    points.
-    """
+    """The source chosen for one domain, and the gauge that shapes a slow counter."""
 
     __slots__ = ("domain", "feed", "index", "shape_feed", "shape_index")
 
@@ -572,9 +566,7 @@ class DomainSource:
 
 
 def domain_sources(feeds: Sequence[MeterStream], devices: Sequence[str] = ()) -> list[DomainSource]:
-    """Choose one source per domain name: the first stream wins, and a later gauge shapes a slow
-    counter.
-    """
+    """Choose a source per domain: the first stream; a later gauge shapes a slow counter."""
     chosen: dict[str, DomainSource] = {}
     for feed in feeds:
         for index, domain in enumerate(feed.domains):

@@ -72,9 +72,7 @@ class NodeLock:
         return data
 
     def release(self, until_s: float | None = None) -> None:
-        """Let another process lead from now on; `until_s` is the time up to which this process
-        counted.
-        """
+        """Let another process lead; this one counted up to `until_s`."""
         if not self.held:
             return
         owner = self.owner()
@@ -308,9 +306,7 @@ class LeaderRole:
         return [feed for feed in used if id(feed) not in followed]
 
     def interval_s(self, wished_s: float, read: Sequence[MeterStream]) -> float:
-        """Return the sampling interval; a follower whose windows read at their edges needs few
-        readings.
-        """
+        """Return the sampling interval; a follower that reads at edges needs few readings."""
         if self.counts or not all(feed.cheap_at_edges for feed in read):
             return wished_s
         return max(wished_s, FOLLOWER_INTERVAL_S)
@@ -371,9 +367,7 @@ class LeaderRole:
         return self.counts
 
     def _counted_until_s(self, owner: dict[str, Any] | None) -> float:
-        """Return the time up to which the last holder counted, from its description or its
-        journal.
-        """
+        """Return when the last holder stopped counting, by its description or journal."""
         if owner is None or owner.get("run_id") == self._run_id:
             return -math.inf
         if "until_s" in owner:

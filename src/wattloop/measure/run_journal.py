@@ -232,9 +232,7 @@ class RunJournal:
         return None if written else self._writer.fault or f"{self._writer.path}: closed"
 
     def release(self) -> None:
-        """Close the file without an end: another process continues it, or it is imported as
-        crashed.
-        """
+        """Close the file without an end: another process continues it, or it crashed."""
         if self._writer is not None:
             self._writer.close()
 

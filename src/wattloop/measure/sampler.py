@@ -146,9 +146,7 @@ TICK_SEARCH_LIMIT_S = 0.3
 
 
 class Sampler:
-    """A thread that reads streams until stopped. Stopping wakes it at once, whatever the
-    interval.
-    """
+    """A thread that reads streams until stopped, which wakes it at once."""
 
     def __init__(
         self,
@@ -498,9 +496,7 @@ class NodeReader:
         return [feed for feed in self.feeds if id(feed) in used]
 
     def _share(self) -> tuple[list[MeterStream], list[MeterStream], float]:
-        """Return the part that this process's thread reads: streams, streams with signals, and the
-        interval.
-        """
+        """Return what this process's thread reads: streams, those with signals, the interval."""
         read = self.role.feeds_to_read(self.feeds, self.used)
         interval_s = self.role.interval_s(self._context.settings.interval_s, read)
         signal_feeds = self.feeds if self.role.counts else self.used
@@ -543,9 +539,7 @@ class NodeReader:
         return away_s > 0 and (away_s >= stays_s or settings.sampler == "process")
 
     def _look_at_process(self) -> bool:
-        """Start the sampler process when it is due, or check it; return True if the readers have
-        changed.
-        """
+        """Start the sampler process when due, or check it; True if the readers changed."""
         process = self._process
         if process is None:
             if self.role.counts and self._context.clock.now_s() >= self._process_due_s:
@@ -594,9 +588,7 @@ class NodeReader:
             self._note(f"no process can be started to read the sensors ({why}); a thread reads")
 
     def _signals_shared(self, feed: MeterStream) -> bool:
-        """Return True if signals come from the same process as the readings, or are available
-        elsewhere.
-        """
+        """Return True if signals come from the process of the readings, or from any."""
         if not feed.signals:
             return False
         if feed in self.used:

@@ -162,9 +162,7 @@ def start(order: SamplerConfig) -> StartedSampler:
 
 
 def _pipe(opened: list[int]) -> tuple[int, int]:
-    """Return (read, write) ends above the standard descriptors, also where standard input is
-    closed.
-    """
+    """Return (read, write) ends above the standard descriptors, even with stdin closed."""
     ends = []
     for fd in os.pipe():
         ends.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LOWEST_FD))
@@ -358,9 +356,7 @@ class SamplerProcess:
                 os.kill(self.pid, signal.SIGKILL)
 
     def _reap(self) -> None:
-        """Reap the starter, which ends at once; the process is a child only where this one is a
-        subreaper.
-        """
+        """Reap the starter; the process is a child only where this one is a subreaper."""
         for pid in (self._starter, 0 if self.alive else self.pid):
             if not pid:
                 continue

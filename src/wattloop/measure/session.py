@@ -231,9 +231,7 @@ class Session:
         return self.shares.applied(result, self.channels)
 
     def read_since(self, end_s: float) -> bool:
-        """Return True if every sensor has been read since `end_s`, so that it lies between two
-        points.
-        """
+        """Return True if every sensor was read after `end_s`: it lies between two points."""
         # A sensor without readings will not improve the result.
         if self.clock.now_s() > end_s + SETTLE_S:
             return True

@@ -63,9 +63,7 @@ def verify(
     duration_s: float = DURATION_S,
     on_progress: Callable[[float], None] | None = None,
 ) -> list[MeterComparison]:
-    """Read every domain that two meters offer for `duration_s`, and compare the meters pair by
-    pair.
-    """
+    """Read every domain that two meters offer for `duration_s`; compare them in pairs."""
     feeds = [MeterStream(meter, clock, index) for index, meter in enumerate(meters)]
     offered: dict[str, list[tuple[MeterStream, int]]] = {}
     for feed in feeds:
@@ -112,9 +110,7 @@ def _read(
     duration_s: float,
     on_progress: Callable[[float], None] | None,
 ) -> tuple[float, float]:
-    """Read until `duration_s` has passed; return the times between which every stream has
-    readings.
-    """
+    """Read for `duration_s`; return the times between which every stream has readings."""
     for feed in feeds:
         feed.find_ticks(4 * _period_s(feed), clock.sleep)
     first_s = [feed.read() for feed in feeds]

@@ -150,9 +150,7 @@ def _reason_missing(
 def unseen_wraps_reason(
     track: CounterCurve | FusedCurve, begin_s: float, end_s: float
 ) -> str | None:
-    """Return the reason why a counter alone does not give the energy of a time; None when it
-    does.
-    """
+    """Return why a counter alone does not give the energy of a time; None if it does."""
     unread_s, wraps = track.unseen_wraps(begin_s, end_s)
     if not wraps:
         return None

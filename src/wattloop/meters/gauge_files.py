@@ -31,9 +31,7 @@ class GaugeSensor(Protocol):
         ...
 
     def refusal(self) -> tuple[str, Path | None]:
-        """Return the reason why it cannot be read and the file concerned; ("", None) when it
-        can.
-        """
+        """Return why it cannot be read, and the file; ("", None) when it can."""
         ...
 
     def close(self) -> None: ...
@@ -511,9 +509,7 @@ def _known(host: Host) -> Iterable[Gauge]:
 
 
 def _is_idle_battery(gauge: Gauge) -> bool:
-    """Return True for a battery on mains, which does not show the machine's power: left out, not
-    missing.
-    """
+    """Return True for a battery on mains: its power is not the machine's, nor missing."""
     sensor = gauge.sensor
     return isinstance(sensor, BatterySensor) and sensor.status() != "Discharging"
 

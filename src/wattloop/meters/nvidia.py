@@ -349,9 +349,7 @@ def _has_instant(nvml: Any, handle: Any) -> bool:
 
 
 def _answers(nvml: Any, call: Callable[[Any], Any], handle: Any) -> bool:
-    """Return True if the card supports the call; a transient fault counts as yes, a lost card
-    raises.
-    """
+    """Return True if the card supports the call, or fails for a while; lost ones raise."""
     try:
         call(handle)
     except nvml.NVMLError as error:

@@ -24,9 +24,7 @@ MOST_W = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Address of the controller. The credentials never appear in a `repr`, a message or a
-    source.
-    """
+    """Address of the controller; credentials never appear in `repr`, message or source."""
 
     origin: str
     path: str
