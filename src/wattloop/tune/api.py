@@ -83,7 +83,7 @@ class SearchResult:
         with open_store(self.settings.store_location) as store:
             own = self._training
             ready = resume_search(self.search_id, store, self.settings, training=own, limits=limits)
-            return _ran(ready, store, self.settings, own)
+            return _run_prepared(ready, store, self.settings, own)
 
 
 def search(  # noqa: PLR0913 - the options of a specification, all but three with defaults
@@ -195,10 +195,10 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
             parallel=parallel,
             listener=listener,
         )
-        return _ran(ready, opened, settings, training)
+        return _run_prepared(ready, opened, settings, training)
 
 
-def _ran(
+def _run_prepared(
     ready: PreparedSearch, store: Store, settings: Settings, training: TrainingSource
 ) -> SearchResult:
     stopped = ready.run()

@@ -300,7 +300,6 @@ class _Runs:
         self._record = SearchRecord(store, self.experiment)
         self._executor = executor_for(spec, problem, settings, self._record, training)
         self._to_the_end = to_the_end
-        self._status = "interrupted"
 
     def __enter__(self) -> "_Runs":
         create_experiment(self._store, self.experiment)

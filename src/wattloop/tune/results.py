@@ -163,9 +163,9 @@ def _add(
     result.epochs = float(outcome.get("epochs") or 0.0)
     result.quality, result.best = outcome.get("quality"), outcome.get("best")
     result.metrics.update(outcome.get("metrics") or {})
-    _look_at_noise(result, outcome.get("curve") or ())
+    _estimate_noise(result, outcome.get("curve") or ())
     if quality is not None and quality.target is not None and not result.reached:
-        _look_for_target(result, outcome, quality)
+        _find_target(result, outcome, quality)
 
 
 def _error(result: CandidateResult, outcome: Mapping[str, Any]) -> EnergyError | None:
@@ -179,7 +179,7 @@ def _error(result: CandidateResult, outcome: Mapping[str, Any]) -> EnergyError |
     return None if result.error is None else result.error.plus(error)
 
 
-def _look_at_noise(result: CandidateResult, curve: Sequence[Mapping[str, Any]]) -> None:
+def _estimate_noise(result: CandidateResult, curve: Sequence[Mapping[str, Any]]) -> None:
     """Estimate the scatter over the epochs of its last segment: of energy, and of the metric."""
     joules = [p["energy_j"] for p in curve if p["energy_j"] is not None]
     each_j = [later - earlier for earlier, later in pairwise(joules)]
@@ -192,7 +192,7 @@ def _look_at_noise(result: CandidateResult, curve: Sequence[Mapping[str, Any]]) 
         result.quality_noise = stdev(steps) / 2**0.5
 
 
-def _look_for_target(result: CandidateResult, outcome: Mapping[str, Any], quality: Quality) -> None:
+def _find_target(result: CandidateResult, outcome: Mapping[str, Any], quality: Quality) -> None:
     if not quality.reached(outcome.get("best")):
         return
     result.reached = True

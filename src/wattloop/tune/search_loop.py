@@ -229,7 +229,7 @@ class Search:
                 status = "failed"
                 raise
             finally:
-                self._say_status(status, limit)
+                self._store_status(status, limit)
         return SearchStopped(limit, self.spent)
 
     # Start.
@@ -362,7 +362,7 @@ class Search:
     def _import_runs(self) -> None:
         import_orphaned(self._record.store, finalize_orphaned_run)
 
-    def _say_status(self, status: str, limit: str) -> None:
+    def _store_status(self, status: str, limit: str) -> None:
         facts: dict[str, Any] = {"stopped": limit, "elapsed_s": self.spent.elapsed_s}
         best = self._strategy.best()
         facts["best"] = None if best is None else asdict(best)

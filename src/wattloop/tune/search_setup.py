@@ -221,7 +221,7 @@ def prepare_search(
     if is_resumed and limits:
         _keep_limits(store, experiment, limits)
     try:
-        return _put_together(experiment, spec, store, settings, training, listener, is_resumed)
+        return _assemble(experiment, spec, store, settings, training, listener, is_resumed)
     except WattloopError as error:
         if not is_resumed:  # a search that could never start must not be resumed
             delete_experiment(store, experiment.experiment_id)
@@ -271,7 +271,7 @@ def resume_search(
             f"{experiment.experiment_id} trains the Python function {known}; go on with it by "
             "running the same program again"
         )
-    return _put_together(experiment, spec, store, settings, training, listener, True)
+    return _assemble(experiment, spec, store, settings, training, listener, True)
 
 
 def fingerprint(spec: SearchSpec, training: TrainingSource = COMMAND) -> str:
@@ -298,7 +298,7 @@ def _unfinished(store: Store) -> Experiment:
     raise ExperimentNotFound(f"{store.where}: no unfinished search; see 'wattloop tune list'")
 
 
-def _put_together(
+def _assemble(
     experiment: Experiment,
     spec: SearchSpec,
     store: Store,

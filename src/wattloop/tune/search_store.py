@@ -55,7 +55,7 @@ class DiskReserve:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            self.give_back()
+            self.release()
             free_b = 0
             with suppress(OSError):
                 free_b = shutil.disk_usage(self._path.parent).free
@@ -64,17 +64,17 @@ class DiskReserve:
                 "the disk ('df -h') and go on with 'wattloop tune resume': nothing is lost"
             ) from None
 
-    def kept(self, write: Callable[[], T]) -> T:
+    def write(self, write: Callable[[], T]) -> T:
         """Call `write`; where the disk is full, call it again with the reserve released."""
         try:
             return write()
         except StoreUnwritable:
             if not self._path.exists():
                 raise
-            self.give_back()
+            self.release()
             return write()
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
@@ -208,7 +208,7 @@ class SearchRecord:
             asked = self._next if known is None else int(known.settings["asked"])
             settings = {"segment": segment.to_dict(), "asked": asked}
             self._reserve.make()
-            self._records[segment.key] = self._reserve.kept(
+            self._records[segment.key] = self._reserve.write(
                 lambda: begin_trial(self.store, self.search_id, segment.key, settings)
             )
             self._next = max(self._next, asked + 1)
@@ -229,7 +229,7 @@ class SearchRecord:
                 outcome=outcome,
                 run_id=progress.run_id,
             )
-            self._reserve.kept(lambda: end_trial(self.store, self.search_id, record))
+            self._reserve.write(lambda: end_trial(self.store, self.search_id, record))
             return record
 
     def killed_cost(self, segment: Segment) -> tuple[float, float]:
@@ -257,4 +257,4 @@ class SearchRecord:
         self.set_status(RUNNING, facts)
 
     def close(self) -> None:
-        self._reserve.give_back()
+        self._reserve.release()

@@ -168,13 +168,13 @@ class SegmentEnd:
 
     Attributes:
         from_s: when the segment itself began; what ran before repeated an earlier training.
-        went_on: whether it resumed from a checkpoint of a killed attempt at the same segment.
+        continued: whether it resumed from a checkpoint of a killed attempt at the same segment.
     """
 
     status: Status
     message: str = ""
     from_s: float | None = None
-    went_on: bool = False
+    continued: bool = False
     cap: CapFound | None = None
     warnings: tuple[str, ...] = field(default=())
 
@@ -189,7 +189,7 @@ def segment_result(
     repeated_j = meter.energy_j(meter.begin_s, begin_s) if begin_s > meter.begin_s else 0.0
     repeated_s = begin_s - meter.begin_s
     before_s, before_j = 0.0, 0.0
-    if ended.went_on:  # the checkpoint of the killed attempt is part of this segment
+    if ended.continued:  # the checkpoint of the killed attempt is part of this segment
         before_s, before_j = past.killed_s, past.killed_j
     else:
         repeated_s += past.killed_s
@@ -349,9 +349,9 @@ class ReportingExecutor(ABC):
                 message=str(error),
             )
         training = self._training(segment, past)
-        went_on = past.killed_s > 0 and training.curve.epochs > past.epochs
+        continued = past.killed_s > 0 and training.curve.epochs > past.epochs
         ended, meter = self._measured(segment, training, past)
-        progress = segment_result(meter, training.curve, past, replace(ended, went_on=went_on))
+        progress = segment_result(meter, training.curve, past, replace(ended, continued=continued))
         self._pasts[segment.candidate] = past.after(segment, progress)
         if not progress.status.alive:
             self._trainings.pop(segment.candidate, None)

@@ -155,7 +155,7 @@ class ReplayExecutor:
             part.status = Status.PAUSED  # it has already reached the target
         found = None
         if segment.cap is not None and part.status is None:
-            found = self._look_for_cap(segment, known, part)
+            found = self._search_cap(segment, known, part)
         if part.status is None and self._due(known, part) and found is not None:
             part.status = Status.PAUSED  # a search for a cap completes, even past a bound
         while part.status is None:
@@ -182,7 +182,7 @@ class ReplayExecutor:
         self.spent_j.setdefault(segment.candidate, 0.0)
         return _Candidate(int(size), training, self.workload.curves[int(size)].caps_w[-1])
 
-    def _look_for_cap(self, segment: Segment, known: _Candidate, part: _Segment) -> CapFound | None:
+    def _search_cap(self, segment: Segment, known: _Candidate, part: _Segment) -> CapFound | None:
         """Replay a search for a cap; only the target or the training's own end cut it short."""
         assert segment.cap is not None
         bounds, part.until = part.until, Until(at_target=part.until.at_target)

@@ -98,7 +98,7 @@ class TorchCandidate:
         )
 
     @contextmanager
-    def in_charge(self) -> Iterator[None]:
+    def own_randomness(self) -> Iterator[None]:
         """Use the candidate's random states within this context."""
         before = random_states(self.device)
         set_random_states(self.randomness, self.device)
@@ -169,7 +169,7 @@ class TorchCandidate:
                 group["lr"] = rate
 
     def snapshot(self) -> CandidateSnapshot:
-        """Copy the state that training changes; call it within `in_charge`."""
+        """Copy the state that training changes; call it within `own_randomness`."""
         return CandidateSnapshot(
             tensors=tuple(tensor.detach().clone() for tensor in self._tensors()),
             optimizer=copy.deepcopy(self.optimizer.state_dict()),
@@ -179,7 +179,7 @@ class TorchCandidate:
         )
 
     def restore(self, snapshot: CandidateSnapshot) -> None:
-        """Restore a snapshot bit by bit; call it within `in_charge`. The snapshot stays valid."""
+        """Restore a snapshot bit by bit; within `own_randomness`. The snapshot stays valid."""
         import torch
 
         with torch.no_grad():

@@ -86,7 +86,7 @@ def train_epoch(
     *,
     number: int | None = None,
     stop: Callable[[int], bool] | None = None,
-    told: Callable[[float], None] | None = None,
+    on_step: Callable[[float], None] | None = None,
 ) -> TrainedEpoch:
     """Train to the end of an epoch, or until a loss is not finite.
 
@@ -95,7 +95,7 @@ def train_epoch(
 
     `number`: of the epoch's order; the candidate's own next one unless given.
     `stop`: asked after each step, with the steps of this epoch so far, whether to end here.
-    `told`: called with 1 after each step.
+    `on_step`: called with 1 after each step.
     """
     candidate.model.train()
     watch = FiniteWatch(candidate.device)
@@ -107,8 +107,8 @@ def train_epoch(
     ):
         samples += int(next(tensors(batch)).shape[0])
         steps += 1
-        if told is not None:
-            told(1.0)
+        if on_step is not None:
+            on_step(1.0)
         if not watch.add(candidate.step(batch)) or (stop is not None and stop(steps)):
             break
     if number is None:

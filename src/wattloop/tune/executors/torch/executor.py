@@ -231,7 +231,7 @@ class TorchExecutor:
         try:
             candidate = self._candidate(segment)
             account.candidate = candidate
-            with candidate.in_charge():
+            with candidate.own_randomness():
                 self._train(candidate, segment, account, steps)
         except ConfigError:
             raise
@@ -342,7 +342,7 @@ class TorchExecutor:
         account.quality = counts.quality
         status = bounds.before()
         while status is None:
-            stretch = train_epoch(candidate, self._energy, stop=bounds.inside, told=steps.step)
+            stretch = train_epoch(candidate, self._energy, stop=bounds.inside, on_step=steps.step)
             steps.epoch()
             account.stretches.append(stretch)
             account.metrics["loss"] = stretch.loss

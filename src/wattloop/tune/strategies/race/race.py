@@ -256,7 +256,7 @@ class Race(Strategy):
         for index, runner in enumerate(self.runners):
             if index == leader or runner.fault or runner.name in self._busy:
                 continue
-            if ranking.tells_nothing_yet(index, leader):
+            if ranking.is_ahead(index, leader):
                 continue
             if is_short and ranking.dearer(index, leader):
                 continue

@@ -145,7 +145,7 @@ class Ranking:
         """Return whether an epoch of it costs about as much as one of the leader, or more."""
         return self._known[index] and self.rates.against(index, leader)[0] > -AS_MUCH
 
-    def tells_nothing_yet(self, index: int, leader: int) -> bool:
+    def is_ahead(self, index: int, leader: int) -> bool:
         """Return whether it is ahead in quality, so that the leader's own progress tells more."""
         runner = self.runners[index]
         ahead = self._furthest(leader)

@@ -196,7 +196,7 @@ class Sm2(Strategy):
         if asked is None or asked.key != segment.key:
             raise StrategyError(f"segment {segment.key!r} was not asked for, or told before")
         history = self.histories[segment.candidate]
-        if progress.status is Status.NOT_SUPPORTED and self._can_do_with_less(segment):
+        if progress.status is Status.NOT_SUPPORTED and self._adapt(segment):
             self._left.append(history.name)
             return
         if self._exploring:
@@ -285,7 +285,7 @@ class Sm2(Strategy):
             learning_rate=history.rate,
         )
 
-    def _can_do_with_less(self, segment: Segment) -> bool:
+    def _adapt(self, segment: Segment) -> bool:
         """Adapt to an executor that cannot sweep, or cannot restore."""
         if segment.rates is not None:
             self._sweeps = False
