@@ -61,8 +61,8 @@ def test_constants_follow_what_was_measured(tmp_path: Path) -> None:
     """Efficiencies, host cost and idle power come back from a collection."""
     report = fit_files([written(tmp_path / "a.jsonl", records())])
     values = report.constants.values
-    assert values.look("product.efficiency", "gemm.bf16") == pytest.approx(0.3, rel=0.2)
-    assert values.look("stream.efficiency", "elementwise.add.fp32") == pytest.approx(0.4, rel=0.1)
+    assert values.find("product.efficiency", "gemm.bf16") == pytest.approx(0.3, rel=0.2)
+    assert values.find("stream.efficiency", "elementwise.add.fp32") == pytest.approx(0.4, rel=0.1)
     assert values["host.call_s.forward.gemm"] == pytest.approx(3e-5)
     assert values["power.idle_w"] + DEFAULTS["power.static_w"] == pytest.approx(118)
     assert (report.used["kernel"], report.used["power"], report.failed) == (14, 1, 1)

@@ -177,7 +177,7 @@ def _with_cache(
     if len(resident) < FEWEST:
         return values
     table = table_of(resident)
-    factors = residuals.factors(table)
+    factors = residuals.factors(table)[0]
     measured = np.log([sample.seconds for sample in resident])
     names = ("stream.l2_speed", "stream.l2_share")
     start = np.log([values[name] for name in names])
@@ -225,7 +225,7 @@ def _with_class(values: Values, name: str, members: Sequence[Sample], gpu: Gpu) 
     names = [f"{constant}.{scope}" for constant in own]
     table = table_of(members)
     measured = np.log([sample.seconds for sample in members])
-    start = np.log([max(values.look(constant, scope), 1e-3 * _unit(constant)) for constant in own])
+    start = np.log([max(values.find(constant, scope), 1e-3 * _unit(constant)) for constant in own])
 
     def residuals(x: Floats) -> Floats:
         tried = values.with_changes(dict(zip(names, np.exp(x).tolist(), strict=True)))

@@ -100,11 +100,11 @@ def test_the_users_calibration_comes_first(tmp_path: Path, monkeypatch: pytest.M
 def test_the_finest_constant_wins() -> None:
     """A constant for a class overrides one for its family, and that one the general one."""
     values = Values({"e": 1.0, "e.norm": 2.0, "e.norm.batch.bf16": 3.0})
-    assert values.look("e", "norm.batch.bf16") == 3.0
-    assert values.look("e", "norm.layer.bf16") == 2.0
-    assert values.look("e", "pool.max") == 1.0
+    assert values.find("e", "norm.batch.bf16") == 3.0
+    assert values.find("e", "norm.layer.bf16") == 2.0
+    assert values.find("e", "pool.max") == 1.0
     with pytest.raises(KeyError):
-        values.look("f", "pool")
+        values.find("f", "pool")
 
 
 def test_the_h200_ships_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

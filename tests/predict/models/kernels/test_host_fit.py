@@ -35,7 +35,7 @@ def _asked(point: MeasuredStep, factor: float) -> MeasuredStep:
     for name, number in counts.items():
         phase = phase_of(name)
         assert phase is not None
-        sums[phase] += number * values.look(name)
+        sums[phase] += number * values.find(name)
     sums[Phase.BACKWARD] *= factor
     return replace(point, host_s={str(phase): seconds for phase, seconds in sums.items()})
 
@@ -69,7 +69,7 @@ def test_dispatch_times_tell_phases_apart() -> None:
     def ratio(model: KernelModel) -> float:
         values, before = model.kernel_constants.values, TRUE.kernel_constants.values
         each = [
-            values.look(f"host.call_s.{phase}.gemm") / before.look(f"host.call_s.{phase}.gemm")
+            values.find(f"host.call_s.{phase}.gemm") / before.find(f"host.call_s.{phase}.gemm")
             for phase in ("backward", "forward")
         ]
         return each[0] / each[1]

@@ -21,7 +21,7 @@ from wattloop.predict.workload.operation import Phase
 class Values:
     """Numbers by dotted name, `stream.efficiency.norm.batch.backward.bf16`.
 
-    `look("stream.efficiency", "norm.batch.backward.bf16")` takes the finest name that is known:
+    `find("stream.efficiency", "norm.batch.backward.bf16")` takes the finest name that is known:
     it leaves off parts from the end until one is found, down to `stream.efficiency` itself.
     """
 
@@ -31,7 +31,7 @@ class Values:
     def __getitem__(self, name: str) -> float:
         return self.numbers[name]
 
-    def look(self, name: str, scope: str = "") -> float:
+    def find(self, name: str, scope: str = "") -> float:
         """Return the most specific constant called `name` for this `scope`."""
         asked = f"{name}.{scope}" if scope else name
         while asked:
@@ -42,9 +42,9 @@ class Values:
         raise KeyError(f"{name}.{scope}")
 
     def column(self, name: str, scopes: Iterable[str]) -> Floats:
-        """Return `look` for many scopes at once; each distinct one is looked up once."""
+        """Return `find` for many scopes at once; each distinct one is looked up once."""
         scopes = list(scopes)
-        found = {scope: self.look(name, scope) for scope in set(scopes)}
+        found = {scope: self.find(name, scope) for scope in set(scopes)}
         return np.array([found[scope] for scope in scopes], dtype=np.float64)
 
     def with_changes(self, changes: Mapping[str, float]) -> "Values":
@@ -175,13 +175,8 @@ class ResidualGroup:
     weights: Floats
     reach: Floats
 
-    def correction(self, places: Floats) -> Floats:
-        return self.told(places)[0]
-
-    def told(self, places: Floats) -> tuple[Floats, Floats]:
-        """Return the correction, and the distance to the nearest measurement: 0 at one, 1 out of
-        reach.
-        """
+    def corrections(self, places: Floats) -> tuple[Floats, Floats]:
+        """Return logarithms of factors, and distances to the nearest measurement: at most 1."""
         near = nearness(places / self.reach, self.places / self.reach)
         return np.clip(near @ self.weights, -MOST, MOST), 1 - near.max(axis=1)
 
@@ -201,10 +196,7 @@ class Residuals:
     def __init__(self, groups: Mapping[str, ResidualGroup] | None = None) -> None:
         self.groups = dict(groups or {})
 
-    def factors(self, table: OperationTable) -> Floats:
-        return self.told(table)[0]
-
-    def told(self, table: OperationTable) -> tuple[Floats, Floats]:
+    def factors(self, table: OperationTable) -> tuple[Floats, Floats]:
         """Return the factors, and each row's distance from the nearest measurement: 0 to 1."""
         factors, far = np.ones(len(table)), np.ones(len(table))
         members: dict[str, list[int]] = {}
@@ -214,7 +206,7 @@ class Residuals:
                 members.setdefault(group, []).append(index)
         for group, rows in members.items():
             places = np.array([table.places[row] for row in rows])
-            correction, far[rows] = self.groups[group].told(places)
+            correction, far[rows] = self.groups[group].corrections(places)
             factors[rows] = np.exp(correction)
         return factors, far
 

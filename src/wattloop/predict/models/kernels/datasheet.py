@@ -244,7 +244,7 @@ def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[
 
 
 def _fixed_w(values: Values) -> float:
-    busy_w = values.look("power.busy_w", "stream")
+    busy_w = values.find("power.busy_w", "stream")
     return values["power.idle_w"] + values["power.static_w"] + busy_w
 
 

@@ -120,7 +120,7 @@ def with_power(values: Values, draws: Sequence[PowerSample]) -> Values:
         f"power.{name}" for name, use in zip(WORK, used.tolist(), strict=True) if use
     ]
     rates = work[:, used] / seconds[:, None]
-    start = np.log([values.look(name) for name in names])
+    start = np.log([values.find(name) for name in names])
 
     def residuals(x: Floats) -> Floats:
         watts = np.exp(x)
@@ -197,7 +197,7 @@ class HostFit:
         ]
         return cls(
             names,
-            np.array([values.look(name) for name in names]),
+            np.array([values.find(name) for name in names]),
             counts,
             phases,
             hosts,
@@ -324,7 +324,7 @@ def _with_time(
     """Return constants, and the points at the speeds of their hosts."""
     rows = _Rows.of(constants, points)
     values = constants.values
-    known = np.array([values.look("scale", name) for name in rows.names])
+    known = np.array([values.find("scale", name) for name in rows.names])
     base = rows.seconds / np.exp(known)
     host = HostFit.of(points, values)
     sharpness = values["host.overlap"]

@@ -275,7 +275,7 @@ def operation_times(
 ) -> OperationTimes:
     """Return calculated times, corrected by the residuals of this GPU's microbenchmarks."""
     times = calculated_times(table, values, gpu)
-    factors, far = residuals.told(table)
+    factors, far = residuals.factors(table)
     scale = np.exp(values.column("scale", scale_scopes(table)))
     floor = values["kernel.minimum_s"] * np.minimum(table.kernels, 1.0)
     return OperationTimes(np.maximum(times.seconds * factors * scale, floor), times.compute, far)

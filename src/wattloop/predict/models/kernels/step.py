@@ -68,7 +68,7 @@ def host_seconds(counts: HostCounts, values: Values) -> tuple[float, float]:
 
 def _priced(counts: Mapping[str, float], values: Values) -> float:
     """Sum at the most specific cost: `host.call_s.forward.conv`, else `host.call_s.forward`."""
-    return sum(number * values.look(name) for name, number in counts.items())
+    return sum(number * values.find(name) for name, number in counts.items())
 
 
 def of_operation(op: Operation) -> dict[str, float]:
@@ -190,7 +190,7 @@ def profile_of(prepared: Prepared, gpu: Gpu, values: Values, residuals: Residual
 
 def joules(work: Floats, values: Values) -> tuple[Floats, Floats]:
     """Return the dynamic energy of each row: of the multiprocessors, and of memory."""
-    energies = np.array([values.look(f"power.{name}") for name in WORK])
+    energies = np.array([values.find(f"power.{name}") for name in WORK])
     each = work * energies[:, None]
     is_memory = np.array([name == MEMORY for name in WORK])
     return each[~is_memory].sum(axis=0), each[is_memory].sum(axis=0)

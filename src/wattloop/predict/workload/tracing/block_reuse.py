@@ -119,7 +119,7 @@ def skipped(
                 outputs.append(place[1])
             else:
                 outputs.append(made.pop(0) if place[4] else _empty(place))
-    memory.saw([each for each in outputs if isinstance(each, torch.Tensor)])
+    memory.add_tensors([each for each in outputs if isinstance(each, torch.Tensor)])
     return outputs
 
 
@@ -140,7 +140,7 @@ class _Skip(torch.autograd.Function):  # type: ignore[misc]  # torch is not type
         memory.remove(ctx.taken.bytes)
         with recorder.paused():
             made = [_empty(("new", *shape)) for shape in ctx.shapes]
-        memory.saw(made)
+        memory.add_tensors(made)
         return (None, None, None, *made)
 
 

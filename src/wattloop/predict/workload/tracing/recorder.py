@@ -159,7 +159,7 @@ class LiveMemory:
         self._resident = [each.untyped_storage() for each in resident]
         self._known = {each._cdata for each in self._resident}
 
-    def saw(self, tensors: Sequence[Any]) -> None:
+    def add_tensors(self, tensors: Sequence[Any]) -> None:
         """Record tensors that an operation made, or their views."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
@@ -253,7 +253,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
             self.failed = self.failed or (name, path)
             raise
         call = Call(name, func, args, kwargs, result, self.phase, path, self._precision)
-        self.memory.saw(call.outputs)
+        self.memory.add_tensors(call.outputs)
         taken = workspace_bytes(call)
         self.memory.add(taken)
         if self.phase is Phase.BACKWARD and block >= 0:
@@ -288,7 +288,7 @@ def counted_by_rules(model: Any, recorder: Recorder, precision: str) -> Iterator
         watcher = _Watcher(path, rule, recorder, precision)
         hooks.append(module.register_forward_hook(watcher.called, with_kwargs=True))
         for name, _ in module.named_modules(prefix=path):
-            recorder.ruled_paths[name] = watcher.saw
+            recorder.ruled_paths[name] = watcher.count_backward
     try:
         yield
     finally:
@@ -327,7 +327,7 @@ class _Watcher:
         if recorder.phase is Phase.FORWARD:
             self._waiting.append(replace(call, phase=Phase.BACKWARD))
 
-    def saw(self, phase: Phase, block: int) -> None:
+    def count_backward(self, phase: Phase, block: int) -> None:
         """Record an operation of the module; the first of the backward pass represents all."""
         if phase is Phase.BACKWARD and not self._recorder.paths.recomputing:
             while self._waiting:
