@@ -96,7 +96,7 @@ def _number(name: str, part: str, text: str) -> int | float:
         value = int(part) if name in COUNTED else float(part)
     except ValueError:
         kind = "whole number" if name in COUNTED else "number"
-        raise ConfigError(f"sweep {text}: {part or 'nothing'} is no {kind}; {HOW}") from None
+        raise ConfigError(f"sweep {text}: {part or 'nothing'} is not a {kind}; {HOW}") from None
     if not 0 < value < 1e9:
         raise ConfigError(f"sweep {text}: {part} is out of range; values are above 0")
     return value

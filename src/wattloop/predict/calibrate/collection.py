@@ -41,7 +41,7 @@ class SampleFile:
         if path.exists() and path.stat().st_size:
             if not resume:
                 raise ConfigError(
-                    f"{path}: is there already; add --resume to go on with it, or name another file"
+                    f"{path}: is there already; add --resume to continue it, or name another file"
                 )
             self._go_on()
         try:
@@ -261,7 +261,7 @@ class Collection:
         except RuntimeError:
             raise WattloopError(
                 f"the GPU stopped at {last_error}; nothing more can run on it in this process. "
-                f"Go on after that case with 'wattloop calibrate collect -o {self._file.path} "
+                f"Continue after that case with 'wattloop calibrate collect -o {self._file.path} "
                 "--resume', and if it happens again see 'dmesg | grep -i xid'"
             ) from None
 

@@ -359,7 +359,7 @@ def _group(where: str, name: str, group: Any) -> ResidualGroup:
     if not matching or reach.shape != places.shape[1:] or not (reach > 0).all():
         raise _fault(where, field_name, "has places, weights and reach that do not match")
     if not (np.isfinite(places).all() and np.isfinite(weights).all()):
-        raise _fault(where, field_name, "has values that are no numbers")
+        raise _fault(where, field_name, "has values that are not numbers")
     return ResidualGroup(places, weights, reach)
 
 
