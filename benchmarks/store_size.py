@@ -24,7 +24,7 @@ from typing import Any
 from wattloop.store.database import Store, open_store
 from wattloop.store.journal import JournalWriter, SampleBlock
 from wattloop.store.journal_import import import_journal
-from wattloop.store.runs import RunRecord, find_run, insert_run_in, list_runs
+from wattloop.store.runs import RunRecord, find_run, insert_rows_in, insert_run_in, list_runs
 from wattloop.store.sample_queries import read_curve, read_samples
 from wattloop.store.samples import find_series, pack_samples, series_of
 from wattloop.testing.journals import ended, header, root_window
@@ -85,7 +85,7 @@ def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
             packed = pack_samples(run.run_id, feeds, blocks)
             with store.writing() as connection:
                 insert_run_in(connection, run)
-                packed.insert(connection)
+                insert_rows_in(connection, packed)
         total_s = time.perf_counter() - begun_s + fold_s
         last = f"day{days - 1}" if days > 1 else "day"
         curve_s = best(lambda: read_curve(store, last, series, max_points=2_000))

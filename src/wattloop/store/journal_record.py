@@ -11,7 +11,7 @@ from typing import Any
 from wattloop.core.records import Domain, Signal, shape_fault
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.store.journal import FORMAT, Journal
-from wattloop.store.run_record import RunRecord, sort_events
+from wattloop.store.run_record import RunRecord, event_rows
 from wattloop.store.samples import pack_samples
 
 _RECORD_FIELDS = frozenset(f.name for f in fields(RunRecord)) - {"status", "result"}
@@ -165,7 +165,7 @@ def rows_of_journal(
     if arriving is not None:
         arriving(record)
     samples = pack_samples(record.run_id, record.feeds, journal.blocks)
-    happened = sort_events(journal.events)
-    if happened.strange:
-        record.notes.append(f"{happened.strange} of its events made no sense and were left out")
-    return record, {**samples.rows, **happened.rows(record.run_id)}
+    events, invalid = event_rows(record.run_id, journal.events)
+    if invalid:
+        record.notes.append(f"{invalid} of its events made no sense and were left out")
+    return record, {**samples, **events}

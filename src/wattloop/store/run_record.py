@@ -339,44 +339,35 @@ def _provenance(shown: Sequence[Mapping[str, Any]]) -> str:
     return Provenance.weakest(known).value if known else ""
 
 
-@dataclass(slots=True)
-class SortedEvents:
-    """Rows that are ready to be inserted, and the number of invalid events."""
-
-    windows: list[dict[str, Any]] = field(default_factory=list)
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
-    strange: int = 0
-
-    def rows(self, run_id: str) -> dict[str, list[dict[str, Any]]]:
-        """Rows by table."""
-        return {
-            table: [{**row, "run_id": run_id, "position": i} for i, row in enumerate(rows)]
-            for table, rows in (
-                ("windows", self.windows),
-                ("steps", self.steps),
-                ("events", self.events),
-            )
-        }
+# Windows, steps and events of a run, in the order they were written.
 
 
-def sort_events(happened: Iterable[dict[str, Any]]) -> SortedEvents:
-    """Sort a journal's events by their table."""
-    found = SortedEvents()
+def event_rows(
+    run_id: str, happened: Iterable[dict[str, Any]]
+) -> tuple[dict[str, list[dict[str, Any]]], int]:
+    """Return the rows of a journal's events by table, and the number of invalid events."""
+    windows: list[dict[str, Any]] = []
+    steps: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
+    invalid = 0
     for event in happened:
         try:
             match event.get("type"):
                 case "window":
-                    found.windows.append(_window(event["window"]))
+                    windows.append(_window(event["window"]))
                 case "step":
-                    found.steps.append(_step(event))
+                    steps.append(_step(event))
                 case "steps":
-                    found.steps.extend(_step(step) for step in _single_steps(event))
+                    steps.extend(_step(step) for step in _single_steps(event))
                 case _:
-                    found.events.append(_event(event))
+                    events.append(_event(event))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-            found.strange += 1
-    return found
+            invalid += 1
+    tables = {"windows": windows, "steps": steps, "events": events}
+    for rows in tables.values():
+        for position, row in enumerate(rows):
+            row |= {"run_id": run_id, "position": position}
+    return tables, invalid
 
 
 def read_windows(store: "Store", run_id: str) -> list[WindowResult]:

@@ -7,7 +7,7 @@ import struct
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import le, sub
 from typing import Any
@@ -266,23 +266,12 @@ TIMES = -1
 """Series of the times that all series of a stream share."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedSamples:
-    """Rows that are ready to be inserted; packing takes longer than a lock should be held."""
-
-    chunks: list[dict[str, Any]] = field(default_factory=list)
-    levels: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Rows by table."""
-        return {"sample_chunks": self.chunks, "sample_levels": self.levels}
-
-
 def pack_samples(
     run_id: str, feeds: Sequence[Mapping[str, Any]], blocks: Iterable[SampleBlock]
-) -> PackedSamples:
-    """Pack all readings of a run as rows. Blocks without a stream description are left out."""
+) -> dict[str, list[dict[str, Any]]]:
+    """Pack all readings of a run as rows by table, ready to be inserted: packing takes longer than
+    a lock should be held. Blocks without a stream description are left out.
+    """
     described: dict[int, list[Series]] = {}
     for series in series_of(feeds):
         described.setdefault(series.feed, []).append(series)
@@ -294,15 +283,16 @@ def pack_samples(
         times_s, values = gathered.setdefault(block.feed, (array("d"), array("d")))
         times_s.extend(block.times_s)
         values.extend(block.values)
-    packed = PackedSamples()
+    chunks: list[dict[str, Any]] = []
+    levels: list[dict[str, Any]] = []
     for feed, (times_s, values) in gathered.items():
         width = len(described[feed])
         moments_s, columns = _in_order(times_s, [values[i::width] for i in range(width)])
         rounded_s = array("d", [round(t * 1e6) / 1e6 for t in moments_s])
-        packed.chunks.extend(_chunk_rows(run_id, feed, rounded_s, columns))
+        chunks.extend(_chunk_rows(run_id, feed, rounded_s, columns))
         for series, column in zip(described[feed], columns, strict=True):
-            packed.levels.extend(_level_rows(run_id, series, rounded_s, column))
-    return packed
+            levels.extend(_level_rows(run_id, series, rounded_s, column))
+    return {"sample_chunks": chunks, "sample_levels": levels}
 
 
 def _chunk_rows(
