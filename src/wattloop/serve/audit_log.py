@@ -1,13 +1,10 @@
-"""Log of refused requests: caller, request and reason; floods are counted, not written.
-
-Floods are counted, not written.
-"""
+"""Log of refused requests: caller, request and reason; floods are counted, not written."""
 
 import logging
 import threading
 import time
-from collections import OrderedDict
 
+from wattloop.core.cache import LruCache
 from wattloop.fleet.nodes import NodeTable
 from wattloop.fleet.tokens import Caller
 
@@ -23,7 +20,7 @@ class Refusals:
     def __init__(self, book: NodeTable) -> None:
         self._book = book
         self._guard = threading.Lock()
-        self._last: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
+        self._last: LruCache[tuple[str, str], tuple[float, int]] = LruCache(MOST_KINDS)
         self.count = 0
         """All of them since the server started."""
 
@@ -35,12 +32,9 @@ class Refusals:
         with self._guard:
             self.count += 1
             key = (str(caller) + address, why[:40])
-            last_s, unsaid = self._last.get(key, (-EVERY_S, 0))
+            last_s, unsaid = self._last.get(key) or (-EVERY_S, 0)
             is_due = now_s - last_s >= EVERY_S
-            self._last[key] = (now_s, 0) if is_due else (last_s, unsaid + 1)
-            self._last.move_to_end(key)
-            while len(self._last) > MOST_KINDS:
-                self._last.popitem(last=False)
+            self._last.put(key, (now_s, 0) if is_due else (last_s, unsaid + 1))
         if is_due:
             more = f" ({unsaid} more like it before)" if unsaid else ""
             _log.warning("refused %s from %s: %s: %s%s", caller, address, what, why, more)

@@ -71,9 +71,9 @@ def _document(app: FastAPI, options: ServeOptions) -> dict[str, Any]:
         tags=[{"name": name, "description": about} for name, about in TAGS.items()],
     )
     document["components"]["securitySchemes"] = SCHEMES
-    # calls that write name their own; on this machine's address anybody reads
-    anybody: list[dict[str, Any]] = [{}] if options.is_local else []
-    document["security"] = [*anybody, *({name: []} for name in SCHEMES)]
+    # calls that write name their own; on this machine's address no token is needed to read
+    without_token: list[dict[str, Any]] = [{}] if options.is_local else []
+    document["security"] = [*without_token, *({name: []} for name in SCHEMES)]
     for methods in document["paths"].values():
         for call in methods.values():
             for parameter in call.get("parameters", ()):
