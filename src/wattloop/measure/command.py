@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.process import find_program, launch
@@ -304,6 +304,14 @@ class CommandRun(NamedTuple):
     journaled: bool = False
 
 
+class ProgramHook(Protocol):
+    """An addition to the program's environment, to learn more of it than its energy."""
+
+    def begin(self, session: "Session", environment: dict[str, str]) -> dict[str, str]:
+        """Return the environment of the program that is about to start."""
+        ...
+
+
 def run_command(
     command: Sequence[str],
     settings: Settings,
@@ -311,6 +319,7 @@ def run_command(
     name: str = "",
     tags: Mapping[str, str] | None = None,
     follow: bool = False,
+    hook: ProgramHook | None = None,
 ) -> CommandRun:
     """Start `command`, measure it until it ends, and close the run.
 
@@ -323,7 +332,10 @@ def run_command(
     with Supervisor(follow=follow) as supervisor:
         session = _opened(settings, name or _short_name(command), command, tags or {}, warnings)
         try:
-            outcome = supervisor.run(command, child_environment(session))
+            environment = child_environment(session)
+            if hook is not None and session is not None:
+                environment = hook.begin(session, environment)
+            outcome = supervisor.run(command, environment)
         except BaseException:
             _closed(session, ProgramResult(126, started=False), warnings)
             raise

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from wattloop.cli.options import (
     Config,
@@ -36,14 +36,18 @@ from wattloop.cli.output import (
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy
+from wattloop.integrations.step_hook.program import StepHook
 from wattloop.measure.command import CommandRun, run_command
 from wattloop.measure.run_result import RunResult
+
+if TYPE_CHECKING:
+    from wattloop.integrations.phases import StepTotals
 
 NOT_MEASURED = "wattloop: nothing was measured"
 
 
-def print_summary(done: CommandRun) -> None:
-    """Print one line for logs; on a terminal, a small table below it."""
+def print_summary(done: CommandRun, totals: "StepTotals | None" = None) -> None:
+    """Print one line for logs, and one each for steps and phases; a small table on a terminal."""
     run = done.run
     if run is None:
         say(NOT_MEASURED)
@@ -51,6 +55,11 @@ def print_summary(done: CommandRun) -> None:
     line = run.summary if run.energy_j is not None and run.summary else plain_line(run)
     part = "" if run.counted or not run.reported else f", part of run {run.counted_by}"
     say(f"{line} | run {run.run_id}{part}")
+    if totals is not None:
+        from wattloop.integrations.phases import format_totals
+
+        for line in format_totals(totals):
+            say(f"wattloop: {line}")
     room = terminal_room(sys.stderr)
     if room is not None:
         rows = domain_rows(run.result) if run.reported else []
@@ -91,12 +100,9 @@ def plain_line(run: RunResult) -> str:
     return f"wattloop: {format_energy(energy_j)} ({kind}{partial}) in {lasted}"
 
 
-def write_run_json(done: CommandRun, target: str, tags: dict[str, str]) -> None:
-    """Write the file of `--json`; a failure is a warning, because the program has ended."""
-    write_json(run_json(done, tags), target)
-
-
-def run_json(done: CommandRun, tags: dict[str, str]) -> dict[str, Any]:
+def run_json(
+    done: CommandRun, tags: dict[str, str], totals: "StepTotals | None" = None
+) -> dict[str, Any]:
     """Return the run as plain data with every documented key, also when nothing was measured."""
     data: dict[str, Any] = {
         "run_id": None,
@@ -115,6 +121,7 @@ def run_json(done: CommandRun, tags: dict[str, str]) -> dict[str, Any]:
     data["signal"] = done.outcome.signal
     data["left_running"] = done.outcome.left_running
     data["tags"] = tags
+    data["step_totals"] = None if totals is None else totals.to_dict()
     data["notes"] = list(done.warnings)
     return data
 
@@ -163,6 +170,9 @@ class RunOptions:
     prometheus: Annotated[
         str | None, file_option("--prometheus FILE", "Write a Prometheus text file.")
     ] = None
+    no_steps: Annotated[
+        bool, option("--no-steps", "Do not look for training steps in Python programs.")
+    ] = False
     interval: Interval = None
     devices: Devices = None
     meters: Meters = None
@@ -200,7 +210,7 @@ def quick(words: list[str]) -> tuple[list[str], RunOptions] | None:
         name = WORDS.get(word)
         if name is None or (separator and not word.startswith("--")):
             return None
-        if name in ("follow", "quiet"):
+        if name in ("follow", "quiet", "no_steps"):
             if separator:
                 return None
             setattr(options, name, True)
@@ -219,9 +229,13 @@ def execute(command: list[str], options: RunOptions) -> int:
     check_target(options.json_file, "--json")
     check_target(options.prometheus, "--prometheus")
     tags = _tags(options.tag or [])
-    done = run_command(command, settings, name=options.name, tags=tags, follow=options.follow)
+    hook = None if options.no_steps else StepHook()
+    done = run_command(
+        command, settings, name=options.name, tags=tags, follow=options.follow, hook=hook
+    )
+    totals = None if hook is None else hook.totals
     with suppress(KeyboardInterrupt), _interruptible():
-        _finish(done, settings, options, tags)
+        _finish(done, settings, options, tags, totals)
     return done.outcome.exit_code
 
 
@@ -241,17 +255,21 @@ def _interruptible() -> Iterator[None]:
 
 
 def _finish(
-    done: CommandRun, settings: Settings, options: RunOptions, tags: dict[str, str]
+    done: CommandRun,
+    settings: Settings,
+    options: RunOptions,
+    tags: dict[str, str],
+    totals: "StepTotals | None",
 ) -> None:
     """Report and store the run. Nothing in here may change the program's exit code."""
     for warning in (*done.warnings, *broken_wishes(done, settings)):
         say(f"wattloop: warning: {warning}")
     steps: list[Callable[[], None]] = []
     if not options.quiet:
-        steps.append(lambda: print_summary(done))
+        steps.append(lambda: print_summary(done, totals))
     if options.json_file is not None:
         target = options.json_file
-        steps.append(lambda: write_run_json(done, target, tags))
+        steps.append(lambda: write_json(run_json(done, tags, totals), target))
     if options.prometheus is not None:
         text_file = options.prometheus
         steps.append(lambda: write_prometheus(done, text_file, tags))

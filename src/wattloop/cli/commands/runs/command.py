@@ -201,17 +201,24 @@ def show_command(
 ) -> None:
     """Show one run: energy by domain, what is missing, windows and steps."""
     from wattloop.accounting.restatement import restated
-    from wattloop.store.run_record import read_steps, read_windows
+    from wattloop.integrations.phases import StepTotals
+    from wattloop.store.run_record import read_events, read_steps, read_windows
 
     with given.opened() as place:
         (record,) = chosen(place, [run])
         record = restated(record, given.settings())
         windows = read_windows(place, record.run_id)
         steps = read_steps(place, record.run_id)
-    data = record.to_dict() | {"windows": [w.to_dict() for w in windows], "steps": steps}
+        phases = [e for e in read_events(place, record.run_id) if e.get("type") == "phases"]
+    totals = StepTotals.from_dict(phases[-1]) if phases else None
+    data = record.to_dict() | {
+        "windows": [w.to_dict() for w in windows],
+        "steps": steps,
+        "step_totals": None if totals is None else totals.to_dict(),
+    }
     write_json(data, given.json_file)
     if given.json_file != "-":
-        view.print_run(record, windows, steps)
+        view.print_run(record, windows, steps, totals)
 
 
 @app.command("slope")

@@ -28,6 +28,7 @@ from wattloop.core.units import (
     format_power,
     iso_time,
 )
+from wattloop.integrations.phases import StepTotals, format_totals
 from wattloop.store.comparison import Cell, ComparedQuantity, RunComparison
 from wattloop.store.database import Store
 from wattloop.store.runs import RunFilter, RunRecord, live_runs
@@ -129,7 +130,10 @@ def matching_live(store: Store, wanted: RunFilter) -> list[RunRecord]:
 
 
 def print_run(
-    record: RunRecord, windows: Sequence[WindowResult], steps: Sequence[dict[str, Any]]
+    record: RunRecord,
+    windows: Sequence[WindowResult],
+    steps: Sequence[dict[str, Any]],
+    totals: StepTotals | None = None,
 ) -> None:
     """Print the details of one run."""
     lines = [f"run       {record.run_id}", f"name      {record.name}"]
@@ -143,6 +147,9 @@ def print_run(
     lines.append(f"energy    {_total(record)}")
     if record.tags:
         lines.append("tags      " + " ".join(f"{k}={v}" for k, v in record.tags.items()))
+    if totals is not None:
+        heads = ("steps     ", "phases    ")
+        lines += map("".join, zip(heads, format_totals(totals), strict=False))
     _write(lines)
     if record.result is not None and record.result.domains:
         print_rows(DOMAIN_HEADERS, domain_rows(record.result), spare=("power",))

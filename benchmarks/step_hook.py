@@ -1,0 +1,157 @@
+"""What the step hook of `wattloop run` costs a program, and whether it sees every step.
+
+    python benchmarks/step_hook.py          # print
+    python benchmarks/step_hook.py --page   # and write docs/benchmarks/step_hook.md
+
+Programs run in turn with and without the hook in their environment: one without a framework, one
+that only imports torch, and trainings. Start-up is processor time, a step is wall time on a GPU
+and processor time on a CPU. Needs torch and nothing else, so that it runs on any GPU machine.
+"""
+
+import argparse
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from array import array
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+HOOK = ROOT / "src" / "wattloop" / "integrations" / "step_hook"
+PAGE = ROOT / "docs" / "benchmarks" / "step_hook.md"
+WIDTH, STEP = 7, 1.0
+TRAINING = """
+import sys, time, torch
+steps, width, rows = map(int, sys.argv[1:])
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.set_num_threads(1)
+layers = [l for _ in range(8) for l in (torch.nn.Linear(width, width), torch.nn.GELU())]
+model = torch.nn.Sequential(*layers).to(device)
+optimizer = torch.optim.AdamW(model.parameters(), fused=device == "cuda")
+x = torch.randn(rows, width, device=device)
+def step():
+    optimizer.zero_grad()
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+def now_s():
+    if device == "cuda":
+        torch.cuda.synchronize()
+        return time.monotonic()
+    return time.process_time()
+for _ in range(10):
+    step()
+begin_s = now_s()
+for _ in range(steps):
+    step()
+print((now_s() - begin_s) / steps * 1e3, steps + 10)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--pairs", type=int, default=5)
+    options = parser.parse_args()
+    on_gpu = _has_gpu()
+    rows = [start_up("without a framework", "pass", 30, 5.0)]
+    rows.append(start_up("`import torch`", "import torch", options.pairs, 50.0))
+    sizes = ((4096, 8192, 400), (2048, 8192, 1000)) if on_gpu else ((512, 256, 200),)
+    rows += [training(width, batch, steps, options.pairs) for width, batch, steps in sizes]
+    head = "| program | without | with the hook | difference | asked | steps seen |"
+    text = "\n".join([head, "|---|---|---|---|---|---|", *rows])
+    print(text)
+    if options.page:
+        PAGE.write_text(page(text, options.pairs, on_gpu), "utf-8")
+
+
+def start_up(name: str, code: str, pairs: int, limit_ms: float) -> str:
+    """Return the row of a program's processor time."""
+    with tempfile.TemporaryDirectory() as folder:
+        times = [
+            (_cpu_ms(code, _environment(None)), _cpu_ms(code, _environment(folder)))
+            for _ in range(pairs + 1)
+        ][1:]  # the first pair compiles, as an installation does
+    plain, hooked = (statistics.median(column) for column in zip(*times, strict=True))
+    more = statistics.median(b - a for a, b in times)
+    return (
+        f"| {name}, start-up | {plain:.1f} ms | {hooked:.1f} ms | {more:+.1f} ms "
+        f"| {limit_ms:g} ms | |"
+    )
+
+
+def training(width: int, batch: int, steps: int, pairs: int) -> str:
+    """Return the row of a training's step time."""
+    times = []
+    for _ in range(pairs):
+        with tempfile.TemporaryDirectory() as folder:
+            plain_ms, _ = _train(_environment(None), steps, width, batch)
+            hooked_ms, done = _train(_environment(folder), steps, width, batch)
+            seen = _steps_seen(Path(folder))
+            times.append((plain_ms, hooked_ms))
+    plain, hooked = (statistics.median(column) for column in zip(*times, strict=True))
+    more = statistics.median(b / a - 1 for a, b in times)
+    asked = "0.1%" if plain >= 10 else ""
+    return (
+        f"| 8 layers of {width:,}, batch {batch:,}: a step | {plain:.3f} ms | {hooked:.3f} ms "
+        f"| {more:+.2%} | {asked} | {seen:,} of {done:,} |"
+    )
+
+
+def page(text: str, pairs: int, on_gpu: bool) -> str:
+    return (
+        "# What the step hook costs a program\n\n"
+        f"Medians of {pairs} alternating pairs of runs (30 for the program without a framework; "
+        "differences are medians within pairs) on "
+        f"{_gpu_name() if on_gpu else platform.machine() + ' without a GPU'}. Start-up is "
+        "processor time. Written by `python benchmarks/step_hook.py --page`.\n\n"
+        f"{text}\n"
+    )
+
+
+def _environment(folder: str | None) -> dict[str, str]:
+    environment = dict(os.environ)
+    environment.pop("PYTHONPATH", None)
+    if folder is None:
+        return environment
+    return {**environment, "PYTHONPATH": str(HOOK), "WATTLOOP_STEPS": folder}
+
+
+def _cpu_ms(code: str, environment: dict[str, str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e3
+
+
+def _train(environment: dict[str, str], *numbers: int) -> tuple[float, int]:
+    command = [sys.executable, "-c", TRAINING, *map(str, numbers)]
+    printed = subprocess.check_output(command, env=environment, text=True)
+    step_ms, steps = printed.split()
+    return float(step_ms), int(steps)
+
+
+def _steps_seen(folder: Path) -> int:
+    count = 0
+    for path in folder.glob("*.steps"):
+        values = array("d", path.read_bytes().partition(b"\n")[2])
+        count += sum(kind == STEP for kind in values[::WIDTH])
+    return count
+
+
+def _has_gpu() -> bool:
+    code = "import torch; raise SystemExit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def _gpu_name() -> str:
+    code = "import torch; print('an ' + torch.cuda.get_device_name())"
+    return subprocess.check_output([sys.executable, "-c", code], text=True).strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Steps and phases of a run: start-up, compilation, training, waiting for data, and pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from wattloop.core.units import format_duration, format_energy
+
+Span = tuple[float, float]
+
+PRIORITY = ("compilation", "checkpoint", "evaluation", "waiting for data", "training")
+"""Where spans overlap, the first of these counts the time."""
+
+ORDER = ("start-up", *PRIORITY, "tail")
+SAMPLED_SPANS = 1_000
+"""Of more spans than this, the energy of evenly spread ones is scaled by time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Time and energy of all parts of a run that did the same; the energies add up to the run's."""
+
+    name: str
+    time_s: float
+    energy_j: float | None
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepTotals:
+    """Steps of a run that its hook noticed, and the phases of the run.
+
+    Attributes:
+        steps: optimizer steps, of one rank where several step together.
+        step_s: mean time of a step, waiting for its data included.
+        step_j: mean energy of a step, of everything that is measured.
+        samples: samples of all steps; None where a loader does not tell the size of its batches.
+        tokens: tokens, as the trainer counts them.
+        processes: processes that stepped.
+        notes: why steps may be missing.
+    """
+
+    steps: int
+    step_s: float | None = None
+    step_j: float | None = None
+    samples: float | None = None
+    tokens: float | None = None
+    processes: int = 0
+    phases: tuple[Phase, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> StepTotals:
+        """Return the totals of a journal's event `phases`."""
+        names = {f.name for f in fields(cls)}
+        given = {name: value for name, value in data.items() if name in names}
+        given["phases"] = tuple(Phase(**phase) for phase in data.get("phases", ()))
+        given["notes"] = tuple(data.get("notes", ()))
+        return cls(**given)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def format_totals(totals: StepTotals) -> list[str]:
+    """Return the lines that a summary shows: a step's cost, and the share of each phase."""
+    if not totals.steps:
+        return [f"steps were not noticed: {note}" for note in totals.notes]
+    costs = [] if totals.step_j is None else [format_energy(totals.step_j)]
+    costs += [] if totals.step_s is None else [format_duration(totals.step_s)]
+    line = f"{totals.steps:,} steps of " + " and ".join(costs)
+    if totals.step_j is not None:
+        for count, unit in ((totals.samples, "sample"), (totals.tokens, "token")):
+            if count:
+                line += f", {format_energy(totals.step_j * totals.steps / count)} per {unit}"
+    whole_s = sum(phase.time_s for phase in totals.phases)
+    shares = [
+        f"{phase.name} {phase.time_s / whole_s:.0%}"
+        + ("" if phase.energy_j is None else f" ({format_energy(phase.energy_j)})")
+        for phase in sorted(totals.phases, key=lambda phase: -phase.time_s)
+        if phase.time_s >= 0.005 * whole_s
+    ]
+    return [line, ", ".join(shares)]
+
+
+def split_run(
+    run: Span, training: Sequence[Span], spans: dict[str, list[Span]]
+) -> dict[str, list[Span]]:
+    """Return the disjoint spans of each phase, which together are the whole run.
+
+    Args:
+        run: begin and end of the run.
+        training: from the beginning of the first step to the end of the last, per training.
+        spans: compilations, checkpoints, evaluations and waits, which may overlap.
+    """
+    named = {name: merge(spans.get(name, ())) for name in PRIORITY[:-1]}
+    named["training"] = merge(training)
+    taken: list[Span] = []
+    found: dict[str, list[Span]] = {}
+    for name in PRIORITY:
+        inside = [
+            (max(a, run[0]), min(b, run[1])) for a, b in named[name] if b > run[0] and a < run[1]
+        ]
+        found[name] = subtract(inside, taken)
+        taken = merge([*taken, *inside])
+    rest = subtract([run], taken)
+    first_s = training[0][0] if training else run[1]
+    found["start-up"] = [(a, b) for a, b in rest if b <= first_s]
+    found["tail"] = [(a, b) for a, b in rest if b > first_s]
+    return {name: found[name] for name in ORDER if found[name]}
+
+
+def phase_energies(
+    parts: dict[str, list[Span]],
+    energy_between: Callable[[float, float], float | None],
+    total_j: float | None,
+) -> list[Phase]:
+    """Return the energy of each phase; training has what the others leave of the total."""
+    phases: list[Phase] = []
+    for name, spans in parts.items():
+        time_s = sum(b - a for a, b in spans)
+        energy_j = None if name == "training" else _energy_j(spans, time_s, energy_between)
+        phases.append(Phase(name, time_s, energy_j, len(spans)))
+    known_j = [p.energy_j for p in phases if p.name != "training"]
+    if total_j is None or any(j is None for j in known_j):
+        return phases
+    rest_j = total_j - sum(j for j in known_j if j is not None)
+    return [
+        Phase(p.name, p.time_s, max(rest_j, 0.0), p.parts) if p.name == "training" else p
+        for p in phases
+    ]
+
+
+def merge(spans: Iterable[Span]) -> list[Span]:
+    """Return the union of `spans` as disjoint spans in order of time."""
+    merged: list[Span] = []
+    for a, b in sorted(spans):
+        if b <= a:
+            continue
+        if merged and a <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], b))
+        else:
+            merged.append((a, b))
+    return merged
+
+
+def subtract(spans: Sequence[Span], taken: Sequence[Span]) -> list[Span]:
+    """Return `spans` without `taken`; both are disjoint and in order."""
+    left: list[Span] = []
+    i = 0
+    for a, b in spans:
+        while i < len(taken) and taken[i][1] <= a:
+            i += 1
+        j, begin_s = i, a
+        while j < len(taken) and taken[j][0] < b:
+            if taken[j][0] > begin_s:
+                left.append((begin_s, taken[j][0]))
+            begin_s = max(begin_s, taken[j][1])
+            j += 1
+        if begin_s < b:
+            left.append((begin_s, b))
+    return left
+
+
+def _energy_j(
+    spans: Sequence[Span], time_s: float, energy_between: Callable[[float, float], float | None]
+) -> float | None:
+    every = max(1, len(spans) // SAMPLED_SPANS)
+    sampled = spans[::every]
+    energies_j = [energy_between(a, b) for a, b in sampled]
+    if any(j is None for j in energies_j):
+        return None
+    sampled_s = sum(b - a for a, b in sampled)
+    total_j = sum(j for j in energies_j if j is not None)
+    return total_j * time_s / sampled_s if sampled_s > 0 else 0.0

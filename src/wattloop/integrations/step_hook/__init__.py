@@ -1,0 +1,1 @@
+"""Steps of a program that `wattloop run` starts, noticed without changing the program."""

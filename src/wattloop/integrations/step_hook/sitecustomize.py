@@ -1,0 +1,106 @@
+"""Start-up module of Python programs under `wattloop run`: waits for a framework, then hooks it.
+
+`wattloop run` puts this folder first on `PYTHONPATH` and names a folder for step files in
+`WATTLOOP_STEPS`. Python imports `sitecustomize` at start-up. This one takes its folder off
+`sys.path` again, runs the `sitecustomize` it hides, and watches for the frameworks below. It uses
+the standard library only, because the program may run in another environment, and syntax of
+Python 3.8.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded: a program without a framework pays under 5 ms
+    from typing import Any
+
+VARIABLE = "WATTLOOP_STEPS"
+WATCHED = {
+    "torch": ("torch_steps", "install"),
+    "torch._dynamo.callback": ("torch_steps", "install_compilation"),
+    "transformers.trainer": ("trainer_steps", "install_transformers"),
+    "keras.src.callbacks.callback_list": ("trainer_steps", "install_keras"),
+}
+"""Module whose import ends -> module of this folder and its function that hooks it."""
+
+
+def _run_hidden(folder: str) -> None:
+    """Run the program's own sitecustomize, in the place of this one."""
+    # importlib's own modules, always loaded: importing importlib.util would take milliseconds.
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder
+
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder]  # noqa: PTH100
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        module = module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+class _ImportWatcher:
+    """First finder of imports: finds nothing itself, but learns when a watched module is loaded."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._pending = dict(WATCHED)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in self._pending:
+            return None
+        hook = self._pending.pop(name)
+        for finder in list(sys.meta_path):
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                self._call_after(spec.loader, hook)
+                return spec
+        return None
+
+    def _call_after(self, loader: Any, hook: tuple[str, str]) -> None:
+        """Call the hook after `loader` has executed its module, and leave the loader as it was."""
+        try:
+            execute = loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                del loader.exec_module
+                execute(module)
+                self._install(hook, module)
+
+            loader.exec_module = exec_module
+        except Exception:  # noqa: BLE001 - a loader that cannot be followed: no steps, no harm
+            return
+
+    def _install(self, hook: tuple[str, str], module: Any) -> None:
+        try:
+            import importlib
+            import types
+
+            if "_wattloop_hook" not in sys.modules:
+                package = types.ModuleType("_wattloop_hook")
+                package.__path__ = [os.path.dirname(self._folder)]  # noqa: PTH120
+                sys.modules["_wattloop_hook"] = package
+            name, function = hook
+            getattr(importlib.import_module("_wattloop_hook.step_hook." + name), function)(module)
+        except Exception as error:  # noqa: BLE001 - the program matters more than its steps
+            _note(hook[0], error)
+
+
+def _note(hook: str, error: Exception) -> None:
+    """Leave the reason for `wattloop run`, which reports it after the program has ended."""
+    try:
+        path = os.path.join(os.environ[VARIABLE], str(os.getpid()) + ".note")  # noqa: PTH118
+        with open(path, "a") as file:  # noqa: PTH123
+            file.write(hook + ": " + type(error).__name__ + ": " + str(error)[:300] + "\n")
+    except Exception:  # noqa: BLE001 - nowhere to write
+        return
+
+
+if __name__ == "sitecustomize":
+    _folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    if os.path.isdir(os.environ.get(VARIABLE, "")):  # noqa: PTH112
+        sys.meta_path.insert(0, _ImportWatcher(_folder))
+    _run_hidden(_folder)

@@ -1,0 +1,63 @@
+"""Hooks of trainers: what Hugging Face's Trainer (and TRL's) logs, and the batches of Keras 3.
+
+Steps and evaluations under a Trainer come from the hook of PyTorch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from .program_steps import ProgramSteps
+from .step_file import EPOCH, LOSS, TOKENS
+
+TOKEN_NAMES = ("num_tokens", "num_input_tokens_seen")
+"""Logged by TRL's trainers; by the Trainer with `include_num_input_tokens_seen`."""
+
+
+def install_transformers(trainer: Any) -> None:
+    """Add a callback to those that every Trainer has; `trainer` is transformers.trainer."""
+    steps = ProgramSteps.shared()
+
+    class WattloopSteps(trainer.TrainerCallback):  # type: ignore[misc] # a class at run time
+        """Passes what the Trainer logs on to `wattloop run`."""
+
+        def on_log(
+            self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any
+        ) -> None:
+            logs = logs or {}
+            steps.metric(LOSS, logs.get("loss"))
+            steps.metric(EPOCH, state.epoch)
+            for name in TOKEN_NAMES:
+                steps.metric(TOKENS, logs.get(name))
+
+    trainer.DEFAULT_CALLBACKS.append(WattloopSteps)
+
+
+def install_keras(callback_list: Any) -> None:
+    """Follow the calls of every `CallbackList`; `callback_list` is the module that defines it."""
+    steps = ProgramSteps.shared()
+    followed: dict[str, Callable[..., None]] = {
+        "on_train_batch_end": lambda *_: steps.step(),
+        "on_epoch_end": lambda epoch, *_: steps.metric(EPOCH, epoch + 1),
+        "on_test_begin": lambda *_: steps.begin_evaluation(),
+        "on_test_end": lambda *_: steps.end_evaluation(),
+    }
+    for name, follow in followed.items():
+        _follow(callback_list.CallbackList, name, follow)
+
+
+def _follow(owner: Any, name: str, follow: Callable[..., None]) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        try:
+            follow(*args)
+        except Exception:  # noqa: BLE001 - the training matters more than its steps
+            return result
+        return result
+
+    setattr(owner, name, method)

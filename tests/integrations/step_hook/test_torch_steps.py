@@ -1,0 +1,85 @@
+"""Which calls of which optimizers are the steps of a program."""
+
+import gc
+from typing import Any
+
+from wattloop.integrations.step_hook.torch_steps import OptimizerSteps
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.count = 0
+        self.evaluations: list[str] = []
+
+    def step(self, time_s: float | None = None) -> None:
+        self.count += 1
+
+    def begin_evaluation(self) -> None:
+        self.evaluations.append("begin")
+
+    def end_evaluation(self) -> None:
+        self.evaluations.append("end")
+
+
+class Optimizer:
+    def __init__(self, *parameters: Any) -> None:
+        self.param_groups = [{"params": list(parameters)}]
+
+
+def stepped(*order: Optimizer) -> int:
+    recorder = Recorder()
+    steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
+    for optimizer in order:
+        steps.after_step(optimizer, (), {})
+    return recorder.count
+
+
+def test_two_networks_that_train_each_other() -> None:
+    """The steps of a GAN are those of its first optimizer."""
+    first, second = Optimizer(), Optimizer()
+    assert stepped(*[first, second] * 50) == 50
+    assert stepped(*[first, *[second] * 4] * 50) == 50
+
+
+def test_an_optimizer_for_each_parameter() -> None:
+    """Optimizers that step in the backward pass are one step together."""
+    many = [Optimizer() for _ in range(300)]
+    assert stepped(*many[:1] * 2, *many * 10) == 12
+
+
+def test_models_trained_one_after_the_other() -> None:
+    """The next model's optimizer takes over, whether the first one still exists or not."""
+    first, second = Optimizer(), Optimizer()
+    assert stepped(*[first] * 30, *[second] * 30) == 60
+    recorder = Recorder()
+    steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
+    for _ in range(3):
+        optimizer = Optimizer()
+        for _ in range(10):
+            steps.after_step(optimizer, (), {})
+        del optimizer
+        gc.collect()
+    assert recorder.count == 30
+
+
+class Module:
+    def __init__(self, *parameters: Any) -> None:
+        self._parameters = parameters
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self._parameters
+
+
+def test_only_the_trained_model_evaluates() -> None:
+    """A frozen teacher that is put into eval mode does not begin an evaluation."""
+    weight, frozen = object(), object()
+    recorder = Recorder()
+    steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
+    steps.after_mode(Module(weight), False)
+    assert recorder.evaluations == [], "before the first step nothing is trained"
+    steps.after_step(Optimizer(weight), (), {})
+    recorder.evaluations.clear()
+    steps.after_mode(Module(frozen), False)
+    assert recorder.evaluations == []
+    steps.after_mode(Module(weight), False)
+    assert recorder.evaluations == ["begin"]
