@@ -3,93 +3,74 @@
 import functools
 import importlib
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from wattloop.cli.options import OptionSpec
-from wattloop.cli.output import check_target
+from wattloop.cli.options import (
+    Config,
+    Devices,
+    Interval,
+    JsonFile,
+    Meters,
+    OptionSpec,
+    StorePlace,
+    settings_of,
+)
+from wattloop.cli.output import check_target, present
+from wattloop.core.settings import STORE, Settings
 from wattloop.version import __version__
 
+if TYPE_CHECKING:
+    from wattloop.store.database import Store
+
 VERBS: dict[str, tuple[str, str]] = {
-    "run": ("wattloop.cli.commands.run.command", "Measure the energy of any program."),
-    "devices": (
-        "wattloop.cli.commands.devices",
-        "Show what can be measured and controlled here.",
-    ),
-    "watch": ("wattloop.cli.commands.watch", "Show power and energy live."),
-    "advise": ("wattloop.cli.commands.advise", "Show what a run wasted, and how to save it."),
-    "report": (
-        "wattloop.cli.commands.report",
-        "Write a report on a run as one HTML file or a PDF.",
-    ),
-    "runs": (
-        "wattloop.cli.commands.runs.command",
-        "List, show, compare, export and import measured runs.",
-    ),
-    "serve": ("wattloop.cli.commands.serve", "Show everything in a browser: the dashboard."),
-    "fleet": (
-        "wattloop.cli.commands.fleet",
-        "Manage tokens of nodes and readers; delete old data.",
-    ),
-    "set": (
-        "wattloop.cli.commands.set",
-        "Set power limits, clocks or a governor while a program runs.",
-    ),
+    "run": ("run.command", "Measure the energy of any program."),
+    "devices": ("devices", "Show what can be measured and controlled here."),
+    "watch": ("watch", "Show power and energy live."),
+    "advise": ("advise", "Show what a run wasted, and how to save it."),
+    "report": ("report", "Write a report on a run as one HTML file or a PDF."),
+    "runs": ("runs.command", "List, show, compare, export and import measured runs."),
+    "serve": ("serve", "Show everything in a browser: the dashboard."),
+    "fleet": ("fleet", "Manage tokens of nodes and readers; delete old data."),
+    "set": ("set", "Set power limits, clocks or a governor while a program runs."),
     "control-daemon": (
-        "wattloop.cli.commands.control_daemon",
+        "control_daemon",
         "Let users who are not root set levers, within an operator's rules.",
     ),
-    "restore": (
-        "wattloop.cli.commands.restore",
-        "Restore levers that a killed program left changed.",
-    ),
-    "sweep": (
-        "wattloop.cli.commands.sweep.command",
-        "Try caps, clocks and GPU counts on a command; find the best.",
-    ),
+    "restore": ("restore", "Restore levers that a killed program left changed."),
+    "sweep": ("sweep.command", "Try caps, clocks and GPU counts on a command; find the best."),
     "analyze": (
-        "wattloop.cli.commands.analyze.command",
+        "analyze.command",
         "Regression, clusters, Pareto front, quotient over a search, sweep or CSV.",
     ),
-    "bench": (
-        "wattloop.cli.commands.bench",
-        "Time and energy of six kernels, framework by framework.",
-    ),
-    "tune": (
-        "wattloop.cli.commands.tune.command",
-        "Find settings that reach the same quality for less energy.",
-    ),
+    "bench": ("bench", "Time and energy of six kernels, framework by framework."),
+    "tune": ("tune.command", "Find settings that reach the same quality for less energy."),
     "predict": (
-        "wattloop.cli.commands.predict.command",
+        "predict.command",
         "Time, power, energy and memory of a training on a GPU, before it runs.",
     ),
-    "calibrate": (
-        "wattloop.cli.commands.calibrate",
-        "Measure a GPU in minutes, and fit the constants predict uses.",
-    ),
+    "calibrate": ("calibrate", "Measure a GPU in minutes, and fit the constants predict uses."),
     "simulate": (
-        "wattloop.cli.commands.simulate.command",
+        "simulate.command",
         "Compare scheduling policies on a simulated GPU cluster; plan what to buy.",
     ),
-    "study": ("wattloop.cli.commands.study", "Six steps from a need to a proven saving."),
-    "card": ("wattloop.cli.commands.card", "Write a model's energy card: SVG, Markdown and JSON."),
-    "check": (
-        "wattloop.cli.commands.check",
-        "Fail a CI job when a command uses more energy than it did.",
-    ),
-    "cap": ("wattloop.cli.commands.cap", "Find the best GPU power cap with few probes."),
-    "idle": ("wattloop.cli.commands.idle", "Measure the idle power of this machine."),
+    "study": ("study", "Six steps from a need to a proven saving."),
+    "card": ("card", "Write a model's energy card: SVG, Markdown and JSON."),
+    "check": ("check", "Fail a CI job when a command uses more energy than it did."),
+    "cap": ("cap", "Find the best GPU power cap with few probes."),
+    "idle": ("idle", "Measure the idle power of this machine."),
     "slurm": (
-        "wattloop.cli.commands.slurm.command",
+        "slurm.command",
         "Let a policy run a Slurm cluster: order, places, caps, a power budget.",
     ),
-    "agent": ("wattloop.cli.commands.agent", "Measure the energy of jobs on a Slurm node."),
+    "agent": ("agent", "Measure the energy of jobs on a Slurm node."),
 }
-"""Verb -> (module with a typer `app`, one line of help)."""
+"""Verb -> (module of `cli.commands` with its `app`, one line of help)."""
 
 
 class VerbGroup(TyperGroup):
@@ -104,13 +85,12 @@ class VerbGroup(TyperGroup):
         """Return the imported command in place of the listed one."""
         name, command, rest = super().resolve_command(ctx, args)
         if name in VERBS:
-            module = importlib.import_module(VERBS[name][0])
+            module = importlib.import_module(f"wattloop.cli.commands.{VERBS[name][0]}")
             command = typer.main.get_command(module.app)
             _show_flags_bare(command, ctx)
         return name, command, rest
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Return the help option without its type."""
         option = super().get_help_option(ctx)
         _without_type([*self.params, option])
         return option
@@ -194,6 +174,48 @@ class UsualCommandGroup(TyperGroup):
         return [*own, *(item for item in more if item.value not in names)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """Options of commands that show what is stored."""
+
+    json_file: JsonFile = None
+    store: StorePlace = None
+    config: Config = None
+
+    def settings(self, needs: Collection[str] | None = STORE) -> Settings:
+        return settings_of(self.config, needs=needs, store=self.store)
+
+    def opened(self, *, create: bool = False) -> "AbstractContextManager[Store]":
+        """Open the store; one that does not exist is not created unless `create`."""
+        from wattloop.cli.stored import opened
+
+        return opened(self.store, self.config, create=create)
+
+    def opened_if_any(self) -> "AbstractContextManager[Store | None]":
+        from wattloop.cli.stored import opened_if_any
+
+        return opened_if_any(self.store, self.config)
+
+    def present(self, as_data: Callable[[], Any], print_text: Callable[[], None]) -> None:
+        present(self.json_file, as_data, print_text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeterOptions:
+    """Options of commands that measure and store."""
+
+    json_file: JsonFile = None
+    interval: Interval = None
+    devices: Devices = None
+    meters: Meters = None
+    store: StorePlace = None
+    config: Config = None
+
+    def settings(self) -> Settings:
+        given = {name: getattr(self, name) for name in ("interval", "devices", "meters", "store")}
+        return settings_of(self.config, **given)
+
+
 class Verb(typer.Typer):
     """Commands of a verb, declared by `cli.options`.
 
@@ -250,7 +272,6 @@ def _for_typer(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _fields(group: Any) -> list[inspect.Parameter]:
-    """Return the fields of a group as parameters."""
     hints = get_type_hints(group, include_extras=True)
     return [
         inspect.Parameter(

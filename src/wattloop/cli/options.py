@@ -2,19 +2,12 @@
 `cli.app.Verb` hands options to typer; `wattloop run` reads its own without loading it.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, NamedTuple
 
-from wattloop.cli.output import present
 from wattloop.core.config_file import load_settings
 from wattloop.core.errors import ConfigError
-from wattloop.core.settings import STORE, Settings
-
-if TYPE_CHECKING:
-    from wattloop.store.database import Store
-
+from wattloop.core.settings import Settings
 
 NAMES = {
     "interval": "interval_s",
@@ -123,45 +116,3 @@ JsonFile = Annotated[
     str | None, file_option("--json FILE", "Write the result as JSON; - is standard output.")
 ]
 Config = Annotated[str | None, option("--config FILE", "Use this wattloop.yaml.")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreOptions:
-    """Options of commands that show what is stored."""
-
-    json_file: JsonFile = None
-    store: StorePlace = None
-    config: Config = None
-
-    def settings(self, needs: Collection[str] | None = STORE) -> Settings:
-        return settings_of(self.config, needs=needs, store=self.store)
-
-    def opened(self, *, create: bool = False) -> "AbstractContextManager[Store]":
-        """Open the store; one that does not exist is not created unless `create`."""
-        from wattloop.cli.stored import opened
-
-        return opened(self.store, self.config, create=create)
-
-    def opened_if_any(self) -> "AbstractContextManager[Store | None]":
-        from wattloop.cli.stored import opened_if_any
-
-        return opened_if_any(self.store, self.config)
-
-    def present(self, as_data: Callable[[], Any], print_text: Callable[[], None]) -> None:
-        present(self.json_file, as_data, print_text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeterOptions:
-    """Options of commands that measure and store."""
-
-    json_file: JsonFile = None
-    interval: Interval = None
-    devices: Devices = None
-    meters: Meters = None
-    store: StorePlace = None
-    config: Config = None
-
-    def settings(self) -> Settings:
-        given = {name: getattr(self, name) for name in ("interval", "devices", "meters", "store")}
-        return settings_of(self.config, **given)

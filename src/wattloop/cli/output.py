@@ -280,7 +280,6 @@ def print_rows(
 
 
 def print_table(table: "Table") -> None:
-    """Print a table to standard output; see `print_rows`."""
     print_rows(table.headers, table.texts(), table.title, spare=table.spare)
 
 
@@ -364,7 +363,6 @@ def domain_rows(result: WindowResult) -> list[tuple[str, ...]]:
 
 
 def remarks(missing: Iterable[Missing], warnings: Iterable[str]) -> list[str]:
-    """Return missing devices and warnings."""
     lines = []
     for part in missing:
         remedy = f"; {part.remedy}" if part.remedy else ""

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from wattloop.cli.options import StoreOptions, argument, settings_of
+from wattloop.cli.app import StoreOptions
+from wattloop.cli.options import argument, settings_of
 from wattloop.cli.output import print_table, say
 from wattloop.core.errors import ConfigError, RunNotFound, StoreLocked, StoreUnwritable
 from wattloop.core.results import RunStatus

@@ -189,7 +189,6 @@ SCOPES = {"gpu": "energy of the GPUs", "cluster": "energy of the whole cluster"}
 
 
 def report_of_campaign(store: Store, experiment: Experiment) -> Document:
-    """Return the report on a campaign, also of an unfinished one."""
     experiment = with_status_now(store, experiment)
     outcomes = known_outcomes(store, experiment)
     scenario: Mapping[str, Any] = experiment.spec.get("scenario") or {}

@@ -14,7 +14,6 @@ from wattloop.report.document import Block, Fact, Facts, Note
 
 
 def forecast_blocks(found: Forecast) -> list[Block]:
-    """Return the prediction with its interval, terms and assumptions."""
     step = found.prediction
     facts = (
         Fact("Step", format_duration(step.step_s), _between(step.step_interval, format_duration)),

@@ -69,7 +69,6 @@ def block_html(block: Block) -> str:
 
 
 def style_sheet() -> str:
-    """Return the style of reports, light or dark as the reader's system is set."""
     from importlib import resources
 
     return resources.files("wattloop.report").joinpath("report.css").read_text("utf-8")

@@ -103,7 +103,6 @@ def _names_files(scenario: Scenario) -> bool:
 
 
 def over_time_blocks(shown: Shown) -> list[Block]:
-    """Return the simulation as report parts."""
     blocks: list[Block] = [
         Chart(name, chart, f"{IN_WORDS[name.partition('-')[0]]} under {shown.policy}")
         for name, chart in shown.charts.items()

@@ -32,7 +32,6 @@ WINDOWS_SHOWN = 30
 
 
 def sensors(record: RunRecord) -> Table:
-    """Return energy of every domain with uncertainty and sensor."""
     assert record.result is not None
     result = record.result
     rows = []
@@ -65,7 +64,6 @@ def sensors(record: RunRecord) -> Table:
 
 
 def labels(accounting: Mapping[str, Any]) -> Badges | None:
-    """Return efficiency E / (TDP x T) of every device, of CPU, GPU and node, with its label."""
     badges = [
         DocumentBadge(
             label=one["name"],
@@ -80,7 +78,6 @@ def labels(accounting: Mapping[str, Any]) -> Badges | None:
 
 
 def remarks(record: RunRecord) -> list[Note]:
-    """Return insights, warnings and notes of a run."""
     accounting = record.accounting or {}
     found = [
         Note(one["text"], tone=INSIGHT_TONES.get(str(one["severity"]), "plain"), title="Insight:")
@@ -126,7 +123,6 @@ def grid_facts(accounting: Mapping[str, Any]) -> Facts | None:
 
 
 def windows_table(windows: Sequence[WindowResult]) -> Table | None:
-    """Return the measured windows of a run."""
     if not windows:
         return None
     from wattloop.core.units import format_duration

@@ -21,7 +21,6 @@ ROWS_SHOWN = 40
 
 
 def findings_blocks(found: Findings) -> list[Block]:
-    """Return tables with their notes, and warnings set apart."""
     cells = found.cells()
     numbers = frozenset(
         place
@@ -69,7 +68,6 @@ def _facts(found: Findings) -> dict[str, str]:
 
 
 def is_by_sm2(experiment: Experiment) -> bool:
-    """Return True for a search by `sm2`."""
     strategy = experiment.spec.get("strategy") or experiment.spec.get("method") or {}
     name = strategy.get("name") if isinstance(strategy, Mapping) else strategy
     return bool(name == "sm2")
@@ -197,7 +195,6 @@ def _where(run: Mapping[str, Any]) -> str:
 
 
 def setting_text(*settings: Mapping[str, Any]) -> str:
-    """Format parameters and levers: `lr=0.1 batch_size=64 power_limit=250`."""
     pairs = {name: value for setting in settings for name, value in setting.items()}
     return " ".join(f"{name}={value_text(value)}" for name, value in pairs.items())
 

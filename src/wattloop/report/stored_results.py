@@ -22,7 +22,6 @@ from wattloop.tune.results import (
 
 
 def stored_sweep(store: Store, reference: str, scope: str | None = None) -> SweepResult:
-    """Return the result of a stored sweep."""
     if scope is not None and scope not in SCOPES:
         raise ConfigError(f"--scope {scope}: unknown; choose one of {', '.join(SCOPES)}")
     experiment = with_status_now(store, find_experiment(store, reference, "sweep"))
@@ -30,7 +29,6 @@ def stored_sweep(store: Store, reference: str, scope: str | None = None) -> Swee
 
 
 def stored_search(store: Store, reference: str) -> Experiment:
-    """Return a stored search with its current status."""
     return with_status_now(store, find_experiment(store, reference, "search"))
 
 

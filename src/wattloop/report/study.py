@@ -89,7 +89,6 @@ TITLES = {
 
 
 def report_of_study(store: Store, experiment: Experiment) -> Document:
-    """Return the report on all steps; unfinished ones are marked."""
     del store  # the steps carry all that is printed
     steps: Mapping[str, Any] = experiment.facts.get("steps") or {}
     spec = experiment.spec

@@ -24,7 +24,6 @@ def advice_notes(store: Store, record: RunRecord, settings: Settings | None = No
 
 
 def notes_of(found: Iterable[Advice]) -> list[Note]:
-    """Return one note per advice, in the given order."""
     return [
         Note(
             text=f"{advice.text} ({'; '.join(advice.evidence)}.)",

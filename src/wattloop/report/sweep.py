@@ -25,7 +25,6 @@ from wattloop.sweep.tables import best_rows, point_rows
 
 
 def title_of(result: SweepResult) -> str:
-    """Return the title of a sweep's table."""
     name = result.experiment.name or result.experiment.experiment_id
     window = result.experiment.spec.get("window")
     part = f", window '{window}'" if window else ""
@@ -33,18 +32,15 @@ def title_of(result: SweepResult) -> str:
 
 
 def kinds_of(results: Sequence[SweepResult]) -> str:
-    """Return scope and provenance of the energy."""
     return ", ".join(dict.fromkeys(f"{r.scope}, {r.provenance}" for r in results))
 
 
 def setting_text(row: dict[str, Any]) -> str:
-    """Format a setting, marked when it is the default."""
     marked = row["is_default"] and row["setting"] != "default"
     return f"{row['setting']}{' (default)' if marked else ''}"
 
 
 def runs_text(row: dict[str, Any]) -> str:
-    """Format used runs of all runs."""
     return f"{row['used']}" + (f" of {row['runs']}" if row["used"] != row["runs"] else "")
 
 

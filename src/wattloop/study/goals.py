@@ -81,7 +81,6 @@ class GoalVerdict:
 
     @property
     def word(self) -> str:
-        """As the thesis prints it."""
         return "SUCCESS" if self.met else "FAIL"
 
     def to_dict(self) -> dict[str, Any]:

@@ -34,7 +34,6 @@ class StudyRecord:
 
     @property
     def steps(self) -> dict[str, dict[str, Any]]:
-        """Step -> what came of it."""
         return dict(self.experiment.facts.get("steps") or {})
 
     def need(self, step: str) -> dict[str, Any]:

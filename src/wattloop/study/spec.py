@@ -49,7 +49,6 @@ class KpiSpec(_Part):
         return value
 
     def parsed(self) -> Goal:
-        """The goal, read with the figure's direction."""
         return Goal.parse(self.goal, less_is_better=LESS_IS_BETTER[self.metric])
 
 

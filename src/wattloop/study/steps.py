@@ -92,7 +92,6 @@ def measured_figures(store: Store, source: Source) -> SourceFigures:
 
 
 def metric_values(found: SourceFigures, metric: str) -> dict[int | str, float]:
-    """One figure of every row that has it."""
     return {
         key: float(row[metric]) for key, row in found.rows.items() if row.get(metric) is not None
     }
@@ -196,7 +195,6 @@ class StudyRunner:
         self._workers, self._listener = workers, listener
 
     def baseline(self) -> dict[str, Any]:
-        """Step 2: the figures of the system as it is, and its symptoms."""
         source = self._spec.baseline
         if source.is_measured:
             found = measured_figures(self._store, source)
@@ -207,7 +205,6 @@ class StudyRunner:
         return self._kept("baseline", {**self._values(found), "symptoms": symptoms})
 
     def characterize(self) -> dict[str, Any]:
-        """Step 3: best settings of the sweeps that were named."""
         from wattloop.sweep.tables import best_rows
 
         self.record.need("baseline")
@@ -231,7 +228,6 @@ class StudyRunner:
         return self._kept("characterize", {"best": found, "note": note})
 
     def simulate(self) -> dict[str, Any]:
-        """Step 4: candidates on the twin, after the twin was checked against the baseline."""
         before = self.record.need("baseline")
         self.record.need("characterize")
         spec = self._spec
@@ -262,7 +258,6 @@ class StudyRunner:
         )
 
     def decide(self) -> dict[str, Any]:
-        """Step 5: which candidate, and why."""
         found = self.record.need("simulate")
         if not found["believed"]:
             off = ", ".join(row["metric"] for row in found["twin"] if not row["within"])
@@ -332,7 +327,6 @@ class StudyRunner:
         ]
 
     def _twin(self, measured: Mapping[str, Any], simulated: SourceFigures) -> list[dict[str, Any]]:
-        """Return each KPI of the twin next to the measured one."""
         rows = []
         for kpi in self._spec.kpis:
             real = measured["means"].get(kpi.metric)
@@ -352,7 +346,6 @@ class StudyRunner:
         return rows
 
     def _values(self, found: SourceFigures) -> dict[str, Any]:
-        """Means of the KPIs, for the record."""
         means = {}
         for name in dict.fromkeys((*(kpi.metric for kpi in self._spec.kpis), "energy_kwh")):
             values = metric_values(found, name)

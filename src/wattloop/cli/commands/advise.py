@@ -4,8 +4,8 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from wattloop.cli.app import Verb
-from wattloop.cli.options import StoreOptions, argument
+from wattloop.cli.app import StoreOptions, Verb
+from wattloop.cli.options import argument
 from wattloop.cli.output import say, write_json
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ def advise(
 
 
 def print_advice(found: "list[Advice]") -> None:
-    """Print title, saving, evidence and command of each advice to standard output."""
     for number, advice in enumerate(found, start=1):
         lines = [f"{number}. {advice.title}: {advice.saving_words}"]
         lines += textwrap.wrap(advice.text, WIDTH - 3)

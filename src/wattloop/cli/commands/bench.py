@@ -4,7 +4,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import typer
 
@@ -22,12 +22,8 @@ from wattloop.bench.tables import (
     kernels_table,
     speedups_table,
 )
-from wattloop.cli.app import Verb
-from wattloop.cli.options import (
-    MeterOptions,
-    file_option,
-    option,
-)
+from wattloop.cli.app import MeterOptions, Verb
+from wattloop.cli.options import file_option, option
 from wattloop.cli.output import print_rows, print_table, say, write_json
 from wattloop.cli.progress import BAR_WIDTH, is_redrawable, updated_row, warn_if_busy
 from wattloop.core.errors import ConfigError, StoreError
@@ -59,7 +55,6 @@ def show(record: BenchRecord, wanted: Sequence[str] = ()) -> None:
 
 
 def remarks(record: BenchRecord) -> list[str]:
-    """Return what a reader of the tables has to know."""
     lines = []
     peaks, _ = roofline(record.results)
     for peak in peaks:
@@ -185,40 +180,35 @@ def _listing() -> dict[str, Any]:
 Tell = Callable[[str, KernelResult | None], None]
 
 
-class Manner(NamedTuple):
-    """How to measure: what is idle, how long a kernel may take."""
-
-    idle: str
-    timeout_s: float
-
-
-def measured(choice: BenchRequest, settings: Settings, manner: Manner) -> BenchRecord:
+def measured(
+    choice: BenchRequest, settings: Settings, how_idle: str, timeout_s: float
+) -> BenchRecord:
     """Measure all chosen kernels in one stored run whose curve shows kernel after kernel."""
     session = Session.open(settings, name="bench", in_process=False)
     status = RunStatus.FAILED
     try:
-        record = _watched(make_plan(choice, session.host), session, manner)
+        record = _watched(make_plan(choice, session.host), session, how_idle, timeout_s)
         status = RunStatus.FINISHED
     finally:
         session.close(status)
     return record
 
 
-def _watched(plan: BenchPlan, session: Session, manner: Manner) -> BenchRecord:
+def _watched(plan: BenchPlan, session: Session, how_idle: str, timeout_s: float) -> BenchRecord:
     for item in plan.left_out:
         say(f"wattloop: left out: {item.what}: {item.reason}")
     warn_if_busy(
         session, "times will be longer, and energy that others use is counted; stop what else runs"
     )
     with _keeper(plan, session) as keeper, _progress(plan) as tell:
-        rows, idle = _idle(plan, session, manner.idle, tell)
+        rows, idle = _idle(plan, session, how_idle, tell)
 
         def listen(text: str, result: KernelResult | None) -> None:
             tell(text, result)
             if result is not None and keeper is not None:
                 keeper.add(result)
 
-        bench = KernelBench(plan, session, idle, listen, manner.timeout_s)
+        bench = KernelBench(plan, session, idle, listen, timeout_s)
         bench.run()
         record = BenchRecord(
             results=bench.results,
@@ -268,7 +258,6 @@ def _keeper(plan: BenchPlan, session: Session) -> Iterator[BenchRecorder | None]
 
 @contextmanager
 def _progress(plan: BenchPlan) -> Iterator[Tell]:
-    """Draw a bar on a terminal; elsewhere print a line at the beginning and one per framework."""
     about = f"{plan.measurements} measurements, about {format_duration(plan.expected_s)}"
     if not is_redrawable():
         say(f"wattloop: {about}")
@@ -316,15 +305,17 @@ def bench(  # noqa: PLR0913 - one parameter per option
 
     Results are checked, kernels run in processes of their own, and energy is read from outside.
     """
-    outputs = Outputs(given.json_file, csv_file, figures)
-    outputs.check()
+    if figures is not None:
+        from wattloop.report.figures.render import needs_libraries
+
+        needs_libraries()
     wanted = _tables(tables)
     settings = given.settings()
     if listing:
         list_kernels(given.json_file)
         return
     if kept is not None:
-        _give(_kept(settings, kept), wanted, outputs)
+        _give(_kept(settings, kept), wanted, given.json_file, csv_file, figures)
         return
     if idle not in IDLE:
         raise ConfigError(f"--idle {idle}: use {', '.join(IDLE)}")
@@ -338,8 +329,8 @@ def bench(  # noqa: PLR0913 - one parameter per option
         device=device,
         seconds=seconds,
     )
-    record = measured(choice, settings, Manner(idle, timeout))
-    _give(record, wanted, outputs)
+    record = measured(choice, settings, idle, timeout)
+    _give(record, wanted, given.json_file, csv_file, figures)
     if not any(r.ok for r in record.results):
         raise typer.Exit(USAGE_ERROR)
 
@@ -360,29 +351,20 @@ def _tables(text: str) -> list[str]:
     return list(TABLES) if "all" in wanted else wanted
 
 
-class Outputs(NamedTuple):
-    """Files that the user asked for."""
-
-    json_file: str | None
-    csv_file: str | None
-    figures: str | None
-
-    def check(self) -> None:
-        """Refuse what cannot be written before minutes are spent on it."""
-        if self.figures is not None:
-            from wattloop.report.figures.render import needs_libraries
-
-            needs_libraries()
-
-
-def _give(record: BenchRecord, wanted: list[str], outputs: Outputs) -> None:
-    if "-" not in (outputs.json_file, outputs.csv_file):
+def _give(
+    record: BenchRecord,
+    wanted: list[str],
+    json_file: str | None,
+    csv_file: str | None,
+    figures: str | None,
+) -> None:
+    if "-" not in (json_file, csv_file):
         show(record, wanted)
-    write_json(record.to_dict(), outputs.json_file)
-    if outputs.csv_file is not None:
-        write_csv(csv_table(record.results), Target(outputs.csv_file, "--csv"))
-    if outputs.figures is not None:
-        _draw(record, outputs.figures)
+    write_json(record.to_dict(), json_file)
+    if csv_file is not None:
+        write_csv(csv_table(record.results), Target(csv_file, "--csv"))
+    if figures is not None:
+        _draw(record, figures)
 
 
 def _draw(record: BenchRecord, folder: str) -> None:

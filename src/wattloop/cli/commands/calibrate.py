@@ -31,7 +31,6 @@ CPU = "cpu"
 
 
 def device_of(gpu: str) -> str:
-    """Return torch's name of the device."""
     if gpu == CPU:
         return CPU
     if not gpu.isdecimal():
@@ -127,7 +126,6 @@ def _report(
 
 @contextmanager
 def _progress() -> Iterator["Progress"]:
-    """Draw a bar per section on a terminal; print nothing elsewhere."""
     if not is_redrawable():
         yield lambda *_: None
         return

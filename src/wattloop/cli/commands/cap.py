@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattloop.cli.app import UserCommandGroup, Verb, user_command
-from wattloop.cli.options import JsonFile, MeterOptions, option
+from wattloop.cli.app import MeterOptions, UserCommandGroup, Verb, user_command
+from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import is_terminal, present, print_rows, say
 from wattloop.cli.progress import counted
 from wattloop.cli.stored import outputs_folder
@@ -202,7 +202,6 @@ def _counted(probes: int) -> str:
 
 
 def print_result(result: "CapResult") -> None:
-    """Print the probes, the choice with its gains, and how to apply it."""
     finder, choice = result.finder, result.choice
     rows = [
         (

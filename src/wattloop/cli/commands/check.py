@@ -13,13 +13,8 @@ from wattloop.check.figures import Execution, FigureKind, format_figure, judged_
 from wattloop.check.markdown import HEADERS, comparison_markdown, judgement_row
 from wattloop.check.measurement import CommandFigures
 from wattloop.check.verdict import BaselineComparison, mean_and_noise
-from wattloop.cli.app import Verb
-from wattloop.cli.options import (
-    MeterOptions,
-    argument,
-    file_option,
-    option,
-)
+from wattloop.cli.app import MeterOptions, Verb
+from wattloop.cli.options import argument, file_option, option
 from wattloop.cli.output import check_target, is_terminal, print_rows, say, write_json, write_text
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
@@ -47,7 +42,6 @@ def report(
 
 
 def say_taken(label: str, taken: Baseline, done: CommandFigures, where: str) -> None:
-    """Print which baseline was updated."""
     mean, noise = mean_and_noise(taken.series[taken.judged])
     shown = f"{format_figure(taken.judged, mean)} ± {noise / mean if mean else 0:.1%}"
     say(f"wattloop: {where}: {label}: {taken.judged.words} {shown} on {taken.machine.words}")
@@ -58,8 +52,6 @@ def say_taken(label: str, taken: Baseline, done: CommandFigures, where: str) -> 
 
 
 def teller(repeats: int) -> Callable[[int, Execution], None]:
-    """Return a callback that reports progress on a terminal."""
-
     def told(number: int, execution: Execution) -> None:
         kind = judged_kind(execution)
         if is_terminal(sys.stderr) and kind is not None:

@@ -27,7 +27,6 @@ def as_dict(
     checks: Sequence[MeterComparison] | None,
     hidden: Sequence[HiddenGpus] = (),
 ) -> dict[str, Any]:
-    """Return the data of `--json`."""
     data: dict[str, Any] = {
         "meters": [*map(_meter_dict, inventory.meters), *_refusal_dicts(inventory)],
         "levers": [lever.to_dict() for lever in levers],
@@ -51,7 +50,6 @@ def print_report(
     *,
     everything: bool,
 ) -> None:
-    """Print tables of usable devices; for others the reason and the command that enables them."""
     rows = [row for meter in inventory.meters for row in _domain_rows(meter)]
     if rows:
         headers = ("domain", "meter", "how", "kind", "every", "known error", "source")
@@ -288,7 +286,6 @@ def devices(
 def _checks(
     context: Context, inventory: Any, seconds: float, json_file: str | None
 ) -> list[MeterComparison]:
-    """Compare meters, with a progress bar on a terminal."""
     if seconds < 2:
         return verify(inventory.meters, context.clock, seconds)
     with counted("comparing sources", total=1.0) as bar:

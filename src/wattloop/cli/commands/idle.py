@@ -13,11 +13,8 @@ from wattloop.accounting.idle import (
     idle_path,
     save_idle,
 )
-from wattloop.cli.app import Verb
-from wattloop.cli.options import (
-    MeterOptions,
-    option,
-)
+from wattloop.cli.app import MeterOptions, Verb
+from wattloop.cli.options import option
 from wattloop.cli.output import print_rows, say, write_json
 from wattloop.cli.progress import counted, is_redrawable, warn_if_busy
 from wattloop.core.errors import ConfigError, MeterUnavailable
@@ -99,7 +96,6 @@ def _fit(session: Session, durations_s: list[float]) -> IdleFit:
 
 @contextmanager
 def _progress(total_s: float) -> Iterator[Callable[[float], None]]:
-    """Draw a bar on a terminal; print one line elsewhere."""
     if not is_redrawable():
         say(f"wattloop: measuring {format_duration(total_s)} of idling; leave the machine alone")
     with counted("idling; leave the machine alone", total_s) as bar:

@@ -3,13 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattloop.cli.app import Verb
-from wattloop.cli.options import (
-    StoreOptions,
-    argument,
-    file_option,
-    option,
-)
+from wattloop.cli.app import StoreOptions, Verb
+from wattloop.cli.options import argument, file_option, option
 from wattloop.cli.output import check_target, say, write_json
 from wattloop.cli.progress import spinner
 from wattloop.core.errors import ConfigError

@@ -68,7 +68,6 @@ def set_levers(
 
 
 def _split(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Split the arguments into settings and the program with its arguments."""
     count = words.index("--") if "--" in words else len(words)
     pairs = []
     for word in words[:count]:

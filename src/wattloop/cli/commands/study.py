@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattloop.cli.app import Verb
-from wattloop.cli.options import JsonFile, StoreOptions, argument, option
+from wattloop.cli.app import StoreOptions, Verb
+from wattloop.cli.options import JsonFile, argument, option
 from wattloop.cli.output import check_target, print_rows, say, write_json, write_text
 from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
@@ -34,12 +34,10 @@ UNKNOWN = "-"
 
 
 def print_step(step: str, found: Mapping[str, Any]) -> None:
-    """Print the result of one step."""
     PRINTED[step](found)
 
 
 def print_status(spec: "StudySpec", steps: Mapping[str, Any], file: str) -> None:
-    """Print every step in a line, then the last one in full."""
     print_rows(
         ("step", "", "what it says"),
         [
@@ -52,7 +50,6 @@ def print_status(spec: "StudySpec", steps: Mapping[str, Any], file: str) -> None
 
 
 def print_next(name: str, steps: Mapping[str, Any], file: str) -> None:
-    """Print the command of the next step."""
     following = next_step(steps)
     if is_dead_end(steps):
         say(

@@ -104,7 +104,6 @@ def live_table(title: str, snapshot: LiveSnapshot) -> "Group":
 
 
 def as_dict(title: str, snapshot: LiveSnapshot) -> dict[str, Any]:
-    """Return the data of `--json`: the last reading."""
     return {
         "title": title,
         "total_w": snapshot.total_w,

@@ -96,7 +96,6 @@ def save_one(
 
 
 def image_of(chart: Any, kind: str) -> bytes:
-    """Render one chart as `.svg` or `.png`."""
     import vl_convert
 
     spec, version = spec_of(chart), _version()

@@ -137,7 +137,6 @@ def show(
 
 
 def _print(found: Findings, most: int, parameters: tuple[str, ...]) -> None:
-    """Print a table; a terminal that is too narrow loses parameters, the last first."""
     for number, table in enumerate((found, *found.others)):
         if number:
             sys.stdout.write("\n")

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from wattloop.cli.options import StoreOptions, option
+from wattloop.cli.app import StoreOptions
+from wattloop.cli.options import option
 from wattloop.cli.output import print_rows, say
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_duration, format_power, kwh_from_joules

@@ -24,7 +24,6 @@ SMALL_SHARE = 0.01
 
 
 def print_forecast(forecast: Forecast, *, top: int) -> None:
-    """Print time and energy, their terms, and warnings."""
     predicted = forecast.prediction
     gpu_memory = format_bytes(forecast.memory.available_bytes)
     kind = "training step" if forecast.workload.training else "forward pass"
@@ -66,7 +65,6 @@ def print_forecast(forecast: Forecast, *, top: int) -> None:
 
 
 def print_run(run: RunTotal) -> None:
-    """Print time, energy, cost and carbon of all steps."""
     whose = "GPU energy" if run.scope == "gpu" else "node energy"
     rows = [
         ("time", *_amount(run.time_s, format_duration)),
@@ -99,7 +97,6 @@ def all_notes(forecast: Forecast) -> list[str]:
 
 
 def title_of(forecast: Forecast) -> str:
-    """Return model, GPU and method in one line."""
     work, place = forecast.workload, forecast.placement
     how = [f"batch {work.batch}"]
     if work.accumulate > 1:
@@ -116,7 +113,6 @@ def title_of(forecast: Forecast) -> str:
 
 
 def rate_text(forecast: Forecast) -> str:
-    """Format samples per second over all GPUs."""
     return f"{_digits(forecast.throughput_samples_s)} samples/s"
 
 
@@ -185,7 +181,6 @@ UNITS = {"cap": " W", "clock": " MHz"}
 
 
 def print_points(points: Sequence[ComparisonPoint], axes: Sequence[Axis]) -> None:
-    """Print a row per point, and which is best."""
     rows = [
         (*_settings(point, axes), *_cells(point.forecast), *_run_cells(point.forecast.run))
         for point in points
@@ -300,7 +295,6 @@ def _print_remarks(points: Sequence[ComparisonPoint]) -> None:
 
 
 def keep_workload(forecast: Forecast, place: str | None) -> None:
-    """Write the workload to the file of `--save-workload`."""
     if place is None:
         return
     from wattloop.predict.workload.files import save_workload

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from wattloop.accounting.energy_slope import slopes
-from wattloop.cli.app import Verb
+from wattloop.cli.app import StoreOptions, Verb
 from wattloop.cli.commands.runs import view
-from wattloop.cli.options import StoreOptions, argument, option
+from wattloop.cli.options import argument, option
 from wattloop.cli.output import (
     DOMAIN_HEADERS,
     UNKNOWN,
@@ -32,7 +32,6 @@ from wattloop.store.runs import RunRecord
 
 
 def slopes_of(records: Iterable[RunRecord]) -> dict[str, Any]:
-    """Return the slope of every measured device, and why others have none."""
     pairs: dict[str, list[tuple[float, float]]] = {}
     for record in records:
         if record.result is None or not record.counted:
@@ -49,7 +48,6 @@ def slopes_of(records: Iterable[RunRecord]) -> dict[str, Any]:
 
 
 def print_slopes(data: dict[str, Any]) -> None:
-    """Print a row per device: joules per further second, and the fit of the line."""
     rows = [
         (
             slope["device"],
@@ -72,7 +70,6 @@ SCOPES = {Scope.CPU: "cpu", Scope.GPU: "gpu", Scope.DRAM: "dram"}
 
 
 def find_job(store: Store, reference: str = "last") -> MeasuredJobEnergy:
-    """Return the job that `reference` names, with its energy."""
     found = find_job_members(store, reference)
     return job_energy(
         found.name,
@@ -83,7 +80,6 @@ def find_job(store: Store, reference: str = "last") -> MeasuredJobEnergy:
 
 
 def print_job(job: MeasuredJobEnergy) -> None:
-    """Print every node with its devices, then the nodes side by side, then warnings."""
     size = f", {job.world_size} ranks" if job.world_size else ""
     _write(f"job       {job.job_id} ({job.kind}{size})")
     _write(f"duration  {format_duration(job.duration_s)}")

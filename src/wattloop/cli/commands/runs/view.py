@@ -94,7 +94,6 @@ NAME_SHOWN = 60
 
 
 def print_list(records: Sequence[RunRecord]) -> None:
-    """Print one line per run."""
     headers = ("run", "name", "status", "started", "duration", "energy", "±", "power", "how", "")
     # the identifier tells the start, and energy over duration the power
     spare = ("started", "power", "±", "duration", "status", "")
@@ -102,7 +101,6 @@ def print_list(records: Sequence[RunRecord]) -> None:
 
 
 def brief(record: RunRecord) -> dict[str, Any]:
-    """Return a run as plain data for `list`."""
     result = record.result
     return {
         "run_id": record.run_id,
@@ -125,7 +123,6 @@ def brief(record: RunRecord) -> dict[str, Any]:
 
 
 def matching_live(store: Store, wanted: RunFilter) -> list[RunRecord]:
-    """Return running runs that pass the filter."""
     return [record for record in live_runs(store) if _passes(record, wanted)]
 
 
@@ -135,7 +132,6 @@ def print_run(
     steps: Sequence[dict[str, Any]],
     totals: StepTotals | None = None,
 ) -> None:
-    """Print the details of one run."""
     lines = [f"run       {record.run_id}", f"name      {record.name}"]
     lines.append(f"status    {_status(record)}")
     if record.command:
@@ -168,7 +164,6 @@ def print_run(
 
 
 def print_comparison(comparison: RunComparison) -> None:
-    """Print a row per quantity; two columns per run: value, and difference from the first."""
     headers = ["quantity", _heading(comparison.records[0])]
     for record in comparison.records[1:]:
         headers += [_heading(record), "difference"]

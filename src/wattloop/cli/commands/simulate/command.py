@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattloop.cli.app import RUN, UsualCommandGroup, Verb
+from wattloop.cli.app import RUN, StoreOptions, UsualCommandGroup, Verb
 from wattloop.cli.commands.simulate.scenario import (
     Budget,
     CapCurves,
@@ -20,7 +20,7 @@ from wattloop.cli.commands.simulate.scenario import (
     Workers,
     read_scenario,
 )
-from wattloop.cli.options import JsonFile, StoreOptions, argument, file_option, option
+from wattloop.cli.options import JsonFile, argument, file_option, option
 from wattloop.cli.output import check_target, present, print_rows, say, write_json, write_text
 from wattloop.cli.stored import add_list_command, stored
 from wattloop.cli.stored import which as which_one
@@ -333,7 +333,6 @@ def policies_command(*, json_file: JsonFile = None) -> None:
 
 
 def _short(value: object) -> str:
-    """Format 1/600 as 0.00167."""
     return format_number(value, 3) if isinstance(value, float) else str(value)
 
 

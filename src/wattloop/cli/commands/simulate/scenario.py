@@ -132,5 +132,4 @@ def _changed_fields(changes: list[str]) -> dict[str, Any]:
 
 
 def _here(name: str | None) -> str | None:
-    """Resolve a path from the command line against the working folder."""
     return None if name is None else str(user_path(name).absolute())

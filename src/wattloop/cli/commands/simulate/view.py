@@ -31,7 +31,6 @@ MOST_VARIANTS = 3
 
 
 def draw(campaign: "Campaign", outcomes: "Outcomes", folder: Path) -> None:
-    """Write all figures that the data allow."""
     rows = [row for row in per_cell(outcomes) if row.get("error") is None]
     if not rows:
         say("wattloop: nothing to draw")
@@ -67,7 +66,6 @@ def _by_load(campaign: "Campaign", rows: Rows, said: str) -> dict[str, Any]:
 
 
 def _drawn_over_time(variants: list[str]) -> list[str]:
-    """Return the variants to draw over time: of many, the first and the last."""
     return variants if len(variants) <= MOST_VARIANTS else [variants[0], variants[-1]]
 
 
@@ -85,7 +83,6 @@ def _over_time(campaign: "Campaign", variant: str, rows: Rows) -> dict[str, Any]
 
 
 def campaign_dict(experiment: Experiment, outcomes: "Outcomes") -> dict[str, Any]:
-    """Return a campaign as plain data: a row per policy and seed, and their summary."""
     summaries = {name: summary_of(found).to_dict() for name, found in by_variant(outcomes).items()}
     return {
         "campaign": experiment.experiment_id,
@@ -101,7 +98,6 @@ def campaign_dict(experiment: Experiment, outcomes: "Outcomes") -> dict[str, Any
 
 
 def print_outcomes(experiment: Experiment, outcomes: "Outcomes") -> None:
-    """Print the tables, then remarks."""
     if not outcomes:
         say(f"wattloop: {experiment.experiment_id}: nothing has ended yet")
         return
@@ -139,7 +135,6 @@ def _expected(experiment: Experiment) -> int:
 
 
 def print_remarks(summary: Summary, of: str = "") -> None:
-    """Print jobs that never ran, impossible actions, and failures."""
     for reason, count in summary.never.items():
         say(f"wattloop: {of}{count} job{'s' * (count != 1)} can never run: {reason}")
     for label, (count, first) in summary.left.items():
@@ -158,7 +153,6 @@ def print_remarks(summary: Summary, of: str = "") -> None:
 
 
 def print_whatif(found: "WhatIf") -> None:
-    """Print both worlds next to each other, and the answer in a sentence."""
     from wattloop.report.campaign import COLUMNS, change_text, spread_text
     from wattloop.schedule.campaigns.whatif import AS_IT_IS, CHANGED
     from wattloop.schedule.metrics.metrics import LEAST_PAIRS
@@ -200,7 +194,6 @@ def print_whatif(found: "WhatIf") -> None:
 
 @contextmanager
 def progress() -> Iterator[CampaignCallback]:
-    """Draw a bar on a terminal; elsewhere print a line at the beginning and one per failure."""
     with updated_row(trial_columns, left="") as update:
         yield _Listener(update)
 

@@ -110,7 +110,6 @@ class DriverOptions:
 
 @contextmanager
 def store_of(options: DriverOptions) -> "Iterator[Store | None]":
-    """Return the store of past runs, if the operator names one."""
     if options.store is None and options.config is None:
         yield None
         return
@@ -126,7 +125,6 @@ def store_of(options: DriverOptions) -> "Iterator[Store | None]":
 def readings_of(
     options: DriverOptions, site: "ManagedCluster", log: DriverLog
 ) -> Iterator[Readings]:
-    """Return the reader of node power from the fleet server."""
     if options.fleet is None:
         if options.token_file is not None:
             raise ConfigError("--token-file is for --fleet URL; give that as well")
@@ -143,7 +141,6 @@ def readings_of(
 def annotating_of(
     options: DriverOptions, store: "Store | None", client: SlurmClient, log: DriverLog
 ) -> "Iterator[EnergyAnnotator | None]":
-    """Return the writer of ended jobs' energy, where energy is known and requested."""
     has_source = store is not None or options.fleet is not None
     if options.annotate and not has_source:
         raise ConfigError("--annotate needs to know the energy: give --fleet URL or --store PLACE")
@@ -298,7 +295,6 @@ def _own_status(state_path: Path) -> Path | None:
 def _finish(
     options: DriverOptions, steering: SlurmDriver | SlurmObserver, reports: _Reports
 ) -> None:
-    """Print the summary after the last poll."""
     data = reports.to_dict()
     if isinstance(steering, SlurmObserver):
         data["would_have"] = [row.to_dict() for row in steering.table.rows.values()]
@@ -315,7 +311,6 @@ def _finish(
 
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM or SIGINT sets, also when sent twice."""
     stop = threading.Event()
 
     def ask(number: int, frame: object) -> None:

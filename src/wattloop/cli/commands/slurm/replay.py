@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 def print_replayed(plan: ReplayPlan, found: Sequence[ReplayResult]) -> None:
-    """Print two rows per policy, and Slurm's times to start and clean up jobs."""
     headers = ["policy", "", "makespan", "GPU energy", "peak", "jobs/h", "completion", "misses"]
     if not math.isinf(max(plan.settings.budget_w.values)):
         headers.append("over budget")
@@ -202,7 +201,6 @@ def _say_how_long(plan: "ReplayPlan", policies: list[str]) -> None:
 
 @contextmanager
 def _progress() -> "Iterator[Callable[[str], Told]]":
-    """Draw a bar per policy on a terminal; elsewhere print a line at its beginning."""
     if not is_redrawable():
 
         def quiet(policy: str) -> "Told":

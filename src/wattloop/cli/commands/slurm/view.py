@@ -28,7 +28,6 @@ class Console:
         self._line = is_terminal(sys.stderr)
 
     def introduce(self, site: ManagedCluster, policy: str, *, looks_only: bool) -> None:
-        """Print the configuration of the driver."""
         if self._quiet:
             return
         known, gpus = site.known, site.known.cluster.gpus
@@ -43,13 +42,11 @@ class Console:
             say(f"wattloop: shared with {', '.join(site.shared)}: their jobs are let through")
 
     def tell(self, kind: str, text: str) -> None:
-        """Print an event."""
         if kind in QUIET or (self._quiet and kind not in ("refused", "fault", "warning")):
             return
         say(f"{time.strftime('%H:%M:%S')} {TOLD.get(kind, kind)}: {text}")
 
     def round(self, report: RoundReport) -> None:
-        """Print a progress line from time to time."""
         now_s = time.monotonic()
         if self._quiet or now_s - self._said_s < EVERY_S:
             return

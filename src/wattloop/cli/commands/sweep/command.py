@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattloop.cli.app import RUN, UserCommandGroup, UsualCommandGroup, Verb, user_command
-from wattloop.cli.options import (
-    Config,
+from wattloop.cli.app import (
+    RUN,
     MeterOptions,
     StoreOptions,
-    StorePlace,
-    argument,
-    file_option,
-    option,
+    UserCommandGroup,
+    UsualCommandGroup,
+    Verb,
+    user_command,
 )
+from wattloop.cli.options import Config, StorePlace, argument, file_option, option
 from wattloop.cli.output import present, say, write_json, write_text
 from wattloop.cli.stored import NAMED, add_list_command, outputs_folder, say_which, stored
 from wattloop.cli.stored import which as which_one

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 
 def print_techniques(results: Sequence[SweepResult]) -> None:
-    """Print the best EDP gain with its time, a row per workload and library."""
     rows = tables.technique_rows(results)
     known = list(dict.fromkeys(row["technique"] for row in rows))
     headers = ["workload", "library"]
@@ -63,7 +62,6 @@ def print_techniques(results: Sequence[SweepResult]) -> None:
 
 
 def print_powers(results: Sequence[SweepResult]) -> None:
-    """Print power of main and second component, a table for each pair."""
     rows = tables.power_rows(results)
     pairs = dict.fromkeys((row["main"], row["second"]) for row in rows)
     for number, (main, second) in enumerate(pairs):
@@ -93,7 +91,6 @@ def _print_powers(rows: Sequence[dict[str, Any]], main: str, second: str | None)
 
 
 def print_scaling(results: Sequence[SweepResult]) -> None:
-    """Print time and speed-up by number of GPUs."""
     for result in results:
         _print(
             ("workload", "setting", "GPUs", "time (s)", "energy (J)", "speed-up"),
@@ -113,7 +110,6 @@ def print_scaling(results: Sequence[SweepResult]) -> None:
 
 
 def print_synthesis(results: Sequence[SweepResult]) -> None:
-    """Print the mean best EDP gain by machine, library and technique."""
     _print(
         ("platform", "library", "technique", "mean best EDP gain", "workloads"),
         [
@@ -131,12 +127,10 @@ def print_synthesis(results: Sequence[SweepResult]) -> None:
 
 
 def _print(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
-    """Print a table without columns that are empty, such as the library."""
     print_table(Table.of(headers, rows, title).without_empty())
 
 
 def draw(results: Sequence[SweepResult], store: "Store", folder: str) -> None:
-    """Write all figures that the data allow."""
     needs_libraries()
     charts: dict[str, Any] = {}
     for number, result in enumerate(results):
@@ -206,12 +200,10 @@ def tables_from(text: str) -> tuple[str, ...]:
 
 
 def as_dict(result: SweepResult) -> dict[str, Any]:
-    """Return the data of `--json`."""
     return {**result.experiment.to_dict(), "warm_ups": result.warm_ups, **result.summary()}
 
 
 def print_results(results: Sequence[SweepResult], wanted: Sequence[str]) -> None:
-    """Print the requested tables; failures and warnings go to standard error."""
     for result in results:
         if result.scope is None:
             say(f"wattloop: {result.experiment.experiment_id}: no energy was measured")
@@ -267,7 +259,6 @@ def _why_none(result: SweepResult) -> str:
 
 
 def _print_choice(result: SweepResult) -> None:
-    """Print the best setting per group for the requested metric."""
     for group in result.groups:
         found = group.best(result.compared)
         if found is None:
@@ -291,7 +282,6 @@ PRINTED: dict[str, Callable[[Sequence[SweepResult]], None]] = {
 
 
 def print_plan(plan: SweepPlan) -> None:
-    """List the plan without setting or running anything."""
     rule = plan.spec.repeats
     out = sys.stdout.write
     out(f"{len(plan.points)} points, {rule.least} to {rule.most} runs each")
@@ -335,7 +325,6 @@ def plan_dict(plan: SweepPlan) -> dict[str, Any]:
 
 @contextmanager
 def progress(plan: "SweepPlan", identity: str, *, resumed: bool) -> Iterator[SweepListener]:
-    """Draw a bar on a terminal; elsewhere print a line at the beginning and one per failure."""
     rule = plan.spec.repeats
     times = str(rule.least) if rule.least == rule.most else f"{rule.least} to {rule.most}"
     verb = "going on with" if resumed else "beginning"

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattloop.cli.app import RUN, UserCommandGroup, Verb, user_command
+from wattloop.cli.app import RUN, MeterOptions, StoreOptions, UserCommandGroup, Verb, user_command
 from wattloop.cli.commands.tune.replay import REPLAY_FIGURES, replay_command
-from wattloop.cli.options import MeterOptions, StoreOptions, argument, file_option, option
+from wattloop.cli.options import argument, file_option, option
 from wattloop.cli.output import present, say, write_json, write_text
 from wattloop.cli.stored import add_list_command, say_which, stored
 from wattloop.cli.stored import which as which_one

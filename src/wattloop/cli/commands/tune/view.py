@@ -48,7 +48,6 @@ def drawable(experiment: "Experiment", folder: str) -> None:
 
 
 def draw(store: "Store", experiment: "Experiment", folder: str) -> None:
-    """Write figures 1 and 2 of document 003; for other strategies print where figures are."""
     from wattloop.report.figures.render import save
     from wattloop.report.search import is_by_sm2, sm2_charts
     from wattloop.tune.results import summarize_search
@@ -76,7 +75,6 @@ ROWS_SHOWN = 20
 
 
 def result_dict(store: "Store", experiment: Experiment) -> dict[str, Any]:
-    """Return a search as plain data: summary, candidates, specification."""
     return result_of(*looked_at(store, experiment), experiment)
 
 
@@ -112,14 +110,12 @@ def list_table(rows: Sequence[tuple[Experiment, SearchSummary]]) -> Table:
 
 
 def print_summary(store: "Store", experiment: Experiment) -> None:
-    """Print the candidates and the result."""
     print_found(*looked_at(store, experiment), experiment)
 
 
 def print_found(
     found: Sequence[CandidateResult], summary: SearchSummary, experiment: Experiment
 ) -> None:
-    """Print the same from a search that was read already."""
     table = candidates_table(found, summary, experiment, ROWS_SHOWN)
     print_table(table)
     for note in table.notes:
@@ -128,7 +124,6 @@ def print_found(
 
 
 def print_best(summary: SearchSummary, experiment: Experiment) -> None:
-    """Print the configuration to use, and the cost of the search."""
     lines = []
     if summary.best is None:
         none = "none" if summary.status in OVER else "none yet"
@@ -162,7 +157,6 @@ def print_best(summary: SearchSummary, experiment: Experiment) -> None:
 
 
 def best_dict(summary: SearchSummary) -> dict[str, Any]:
-    """Return the configuration to use as plain data."""
     best = summary.best
     return {
         "search_id": summary.search_id,
@@ -175,7 +169,6 @@ def best_dict(summary: SearchSummary) -> dict[str, Any]:
 
 
 def setting_text(candidate: CandidateResult) -> str:
-    """Format a setting: `lr=0.1 batch_size=64 power_limit=250`."""
     rate = candidate.learning_rate
     found = {} if rate is None else {"learning rate": rate}
     return format_setting(candidate.parameters, candidate.levers, found)
@@ -208,7 +201,6 @@ def _saving(summary: SearchSummary) -> str:
 
 
 def print_final(result: "FinalResult") -> None:
-    """Print both configurations, and the saving in one sentence."""
     from wattloop.tune.final import format_saving
 
     print_table(final_table(result.to_dict()).without("status"))
@@ -224,7 +216,6 @@ FINE = (Status.PAUSED, Status.REACHED, Status.ENDED, Status.NOT_SUPPORTED)
 
 @contextmanager
 def progress(spec: "SearchSpec | None" = None) -> Iterator["Watcher"]:
-    """Keep a status line up to date on a terminal; elsewhere print failures only."""
     with updated_row(spinner_columns) as update:
         yield Watcher(spec, update)
 
