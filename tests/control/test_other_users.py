@@ -19,7 +19,7 @@ import pytest
 from tests.control.conftest import Rig, eventually
 from tests.control.test_restore import dead_owner
 from tests.control.test_session import LIMIT, SLEEPER
-from wattloop.cli.lever_report import fate_text
+from wattloop.cli.lever_report import restore_text
 from wattloop.control.lock import DeviceLock, Owner, lock_path
 from wattloop.control.restore import RestoreStatus, restore
 from wattloop.control.session import lever_session
@@ -168,7 +168,7 @@ def test_garbage_of_a_stranger_stops_nobody(rig: Rig, leftover: Path, content: b
     (rig.state / "\x1b[2J.journal").write_bytes(content)
     results = restore(rig.state)
     assert {result.fate for result in results} == {RestoreStatus.FOREIGN, RestoreStatus.RESTORED}
-    assert all(fate_text(result).isprintable() for result in results)
+    assert all(restore_text(result).isprintable() for result in results)
     assert rig.limit_w() == 150
     with lever_session([rig.lever(LIMIT)], guardian=False):
         pass

@@ -185,16 +185,16 @@ class StoreOptions:
     def settings(self, needs: Collection[str] | None = STORE) -> Settings:
         return settings_of(self.config, needs=needs, store=self.store)
 
-    def opened(self, *, create: bool = False) -> "AbstractContextManager[Store]":
+    def open_store(self, *, create: bool = False) -> "AbstractContextManager[Store]":
         """Open the store; one that does not exist is not created unless `create`."""
-        from wattloop.cli.stored import opened
+        from wattloop.cli.stored import open_user_store
 
-        return opened(self.store, self.config, create=create)
+        return open_user_store(self.store, self.config, create=create)
 
-    def opened_if_any(self) -> "AbstractContextManager[Store | None]":
-        from wattloop.cli.stored import opened_if_any
+    def open_existing_store(self) -> "AbstractContextManager[Store | None]":
+        from wattloop.cli.stored import open_existing_store
 
-        return opened_if_any(self.store, self.config)
+        return open_existing_store(self.store, self.config)
 
     def present(self, as_data: Callable[[], Any], print_text: Callable[[], None]) -> None:
         present(self.json_file, as_data, print_text)

@@ -14,11 +14,11 @@ def restore_leftovers() -> list[RestoreResult]:
     results = restore()
     for result in results:
         if result.fate not in SILENT:
-            say(f"wattloop: leftover of {result.owner or 'a dead process'}: {fate_text(result)}")
+            say(f"wattloop: leftover of {result.owner or 'a dead process'}: {restore_text(result)}")
     return results
 
 
-def fate_text(result: RestoreResult) -> str:
+def restore_text(result: RestoreResult) -> str:
     """Format the result of restoring one lever."""
     name = f"{result.lever} ({result.part})" if result.part else result.lever
     match result.fate:
@@ -38,7 +38,7 @@ def fate_text(result: RestoreResult) -> str:
             return result.message if name in result.message else f"{name}: {result.message}"
 
 
-def unsettled(results: Iterable[RestoreResult]) -> bool:
+def is_unrestored(results: Iterable[RestoreResult]) -> bool:
     """Return True when a lever of a crashed program is still changed."""
     left = (
         RestoreStatus.FAILED,

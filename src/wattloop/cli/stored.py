@@ -28,7 +28,9 @@ _UNITS_S = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
 @contextmanager
-def opened(place: str | None, config: str | None, *, create: bool = False) -> Iterator["Store"]:
+def open_user_store(
+    place: str | None, config: str | None, *, create: bool = False
+) -> Iterator["Store"]:
     """Open the store; a store that does not exist is not created."""
     from wattloop.store.database import open_store
 
@@ -41,12 +43,12 @@ def opened(place: str | None, config: str | None, *, create: bool = False) -> It
 
 
 @contextmanager
-def opened_if_any(place: str | None, config: str | None) -> Iterator["Store | None"]:
+def open_existing_store(place: str | None, config: str | None) -> Iterator["Store | None"]:
     """Open the store; None if it does not exist yet."""
     if not _exists(settings_of(config, needs=STORE, store=place).store_location):
         yield None
         return
-    with opened(place, config) as store:
+    with open_user_store(place, config) as store:
         yield store
 
 
@@ -67,7 +69,7 @@ def chosen(store: "Store", references: Sequence[str], *, by_name: bool = True) -
     return [find_run(store, reference, by_name=by_name) for reference in references]
 
 
-def filter_of(
+def run_filter(
     name: str | None,
     status: str | None,
     tags: Sequence[str],
@@ -166,7 +168,7 @@ def add_list_command(
         from wattloop.trials.lock import with_status_now
 
         rows: list[Any] = []
-        with given.opened_if_any() as place:
+        with given.open_existing_store() as place:
             if place is not None:
                 known = list_experiments(place, kind)
                 rows = [row(place, with_status_now(place, each)) for each in known]
@@ -190,7 +192,7 @@ def stored(
     from wattloop.store.experiments import find_experiment
     from wattloop.trials.lock import with_status_now
 
-    with given.opened() as place:
+    with given.open_store() as place:
         experiment = find_experiment(place, reference, kind)
         say_which(place, reference, kind)
         yield place, with_status_now(place, experiment)

@@ -10,7 +10,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.table import Table
 from wattloop.core.units import format_duration, format_energy, format_number, format_power
 from wattloop.report.document import Block, Chart, Document, Fact, Facts, Note, Paragraph, Section
-from wattloop.report.stored_results import looked_at, search_table
+from wattloop.report.stored_results import read_search, search_table
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
 from wattloop.trials.lock import with_status_now
@@ -109,7 +109,7 @@ ROWS_SHOWN_search = 25
 
 def report_of_search(store: Store, experiment: Experiment) -> Document:
     experiment = with_status_now(store, experiment)
-    candidates, summary = looked_at(store, experiment)
+    candidates, summary = read_search(store, experiment)
     sections = [
         Section("In short", tuple(_short(summary))),
         Section("Configurations", (candidates_table(candidates, summary, experiment, ROWS_SHOWN),)),

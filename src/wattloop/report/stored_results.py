@@ -32,7 +32,9 @@ def stored_search(store: Store, reference: str) -> Experiment:
     return with_status_now(store, find_experiment(store, reference, "search"))
 
 
-def looked_at(store: Store, experiment: Experiment) -> tuple[list[CandidateResult], SearchSummary]:
+def read_search(
+    store: Store, experiment: Experiment
+) -> tuple[list[CandidateResult], SearchSummary]:
     """Return the candidates of a search, and its summary with the best one.
 
     Also of a search that goes on or was killed. Its trials are read once: there may be many.

@@ -36,7 +36,7 @@ def advise(
     from wattloop.store.runs import find_run
 
     settings = given.settings()
-    with given.opened() as place:
+    with given.open_store() as place:
         record = find_run(place, run, by_name=True)
         found = advice_on(place, record, settings)
     advice = [one.to_dict() for one in found]

@@ -49,13 +49,13 @@ def card(  # noqa: PLR0913 - one parameter per option
     """
     from wattloop.cli.commands.run.execution import keep
     from wattloop.cli.options import settings_of
-    from wattloop.cli.stored import opened
+    from wattloop.cli.stored import open_user_store
     from wattloop.report.card import card_markdown, card_of, card_svg
     from wattloop.store.runs import find_run
 
     settings = settings_of(config, zone=zone, meters=meters, store=store)
     share = _share(renewable)
-    with opened(store, config) as place:
+    with open_user_store(store, config) as place:
         record = find_run(place, run, by_name=True) if run != "last" else _last_training(place)
     stem = output or f"card-{record.run_id}"
     for ending in ("svg", "md", "json"):

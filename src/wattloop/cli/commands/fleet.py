@@ -119,7 +119,7 @@ def retain(
 
     Without ages, those of the setting `retain` count.
     """
-    from wattloop.cli.stored import opened
+    from wattloop.cli.stored import open_user_store
     from wattloop.core.units import format_bytes
     from wattloop.store.retention import Dropped, apply_retention, retention_from
 
@@ -141,7 +141,7 @@ def retain(
             last = done
             say(f"wattloop: {done.samples + done.levels + done.runs} runs so far")
 
-    with opened(store, config) as place:
+    with open_user_store(store, config) as place:
         found = apply_retention(place, policy, dry_run=dry_run, report=told)
     if json is not None:
         keys = ("samples", "levels", "runs", "payload_b")

@@ -40,7 +40,7 @@ def report(
     if "pdf" in kinds:
         needs_typesetter()  # its extra brings what figures need as well
     needs_libraries()
-    with given.opened() as place, spinner("working it out"):
+    with given.open_store() as place, spinner("working it out"):
         document = report_of(place, subject, given.settings())
     written = {}
     for kind in kinds:

@@ -5,7 +5,7 @@ import sys
 import typer
 
 from wattloop.cli.app import Verb
-from wattloop.cli.lever_report import fate_text, unsettled
+from wattloop.cli.lever_report import is_unrestored, restore_text
 from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import write_json
 from wattloop.control.journal import state_directory
@@ -47,12 +47,12 @@ def restore(
         "directory": str(state_directory(create=False)),
         "dry_run": dry_run,
         "levers": [result.to_dict() for result in results],
-        "ok": not unsettled(results),
+        "ok": not is_unrestored(results),
     }
     write_json(data, json_file)
     if json_file != "-":
         for result in results:
-            sys.stdout.write(fate_text(result) + "\n")
+            sys.stdout.write(restore_text(result) + "\n")
         if not results:
             sys.stdout.write("Nothing is left to restore.\n")
-    raise typer.Exit(NOT_RESTORED if unsettled(results) else 0)
+    raise typer.Exit(NOT_RESTORED if is_unrestored(results) else 0)

@@ -237,5 +237,5 @@ def _studying(file: str, given: StoreOptions, workers: int = 1) -> "Iterator[Stu
     if not Path(user_path(file)).is_file():
         raise ConfigError(f"{file}: no such file; begin with: wattloop study init {file}")
     spec = read_study(user_path(file))
-    with given.opened(create=True) as place:
+    with given.open_store(create=True) as place:
         yield StudyRunner(place, spec, workers=workers)

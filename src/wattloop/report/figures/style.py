@@ -83,7 +83,7 @@ def colour(field: str, order: Sequence[str], *, several: bool = True) -> Any:
     return alt.Color(f"{field}:N", title=None, sort=list(order), legend=legend)
 
 
-def said_of(*results: SweepResult) -> str:
+def energy_source(*results: SweepResult) -> str:
     """Return scope and provenance of energy, and the window it covers."""
     kinds = []
     for result in results:

@@ -10,10 +10,10 @@ from wattloop.report.figures.style import (
     HEIGHT,
     WIDTH,
     colour,
+    energy_source,
     lever_title,
     lever_x,
     plain_name,
-    said_of,
     styled,
 )
 from wattloop.sweep.result import (
@@ -77,7 +77,7 @@ def scaling_figures(result: SweepResult) -> dict[str, Any]:
     scaling = alt.layer(line.encode(x=x, y=y), real.encode(x=x, y=y, color=color)).properties(
         width=WIDTH, height=HEIGHT
     )
-    said = f"mean of the repeats; {said_of(result)}"
+    said = f"mean of the repeats; {energy_source(result)}"
     return {
         "times": styled(times, "Time against the number of GPUs", said),
         "speed-up": styled(scaling, "Speed-up with the number of GPUs", f"{said}; dashed: ideal"),
@@ -108,7 +108,7 @@ def _against(result: SweepResult, axis: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     lever = lever_title(axis).partition(" (")[0]
     largest = largest_groups(groups)
-    said = said_of(result)
+    said = energy_source(result)
     return {
         "energy-decrease": _curves(
             result,
@@ -319,7 +319,7 @@ def _edp_against_time(results: Sequence[SweepResult]) -> Any:
     name = best.mark_text(dy=-16, fontSize=11, color=BEST).encode(text=alt.Text("setting:N"))
     chart = alt.layer(dots, ring, name).properties(width=WIDTH, height=HEIGHT)
     return styled(
-        chart, "EDP against time", f"{said_of(*results)}; square: default; ring: lowest EDP"
+        chart, "EDP against time", f"{energy_source(*results)}; square: default; ring: lowest EDP"
     )
 
 
@@ -407,4 +407,4 @@ def _synthesis(results: Sequence[SweepResult]) -> Any:
         y=alt.Y("edp_pct:Q"), text=alt.Text("shown:N")
     )
     chart = alt.layer(bars, labels).properties(width=WIDTH, height=HEIGHT)
-    return styled(chart, "EDP gain by technique", said_of(*results))
+    return styled(chart, "EDP gain by technique", energy_source(*results))

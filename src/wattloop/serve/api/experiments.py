@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from wattloop.analyze.clusters import Clusters, clusters
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import RunTable, nearest
-from wattloop.report.stored_results import looked_at, search_table, stored_search, stored_sweep
+from wattloop.report.stored_results import read_search, search_table, stored_search, stored_sweep
 from wattloop.schedule.campaigns.store import known_outcomes
 from wattloop.schedule.campaigns.summary import per_cell
 from wattloop.serve.errors import Conflict, NotFound, conflict_on_error, faults
@@ -75,7 +75,7 @@ def searches(state: State) -> ExperimentsAnswer:
 def search(state: State, search_id: str) -> dict[str, Any]:
     """Return the result of a search: its summary and every configuration."""
     experiment = stored_search(state.store, search_id)
-    candidates, summary = looked_at(state.store, experiment)
+    candidates, summary = read_search(state.store, experiment)
     return {**summary.to_dict(), "trials": [candidate.to_dict() for candidate in candidates]}
 
 

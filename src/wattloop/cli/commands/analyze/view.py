@@ -83,10 +83,10 @@ def read_source(source: str, request: AnalysisOptions) -> RunTable:
 
 
 def _stored(source: str, request: AnalysisOptions) -> RunTable:
-    from wattloop.cli.stored import opened_if_any
+    from wattloop.cli.stored import open_existing_store
     from wattloop.store.experiments import find_experiment
 
-    with opened_if_any(request.store, request.config) as store:
+    with open_existing_store(request.store, request.config) as store:
         if store is None:
             raise ConfigError(
                 f"{source}: no such file, and nothing is stored yet; "

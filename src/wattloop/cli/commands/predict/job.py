@@ -59,7 +59,7 @@ def job_command(  # noqa: PLR0913 - one parameter per option
             gpu_type=gpu_type,
             time_limit_s=_seconds(time_limit),
         )
-    with given.opened_if_any() as place:
+    with given.open_existing_store() as place:
         history = None if place is None else History(place)
         service = OracleService(fleet, history)
         answer = service.answer([AskedJob(job)], [], objective=objective, wait_s=SILENT_S)

@@ -21,7 +21,7 @@ from wattloop.cli.output import (
     short_energy,
     write_json,
 )
-from wattloop.cli.stored import chosen, filter_of, nothing_yet, opened
+from wattloop.cli.stored import chosen, nothing_yet, open_user_store, run_filter
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Scope
 from wattloop.core.units import format_duration, format_energy, format_power
@@ -167,8 +167,8 @@ def list_command(
     """Show runs, newest first."""
     from wattloop.store.runs import list_runs
 
-    wanted = filter_of(name, status, tag or [], host=host, job=job, since=since)
-    with given.opened_if_any() as place:
+    wanted = run_filter(name, status, tag or [], host=host, job=job, since=since)
+    with given.open_existing_store() as place:
         if place is None:
             records, more = [], False
         else:
@@ -200,7 +200,7 @@ def show_command(
     from wattloop.integrations.phases import StepTotals
     from wattloop.store.run_record import read_events, read_steps, read_windows
 
-    with given.opened() as place:
+    with given.open_store() as place:
         (record,) = chosen(place, [run])
         record = restated(record, given.settings())
         windows = read_windows(place, record.run_id)
@@ -226,8 +226,8 @@ def slope_command(
     """Show energy over run time per device: the joules of each further second."""
     from wattloop.store.runs import list_runs
 
-    wanted = filter_of(name, None, [], host=None, job=None, since=None)
-    with given.opened() as place:
+    wanted = run_filter(name, None, [], host=None, job=None, since=None)
+    with given.open_store() as place:
         data = slopes_of(list_runs(place, wanted, None))
     given.present(lambda: data, lambda: print_slopes(data))
 
@@ -239,7 +239,7 @@ def job_command(
     given: StoreOptions,
 ) -> None:
     """Show a job of many processes: each node with each of its devices once, and the total."""
-    with given.opened() as place:
+    with given.open_store() as place:
         found = find_job(place, job)
     given.present(found.to_dict, lambda: print_job(found))
 
@@ -268,7 +268,7 @@ def export_command(
         raise ConfigError("give either runs or --all, not both")
     if given.json_file == "-" and output == "-":
         raise ConfigError("--json - and the export both go to standard output; use -o FILE")
-    with given.opened() as place:
+    with given.open_store() as place:
         records = list_runs(place) if every else chosen(place, runs or [])
         settings = given.settings()
         records = [restated(record, settings) for record in records]
@@ -289,7 +289,7 @@ def compare_command(
     """Compare runs with the first one: energy, time, power and EDP per scope."""
     from wattloop.store.comparison import compare
 
-    with given.opened() as place:
+    with given.open_store() as place:
         comparison = compare(chosen(place, runs))
     given.present(comparison.to_dict, lambda: view.print_comparison(comparison))
 
@@ -304,7 +304,7 @@ def import_command(
     from wattloop.store.formats.codecarbon import import_codecarbon, read_codecarbon
 
     read_codecarbon(file)  # a wrong file is refused before a store is made for it
-    with given.opened(create=True) as place:
+    with given.open_store(create=True) as place:
         done = import_codecarbon(place, file)
     for problem in done.problems:
         say(f"wattloop: {problem}")
@@ -325,7 +325,7 @@ def copy_command(
     """Copy all runs to another store; runs already there are not changed."""
     from wattloop.store.export import copy_runs
 
-    with given.opened() as source, opened(to, given.config, create=True) as target:
+    with given.open_store() as source, open_user_store(to, given.config, create=True) as target:
         copied, known = copy_runs(source, target)
         say(f"{len(copied)} run(s) copied to {target.where}, {len(known)} were there already")
     write_json({"copied": copied, "known": known}, given.json_file)
@@ -341,7 +341,7 @@ def delete_command(
     """Delete runs with their samples. This cannot be undone."""
     from wattloop.store.runs import delete_run
 
-    with given.opened() as place:
+    with given.open_store() as place:
         records = {record.run_id: record for record in chosen(place, runs, by_name=False)}
         if not yes:
             if not is_terminal(sys.stdin):

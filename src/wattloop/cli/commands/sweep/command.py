@@ -43,7 +43,7 @@ Figures = Annotated[str | None, option("--figures DIR", "Draw figures into this 
 Scope = Annotated[str | None, option("--scope", "Energy of gpu, cpu, dram or node.")]
 
 
-class SweepGroup(UserCommandGroup, UsualCommandGroup):
+class SweepCommands(UserCommandGroup, UsualCommandGroup):
     """Command group in which `sweep SPEC -- CMD` means `sweep run SPEC -- CMD`."""
 
 
@@ -51,7 +51,7 @@ app = Verb(
     "Try power caps, clocks, governors and GPU counts on a command; find the best.",
     epilog="Examples: wattloop sweep caps.yaml -- python train.py; "
     "wattloop sweep --cap 100:260:10 --gpus 1,2,4,8 -- python train.py --gpus {gpus}.",
-    cls=SweepGroup,
+    cls=SweepCommands,
 )
 
 
@@ -377,7 +377,7 @@ def show_command(
     from wattloop.report.stored_results import stored_sweep
 
     wanted = view.tables_from(tables)
-    with given.opened() as place:
+    with given.open_store() as place:
         for name in which or ():
             say_which(place, name, KIND)
         results = [stored_sweep(place, name, scope) for name in which or ["last"]]

@@ -15,7 +15,7 @@ from wattloop.core.units import format_duration
 from wattloop.core.yaml_spec import nearest
 from wattloop.report.figures.power import power_figure
 from wattloop.report.figures.render import needs_libraries, save
-from wattloop.report.figures.style import said_of
+from wattloop.report.figures.style import energy_source
 from wattloop.report.figures.sweep import sweep_figures, technique_figures
 from wattloop.report.sweep import (
     best_table,
@@ -145,7 +145,7 @@ def draw(results: Sequence[SweepResult], store: "Store", folder: str) -> None:
         return
     names = [r.experiment.name or r.experiment.experiment_id for r in results]
     notes = [
-        f"{r.experiment.experiment_id}: {said_of(r)}; host "
+        f"{r.experiment.experiment_id}: {energy_source(r)}; host "
         f"{r.experiment.facts.get('host', 'unknown')}"
         for r in results
     ]

@@ -151,11 +151,11 @@ def _run(ready: "PreparedSearch") -> None:
 
 def _show(ready: "PreparedSearch", store: "Store", json_file: str | None) -> None:
     from wattloop.cli.commands.tune.view import print_found, result_of
-    from wattloop.report.stored_results import looked_at
+    from wattloop.report.stored_results import read_search
     from wattloop.store.experiments import find_experiment
 
     experiment = find_experiment(store, ready.experiment.experiment_id)
-    found, summary = looked_at(store, experiment)
+    found, summary = read_search(store, experiment)
     present(
         json_file,
         lambda: result_of(found, summary, experiment),
@@ -195,13 +195,13 @@ def resume_command(
 
 
 def _list_row(place: "Store", search: "Experiment") -> "tuple[Experiment, SearchSummary]":
-    from wattloop.report.stored_results import looked_at
+    from wattloop.report.stored_results import read_search
     from wattloop.tune.results import summarize_search
     from wattloop.tune.search_store import OVER
 
     if search.status in OVER:
         return search, summarize_search(place, search)
-    return search, looked_at(place, search)[1]  # one that was killed wrote no best down
+    return search, read_search(place, search)[1]  # one that was killed wrote no best down
 
 
 def _list_table(rows: "Sequence[tuple[Experiment, SearchSummary]]") -> Table:
@@ -243,10 +243,10 @@ def show_command(
 def best_command(which: Which = "last", *, given: StoreOptions) -> None:
     """Show the best configuration of a search."""
     from wattloop.cli.commands.tune import view
-    from wattloop.report.stored_results import looked_at
+    from wattloop.report.stored_results import read_search
 
     with stored(KIND, which, given) as (place, experiment):
-        _, summary = looked_at(place, experiment)
+        _, summary = read_search(place, experiment)
         given.present(lambda: view.best_dict(summary), lambda: view.print_best(summary, experiment))
 
 

@@ -12,7 +12,7 @@ from wattloop.core.table import Table
 from wattloop.core.units import format_duration, format_energy, iso_time
 from wattloop.report.search import candidates_table, final_table
 from wattloop.report.search import setting_text as format_setting
-from wattloop.report.stored_results import looked_at
+from wattloop.report.stored_results import read_search
 from wattloop.store.experiments import Experiment
 from wattloop.tune.problem import Limits
 from wattloop.tune.progress import Progress, Status
@@ -75,7 +75,7 @@ ROWS_SHOWN = 20
 
 
 def result_dict(store: "Store", experiment: Experiment) -> dict[str, Any]:
-    return result_of(*looked_at(store, experiment), experiment)
+    return result_of(*read_search(store, experiment), experiment)
 
 
 def result_of(
@@ -110,7 +110,7 @@ def list_table(rows: Sequence[tuple[Experiment, SearchSummary]]) -> Table:
 
 
 def print_summary(store: "Store", experiment: Experiment) -> None:
-    print_found(*looked_at(store, experiment), experiment)
+    print_found(*read_search(store, experiment), experiment)
 
 
 def print_found(
