@@ -268,7 +268,7 @@ BAD = [
     ((*SMALL, "--clock", "5000"), "--clock 5000: the NVIDIA H200 runs at up to 1980 MHz"),
     ((*SMALL, "--gpus", "16"), "--gpus 16: more than the 8 of a node, so say what joins"),
     ((*SMALL, "--network", "0"), "--network 0 Gbit/s: must be above 0"),
-    ((*SMALL, "--sweep", "batch=x"), "--sweep batch=x: x is no whole number"),
+    ((*SMALL, "--sweep", "batch=x"), "--sweep batch=x: x is not a whole number"),
     ((*SMALL, "--sweep", "gpus=1,2", "--sweep", "gpus=4"), "--sweep gpus: varied twice"),
     ((*SMALL, "--sweep", "cap=100..300"), "--sweep cap=100: the NVIDIA H200 can be set to 200"),
     ((*SMALL, "--sweep", "gpus=8,16"), "--sweep gpus=16: more than the 8 of a node"),
