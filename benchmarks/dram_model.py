@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bars import Bar, Page, Table, arguments, publish
-from wattloop.core.config_file import load_settings
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Gap, Scope
+from wattloop.core.settings import load_settings
 from wattloop.core.units import wh_from_joules
 from wattloop.hardware.host import Host
 from wattloop.meters import dram, rapl

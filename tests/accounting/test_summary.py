@@ -9,9 +9,8 @@ from tests.accounting.test_idle import idle_line
 from tests.accounting.windows import domain, window
 from wattloop.accounting.carbon import find_intensity
 from wattloop.accounting.summary import account
-from wattloop.core.config_file import read_config
 from wattloop.core.records import Provenance
-from wattloop.core.settings import Settings
+from wattloop.core.settings import Settings, read_config
 
 RUN = window(
     61.2,

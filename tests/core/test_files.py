@@ -14,7 +14,6 @@ import pytest
 
 from wattloop.core import files
 from wattloop.core.cache import FileCache
-from wattloop.core.config_file import find_config, load_settings
 from wattloop.core.files import (
     FileLock,
     atomic_path,
@@ -24,7 +23,7 @@ from wattloop.core.files import (
     is_locked,
     is_trusted,
 )
-from wattloop.core.settings import Settings
+from wattloop.core.settings import Settings, find_config, load_settings
 
 SRC = Path(__file__).parents[2] / "src"
 STRANGER = 12345
@@ -126,8 +125,8 @@ def test_link_of_another_user_is_not_followed(folder: Path) -> None:
 
 PROGRAM = """
 # before it is a user who may not read them
-import difflib, grp, json, os, pwd, yaml, wattloop.core.yaml_spec
-from wattloop.core.config_file import load_settings
+import difflib, grp, json, os, pwd, yaml, wattloop.core.files, wattloop.core.yaml_spec
+from wattloop.core.settings import load_settings
 os.setgroups([]), os.setgid(23456), os.setuid(23456)
 print(json.dumps([load_settings().pue, load_settings().pue]))
 """

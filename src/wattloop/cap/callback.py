@@ -17,8 +17,7 @@ from wattloop.cap.surrogate import physical_curves
 from wattloop.control.registry import find_levers
 from wattloop.control.session import LeverSession, lever_session
 from wattloop.core.clock import Clock, RealClock
-from wattloop.core.config_file import load_settings
-from wattloop.core.settings import Settings
+from wattloop.core.settings import Settings, load_settings
 from wattloop.integrations.training_meter import TrainingMeter
 from wattloop.measure.api import active_session
 from wattloop.measure.session import Session

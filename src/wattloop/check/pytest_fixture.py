@@ -342,7 +342,7 @@ class Energy:
 
 def energy_of(item: Any) -> Energy:
     """Return the `Energy` of a test by its mark, the options and the settings."""
-    from wattloop.core.config_file import load_settings
+    from wattloop.core.settings import load_settings
 
     config: pytest.Config = item.config
     try:

@@ -5,9 +5,8 @@
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, NamedTuple
 
-from wattloop.core.config_file import load_settings
 from wattloop.core.errors import ConfigError
-from wattloop.core.settings import Settings
+from wattloop.core.settings import Settings, load_settings
 
 NAMES = {
     "interval": "interval_s",

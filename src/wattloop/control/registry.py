@@ -13,10 +13,9 @@ from pathlib import Path
 
 from wattloop.control.daemon.protocol import DEFAULT_SOCKET, SOCKET_VARIABLE
 from wattloop.control.lever import Lever, LeverState
-from wattloop.core.config_file import load_settings
 from wattloop.core.errors import ConfigError, MeterUnavailable, WattloopError
 from wattloop.core.plugins import entry_points, loaded
-from wattloop.core.settings import SENSORS, Settings
+from wattloop.core.settings import SENSORS, Settings, load_settings
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context
 

@@ -412,7 +412,7 @@ class _Runs:
 
 
 def _settings(options: Mapping[str, Any]) -> Settings:
-    from wattloop.core.config_file import load_settings
+    from wattloop.core.settings import load_settings
 
     given = {name: value for name, value in options.items() if name != "tags"}
     return load_settings().overridden(given, "measure()")

@@ -39,7 +39,7 @@ def read_search(
 
     Also of a search that goes on or was killed. Its trials are read once: there may be many.
     """
-    from wattloop.core.config_file import load_settings
+    from wattloop.core.settings import load_settings
     from wattloop.tune.search_setup import current_choice
     from wattloop.tune.segment import without_gc
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from sqlalchemy import select
 
 from wattloop.core.cache import FileCache
-from wattloop.core.config_file import load_settings
 from wattloop.core.paths import cache_folder
+from wattloop.core.settings import load_settings
 from wattloop.schedule.campaigns.campaign import source_digest
 from wattloop.store.database import Store
 from wattloop.store.experiments import RUNNING, Experiment

@@ -13,8 +13,8 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from wattloop.core.cache import ComputedCache, StaleWhileRevalidateCache
-from wattloop.core.config_file import load_settings
 from wattloop.core.errors import StoreLocked, StoreUnwritable
+from wattloop.core.settings import load_settings
 from wattloop.core.units import format_duration, format_energy, format_mass, format_power
 from wattloop.fleet.nodes import NodeTable
 from wattloop.measure.recovery import finalize_orphaned_run

@@ -8,8 +8,7 @@ from bisect import bisect_left, bisect_right
 from sqlalchemy import ColumnElement, Connection, Table, and_, select
 
 from wattloop.store.database import Store
-from wattloop.store.downsampling import Curve, coarser, unpack_curve
-from wattloop.store.samples import TIMES, Series, unpack
+from wattloop.store.samples import TIMES, Curve, Series, coarser, unpack, unpack_curve
 from wattloop.store.schema import sample_chunks, sample_levels
 
 Span = tuple[float | None, float | None]

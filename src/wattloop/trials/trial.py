@@ -13,9 +13,8 @@ from wattloop.control.lever import Setting
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
-from wattloop.store.downsampling import watts
 from wattloop.store.journal import Journal, read_journal
-from wattloop.store.samples import Series, series_of
+from wattloop.store.samples import Series, series_of, watts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattloop.control.lever import Setting
-from wattloop.core.config_file import load_settings
-from wattloop.core.settings import Settings
+from wattloop.core.settings import Settings, load_settings
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import find_experiment
 from wattloop.tune.final import FinalResult, train_final

@@ -40,7 +40,7 @@ def run_command(
     *, config: ConfigFile = None, node: Node = None, json_file: JsonFile = None
 ) -> None:
     """Measure this node, and attribute its energy to its jobs, until stopped."""
-    from wattloop.core.config_file import load_settings
+    from wattloop.core.settings import load_settings
     from wattloop.fleet.agent.agent import AgentService
     from wattloop.fleet.agent.config import agent_context, load_agent_config
 

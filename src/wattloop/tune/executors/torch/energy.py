@@ -3,8 +3,7 @@
 import time
 from typing import Protocol
 
-from wattloop.core.config_file import load_settings
-from wattloop.core.settings import Settings
+from wattloop.core.settings import Settings, load_settings
 from wattloop.measure.api import active_session
 from wattloop.measure.session import Session
 from wattloop.tune.segment_meter import Joules, scope_energy, widest_scope

@@ -5,8 +5,15 @@ from array import array
 
 import pytest
 
-from wattloop.store.downsampling import Curve, binned, coarser, pack_curve, unpack_curve, watts
-from wattloop.store.samples import series_of
+from wattloop.store.samples import (
+    Curve,
+    binned,
+    coarser,
+    pack_curve,
+    series_of,
+    unpack_curve,
+    watts,
+)
 
 
 def test_a_counter_becomes_watts_across_a_wrap() -> None:

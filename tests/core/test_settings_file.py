@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.core.config_file import FIELDS, find_config, load_settings, read_config
 from wattloop.core.errors import ConfigError
+from wattloop.core.settings import FIELDS, find_config, load_settings, read_config
 
 
 def write(path: Path, text: str) -> Path:
@@ -159,7 +159,7 @@ def test_environment_beats_file(tmp_path: Path) -> None:
 def test_yaml_is_imported_only_when_there_is_a_file(tmp_path: Path) -> None:
     """Without a file nobody pays for the parser."""
     code = (
-        "import sys; from wattloop.core.config_file import load_settings; "
+        "import sys; from wattloop.core.settings import load_settings; "
         "load_settings(); sys.exit('yaml' in sys.modules)"
     )
     source = Path(__file__).parents[2] / "src"
