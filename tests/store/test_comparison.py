@@ -146,3 +146,12 @@ def test_a_vanishing_energy_is_compared() -> None:
     found = cell([run("a", 1e-200), run("b", 3_000)], "energy", "gpu")
     assert found.difference == pytest.approx(3e203)
     assert found.real is True
+
+
+def test_a_run_that_shared_its_devices_is_named() -> None:
+    """Its energy is partly that of others, unless it was divided among them."""
+    shared = {"overlap_s": 4.0, "share": 0.4, "runs": [], "left_out_j": 0.0, "divided": False}
+    alone, both = run("a", 3_000), replace(run("b", 3_000), shared=shared)
+    assert "b: other runs used the same devices for 4.0 s" in " ".join(compare([alone, both]).notes)
+    divided = replace(both, shared=shared | {"divided": True})
+    assert compare([alone, divided]).notes == ()

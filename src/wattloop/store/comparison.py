@@ -187,6 +187,11 @@ def _notes(records: Sequence[RunRecord]) -> list[str]:
     for record in records:
         if not record.counted:
             notes.append(f"{record.run_id}: its devices are counted by run {record.counted_by}")
+        if record.shared and not record.shared.get("divided"):
+            notes.append(
+                f"{record.run_id}: other runs used the same devices for "
+                f"{record.shared.get('overlap_s', 0.0):.1f} s; its energy includes theirs"
+            )
         if record.status.value not in ("finished", "running"):
             notes.append(f"{record.run_id}: {record.status.value}, so its work may be incomplete")
     for record in records[1:]:
