@@ -1,7 +1,7 @@
 import pytest
 
 from tests.accounting.windows import domain, window
-from wattloop.accounting.efficiency import efficiencies, insights, node_imbalance
+from wattloop.accounting.device_efficiency import efficiencies, insights, node_imbalance
 
 
 def codes(cpu_w=None, gpu_w=(), **over):

@@ -8,7 +8,7 @@ from wattloop.check.figures import parse_limit
 from wattloop.control.daemon.rules import parse_amount
 from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import Dimension, quantity
-from wattloop.schedule.quantities import bytes_per_second, seconds, watts
+from wattloop.schedule.yaml_model import bytes_per_second, seconds, watts
 from wattloop.tune.spec_sections import joules
 
 

@@ -1,6 +1,6 @@
 import random
 
-from wattloop.integrations.timeline import ClockMap
+from wattloop.integrations.step_timeline import ClockMap
 
 
 def test_true_time_lies_within_the_stated_half_width_under_drift() -> None:

@@ -8,7 +8,7 @@ import pytest
 import wattloop
 from tests.integrations.conftest import Machine
 from wattloop.core.errors import ConfigError
-from wattloop.integrations.timeline import Edge
+from wattloop.integrations.step_timeline import Edge
 from wattloop.integrations.training_meter import TrainingMeter
 from wattloop.measure.api import active_session
 

@@ -11,7 +11,7 @@ from wattloop.hardware.host import Host
 from wattloop.integrations import step_resolver as resolver_module
 from wattloop.integrations.records import EpochRecord, PendingStep
 from wattloop.integrations.step_resolver import StepResolver
-from wattloop.integrations.timeline import CudaTimeline, Edge
+from wattloop.integrations.step_timeline import CudaTimeline, Edge
 from wattloop.measure.session import Session
 from wattloop.meters.base import Context, Meter, Reading
 from wattloop.meters.registry import Inventory

@@ -17,7 +17,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.results import RunStatus
 from wattloop.measure.api import Measurement, active_session
 from wattloop.measure.job import RUN_VARIABLE
-from wattloop.measure.windows import current_window
+from wattloop.measure.window_energy import current_window
 from wattloop.store.journal import read_journal
 
 from .conftest import Machine

@@ -14,7 +14,7 @@ from wattloop.hardware.host import Host
 from wattloop.measure import run_journal
 from wattloop.measure.run_journal import new_run_id
 from wattloop.measure.session import Session
-from wattloop.measure.windows import Window
+from wattloop.measure.window_energy import Window
 from wattloop.meters.base import Context
 from wattloop.store.journal import journal_is_live, read_journal
 

@@ -7,7 +7,7 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Domain, Gap, Provenance
 from wattloop.core.results import Missing, WindowResult
 from wattloop.measure.meter_stream import MeterStream, domain_sources
-from wattloop.measure.windows import window_energy
+from wattloop.measure.window_energy import window_energy
 
 SECONDS = 10
 

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 from wattloop.core.results import WindowResult
-from wattloop.measure.windows import Window, current_window
+from wattloop.measure.window_energy import Window, current_window
 
 
 class Keeper:

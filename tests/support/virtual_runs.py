@@ -17,7 +17,7 @@ from wattloop.measure.meter_stream import MeterStream, domain_sources
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.run_journal import RunJournal, feed_to_dict
 from wattloop.measure.run_result import RunResult
-from wattloop.measure.windows import window_energy
+from wattloop.measure.window_energy import window_energy
 from wattloop.meters.base import Meter, Reading
 from wattloop.store.database import Store
 from wattloop.store.journal_import import import_orphaned

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from wattloop.accounting.carbon import Intensity, IntensitySearch, carbon_g, find_intensity
 from wattloop.accounting.cost import Cost, Equivalent, cost_of, equivalents
-from wattloop.accounting.efficiency import Efficiency, Insight, efficiencies, insights
+from wattloop.accounting.device_efficiency import Efficiency, Insight, efficiencies, insights
 from wattloop.accounting.idle import ApplicationEnergy, IdleLine, application_energy
 from wattloop.accounting.node import FacilityEnergy, NodeEnergy, facility_energy, node_energy
 from wattloop.core.records import Provenance, Scope

@@ -14,7 +14,7 @@ from wattloop.core.errors import CommandError, ConfigError
 from wattloop.core.settings import Settings
 from wattloop.measure.command import CommandRun, run_command
 from wattloop.measure.session import Session
-from wattloop.measure.windows import Window
+from wattloop.measure.window_energy import Window
 from wattloop.meters.perf import PerfCounter
 
 HARDWARE, INSTRUCTIONS = 0, 1

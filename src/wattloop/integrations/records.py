@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from wattloop.core.results import EnergyProperties, WindowResult
-from wattloop.integrations.timeline import Edge
+from wattloop.integrations.step_timeline import Edge
 
 
 class PendingStep:

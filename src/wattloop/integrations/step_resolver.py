@@ -12,11 +12,11 @@ from typing import Any
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import WindowResult
 from wattloop.integrations.records import EpochRecord, PendingStep, StepRecord
-from wattloop.integrations.timeline import Edge
+from wattloop.integrations.step_timeline import Edge
 from wattloop.measure.energy_curve import EnergySpan
 from wattloop.measure.meter_stream import DomainSource, FusedCurve
 from wattloop.measure.session import Session
-from wattloop.measure.windows import COVERAGE_FACTOR
+from wattloop.measure.window_energy import COVERAGE_FACTOR
 
 # Steps and epochs as events of the journal.
 #

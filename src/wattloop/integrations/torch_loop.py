@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from wattloop.integrations.loggers import EnergyLogger, TensorBoardLogger
-from wattloop.integrations.timeline import Timeline, TorchTimeline
+from wattloop.integrations.step_timeline import Timeline, TorchTimeline
 from wattloop.integrations.training_meter import TrainingMeter
 
 

@@ -16,7 +16,7 @@ from wattloop.core.results import RunStatus, WindowResult
 from wattloop.integrations.loggers import EnergyLogger, EpochReporter, active_loggers
 from wattloop.integrations.records import EpochRecord, PendingStep, StepRecord
 from wattloop.integrations.step_resolver import StepResolver
-from wattloop.integrations.timeline import Edge, HostTimeline, Timeline, as_number
+from wattloop.integrations.step_timeline import Edge, HostTimeline, Timeline, as_number
 from wattloop.measure.api import Measurement, active_session
 from wattloop.measure.run_result import RunResult
 from wattloop.measure.session import Session

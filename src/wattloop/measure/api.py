@@ -19,7 +19,7 @@ from wattloop.core.results import EnergyProperties, RunStatus, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy
 from wattloop.measure.session import Session
-from wattloop.measure.windows import Window, current_window
+from wattloop.measure.window_energy import Window, current_window
 
 if TYPE_CHECKING:
     from wattloop.measure.run_result import RunResult

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from wattloop.accounting.efficiency import Insight, efficiencies, node_imbalance
+from wattloop.accounting.device_efficiency import Insight, efficiencies, node_imbalance
 from wattloop.core.records import Scope
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.measure.meter_stream import domain_sources
 from wattloop.measure.node_leader import merged_journal
 from wattloop.measure.recovery import recorded_feeds
-from wattloop.measure.windows import window_energy
+from wattloop.measure.window_energy import window_energy
 from wattloop.store.journal import Journal
 
 SHARES = "agent"

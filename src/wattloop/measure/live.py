@@ -16,7 +16,7 @@ from wattloop.measure.meter_stream import DomainSource, MeterStream, domain_sour
 from wattloop.measure.recovery import RecordedMeter
 from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET, domain_from_dict
 from wattloop.measure.session import Session
-from wattloop.measure.windows import window_energy
+from wattloop.measure.window_energy import window_energy
 from wattloop.store.journal import (
     END,
     EVENT,

@@ -11,12 +11,12 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Domain, Gap
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
+from wattloop.measure.concurrent_runs import shared_in
 from wattloop.measure.meter_stream import STAMP_SLACK_S, MeterStream, domain_sources
 from wattloop.measure.node_leader import NodeLock
 from wattloop.measure.process_share import ShareCurves
 from wattloop.measure.run_journal import domain_from_dict
-from wattloop.measure.shared_node import shared_in
-from wattloop.measure.windows import window_energy
+from wattloop.measure.window_energy import window_energy
 from wattloop.meters.base import Meter, Reading
 from wattloop.store.journal import (
     SAMPLES,

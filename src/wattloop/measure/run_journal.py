@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope
 from wattloop.measure.meter_stream import MeterStream
-from wattloop.measure.windows import Window
+from wattloop.measure.window_energy import Window
 from wattloop.store.journal import JournalWriter
 from wattloop.version import __version__
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from wattloop.core.errors import WattloopError
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
-from wattloop.measure.shared_node import SharedTime
+from wattloop.measure.concurrent_runs import SharedTime
 from wattloop.meters.visible_gpus import HiddenGpus
 
 

@@ -13,14 +13,14 @@ from wattloop.core.records import Scope
 from wattloop.core.results import RunStatus, WindowResult
 from wattloop.core.settings import Settings, settings_from
 from wattloop.hardware.host import Host
+from wattloop.measure.concurrent_runs import Presence, SharedTime
 from wattloop.measure.job import RUN_VARIABLE, Job, current_job, current_pool, enter_job, leave_job
 from wattloop.measure.meter_stream import DomainSource, selected
 from wattloop.measure.process_share import ProcessShares
 from wattloop.measure.run_journal import RunJournal, journal_header, new_run_id
 from wattloop.measure.run_result import RunResult
 from wattloop.measure.sampler import NodeReader
-from wattloop.measure.shared_node import Presence, SharedTime
-from wattloop.measure.windows import Window, window_energy
+from wattloop.measure.window_energy import Window, window_energy
 from wattloop.meters.base import Context
 from wattloop.meters.registry import Inventory, detect
 from wattloop.meters.visible_gpus import HiddenGpus, gpus_left_out

@@ -14,7 +14,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
 from wattloop.core.yaml_spec import nearest
 from wattloop.hardware.carbon import annual_intensity
-from wattloop.schedule.quantities import number, watts
+from wattloop.schedule.yaml_model import number, watts
 
 DAY_S = 86_400.0
 

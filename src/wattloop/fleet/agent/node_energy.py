@@ -17,7 +17,7 @@ from wattloop.measure.meter_stream import (
     domain_sources,
     selected,
 )
-from wattloop.measure.windows import unseen_wraps_reason
+from wattloop.measure.window_energy import unseen_wraps_reason
 from wattloop.meters.base import Context, Meter, Reading
 from wattloop.meters.registry import detect
 

@@ -25,7 +25,7 @@ from wattloop.fleet.agent.node_energy import NodeSensors
 from wattloop.measure.job import Job
 from wattloop.measure.meter_stream import MeterStream, domain_sources
 from wattloop.measure.run_journal import RunJournal, feed_to_dict, new_run_id, without_secrets
-from wattloop.measure.windows import window_energy
+from wattloop.measure.window_energy import window_energy
 from wattloop.meters.base import Meter, Reading
 from wattloop.store.journal import JournalWriter, SampleBlock, read_journal
 from wattloop.version import __version__

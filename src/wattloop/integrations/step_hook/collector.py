@@ -14,7 +14,7 @@ from wattloop.integrations.records import PendingStep
 from wattloop.integrations.step_hook import step_file
 from wattloop.integrations.step_hook.step_file import StepFile
 from wattloop.integrations.step_resolver import StepResolver
-from wattloop.integrations.timeline import Edge
+from wattloop.integrations.step_timeline import Edge
 from wattloop.measure.session import Session
 
 SPAN_NAMES = {

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from typing import Any
 
-from ..timeline import Edge, TorchTimeline
+from ..step_timeline import Edge, TorchTimeline
 from .step_file import EVALUATION, STEP, StepFileWriter
 
 EXIT_WAIT_S = 2.0

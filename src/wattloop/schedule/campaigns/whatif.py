@@ -16,9 +16,9 @@ from wattloop.schedule.campaigns.runner import share_predictions
 from wattloop.schedule.campaigns.summary import Summary, per_cell, summary_of
 from wattloop.schedule.cluster.cluster import Cluster, GpuType
 from wattloop.schedule.jobs.table import JobTable
-from wattloop.schedule.quantities import watts
 from wattloop.schedule.scenarios.scenario import Scenario, World
 from wattloop.schedule.step_function import SourcedSteps, StepFunction
+from wattloop.schedule.yaml_model import watts
 
 AS_IT_IS, CHANGED = "as it is", "changed"
 WORDS = {

@@ -20,7 +20,7 @@ from wattloop.predict.cap_curve import static_power
 from wattloop.predict.node import DISPATCH_CORES, NodeParts, node_prediction, typical_node
 from wattloop.predict.prediction import Prediction
 from wattloop.schedule.cluster.cluster import Cluster, Failures, GpuType, NodeGroup, Outage
-from wattloop.schedule.quantities import (
+from wattloop.schedule.yaml_model import (
     BytesPerSecond,
     Count,
     PositiveSeconds,

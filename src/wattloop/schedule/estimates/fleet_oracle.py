@@ -21,7 +21,7 @@ from wattloop.schedule.estimates.job_rules import JobRules, load_rules
 from wattloop.schedule.estimates.oracle import Factors, Oracle, PlacementOptions, placements_of
 from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs.kind import JobKind
-from wattloop.schedule.quantities import NameOrFields, StrictModel
+from wattloop.schedule.yaml_model import NameOrFields, StrictModel
 
 MOST_WAITING = 64
 """Most keys that wait for a worker; further ones are requested again later."""

@@ -24,7 +24,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.paths import user_path
 from wattloop.core.yaml_spec import read_yaml
 from wattloop.fleet.job_comment import FIELDS, FLAGS, JobComment, with_field
-from wattloop.schedule.quantities import StrictModel, one_or_many
+from wattloop.schedule.yaml_model import StrictModel, one_or_many
 
 LONGEST_TEXT = 4_096
 """Longest name or path; longer texts match no pattern."""

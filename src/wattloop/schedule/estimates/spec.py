@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from wattloop.core.paths import user_path
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Oracle
-from wattloop.schedule.quantities import StrictModel, number, one_or_many
+from wattloop.schedule.yaml_model import StrictModel, number, one_or_many
 
 Files = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(one_or_many)]
 

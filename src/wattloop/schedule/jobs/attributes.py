@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from wattloop.schedule.estimates.oracle import Oracle
 from wattloop.schedule.jobs.kind import JobKind
-from wattloop.schedule.quantities import Positive, Share, StrictModel
+from wattloop.schedule.yaml_model import Positive, Share, StrictModel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -19,7 +19,7 @@ from wattloop.schedule.jobs.attributes import (
 )
 from wattloop.schedule.jobs.kind import JobTemplate
 from wattloop.schedule.jobs.table import JobTable
-from wattloop.schedule.quantities import Positive, PositiveSeconds, StrictModel
+from wattloop.schedule.yaml_model import Positive, PositiveSeconds, StrictModel
 
 DAY_S = 86_400.0
 MOST_JOBS = 1e8

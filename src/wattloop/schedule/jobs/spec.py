@@ -20,7 +20,9 @@ from wattloop.schedule.jobs.completion import Completion
 from wattloop.schedule.jobs.generator import Arrivals, PoissonJobs
 from wattloop.schedule.jobs.kind import JobKind, JobTemplate
 from wattloop.schedule.jobs.table import JobTable, is_job_table, load_jobs
-from wattloop.schedule.quantities import (
+from wattloop.schedule.traces.reader import read_trace
+from wattloop.schedule.traces.trace import Trace
+from wattloop.schedule.yaml_model import (
     Count,
     Positive,
     PositiveSeconds,
@@ -29,8 +31,6 @@ from wattloop.schedule.quantities import (
     number,
     seconds,
 )
-from wattloop.schedule.traces.reader import read_trace
-from wattloop.schedule.traces.trace import Trace
 
 
 class Scaling(StrictModel):

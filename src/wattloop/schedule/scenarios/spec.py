@@ -10,7 +10,7 @@ from wattloop.schedule.engine.settings import Keeps, Preemption
 from wattloop.schedule.estimates.spec import OracleSpec
 from wattloop.schedule.jobs.spec import JobsSpec
 from wattloop.schedule.policies.registry import split_policies
-from wattloop.schedule.quantities import (
+from wattloop.schedule.yaml_model import (
     NameOrFields,
     PositiveSeconds,
     Seconds,

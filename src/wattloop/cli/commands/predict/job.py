@@ -81,7 +81,7 @@ def _of_slurm(number: str) -> "SubmittedJob":
 
 
 def _seconds(text: str | None) -> float | None:
-    from wattloop.schedule.quantities import seconds
+    from wattloop.schedule.yaml_model import seconds
 
     if text is None:
         return None

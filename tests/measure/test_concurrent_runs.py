@@ -11,7 +11,7 @@ import pytest
 
 from wattloop.core.records import Domain, DomainKind, Provenance, Scope
 from wattloop.core.results import DomainEnergy, WindowResult
-from wattloop.measure.shared_node import (
+from wattloop.measure.concurrent_runs import (
     CountingRun,
     NodeRuns,
     SharedTime,
@@ -102,7 +102,7 @@ def test_a_card_has_the_same_key_in_every_process() -> None:
 
 PROGRAM = """
 import sys, time
-from wattloop.measure.shared_node import CountingRun, NodeRuns, store_key
+from wattloop.measure.concurrent_runs import CountingRun, NodeRuns, store_key
 runs = NodeRuns("machine", lambda path: 123.0)
 runs.enter(CountingRun("theirs", store_key("s"), 1.0, ("cpu",)))
 print("listed", flush=True)

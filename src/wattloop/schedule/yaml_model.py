@@ -81,10 +81,24 @@ def _scaled(value: Any, dimension: Dimension, what: str) -> Any:
 
 
 Watts = Annotated[float, BeforeValidator(watts), Field(ge=0)]
+
+
 Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0)]
+
+
 PositiveSeconds = Annotated[float, BeforeValidator(seconds), Field(gt=0)]
+
+
 BytesPerSecond = Annotated[float, BeforeValidator(bytes_per_second), Field(gt=0)]
+
+
 Share = Annotated[float, BeforeValidator(number), Field(ge=0, le=1)]
+
+
 Count = Annotated[int, Field(ge=1, strict=True)]
+
+
 Positive = Annotated[float, Field(gt=0)]
+
+
 NameOrFields = Annotated[str | dict[str, Any], BeforeValidator(name_or_fields)]

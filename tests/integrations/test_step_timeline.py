@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from tests.integrations.fake_cuda import FakeGpu, FakeTensor
-from wattloop.integrations.timeline import CudaTimeline, Edge, TorchTimeline
+from wattloop.integrations.step_timeline import CudaTimeline, Edge, TorchTimeline
 
 
 def train(

@@ -33,7 +33,6 @@ __all__ = [
 #
 # Under a power cap the limit is the enforced one, and `basis` names it. docs/accounting.md explains
 # the label.
-
 PLAIN_BASIS = "TDP"
 
 
@@ -149,6 +148,8 @@ def _together(name: str, parts: Sequence[Efficiency], without: Sequence[str]) ->
 
 
 UNDERLOAD_RATIO = 0.5
+
+
 """One kind of device is underused when its efficiency is below half of the other kind's.
 Ours: EnergyScopium names the insight without a number. An idle CPU still draws 20 to 28% of its
 TDP (thesis, table 3.13), so a ratio under 0.5 next to a busy GPU means little work on it.

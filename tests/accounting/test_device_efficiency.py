@@ -1,7 +1,7 @@
 import pytest
 
 from tests.accounting.windows import domain, window
-from wattloop.accounting.efficiency import Label, efficiencies, label_of
+from wattloop.accounting.device_efficiency import Label, efficiencies, label_of
 from wattloop.core.records import Provenance
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wattloop.schedule.quantities import bytes_per_second, not_negative, number, seconds, watts
+from wattloop.schedule.yaml_model import bytes_per_second, not_negative, number, seconds, watts
 
 
 @pytest.mark.parametrize(

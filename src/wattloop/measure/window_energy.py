@@ -19,10 +19,20 @@ from wattloop.measure.energy_curve import CounterCurve, EnergySpan, GaugeCurve
 from wattloop.measure.meter_stream import DomainSource, FusedCurve
 
 COVERAGE_FACTOR = 2.0
+
+
 """Stated uncertainties are two standard deviations: about 95%."""
+
+
 TOO_SHORT_PERIODS = 10
+
+
 STUCK_PERIODS = 20
+
+
 STUCK_AFTER_S = 0.5
+
+
 WHOLE = 0.999
 
 
