@@ -28,6 +28,8 @@ METRIC_NAMES = {
     step_file.EPOCH: "epoch",
 }
 MOST_PROCESSES = 4_096
+LATEST_METRICS = 64
+"""Metrics of so many steps wait for their step, or the step for them."""
 
 
 class StepCollector:
@@ -86,11 +88,18 @@ class StepCollector:
             if kind in SPAN_NAMES:
                 self._add_pause(SPAN_NAMES[kind], (values[0], values[1]))
             elif kind in METRIC_NAMES and not file.header.get("local_rank"):
-                self._logged.setdefault(int(values[0]), {})[METRIC_NAMES[kind]] = values[1]
+                self._add_metric(int(values[0]), METRIC_NAMES[kind], values[1])
             elif kind == step_file.STEP and self._leads(file):
                 steps.append(values)
         for values in steps:
             self._add_step(values)
+
+    def _add_metric(self, step: int, name: str, value: float) -> None:
+        """Add what the trainer logged after a step, which may be resolved already."""
+        if name == "tokens":
+            self._tokens = max(self._tokens or 0.0, value)
+        elif step > self._steps - LATEST_METRICS:
+            self._logged.setdefault(step, {})[name] = value
 
     def _leads(self, file: StepFile) -> bool:
         """Return True if the steps of this process are those of the run.
@@ -128,8 +137,8 @@ class StepCollector:
             )
         self._steps += 1
         self._samples += samples  # NaN once the size of a batch is unknown
-        metrics = self._logged.pop(self._steps, {})
-        self._tokens = metrics.pop("tokens", self._tokens)
+        metrics = self._logged.setdefault(self._steps, {})
+        self._logged.pop(self._steps - LATEST_METRICS, None)
         if not math.isnan(samples):
             metrics["samples"] = samples
         if self._last is None and self._first is None and math.isnan(wait_begin_s):
@@ -183,16 +192,12 @@ class StepCollector:
             step_s=sum(p.time_s for p in in_steps) / self._steps,
             step_j=sum(p.energy_j or 0.0 for p in in_steps) / self._steps if known else None,
             samples=self._samples if self._samples > 0 else None,
-            tokens=max(self._left_tokens(), default=self._tokens),
+            tokens=self._tokens,
             processes=sum(file is not None for file in self._files.values()),
             phases=tuple(phases),
             notes=tuple(notes),
         )
         session.record({"type": "phases", "time_s": run[1], **self.totals.to_dict()})
-
-    def _left_tokens(self) -> list[float]:
-        """Return tokens that were logged after the last step."""
-        return [logged["tokens"] for logged in self._logged.values() if "tokens" in logged]
 
     def _energy_between_j(self, begin_s: float, end_s: float) -> float | None:
         return self._session.between(begin_s, end_s).energy_j
