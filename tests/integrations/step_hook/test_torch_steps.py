@@ -83,3 +83,32 @@ def test_only_the_trained_model_evaluates() -> None:
     assert recorder.evaluations == []
     steps.after_mode(Module(weight), False)
     assert recorder.evaluations == ["begin"]
+
+
+def test_a_program_that_updates_its_weights_by_hand() -> None:
+    """Its backward passes are its steps, as soon as they cannot be accumulated gradients."""
+    recorder = Recorder()
+    steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
+    for _ in range(10):
+        steps.after_backward()
+    assert recorder.count == 0, "an optimizer may still step"
+    steps.finish()
+    assert recorder.count == 10
+    recorder = Recorder()
+    steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
+    for _ in range(400):
+        steps.after_backward()
+    steps.finish()
+    assert recorder.count == 400
+
+
+def test_accumulated_gradients_are_one_step() -> None:
+    recorder = Recorder()
+    steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
+    optimizer = Optimizer()
+    for _ in range(5):
+        for _ in range(8):
+            steps.after_backward()
+        steps.after_step(optimizer, (), {})
+    steps.finish()
+    assert recorder.count == 5

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from ..step_timeline import Edge, TorchTimeline
@@ -35,6 +36,8 @@ class ProgramSteps:
         return cls._shared
 
     def __init__(self, folder: str) -> None:
+        self.before_exit: list[Callable[[], None]] = []
+        """Called before the last records are written."""
         self._folder = folder
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
@@ -133,9 +136,13 @@ class ProgramSteps:
 
     def _finish(self) -> None:
         """Write what is left, at exit."""
-        if self._off or self._writer is None:
+        if self._off:
             return
         try:
+            for call in self.before_exit:
+                call()
+            if self._writer is None:
+                return
             self.end_evaluation()
             end_s = time.monotonic() + EXIT_WAIT_S
             while self._pending and self._timeline is not None:

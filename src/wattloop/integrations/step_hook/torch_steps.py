@@ -24,8 +24,17 @@ longer: the critic of a GAN may step several times for each step of the generato
 """
 
 
+BACKWARDS_BEFORE_STEPS = 256
+"""Backward passes without any optimizer after which each is a step: more than gradients are
+accumulated over. Fewer are known as steps when the program ends.
+"""
+
+
 class OptimizerSteps:
-    """Finds the leading optimizer, and the modules that it trains."""
+    """Finds the leading optimizer, and the modules that it trains.
+
+    A program without an optimizer updates its weights by hand: its steps are its backward passes.
+    """
 
     def __init__(self, steps: ProgramSteps) -> None:
         self._steps = steps
@@ -34,6 +43,24 @@ class OptimizerSteps:
         """Optimizer -> times of its steps since the leader's last one."""
         self._most_steps = 0
         self._trained: set[int] = set()
+        self._backwards_s: list[float] = []
+
+    def after_backward(self) -> None:
+        """Called after each backward pass."""
+        if self._leader is not None:
+            return
+        if len(self._backwards_s) < BACKWARDS_BEFORE_STEPS:
+            self._backwards_s.append(time.monotonic())
+            return
+        self.finish()
+        self._steps.end_evaluation()
+        self._steps.step()
+
+    def finish(self) -> None:
+        """Add the backward passes of a program that has no optimizer."""
+        if self._leader is None and self._backwards_s and not self._steps.count:
+            for time_s in self._backwards_s:
+                self._steps.step(time_s)
 
     def after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Called after each `Optimizer.step`, of any optimizer."""
@@ -49,8 +76,13 @@ class OptimizerSteps:
         """Called after `model.train()` and `model.eval()`."""
         if training:
             self._steps.end_evaluation()
-        elif self._trained and any(id(p) in self._trained for p in module.parameters()):
+        elif any(self._is_trained(parameter) for parameter in module.parameters()):
             self._steps.begin_evaluation()  # not for frozen parts, which stay in eval mode
+
+    def _is_trained(self, parameter: Any) -> bool:
+        if self._trained:
+            return id(parameter) in self._trained
+        return bool(self._backwards_s) and parameter.grad is not None
 
     def _takes_over(self, optimizer: Any, leader: Any) -> bool:
         times_s = self._others.setdefault(id(optimizer), [])
@@ -77,6 +109,8 @@ def install(torch: Any) -> None:
     steps = ProgramSteps.shared()
     optimizers = OptimizerSteps(steps)
     register_optimizer_step_post_hook(optimizers.after_step)
+    steps.before_exit.append(optimizers.finish)
+    _watch_backward(torch, optimizers)
     _watch_batches(torch, steps)
     _watch_mode(torch, optimizers)
     _watch_checkpoints(torch, steps)
@@ -99,6 +133,18 @@ def install_compilation(callback: Any) -> None:
 
     handler.register_start_callback(begin)
     handler.register_end_callback(end)
+
+
+def _watch_backward(torch: Any, optimizers: OptimizerSteps) -> None:
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        optimizers.after_backward()
+        return result
+
+    torch.autograd.backward = backward
 
 
 def _watch_batches(torch: Any, steps: ProgramSteps) -> None:
