@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.integrations.test_stored_steps import PHASES, STEPS, add_run
 from tests.serve.conftest import NASTY
 from tests.serve.filled import LIVE, filled
 from tests.store.test_job_queries import record
@@ -196,6 +197,17 @@ def test_advice_is_on_the_run_page_and_in_the_json(place: Path, client: TestClie
     assert advice["rule"] == "idle-gpu"
     assert advice["title"] in client.get("/runs/idle").text
     assert client.get("/api/v1/runs/nowhere/advice").status_code == 404
+
+
+def test_steps_and_phases_are_on_the_run_page(place: Path, client: TestClient) -> None:
+    """Promise: the cost of a step, the phases and the curve; nothing on runs without steps."""
+    with open_store(place) as store:
+        add_run(store, STEPS, PHASES, run_id="steps")
+    page = client.get("/runs/steps").text
+    assert "Energy per token" in page
+    assert "<td>start-up</td>" in page
+    assert 'id="spec-steps"' in page
+    assert "Energy per step" not in client.get("/runs/2026-001").text
 
 
 def test_runs_that_were_chosen_stay_chosen(

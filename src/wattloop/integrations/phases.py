@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -56,12 +57,30 @@ class StepTotals:
         """Return the totals of a journal's event `phases`."""
         names = {f.name for f in fields(cls)}
         given = {name: value for name, value in data.items() if name in names}
-        given["phases"] = tuple(Phase(**phase) for phase in data.get("phases", ()))
+        columns = [f.name for f in fields(Phase)]
+        given["phases"] = tuple(Phase(*map(p.get, columns)) for p in data.get("phases", ()))
         given["notes"] = tuple(data.get("notes", ()))
         return cls(**given)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """Joules per step (`step_j`), sample and token, and seconds per step, as far as known."""
+        step_j = self.step_j
+        all_j = None if step_j is None else step_j * self.steps
+        known = {
+            "step_j": step_j,
+            "step_s": self.step_s,
+            "sample_j": all_j / self.samples if all_j is not None and self.samples else None,
+            "token_j": all_j / self.tokens if all_j is not None and self.tokens else None,
+        }
+        return {
+            name: value
+            for name, value in known.items()
+            if value is not None and math.isfinite(value)
+        }
 
 
 def format_totals(totals: StepTotals) -> list[str]:
@@ -71,10 +90,9 @@ def format_totals(totals: StepTotals) -> list[str]:
     costs = [] if totals.step_j is None else [format_energy(totals.step_j)]
     costs += [] if totals.step_s is None else [format_duration(totals.step_s)]
     line = f"{totals.steps:,} steps of " + " and ".join(costs)
-    if totals.step_j is not None:
-        for count, unit in ((totals.samples, "sample"), (totals.tokens, "token")):
-            if count:
-                line += f", {format_energy(totals.step_j * totals.steps / count)} per {unit}"
+    for unit in ("sample", "token"):
+        if f"{unit}_j" in totals.costs:
+            line += f", {format_energy(totals.costs[f'{unit}_j'])} per {unit}"
     whole_s = sum(phase.time_s for phase in totals.phases)
     shares = [
         f"{phase.name} {phase.time_s / whole_s:.0%}"
@@ -82,7 +100,7 @@ def format_totals(totals: StepTotals) -> list[str]:
         for phase in sorted(totals.phases, key=lambda phase: -phase.time_s)
         if phase.time_s >= 0.005 * whole_s
     ]
-    return [line, ", ".join(shares)]
+    return [line, *([", ".join(shares)] if shares else [])]
 
 
 def split_run(

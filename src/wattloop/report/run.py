@@ -9,6 +9,8 @@ from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
 from wattloop.core.table import Table
 from wattloop.core.units import format_duration, format_energy, format_mass, format_power
+from wattloop.integrations.phases import StepTotals
+from wattloop.integrations.stored_steps import read_step_points, read_step_totals
 from wattloop.report.document import (
     Badges,
     Block,
@@ -21,7 +23,7 @@ from wattloop.report.document import (
     Paragraph,
     Section,
 )
-from wattloop.report.figures.power import components_figure, power_figure
+from wattloop.report.figures.power import components_figure, power_figure, steps_figure
 from wattloop.store.database import Store
 from wattloop.store.run_record import read_windows
 from wattloop.store.runs import RunRecord
@@ -150,6 +152,45 @@ def windows_table(windows: Sequence[WindowResult]) -> Table | None:
     )
 
 
+def step_blocks(store: Store, record: RunRecord) -> list[Block]:
+    """Return the cost of a step, the phases of the run and the curve over steps, where known."""
+    points = read_step_points(store, record)
+    totals = read_step_totals(store, record, points)
+    if totals is None or not totals.steps:
+        return []
+    blocks: list[Block] = [_step_facts(totals)]
+    whole_s = sum(phase.time_s for phase in totals.phases)
+    if whole_s > 0:
+        rows = [
+            (
+                phase.name,
+                format_duration(phase.time_s),
+                f"{phase.time_s / whole_s:.1%}",
+                _or_dash(phase.energy_j, format_energy),
+            )
+            for phase in totals.phases
+        ]
+        headers = ("phase", "time", "share of time", "energy")
+        blocks.append(Table.of(headers, rows, title="Phases", numbers=(1, 2, 3)))
+    kind = record.result.provenance if record.result is not None else None
+    chart = steps_figure(points, kind.value if kind else "not measured")
+    if chart is not None:
+        about = f"Energy per step, and the loss where it was recorded, over {totals.steps:,} steps"
+        blocks.append(Chart("steps", chart, about))
+    return blocks
+
+
+def _step_facts(totals: StepTotals) -> Facts:
+    labels = {
+        "step_j": ("Energy per step", format_energy),
+        "step_s": ("Time per step", format_duration),
+        "sample_j": ("Energy per sample", format_energy),
+        "token_j": ("Energy per token", format_energy),
+    }
+    costs = [Fact(labels[key][0], labels[key][1](cost)) for key, cost in totals.costs.items()]
+    return Facts((Fact("Steps", f"{totals.steps:,}"), *costs))
+
+
 def _or_dash(value: float | None, shown: Any) -> str:
     return "–" if value is None else str(shown(value))
 
@@ -175,6 +216,9 @@ def report_of_run(store: Store, record: RunRecord, advice: Sequence[Note] = ()) 
     if record.result is not None:
         sections.append(Section("Energy by component", tuple(_components(record))))
         sections.append(Section("Power over time", tuple(_curves(store, record))))
+    steps = step_blocks(store, record)
+    if steps:
+        sections.append(Section("Steps and phases", tuple(steps)))
     accounting = record.accounting or {}
     meaning: list[Block] = []
     marks = labels(accounting)

@@ -361,7 +361,7 @@ def event_rows(
                     steps.extend(_step(step) for step in _single_steps(event))
                 case _:
                     events.append(_event(event))
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
             invalid += 1
     tables = {"windows": windows, "steps": steps, "events": events}
     for rows in tables.values():

@@ -1,4 +1,4 @@
-"""Figures of runs: power over time, energy by component, energy over duration."""
+"""Figures of runs: power over time, energy by component and per step, energy over duration."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,9 @@ from typing import Any
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
 from wattloop.core.units import format_energy
+from wattloop.integrations.stored_steps import StepPoint
 from wattloop.report.figures.chart_data import rows_data
+from wattloop.report.figures.scatter import spread_over
 from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, colour, styled
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
@@ -149,6 +151,50 @@ def components_figure(result: WindowResult) -> Any:
     return styled(chart, "Energy by component", said)
 
 
+def steps_figure(points: Sequence[StepPoint], provenance: str) -> Any:
+    """Draw joules per step and the loss over steps; None where neither is known of two steps.
+
+    Args:
+        points: the steps.
+        provenance: of their energies.
+    """
+    import altair as alt
+
+    energies = [(p.number, p.energy_j, p.steps) for p in points if p.energy_j is not None]
+    losses = [(p.number, p.loss, 1) for p in points if p.loss is not None]
+    panels: list[Any] = []
+    most = 1
+    for title, values in (("Energy per step (J)", energies), ("Loss", losses)):
+        if len(values) < 2:
+            continue
+        size = math.ceil(len(values) / MAX_POINTS)
+        parts = [values[n : n + size] for n in range(0, len(values), size)]
+        most = max(most, *(sum(count for *_, count in part) for part in parts))
+        rows = [
+            {
+                "step": part[0][0] + 1,
+                "value": sum(value for _, value, _ in part) / sum(count for *_, count in part),
+            }
+            for part in parts
+        ]
+        kind = spread_over([row["value"] for row in rows])
+        scale = alt.Scale(type=kind, zero=kind == "linear" and values is energies)
+        color = PALETTE[len(panels)]
+        dots = alt.OverlayMarkDef(color=color) if len(rows) <= FEW_STEPS else False
+        line = alt.Chart(rows_data(rows)).mark_line(strokeWidth=1.5, color=color, point=dots)
+        x = alt.X("step:Q", title="Step", scale=alt.Scale(nice=False, zero=False))
+        y = alt.Y("value:Q", title=title, scale=scale)
+        panels.append(line.encode(x=x, y=y).properties(width=WIDTH * 1.5, height=PANEL_PX))
+    if not panels:
+        return None
+    chart = alt.vconcat(*panels).resolve_scale(x="shared")
+    said = f"each point is the mean of up to {most:,} steps" if most > 1 else "every step"
+    return styled(chart, "Training steps", f"{said}; energy {provenance}")
+
+
+FEW_STEPS = 60
+"""Curves of more steps are drawn without a dot for each."""
+PANEL_PX = 160
 MOST_POINTS = 600
 
 

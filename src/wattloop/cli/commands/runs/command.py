@@ -197,16 +197,15 @@ def show_command(
 ) -> None:
     """Show one run: energy by domain, what is missing, windows and steps."""
     from wattloop.accounting.restatement import restated
-    from wattloop.integrations.phases import StepTotals
-    from wattloop.store.run_record import read_events, read_steps, read_windows
+    from wattloop.integrations.stored_steps import read_step_totals
+    from wattloop.store.run_record import read_steps, read_windows
 
     with given.open_store() as place:
         (record,) = chosen(place, [run])
         record = restated(record, given.settings())
         windows = read_windows(place, record.run_id)
         steps = read_steps(place, record.run_id)
-        phases = [e for e in read_events(place, record.run_id) if e.get("type") == "phases"]
-    totals = StepTotals.from_dict(phases[-1]) if phases else None
+        totals = read_step_totals(place, record)
     data = record.to_dict() | {
         "windows": [w.to_dict() for w in windows],
         "steps": steps,

@@ -1,0 +1,95 @@
+"""Steps of a stored run: the cost of each, and their totals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from wattloop.core.records import shape_fault
+from wattloop.integrations.phases import StepTotals
+from wattloop.store.database import Store
+from wattloop.store.run_record import RunRecord, read_events, read_steps
+
+
+class StepPoint(NamedTuple):
+    """A stored step, or several steps in a row that a long run wrote as one.
+
+    `energy_j` and `time_s` are those of all of its `steps`; None is not known.
+    """
+
+    number: int
+    steps: int
+    time_s: float
+    energy_j: float | None
+    loss: float | None
+    samples: float | None
+
+
+def read_step_points(store: Store, record: RunRecord) -> list[StepPoint]:
+    """Return the steps of a run in the order in which they were recorded, without epochs."""
+    steps = [step for step in read_steps(store, record.run_id) if step.get("kind") == "step"]
+    read = {name for step in steps for name in _mapping(step, "energy")}
+    counted = () if record.result is None else record.result.counted
+    names = [domain.name for domain in counted if domain.name in read]
+    points = [_point(step, names) for step in steps]
+    return [point for point in points if math.isfinite(point.time_s)]
+
+
+def read_step_totals(
+    store: Store, record: RunRecord, points: Sequence[StepPoint] | None = None
+) -> StepTotals | None:
+    """Return steps and phases that `wattloop run` noticed, or the steps that the program recorded.
+
+    None for a run without steps. `points` are its steps, where the caller has read them already.
+    """
+    events = [e for e in read_events(store, record.run_id) if e.get("type") == "phases"]
+    # journals of other machines may hold anything
+    if events and not shape_fault(events[-1], StepTotals):
+        totals = StepTotals.from_dict(events[-1])
+        return totals if _is_finite(totals) else None
+    points = read_step_points(store, record) if points is None else points
+    if not points:
+        return None
+    steps = sum(point.steps for point in points)
+    known = [(point.energy_j, point.steps) for point in points if point.energy_j is not None]
+    samples = [point.samples for point in points if point.samples is not None]
+    totals = StepTotals(
+        steps=steps,
+        step_s=sum(point.time_s for point in points) / steps,
+        step_j=sum(joules for joules, _ in known) / sum(n for _, n in known) if known else None,
+        # a row for several steps has the samples of the last of them only
+        samples=sum(samples) if len(samples) == steps else None,
+    )
+    return totals if _is_finite(totals) else None
+
+
+def _is_finite(totals: StepTotals) -> bool:
+    numbers = [totals.step_s, totals.step_j, totals.samples, totals.tokens]
+    numbers += [number for phase in totals.phases for number in (phase.time_s, phase.energy_j)]
+    return all(number is None or math.isfinite(number) for number in numbers)
+
+
+def _point(step: dict[str, Any], names: Sequence[str]) -> StepPoint:
+    energy, metrics = _mapping(step, "energy"), _mapping(step, "metrics")
+    pairs = [energy.get(name) for name in names]
+    energies_j = [_finite(pair[0]) for pair in pairs if isinstance(pair, list) and pair]
+    known_j = [joules for joules in energies_j if joules is not None]
+    steps = step.get("count")
+    return StepPoint(
+        number=int(step["index"]),
+        steps=steps if isinstance(steps, int) and steps > 0 else 1,
+        time_s=float(step["end_s"]) - float(step["begin_s"]),
+        energy_j=sum(known_j) if known_j and len(known_j) == len(names) else None,
+        loss=_finite(metrics.get("loss")),
+        samples=_finite(metrics.get("samples")),
+    )
+
+
+def _mapping(step: dict[str, Any], key: str) -> dict[str, Any]:
+    found = step.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

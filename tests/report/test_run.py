@@ -1,0 +1,56 @@
+"""Report on a run: its steps and phases, next to its energy."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integrations.test_stored_steps import EPOCH, PHASES, STEPS, add_run
+from wattloop.core.table import Table
+from wattloop.report.document import Chart, Facts
+from wattloop.store.database import open_store
+from wattloop.store.runs import find_run
+
+pytest.importorskip("altair", reason="Altair is not installed")
+
+from wattloop.report.figures.chart_data import spec_of
+from wattloop.report.run import report_of_run
+
+
+def step_section(folder: Path, *events: dict[str, Any]) -> dict[type, Any]:
+    """Blocks of the section on steps, by kind; empty without the section."""
+    with open_store(folder / "runs.db") as store:
+        add_run(store, *events)
+        document = report_of_run(store, find_run(store, "r1"))
+    found = [s for s in document.sections if s.heading == "Steps and phases"]
+    return {type(block): block for section in found for block in section.blocks}
+
+
+def test_a_run_with_phases(tmp_path: Path) -> None:
+    """Promise: cost of a step, sample and token; time, share and energy of each phase."""
+    blocks = step_section(tmp_path, STEPS, PHASES)
+    facts = {fact.label: fact.value for fact in blocks[Facts].facts}
+    assert facts == {
+        "Steps": "4",
+        "Energy per step": "300 J",
+        "Time per step": "1.00 s",
+        "Energy per sample": "37.5 J",
+        "Energy per token": "1.00 J",
+    }
+    assert blocks[Table].rows == (
+        ("start-up", "6.00 s", "60.0%", "300 J"),
+        ("training", "4.00 s", "40.0%", "1.20 kJ (0.333 Wh)"),
+    )
+
+
+def test_the_curve_over_steps(tmp_path: Path) -> None:
+    """Promise: joules of one step, also where a row stands for two; the loss where recorded."""
+    blocks = step_section(tmp_path, STEPS, EPOCH)
+    assert Table not in blocks
+    energy, loss = spec_of(blocks[Chart].chart)["vconcat"]
+    assert energy["data"]["values"] == [{"step": 1, "value": 300.0}, {"step": 3, "value": 300.0}]
+    assert loss["data"]["values"] == [{"step": 1, "value": 2.0}, {"step": 3, "value": 1.0}]
+
+
+def test_a_run_without_steps(tmp_path: Path) -> None:
+    assert step_section(tmp_path) == {}
