@@ -76,6 +76,14 @@ def test_a_step_that_raises_is_not_a_step(machine: Machine) -> None:
     assert meter.run.status == "failed"
 
 
+def test_the_loss_may_be_logged(machine: Machine) -> None:
+    """Promise: `log(loss=...)` is the same as setting `loss`."""
+    with EnergyMeter() as meter, meter.step() as step:
+        step.log(loss=0.5, accuracy=0.9)
+    assert meter.fault is None
+    assert meter.steps[0].metrics == {"loss": 0.5, "accuracy": 0.9}
+
+
 def test_workers_of_a_data_loader(machine: Machine) -> None:
     """Promise: forked data-loading workers disturb nothing."""
     data = torch.utils.data.TensorDataset(torch.randn(32, 4))

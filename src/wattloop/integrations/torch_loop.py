@@ -97,6 +97,6 @@ class LoopStep:
         traceback: TracebackType | None,
     ) -> None:
         if exc_type is None:
-            self._meter.step_end(self.loss, **self._metrics)
+            self._meter.step_end(**{"loss": self.loss} | self._metrics)
         else:
             self._meter.interrupt()
