@@ -11,6 +11,7 @@ from wattloop.cli.main import main
 from wattloop.core.settings import Settings
 from wattloop.measure.run_result import RunResult
 from wattloop.store.database import open_store
+from wattloop.store.runs import RunRecord, insert_run
 from wattloop.virtual.physics import IDLE, Activity
 
 BUSY = CardScript([Work(1.0, Activity(1.0, 0.2, 1.0)), Work(39.0, IDLE)])
@@ -49,17 +50,32 @@ def test_json_has_the_advice_and_the_rules_that_looked(capsys: pytest.CaptureFix
     assert (data["run_id"], [one["rule"] for one in data["advice"]]) == ("wasteful", ["idle-gpu"])
     assert "cap-too-high" in data["rules"]
     assert main(["advise", "healthy", "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["advice"] == []
+    data = json.loads(capsys.readouterr().out)
+    assert (data["advice"], data["reason"]) == ([], "")
+    assert {"rule": "idle-gpu", "lacked": ""} in data["silent"]
 
 
 @pytest.mark.usefixtures("place")
 def test_nothing_to_say_and_an_unknown_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """Promise: health is one line on standard error; an unknown run is exit code 2."""
+    """Promise: silence is explained on standard error; an unknown run is exit code 2."""
     assert main(["advise", "healthy"]) == 0
     said = capsys.readouterr()
     assert (said.out, "nothing to advise" in said.err) == ("", True)
+    assert "looked and found nothing: idle-gpu, " in said.err
+    assert "the run is shorter than 60 s: compile-share, startup-share" in said.err
     assert main(["advise", "nowhere"]) == 2
     assert "no run 'nowhere'" in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_be_judged_says_why(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise: a run without energy gets the reason instead of a list of rules."""
+    with open_store(place) as store:
+        insert_run(store, RunRecord(run_id="bare", command=["x"]))
+    assert main(["advise", "bare", "--json", "-"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["silent"], data["reason"]) == ([], "no energy was measured")
 
 
 @pytest.mark.usefixtures("place")

@@ -72,7 +72,7 @@ class RunScript:
         averaged: whether utilisations are means of the last second, as NVML's are, instead of
             what the card does at the moment.
         signals: whether anything but power can be read of the cards.
-        cpu_w: power of the processor, constant; it is always part of a run.
+        cpu_w, cpu_utilisation: of the processor, constant; it is always part of a run.
         events: what an integration would have recorded, such as steps.
     """
 
@@ -84,6 +84,7 @@ class RunScript:
     averaged: bool = True
     signals: bool = True
     cpu_w: float = 60.0
+    cpu_utilisation: float = 0.5
     command: Sequence[str] = ("python", "train.py")
     tags: Mapping[str, str] = field(default_factory=dict)
     events: Sequence[dict[str, Any]] = ()
@@ -103,7 +104,7 @@ def write_run(store: Store, script: RunScript) -> RunRecord:
         if card.clock_share < 1:
             gpu.set_clock(max(model.min_clock_mhz, card.clock_share * model.max_clock_mhz))
         gpu.set_memory_used(card.memory_share * model.memory_b)
-    meters: list[Meter] = [_cpu(clock, script.cpu_w)]
+    meters: list[Meter] = [_cpu(clock, script)]
     if gpus:
         meters += [VirtualEnergy(gpus, clock), _ScriptedPower(gpus, clock, script)]
     feeds = [MeterStream(meter, clock, index) for index, meter in enumerate(meters)]
@@ -220,12 +221,13 @@ class _ScriptedPower(VirtualPower):
         return busy if shown is None else shown
 
 
-def _cpu(clock: VirtualClock, power_w: float) -> ScriptedMeter:
+def _cpu(clock: VirtualClock, script: RunScript) -> ScriptedMeter:
+    power_w, utilisation = script.cpu_w, script.cpu_utilisation
     domain = gauge("cpu:0/package")._replace(
         scope=Scope.CPU, provenance=Provenance.SIMULATED, source="a script", tdp_w=2 * power_w
     )
     return ScriptedMeter(
         clock,
         [(domain, lambda now_s: power_w)],
-        signals=[(Signal("cpu/utilisation", "fraction"), lambda now_s: 0.5)],
+        signals=[(Signal("cpu/utilisation", "fraction"), lambda now_s: utilisation)],
     )

@@ -18,6 +18,7 @@ class Advice:
         evidence: the figures it rests on, each with its name.
         source: where the saving comes from: a sweep with its date, a prediction, this run itself.
         saving_g: grams of CO2e, for an advice that changes when and not what is run.
+        upper_bound: whether the saving is the most that is possible, not what is expected.
     """
 
     rule: str
@@ -30,6 +31,7 @@ class Advice:
     source: str
     command: str = ""
     saving_g: float | None = None
+    upper_bound: bool = False
 
     def __post_init__(self) -> None:
         """No advice without its source."""
@@ -39,16 +41,20 @@ class Advice:
     @property
     def line(self) -> str:
         what = "its carbon" if self.saving_j is None else "the run's energy"
-        saves = f"about {self.saving_share:.0%} of {what}{self.time_words}"
+        saves = f"{self._about} {self.saving_share:.0%} of {what}{self.time_words}"
         return f"{self.title}: {saves}, {self.source}"
 
     @property
     def saving_words(self) -> str:
         """`about 1.12 kJ (0.312 Wh), 12% of the run, +3% time`."""
         if self.saving_j is None:
-            return f"about {format_mass(self.saving_g or 0.0)}CO2e, {self.saving_share:.0%}"
-        saved = f"about {format_energy(self.saving_j)}, {self.saving_share:.0%} of the run"
+            return f"{self._about} {format_mass(self.saving_g or 0.0)}CO2e, {self.saving_share:.0%}"
+        saved = f"{self._about} {format_energy(self.saving_j)}, {self.saving_share:.0%} of the run"
         return saved + self.time_words
+
+    @property
+    def _about(self) -> str:
+        return "at most" if self.upper_bound else "about"
 
     @property
     def time_words(self) -> str:

@@ -17,6 +17,7 @@ from wattloop.core.errors import StoreError
 from wattloop.core.records import Scope
 from wattloop.core.results import RunStatus, non_overlapping
 from wattloop.core.settings import Settings
+from wattloop.integrations.phases import Phase, StepTotals
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, list_experiments
 from wattloop.store.run_record import read_events, read_steps
@@ -288,6 +289,22 @@ SERVERS = re.compile(
     r"jupyter|jupyterlab|ipython|streamlit|gradio|ollama|sglang|inference)([^a-z]|$)"
 )
 """Programs that wait for requests or for a person."""
+LONG_RUN_S = 60.0
+"""Imports, the first batch and the first checkpoint are a natural part of a shorter run, so phases
+of a run below this length are not judged."""
+
+
+class HostFacts(NamedTuple):
+    """The machine without its GPUs.
+
+    Attributes:
+        utilisation: of its CPUs, 0 to 1; None where no meter reads it.
+        idle_w: power of the measured parts without work.
+    """
+
+    utilisation: SignalTrace | None
+    idle_w: float
+    idle_source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,6 +315,7 @@ class RunFacts:
         energy_j, duration_s: of the run; both above 0.
         gpus: those whose power and limit are known.
         steps: training steps, also of programs that measured themselves within this run.
+        totals: steps and phases that `wattloop run` noticed; None without any.
         tried: caps that sweeps and cap searches of the same command found best.
         node: what the machine did after the run.
     """
@@ -311,6 +329,26 @@ class RunFacts:
     precision: Precision | None = None
     tried: tuple[TriedCap, ...] = ()
     node: IdleNode | None = None
+    totals: StepTotals | None = None
+    host: HostFacts | None = None
+
+    def phase(self, name: str) -> Phase | None:
+        """Return a phase of the run; None where it has none, or none that is judged."""
+        if self.totals is None or self.duration_s < LONG_RUN_S or self.waits_on_purpose:
+            return None
+        found = next((phase for phase in self.totals.phases if phase.name == name), None)
+        return found if found is not None and 0 < found.time_s <= self.duration_s else None
+
+    def long_phase(self, name: str, share: float, shortest_s: float) -> Phase | None:
+        """Return a phase with this share of the run and this length, if its energy is known."""
+        phase = self.phase(name)
+        if phase is None or not phase.energy_j or phase.time_s < shortest_s:
+            return None
+        return phase if phase.time_s >= share * self.duration_s else None
+
+    def cpu_utilisation(self, span: TraceInterval) -> float | None:
+        trace = None if self.host is None else self.host.utilisation
+        return None if trace is None else trace.within(span).mean()
 
     @property
     def whole(self) -> TraceInterval:
@@ -374,33 +412,77 @@ class RunFacts:
 def read_facts(
     store: Store, record: RunRecord, settings: Settings | None = None
 ) -> RunFacts | None:
-    """Return the facts of a run; None while it continues, or when nothing was measured."""
+    """Return the facts of a run; None where `reason_without_facts` has a reason."""
     result = record.result
-    if record.status is RunStatus.RUNNING or result is None or not record.counted:
-        return None
-    energy_j, duration_s = result.energy_j, result.duration_s
-    if not energy_j or duration_s <= 0 or not math.isfinite(energy_j):
+    if reason_without_facts(record) or result is None or result.energy_j is None:
         return None
     runs = [record.run_id, *(child.run_id for child in child_runs(store, record.run_id))]
     events = [event for run_id in runs for event in read_events(store, run_id)]
     return RunFacts(
         record=record,
-        energy_j=energy_j,
-        duration_s=duration_s,
+        energy_j=result.energy_j,
+        duration_s=result.duration_s,
         gpus=_gpus(store, record),
         settings=_settings(record) if settings is None else settings,
         steps=tuple(step for run_id in runs for step in read_steps(store, run_id)),
         precision=recorded_precision(record, events),
         tried=tried_caps(store, record),
         node=idle_node(store, record),
+        totals=_totals(read_events(store, record.run_id)),
+        host=_host(store, record),
     )
+
+
+def reason_without_facts(record: RunRecord) -> str:
+    """Return why no rule can judge a run; empty where rules can."""
+    if record.status is RunStatus.RUNNING:
+        return "it is still running"
+    if not record.counted:
+        return "its energy is counted by another run"
+    result = record.result
+    if result is None or not result.energy_j or not math.isfinite(result.energy_j):
+        return "no energy was measured"
+    return "" if result.duration_s > 0 else "it has no duration"
+
+
+def _totals(events: Iterable[Mapping[str, Any]]) -> StepTotals | None:
+    found = [event for event in events if event.get("type") == "phases"]
+    try:
+        return StepTotals.from_dict(found[-1]) if found else None
+    except TypeError:  # of another version: advice does without
+        return None
+
+
+def _application_domains(record: RunRecord) -> dict[str, Mapping[str, Any]]:
+    application = (record.accounting or {}).get("application") or {}
+    return {d["name"]: d for d in application.get("domains") or ()}
+
+
+def _host(store: Store, record: RunRecord) -> HostFacts | None:
+    """By the machine's idle line, else the lowest power of the run, which is at least that."""
+    assert record.result is not None
+    curves, lines = _Curves(store, record), _application_domains(record)
+    idle_w, sources = 0.0, set()
+    for domain in record.result.counted:
+        if domain.scope is Scope.GPU:
+            continue
+        idle_j = lines.get(domain.name, {}).get("idle_j")
+        power = curves.power(domain.name)
+        if idle_j:
+            idle_w += float(idle_j) / record.result.duration_s
+            sources.add("this machine's idle line")
+        elif power is not None:
+            idle_w += power.quantile(0.02) or 0.0
+            sources.add("the lowest power of this run")
+    if not sources:
+        return None
+    return HostFacts(curves.signal("cpu/utilisation"), idle_w, " and ".join(sorted(sources)))
 
 
 def _gpus(store: Store, record: RunRecord) -> tuple[GpuFacts, ...]:
     assert record.result is not None
     curves = _Curves(store, record)
-    application = (record.accounting or {}).get("application") or {}
-    lines = {d["name"]: d for d in application.get("domains") or ()}
+    lines = _application_domains(record)
     found = []
     for domain in record.result.scope_domains(Scope.GPU):
         power = curves.power(domain.name)

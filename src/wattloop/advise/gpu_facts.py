@@ -69,6 +69,14 @@ class GpuFacts:
         shares = self.load.within(span).values
         return sum(share <= IDLE_UTILISATION for share in shares) / len(shares) if shares else 0.0
 
+    def power_while_idle_w(self, span: TraceInterval) -> float:
+        """Mean power in those stretches; its idle power where none was read."""
+        rests = self.idle_stretches(span)
+        means = [(self.power.within(s).mean(), s.length_s) for s in rests if s.length_s > 0]
+        known = [(mean, length_s) for mean, length_s in means if mean is not None]
+        total_s = sum(length_s for _, length_s in known)
+        return sum(m * s for m, s in known) / total_s if total_s > 0 else self.idle.watts
+
     @property
     def load_by_power(self) -> SignalTrace:
         """1 where its power is above idle, else 0: read ten times as often as the utilisation."""

@@ -48,7 +48,7 @@ def _typical_rest_s(gpu: GpuFacts, span: TraceInterval) -> float:
 
 def _advice(facts: RunFacts, idle: list[GpuFacts], span: TraceInterval) -> Advice:
     shares = {gpu.label: gpu.idle_share(span) for gpu in idle}
-    saving_j = sum(_while_idle_w(gpu, span) * span.length_s * shares[gpu.label] for gpu in idle)
+    saving_j = sum(gpu.power_while_idle_w(span) * span.length_s * shares[gpu.label] for gpu in idle)
     names = _listed([gpu.label for gpu in idle])
     lowest, highest = min(shares.values()), max(shares.values())
     share = f"{highest:.0%}" if highest - lowest < 0.02 else f"{lowest:.0%} to {highest:.0%}"
@@ -68,20 +68,12 @@ def _advice(facts: RunFacts, idle: list[GpuFacts], span: TraceInterval) -> Advic
         evidence=tuple(
             f"{gpu.label}: no work in {shares[gpu.label]:.0%} of "
             f"{len(gpu.load.within(span).values)} readings, "
-            f"{format_power(_while_idle_w(gpu, span))} meanwhile"
+            f"{format_power(gpu.power_while_idle_w(span))} meanwhile"
             for gpu in idle
         ),
         source="by the readings of this run",
         command=_confirm(facts, idle),
     )
-
-
-def _while_idle_w(gpu: GpuFacts, span: TraceInterval) -> float:
-    rests = gpu.idle_stretches(span)
-    means = [(gpu.power.within(s).mean(), s.length_s) for s in rests if s.length_s > 0]
-    known = [(mean, length_s) for mean, length_s in means if mean is not None]
-    total_s = sum(length_s for _, length_s in known)
-    return sum(m * s for m, s in known) / total_s if total_s > 0 else gpu.idle.watts
 
 
 def _confirm(facts: RunFacts, idle: list[GpuFacts]) -> str:

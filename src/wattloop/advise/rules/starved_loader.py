@@ -9,7 +9,7 @@ from wattloop.advise.facts import RunFacts
 from wattloop.advise.gpu_facts import IDLE_UTILISATION, GpuFacts
 from wattloop.advise.rules.idle_gpu import LONG_REST_S
 from wattloop.advise.signal_trace import SignalTrace, TraceInterval
-from wattloop.core.units import format_energy, format_power
+from wattloop.core.units import format_duration, format_energy, format_power
 
 WAITING = 0.25
 """Share of the working time without work. Communication and optimizer steps keep a GPU busy, as
@@ -26,14 +26,27 @@ SHORTEST_S = 10.0
 WORKERS = ("--num-workers", "--num_workers", "--workers", "--dataloader_num_workers", "-j")
 DATA_METRICS = ("data_s", "data_time", "data_time_s", "data_wait_s")
 """What training loops call the time they waited for a batch, in seconds."""
+FREE_CORES, BUSY_CORES = 0.5, 0.9
+"""CPU utilisation. Below the first, cores are free for as many workers again; above the second,
+more workers take turns on the same cores."""
+READY = 0.5
+"""A loader that explains less than this part of the GPU's rests was ready most of the time."""
 
 
 class _Waiting(NamedTuple):
-    """How much of the working time, how it was seen, and whether rests between steps were."""
+    """Waiting of a GPU.
+
+    Attributes:
+        share: of the working time.
+        how: how it was seen.
+        has_rests: whether single rests between steps were seen.
+        loader_ready: whether the program's loader had its batches ready meanwhile.
+    """
 
     share: float
     how: str
     has_rests: bool = True
+    loader_ready: bool = False
 
 
 def starved_loader(facts: RunFacts) -> Advice | None:
@@ -42,12 +55,14 @@ def starved_loader(facts: RunFacts) -> Advice | None:
     if span is None or span.length_s < SHORTEST_S or facts.waits_on_purpose:
         return None
     gpus = [g for g in facts.used_gpus if g.power_share(span) >= FILLED]
-    if not gpus:
+    noticed = _noticed(facts, span)
+    if noticed is not None and noticed.share >= WAITING:
+        gpus, waiting = list(facts.used_gpus), noticed
+    elif gpus and (found := _told(facts, span) or _seen_by_all(facts, gpus, span)):
+        waiting = found
+    else:
         return None
-    seen = [waiting for g in gpus if (waiting := _seen_at_all(g, span))]
-    told = _told(facts, span)
-    waiting = told or (min(seen, key=lambda w: w.share) if len(seen) == len(gpus) else None)
-    if waiting is None or waiting.share < WAITING:
+    if waiting.share < WAITING:
         return None
     idle_w = sum(gpu.idle.watts for gpu in gpus)
     saving_j = idle_w * span.length_s * waiting.share
@@ -56,14 +71,16 @@ def starved_loader(facts: RunFacts) -> Advice | None:
         title=f"The GPU waited for {_for_what(waiting)} {waiting.share:.0%} of the time",
         text=(
             f"The GPU had nothing to do {waiting.share:.0%} of its working time, and drew "
-            f"{format_power(idle_w)} all the while: {format_energy(saving_j)}. {_remedy(waiting)}"
-            " The training gets faster by as much as it no longer waits."
+            f"{format_power(idle_w)} all the while: {format_energy(saving_j)}. "
+            f"{_remedy(waiting, facts.cpu_utilisation(span))} "
+            "The training gets faster by as much as it no longer waits."
         ),
         saving_j=saving_j,
         saving_share=saving_j / facts.energy_j,
         time_change_share=-waiting.share * span.length_s / facts.duration_s,
         evidence=(
             waiting.how,
+            *_cpu_evidence(facts.cpu_utilisation(span)),
             *(f"{g.label}: idle {format_power(g.idle.watts)} ({g.idle.source})" for g in gpus),
         ),
         source="by the readings of this run, if all waiting ends",
@@ -72,21 +89,53 @@ def starved_loader(facts: RunFacts) -> Advice | None:
 
 
 def _for_what(waiting: _Waiting) -> str:
-    return "data" if waiting.has_rests else "its host"
+    return "data" if waiting.has_rests and not waiting.loader_ready else "its host"
 
 
-def _remedy(waiting: _Waiting) -> str:
+def _remedy(waiting: _Waiting, cpu_utilisation: float | None) -> str:
+    if waiting.loader_ready:
+        return (
+            "Its loader had the batches ready: the program itself takes the time between steps. "
+            "Look for values read back from the GPU in every step (loss.item(), print), work on "
+            "the batch after the loader, and logging."
+        )
     loader = (
-        "ive the loader more workers, pinned memory and prefetching, or decode the data once "
+        "give the loader more workers, pinned memory and prefetching, or decode the data once "
         "ahead of time"
     )
+    if cpu_utilisation is not None and cpu_utilisation > BUSY_CORES:
+        loader = "decode the data once ahead of time or on the GPU, since no CPU core is free"
     if waiting.has_rests:
-        return f"G{loader}."
+        return f"{loader[0].upper()}{loader[1:]}."
     # An H200 running a tiny BERT eagerly shows 12% and no rest: kernels of microseconds.
     return (
         "Its rests are too short to be seen one by one: either batches come too slowly, or the "
         "host launches small kernels one after the other. If the processes of the loader are "
-        f"busy, g{loader}; if not, use a larger batch, torch.compile or CUDA graphs."
+        f"busy, {loader}; if not, use a larger batch, torch.compile or CUDA graphs."
+    )
+
+
+def _cpu_evidence(utilisation: float | None) -> tuple[str, ...]:
+    if utilisation is None or FREE_CORES <= utilisation <= BUSY_CORES:
+        return ()
+    free = "cores are free for more workers" if utilisation < FREE_CORES else "no core is free"
+    return (f"CPU utilisation {utilisation:.0%}: {free}",)
+
+
+def _noticed(facts: RunFacts, span: TraceInterval) -> _Waiting | None:
+    """From the waits for a loader that `wattloop run` noticed.
+
+    The program waits for its next batch while the GPU still computes the last one, so only waits
+    that the GPUs were idle for count.
+    """
+    phase, gpus = facts.phase("waiting for data"), facts.used_gpus
+    if phase is None or phase.parts < MANY or not gpus:
+        return None
+    idle_share = 1 - max(gpu.busy_share(span) for gpu in gpus)
+    return _Waiting(
+        min(phase.time_s / span.length_s, idle_share),
+        f"waiting for data: {format_duration(phase.time_s)} in {phase.parts} parts; the GPU was "
+        f"idle {idle_share:.0%} of its working time",
     )
 
 
@@ -103,6 +152,19 @@ def _told(facts: RunFacts, span: TraceInterval) -> _Waiting | None:
     if lasted_s < SHORTEST_S or lasted_s < 0.3 * span.length_s:
         return None
     return _Waiting(waited_s / lasted_s, f"{len(steps)} steps told how long they waited for data")
+
+
+def _seen_by_all(facts: RunFacts, gpus: Sequence[GpuFacts], span: TraceInterval) -> _Waiting | None:
+    """Return rests that all GPUs have, without those that were pauses for checkpoints."""
+    seen = [waiting for g in gpus if (waiting := _seen_at_all(g, span))]
+    if len(seen) < len(gpus):
+        return None
+    least = min(seen, key=lambda waiting: waiting.share)
+    pauses, loader = facts.phase("checkpoint"), facts.phase("waiting for data")
+    paused_s = 0.0 if pauses is None else pauses.time_s
+    share = least.share - paused_s / span.length_s
+    ready = loader is not None and loader.time_s < READY * share * span.length_s
+    return least._replace(share=share, loader_ready=ready)
 
 
 def _seen_at_all(gpu: GpuFacts, span: TraceInterval) -> _Waiting | None:

@@ -10,6 +10,7 @@ from wattloop.cli.output import say, write_json
 
 if TYPE_CHECKING:
     from wattloop.advise.advice import Advice
+    from wattloop.advise.advisor import SilentRule
     from wattloop.core.settings import Settings
     from wattloop.store.database import Store
 
@@ -32,20 +33,31 @@ def advise(
 
     Every advice has its evidence, where its saving comes from, and the command that confirms it.
     """
-    from wattloop.advise.advisor import RULES, advice_on
+    from wattloop.advise import advisor
+    from wattloop.advise.facts import read_facts, reason_without_facts
     from wattloop.store.runs import find_run
 
     settings = given.settings()
     with given.open_store() as place:
         record = find_run(place, run, by_name=True)
-        found = advice_on(place, record, settings)
-    advice = [one.to_dict() for one in found]
-    write_json({"run_id": record.run_id, "rules": list(RULES), "advice": advice}, given.json_file)
+        facts = read_facts(place, record, settings)
+        found = [] if facts is None else advisor.advise(facts)
+        silent = [] if facts is None else advisor.silent_rules(facts, found)
+    data = {
+        "run_id": record.run_id,
+        "rules": list(advisor.RULES),
+        "advice": [one.to_dict() for one in found],
+        "silent": [one._asdict() for one in silent],
+        "reason": reason_without_facts(record),
+    }
+    write_json(data, given.json_file)
     if given.json_file != "-":
         if found:
             print_advice(found)
         else:
-            say(f"wattloop: nothing to advise on run {record.run_id}{_why(record.energy_j)}")
+            reason = reason_without_facts(record) or "no rule found waste"
+            say(f"wattloop: nothing to advise on run {record.run_id}: {reason}")
+            say_silence(silent)
 
 
 def print_advice(found: "list[Advice]") -> None:
@@ -73,5 +85,12 @@ def say_advice(store: "Store", run_id: str, settings: "Settings") -> None:
         say(f"  evidence{rest}: wattloop advise {run_id}")
 
 
-def _why(energy_j: float | None) -> str:
-    return ": no energy was measured" if energy_j is None else ""
+def say_silence(silent: "list[SilentRule]") -> None:
+    """Print which rules found nothing, and what the others lacked."""
+    by_reason: dict[str, list[str]] = {}
+    for one in sorted(silent, key=lambda one: bool(one.lacked)):
+        by_reason.setdefault(one.lacked or "looked and found nothing", []).append(one.rule)
+    for reason, rules in by_reason.items():
+        line = f"{reason}: {', '.join(rules)}"
+        for part in textwrap.wrap(line, WIDTH, initial_indent="  ", subsequent_indent="    "):
+            say(part)
