@@ -175,7 +175,7 @@ def _ea2p_gpu_j(
 @contextlib.contextmanager
 def _counters(root: Path) -> Iterator[float]:
     """The powercap tree, running in another process; gives the moment of its curves' 0 s."""
-    command = [sys.executable, str(HERE / "overhead/counters.py"), str(root), "3600", str(WAVE_S)]
+    command = [sys.executable, str(HERE / "powercap_counters.py"), str(root), "3600", str(WAVE_S)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
