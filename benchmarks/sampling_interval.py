@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bars import Bar, Page, Table, arguments, publish
-from overhead.counters import package_curve
+from powercap_counters import package_curve
 from support.nvml_stub import Call, NoCompiler, StubNvml
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host

@@ -37,7 +37,12 @@ class Laboratory:
         self._folder = tempfile.TemporaryDirectory(prefix="wattloop-overhead-")
         self.root = Path(self._folder.name)
         self._driver = subprocess.Popen(
-            [sys.executable, str(HERE.parent / "powercap_counters.py"), str(self.root / "sys"), "7200"],
+            [
+                sys.executable,
+                str(HERE.parent / "powercap_counters.py"),
+                str(self.root / "sys"),
+                "7200",
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
