@@ -200,7 +200,7 @@ def test_advice_is_on_the_run_page_and_in_the_json(place: Path, client: TestClie
 
 
 def test_steps_and_phases_are_on_the_run_page(place: Path, client: TestClient) -> None:
-    """Promise: the cost of a step, the phases and the curve; nothing on runs without steps."""
+    """Promise: cost of a step, phases and curve, also as JSON; nothing on runs without steps."""
     with open_store(place) as store:
         add_run(store, STEPS, PHASES, run_id="steps")
     page = client.get("/runs/steps").text
@@ -208,6 +208,10 @@ def test_steps_and_phases_are_on_the_run_page(place: Path, client: TestClient) -
     assert "<td>start-up</td>" in page
     assert 'id="spec-steps"' in page
     assert "Energy per step" not in client.get("/runs/2026-001").text
+    totals = client.get("/api/v1/runs/steps").json()["step_totals"]
+    assert (totals["steps"], totals["step_j"], totals["token_j"]) == (4, 300.0, 1.0)
+    assert totals["phases"] == PHASES["phases"]
+    assert client.get("/api/v1/runs/2026-001").json()["step_totals"] is None
 
 
 def test_runs_that_were_chosen_stay_chosen(

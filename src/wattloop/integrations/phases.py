@@ -63,7 +63,8 @@ class StepTotals:
         return cls(**given)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Return plain data, with energy per sample and per token."""
+        return asdict(self) | {name: self.costs.get(name) for name in ("sample_j", "token_j")}
 
     @property
     def costs(self) -> dict[str, float]:
