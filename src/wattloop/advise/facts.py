@@ -18,6 +18,7 @@ from wattloop.core.records import Scope
 from wattloop.core.results import RunStatus, non_overlapping
 from wattloop.core.settings import Settings
 from wattloop.integrations.phases import Phase, StepTotals
+from wattloop.integrations.stored_steps import read_step_totals
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, list_experiments
 from wattloop.store.run_record import read_events, read_steps
@@ -428,7 +429,8 @@ def read_facts(
         precision=recorded_precision(record, events),
         tried=tried_caps(store, record),
         node=idle_node(store, record),
-        totals=_totals(read_events(store, record.run_id)),
+        # steps that the program recorded by itself have no phases
+        totals=read_step_totals(store, record, points=()),
         host=_host(store, record),
     )
 
@@ -443,14 +445,6 @@ def reason_without_facts(record: RunRecord) -> str:
     if result is None or not result.energy_j or not math.isfinite(result.energy_j):
         return "no energy was measured"
     return "" if result.duration_s > 0 else "it has no duration"
-
-
-def _totals(events: Iterable[Mapping[str, Any]]) -> StepTotals | None:
-    found = [event for event in events if event.get("type") == "phases"]
-    try:
-        return StepTotals.from_dict(found[-1]) if found else None
-    except TypeError:  # of another version: advice does without
-        return None
 
 
 def _application_domains(record: RunRecord) -> dict[str, Mapping[str, Any]]:

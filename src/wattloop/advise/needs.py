@@ -56,7 +56,7 @@ IDLE_LINE = Need(
     lambda facts: facts.node is not None,
 )
 STEPS = Need(
-    "no training steps were noticed (docs/run.md says which programs show them)",
+    "wattloop run noticed no steps and phases (docs/run.md says in which programs it does)",
     lambda facts: facts.totals is not None and facts.totals.steps > 0,
 )
 CPU_UTILISATION = Need(
