@@ -152,7 +152,8 @@ def test_a_start_up_on_idle_gpus_counts_what_they_drew(store: Store, written: Wr
     (advice,) = advise(store, written, card, events=events, run_id="idle")
     assert advice.rule == "startup-share"
     assert advice.saving_j == pytest.approx(80 * (60 - 15), rel=0.08)
-    working = busy(until_s=119.0)
+    working = CardScript([Work(36.0, ARITHMETIC), Work(119.0, IDLE)])
+    events = phases(start_up=(90.0, 1))
     assert advise(store, written, working, events=events, run_id="working") == []
 
 
