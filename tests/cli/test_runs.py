@@ -11,6 +11,7 @@ import pytest
 
 import wattloop
 from tests.cli.conftest import Machine
+from tests.integrations.test_stored_steps import PHASES
 from wattloop.cli.commands.runs.view import print_run
 from wattloop.cli.main import main
 from wattloop.store.database import open_store
@@ -222,6 +223,19 @@ def test_compare_says_what_is_real(two: Path, capsys: pytest.CaptureFixture[str]
     assert "EDP (gpu)" in said
     data = data_of(capsys, "compare", "20270115", "20270116")
     assert data["baseline"].endswith("aaaaaa")
+
+
+def test_compare_shows_the_cost_of_a_step(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Promise: runs of different length are comparable by their steps."""
+    for run_id, step_j in (("20270117-080000-cccccc", 300.0), ("20270118-080000-dddddd", 150.0)):
+        phases = PHASES | {"step_j": step_j}
+        folder = journal_directory(str(two))
+        write_journal(folder, run_id, head=header(run_id), events=[phases], end=ended())
+    assert main(["runs", "compare", "20270117", "20270118"]) == 0
+    lines = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "-50.0%" in lines["energy per step"]
+    assert "150 J" in lines["energy per step"]
+    assert {"time per step", "energy per sample", "energy per token"} <= lines.keys()
 
 
 def test_compare_with_a_run_of_almost_no_energy_can_be_read(

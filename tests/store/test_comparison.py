@@ -1,5 +1,6 @@
 """Differences between runs are stated with what is known of them."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -155,3 +156,16 @@ def test_a_run_that_shared_its_devices_is_named() -> None:
     assert "b: other runs used the same devices for 4.0 s" in " ".join(compare([alone, both]).notes)
     divided = replace(both, shared=shared | {"divided": True})
     assert compare([alone, divided]).notes == ()
+
+
+def test_costs_of_a_step_are_compared_where_two_runs_have_them() -> None:
+    """Half the energy per step is real though the totals are equal; one run alone has no row."""
+    records = [run("a", 3_000), run("b", 3_000), run("c", 3_000)]
+    costs = [{"step_j": 35.0, "step_s": 0.1, "token_j": 1.0}, {"step_j": 17.5, "step_s": 0.1}, {}]
+    rows = {row.name: row for row in compare(records, costs).quantities if "per" in row.name}
+    assert list(rows) == ["energy per step", "time per step"]
+    first, half, unknown = rows["energy per step"].cells
+    assert first.uncertainty == pytest.approx(0.01 * math.hypot(500.0, 3_000.0) * 35.0 / 3_500.0)
+    assert (half.difference, half.real) == (pytest.approx(-0.5), True)
+    assert (unknown.value, unknown.difference) == (None, None)
+    assert rows["time per step"].cells[1].real is False

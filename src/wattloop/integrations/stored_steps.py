@@ -64,6 +64,12 @@ def read_step_totals(
     return totals if _is_finite(totals) else None
 
 
+def read_step_costs(store: Store, records: Sequence[RunRecord]) -> list[dict[str, float]]:
+    """Return `StepTotals.costs` of each run; empty for a run without steps."""
+    totals = [read_step_totals(store, record) for record in records]
+    return [{} if each is None else each.costs for each in totals]
+
+
 def _is_finite(totals: StepTotals) -> bool:
     numbers = [totals.step_s, totals.step_j, totals.samples, totals.tokens]
     numbers += [number for phase in totals.phases for number in (phase.time_s, phase.energy_j)]

@@ -6,7 +6,7 @@ error cancels (`core.results`); between different sensors, models or machines it
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,12 @@ from wattloop.store.runs import RunRecord
 
 TOTAL = "total"
 """The sum of all devices that were read; these may differ between runs."""
+STEP_COSTS = {
+    "step_j": ("energy per step", "J"),
+    "step_s": ("time per step", "s"),
+    "sample_j": ("energy per sample", "J"),
+    "token_j": ("energy per token", "J"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class ComparedQuantity:
-    """One row: `energy`, `power` or `edp` of a scope, or `time`."""
+    """One row: `energy`, `power` or `edp` of a scope, `time`, or one of `STEP_COSTS`."""
 
     name: str
     scope: str
@@ -75,8 +81,15 @@ class RunComparison:
         }
 
 
-def compare(records: Sequence[RunRecord]) -> RunComparison:
-    """Compare every run with the first."""
+def compare(
+    records: Sequence[RunRecord], step_costs: Sequence[Mapping[str, float]] = ()
+) -> RunComparison:
+    """Compare every run with the first.
+
+    Args:
+        records: the runs.
+        step_costs: those of `STEP_COSTS` that are known of each run.
+    """
     if len(records) < 2:
         raise ConfigError("comparing needs two runs or more; see them with: wattloop runs list")
     if len({record.run_id for record in records}) < len(records):
@@ -92,6 +105,11 @@ def compare(records: Sequence[RunRecord]) -> RunComparison:
                     for known, record in zip(energies, records, strict=True)
                 ]
                 rows.append(_row(name, scope, unit, scaled))
+    for key, (name, unit) in STEP_COSTS.items():
+        values = [costs.get(key) for costs in step_costs]
+        if sum(value is not None for value in values) > 1:
+            pairs = zip(records, values, strict=True)
+            rows.append(_row(name, "", unit, [_step_cost(records[0], *p, unit) for p in pairs]))
     return RunComparison(tuple(records), tuple(rows), tuple(_notes(records)))
 
 
@@ -151,6 +169,17 @@ def _scaled(known: _Known, duration_s: float | None, power: int) -> _Known:
         return _Known(None)
     scale = duration_s**power
     return _Known(known.value * scale, known.uncertainty * scale, known.error, scale)
+
+
+def _step_cost(first: RunRecord, record: RunRecord, cost: float | None, unit: str) -> _Known:
+    """Return the cost of a step; its energy errs by the same fraction as that of the whole run."""
+    if unit == "s" or cost is None:
+        return _Known(cost)
+    total = _energy(TOTAL, first, record)
+    if not total.value:
+        return _Known(None)
+    scale = cost / total.value
+    return _Known(cost, total.uncertainty * scale, total.error, scale)
 
 
 def _parts(record: RunRecord, scope: str) -> tuple[DomainEnergy, ...]:

@@ -13,7 +13,7 @@ from starlette.background import BackgroundTask
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
 from wattloop.core.errors import ConfigError
-from wattloop.integrations.stored_steps import read_step_totals
+from wattloop.integrations.stored_steps import read_step_costs, read_step_totals
 from wattloop.serve.errors import conflict_on_error, faults
 from wattloop.serve.state import AppState, State
 from wattloop.store.comparison import RunComparison, compare
@@ -199,7 +199,7 @@ def compare_runs(store: Store, names: list[str]) -> RunComparison:
         raise ConfigError(f"name 2 to {MOST_RUNS} runs to compare")
     records = [find_run(store, name) for name in names]
     with conflict_on_error():  # two names may mean one run
-        return compare(records)
+        return compare(records, read_step_costs(store, records))
 
 
 TYPES = {

@@ -285,11 +285,13 @@ def compare_command(
     *,
     given: StoreOptions,
 ) -> None:
-    """Compare runs with the first one: energy, time, power and EDP per scope."""
+    """Compare runs with the first one: energy, time, power and EDP per scope, cost of a step."""
+    from wattloop.integrations.stored_steps import read_step_costs
     from wattloop.store.comparison import compare
 
     with given.open_store() as place:
-        comparison = compare(chosen(place, runs))
+        records = chosen(place, runs)
+        comparison = compare(records, read_step_costs(place, records))
     given.present(comparison.to_dict, lambda: view.print_comparison(comparison))
 
 
