@@ -226,7 +226,7 @@ def test_compare_says_what_is_real(two: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_compare_shows_the_cost_of_a_step(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Promise: runs of different length are comparable by their steps."""
+    """Promise: runs of different length are comparable by their steps, also in Prometheus."""
     for run_id, step_j in (("20270117-080000-cccccc", 300.0), ("20270118-080000-dddddd", 150.0)):
         phases = PHASES | {"step_j": step_j}
         folder = journal_directory(str(two))
@@ -236,6 +236,10 @@ def test_compare_shows_the_cost_of_a_step(two: Path, capsys: pytest.CaptureFixtu
     assert "-50.0%" in lines["energy per step"]
     assert "150 J" in lines["energy per step"]
     assert {"time per step", "energy per sample", "energy per token"} <= lines.keys()
+    assert main(["runs", "export", "20270118", "-f", "prometheus"]) == 0
+    text = capsys.readouterr().out
+    assert 'wattloop_run_steps{run="20270118-080000-dddddd",' in text
+    assert text.endswith("} 150.0\n")
 
 
 def test_compare_with_a_run_of_almost_no_energy_can_be_read(

@@ -169,6 +169,22 @@ def test_prometheus_text_is_well_formed(store: Store, tmp_path: Path) -> None:
     assert expected in samples
 
 
+def test_prometheus_has_steps_of_runs_that_have_them(store: Store, tmp_path: Path) -> None:
+    """Promise: steps and joules per step; no zero for a run without steps."""
+    target = tmp_path / "x.prom"
+    run = find_run(store, "r1")
+    other = replace(run, run_id="other")
+    steps = {"r1": (160, 0.595)}
+    export(store, [run, other], file_format="prometheus", target=str(target), steps=steps)
+    found = [line for line in target.read_text().splitlines() if line.startswith("wattloop_run_st")]
+    found = [line for line in found if "start_time" not in line]
+    labels = '{run="r1",name="train",status="finished"}'
+    assert found == [
+        f"wattloop_run_steps{labels} 160",
+        f"wattloop_run_step_energy_joules{labels} 0.595",
+    ]
+
+
 def test_prometheus_leaves_out_what_another_run_counts_and_what_is_missing(
     store: Store, tmp_path: Path
 ) -> None:

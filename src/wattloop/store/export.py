@@ -43,8 +43,11 @@ def export(
     what: str = "runs",
     file_format: str = "csv",
     target: str = "-",
+    steps: prometheus.StepCounts | None = None,
 ) -> None:
     """Write the table `what` of `records` to the file `target`; `-` is standard output.
+
+    `steps` are for the Prometheus text; tables read them from the store.
 
     Raises:
         ConfigError: unknown table or format, a combination that makes no sense, an optional
@@ -56,7 +59,7 @@ def export(
     if file_format == "prometheus":
         if what != "runs":
             raise ConfigError(f"--format prometheus holds totals of runs, not {what}; use csv")
-        place.write_text(prometheus.text_of(records))
+        place.write_text(prometheus.text_of(records, steps))
     elif file_format == "json" and what == "runs":
         place.write_text(json_of_runs(records))
     else:

@@ -9,16 +9,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from wattloop.store.runs import RunRecord
 
 Sample = tuple[Mapping[str, str], float | None]
+StepCounts = Mapping[str, tuple[int, float | None]]
+"""Run -> number of its training steps, and joules per step."""
 
 
-def text_of(records: Sequence[RunRecord]) -> str:
+def text_of(records: Sequence[RunRecord], steps: StepCounts | None = None) -> str:
     """One family per quantity; what was not measured is absent, not zero.
 
     Energy that another run of the same node already counts is left out, so that sums are right.
     """
+    known = steps or {}
+
+    def step_j(record: RunRecord) -> float | None:
+        return known[record.run_id][1] if record.run_id in known and record.counted else None
+
+    families = [
+        *_FAMILIES,
+        (
+            "wattloop_run_steps",
+            "Training steps of the run.",
+            _one(lambda r: known[r.run_id][0] if r.run_id in known else None),
+        ),
+        ("wattloop_run_step_energy_joules", "Mean energy of a training step.", _one(step_j)),
+    ]
     return "".join(
         f"{line}\n"
-        for name, text, samples in _FAMILIES
+        for name, text, samples in families
         for line in family_lines(name, text, (s for record in records for s in samples(record)))
     )
 

@@ -126,7 +126,9 @@ def run_json(
     return data
 
 
-def write_prometheus(done: CommandRun, target: str, tags: dict[str, str]) -> None:
+def write_prometheus(
+    done: CommandRun, target: str, tags: dict[str, str], totals: "StepTotals | None" = None
+) -> None:
     """Write a file for node_exporter's textfile collector."""
     from wattloop.store.formats.prometheus import text_of
     from wattloop.store.runs import RunRecord
@@ -147,7 +149,8 @@ def write_prometheus(done: CommandRun, target: str, tags: dict[str, str]) -> Non
         shared=None if run.shared is None else run.shared.to_dict(),
         tags=dict(tags),
     )
-    write_text(text_of([record]), target, "--prometheus")
+    steps = {run.run_id: (totals.steps, totals.step_j)} if totals and totals.steps else {}
+    write_text(text_of([record], steps), target, "--prometheus")
 
 
 FOLD_TIMEOUT_S = 2.0
@@ -272,7 +275,7 @@ def _finish(
         steps.append(lambda: write_json(run_json(done, tags, totals), target))
     if options.prometheus is not None:
         text_file = options.prometheus
-        steps.append(lambda: write_prometheus(done, text_file, tags))
+        steps.append(lambda: write_prometheus(done, text_file, tags, totals))
     if done.journaled and not _left_to_another(done):
         asked = None if options.quiet or done.run is None else done.run
         run_id = "" if done.run is None else done.run.run_id

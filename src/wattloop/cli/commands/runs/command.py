@@ -257,6 +257,7 @@ def export_command(
 ) -> None:
     """Write runs to a file for other programs."""
     from wattloop.accounting.restatement import restated
+    from wattloop.integrations.stored_steps import read_step_totals
     from wattloop.store.export import export, format_for
     from wattloop.store.runs import list_runs
 
@@ -271,7 +272,12 @@ def export_command(
         records = list_runs(place) if every else chosen(place, runs or [])
         settings = given.settings()
         records = [restated(record, settings) for record in records]
-        export(place, records, what=what, file_format=file_format, target=output)
+        steps = {}
+        for record in records if file_format == "prometheus" else ():
+            totals = read_step_totals(place, record)
+            if totals is not None and totals.steps:
+                steps[record.run_id] = (totals.steps, totals.step_j)
+        export(place, records, what=what, file_format=file_format, target=output, steps=steps)
     if output != "-":
         say(f"{what} of {len(records)} run(s) written to {output} as {file_format}")
     ids = [record.run_id for record in records]
