@@ -11,7 +11,14 @@ from wattloop.core.units import format_duration, format_energy
 
 Span = tuple[float, float]
 
-PRIORITY = ("compilation", "checkpoint", "evaluation", "waiting for data", "training")
+PRIORITY = (
+    "compilation",
+    "checkpoint",
+    "evaluation",
+    "waiting for data",
+    "pause",
+    "training",
+)
 """Where spans overlap, the first of these counts the time."""
 
 ORDER = ("start-up", *PRIORITY, "tail")
@@ -86,11 +93,13 @@ class StepTotals:
 
 def format_totals(totals: StepTotals) -> list[str]:
     """Return the lines that a summary shows: a step's cost, and the share of each phase."""
+    notes = [f"steps may be missing: {note}" for note in totals.notes]
     if not totals.steps:
-        return [f"steps were not noticed: {note}" for note in totals.notes]
+        return notes
     costs = [] if totals.step_j is None else [format_energy(totals.step_j)]
     costs += [] if totals.step_s is None else [format_duration(totals.step_s)]
-    line = f"{totals.steps:,} steps of " + " and ".join(costs)
+    line = f"{totals.steps:,} step{'s' * (totals.steps != 1)}"
+    line += f" of {' and '.join(costs)}" if costs else ""
     for unit in ("sample", "token"):
         if f"{unit}_j" in totals.costs:
             line += f", {format_energy(totals.costs[f'{unit}_j'])} per {unit}"
@@ -126,8 +135,11 @@ def split_run(
         taken = merge([*taken, *inside])
     rest = subtract([run], taken)
     first_s = training[0][0] if training else run[1]
+    last_s = training[-1][1] if training else run[1]
     found["start-up"] = [(a, b) for a, b in rest if b <= first_s]
-    found["tail"] = [(a, b) for a, b in rest if b > first_s]
+    found["tail"] = [(a, b) for a, b in rest if a >= last_s and b > first_s]
+    between = [span for span in rest if span not in found["start-up"] + found["tail"]]
+    found["pause"] = sorted([*found["pause"], *between])
     return {name: found[name] for name in ORDER if found[name]}
 
 

@@ -276,7 +276,8 @@ class TorchTimeline:
         """An edge here and now."""
         if self._look_for_cuda:
             torch = cuda_in_use()
-            if torch is not None:
+            # The clocks are tied by a synchronisation, which would break a graph being captured.
+            if torch is not None and not torch.cuda.is_current_stream_capturing():
                 self._look_for_cuda = False
                 self._cuda = CudaTimeline(torch, self._now_s, self._device)
         if self._cuda is None:
@@ -290,7 +291,9 @@ class TorchTimeline:
 
     def poll(self) -> None:
         """Fill in the times of edges that the device has passed by now."""
-        self._current.poll()
+        torch = cuda_in_use() if self._cuda is not None else None
+        if torch is None or not torch.cuda.is_current_stream_capturing():
+            self._current.poll()
 
     def wait(self, edge: Edge) -> None:
         """Wait until the device has passed `edge`."""

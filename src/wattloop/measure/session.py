@@ -97,6 +97,7 @@ class Session:
         # With an injected clock or machine, times of other runs have no meaning.
         self._presence = Presence(self, real=separate_process)
         self.left_out: tuple[HiddenGpus, ...] = ()
+        self.ended_s: float | None = None
         self.before_end: list[Callable[[], None]] = []
         """Called after the last readings, while the journal is still open."""
 
@@ -264,7 +265,7 @@ class Session:
         with self._closing:
             if self.closed is not None:
                 return self.closed
-            end_s = self.clock.now_s() if end_s is None else end_s
+            end_s = self.ended_s = self.clock.now_s() if end_s is None else end_s
             hung = not self.reader.stop(end_s)
             if hung and self._journal.wait_for_writer():
                 hung = not self.reader.stop(end_s)

@@ -1,13 +1,19 @@
-"""Collector of steps in `wattloop run`: reads the step files of the program, adds their energy."""
+"""Collector of steps in `wattloop run`: reads the step files of the program, adds their energy.
+
+Each process of the program has its file. The steps of the run are those of the leading process.
+Ranks that step together are led by the lowest; a process that steps when the leader no longer does
+(the next stage of a script, a child that trains) takes over.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-import os
 import threading
 from bisect import bisect_right, insort
+from collections import deque
 from pathlib import Path
+from statistics import median
 
 from wattloop.integrations.phases import Span, StepTotals, phase_energies, split_run
 from wattloop.integrations.records import PendingStep
@@ -30,6 +36,25 @@ METRIC_NAMES = {
 MOST_PROCESSES = 4_096
 LATEST_METRICS = 64
 """Metrics of so many steps wait for their step, or the step for them."""
+STEPS_BEFORE_TAKEOVER = 20
+"""Steps of another process without one of the leader, after which it leads."""
+PAUSE_S, PAUSE_STEPS = 0.5, 10
+"""Time between two steps that is longer than this, and than so many median steps, is a pause."""
+RECENT_STEPS, FEWEST_STEPS = 64, 8
+
+
+class ProgramProcess:
+    """One process of the program: its file, and what was read of it."""
+
+    def __init__(self, file: StepFile) -> None:
+        self.file = file
+        self.rank = int(file.header.get("local_rank") or 0)
+        self.steps = 0
+        self.tokens: float | None = None
+        self.backlog: list[list[float]] = []
+        """Steps that count if this process takes over."""
+        self.spans: list[tuple[str, Span]] = []
+        self.metrics: dict[int, dict[str, float]] = {}
 
 
 class StepCollector:
@@ -37,7 +62,7 @@ class StepCollector:
 
     Args:
         session: the run.
-        folder: where the hooks of the program write; removed at the end.
+        folder: where the hooks of the program write.
     """
 
     def __init__(self, session: Session, folder: Path) -> None:
@@ -46,22 +71,41 @@ class StepCollector:
         self._folder = folder
         self._lock = threading.Lock()
         self._finished = False
-        self._files: dict[str, StepFile | None] = {}
-        self._leader: StepFile | None = None
+        self._processes: dict[str, ProgramProcess] = {}
+        self._leader: ProgramProcess | None = None
         self._first: tuple[Edge, dict[str, float]] | None = None
         self._last: Edge | None = None
         self._spans: dict[str, list[Span]] = {}
         self._pause_ends_s: list[float] = []
         self._training: list[Span] = []
-        self._logged: dict[int, dict[str, float]] = {}
-        self._tokens: float | None = None
+        self._lengths_s: deque[float] = deque(maxlen=RECENT_STEPS)
         self._steps = 0
-        self._numbers = itertools.count()
         self._samples = 0.0
+        self._numbers = itertools.count()
         self._resolver = StepResolver(session, self._poll)
         self._resolver.start()
 
-    # -- inside ----------------------------------------------------------------------------
+    def finish(self) -> None:
+        """Read the last records, resolve them, and record the phases."""
+        with self._lock:
+            while self._read():
+                continue
+            for process in self._processes.values():
+                if process is not self._leader and process.backlog:
+                    self._take_over(process)
+            self._finished = True
+        if self._first is not None:
+            edge, metrics = self._first
+            self._first = None
+            self._emit(Edge(edge.host_s), edge, metrics)
+        self._resolver.resolve(force=True)
+        notes = self._notes()
+        if self._steps:
+            self._record_totals(notes)
+        elif notes:
+            self.totals = StepTotals(0, processes=len(self._processes), notes=tuple(notes))
+        for process in self._processes.values():
+            process.file.close()
 
     def _poll(self) -> None:
         """Read what the hooks have written; called once a second by the resolver's thread."""
@@ -69,52 +113,74 @@ class StepCollector:
             if not self._finished:
                 self._read()
 
-    def _read(self) -> None:
-        with os.scandir(self._folder) as entries:
-            names = sorted(e.name for e in entries if e.name.endswith(".steps"))
+    def _read(self) -> bool:
+        """Read what is new; return False if nothing is."""
+        try:
+            names = sorted(path.name for path in self._folder.glob("*.steps"))
+        except OSError:  # the program has removed the folder; open files are still read
+            names = []
         for name in names[:MOST_PROCESSES]:
-            if self._files.get(name) is None:
-                self._files[name] = StepFile.open(str(self._folder / name))
-        for file in self._files.values():
-            if file is not None:
-                self._take(file, file.read())
+            try:
+                if name not in self._processes and (
+                    file := StepFile.open(str(self._folder / name))
+                ):
+                    self._processes[name] = ProgramProcess(file)
+            except OSError:  # not a file of a hook
+                continue
+        found = [(process, process.file.read()) for process in self._processes.values()]
+        # Lower ranks first: others are told apart from them.
+        for process, records in sorted(found, key=lambda pair: pair[0].rank):
+            self._take(process, records)
+        return any(records for _, records in found)
 
-    def _take(self, file: StepFile, records: list[tuple[float, ...]]) -> None:
+    def _take(self, process: ProgramProcess, records: list[tuple[float, ...]]) -> None:
         """Take in records of one process. What its trainer logged of a step comes before it here,
         and after it in the file.
         """
-        steps = []
         for kind, *values in records:
             if kind in SPAN_NAMES:
-                self._add_pause(SPAN_NAMES[kind], (values[0], values[1]))
-            elif kind in METRIC_NAMES and not file.header.get("local_rank"):
-                self._add_metric(int(values[0]), METRIC_NAMES[kind], values[1])
-            elif kind == step_file.STEP and self._leads(file):
-                steps.append(values)
-        for values in steps:
-            self._add_step(values)
+                process.spans.append((SPAN_NAMES[kind], (values[0], values[1])))
+            elif kind in METRIC_NAMES:
+                self._add_metric(process, int(values[0]), METRIC_NAMES[kind], values[1])
+        for kind, *values in records:
+            if kind == step_file.STEP and math.isfinite(values[0] + values[1]):
+                self._samples += values[5]  # of all ranks; NaN once the size of a batch is unknown
+                process.backlog.append(values)
+        if self._leader in (None, process):
+            self._take_over(process)
+        elif process.backlog and not self._overlaps(process):
+            if len(process.backlog) >= STEPS_BEFORE_TAKEOVER:
+                self._take_over(process)
+        else:
+            process.backlog.clear()
 
-    def _add_metric(self, step: int, name: str, value: float) -> None:
+    def _overlaps(self, process: ProgramProcess) -> bool:
+        """Return True if the process steps while the leader does, as a rank or on its own."""
+        leader = self._leader
+        assert leader is not None
+        together = process.rank > 0 and leader.rank < process.rank
+        return together or (self._last is not None and process.backlog[0][0] < self._last.host_s)
+
+    def _take_over(self, process: ProgramProcess) -> None:
+        """Make the steps of this process those of the run."""
+        if process is not self._leader:
+            if not process.backlog:
+                return
+            self._leader, self._last, self._first = process, None, None
+        for name, span in process.spans:
+            self._add_pause(name, span)
+        process.spans.clear()
+        steps, process.backlog = process.backlog, []
+        for values in steps:
+            process.steps += 1
+            self._add_step(process, values)
+
+    def _add_metric(self, process: ProgramProcess, step: int, name: str, value: float) -> None:
         """Add what the trainer logged after a step, which may be resolved already."""
         if name == "tokens":
-            self._tokens = max(self._tokens or 0.0, value)
-        elif step > self._steps - LATEST_METRICS:
-            self._logged.setdefault(step, {})[name] = value
-
-    def _leads(self, file: StepFile) -> bool:
-        """Return True if the steps of this process are those of the run.
-
-        Ranks of a job step together: the first of the node stands for them. When the process that
-        led has ended, the next one that steps follows it.
-        """
-        if self._leader is file:
-            return True
-        if file.header.get("local_rank"):
-            return False
-        if self._leader is not None and _alive(self._leader.header.get("pid")):
-            return False
-        self._leader, self._last, self._first = file, None, None
-        return True
+            process.tokens = max(process.tokens or 0.0, value)
+        elif step > process.steps - LATEST_METRICS:
+            process.metrics.setdefault(step, {})[name] = value
 
     def _add_pause(self, name: str, span: Span) -> None:
         if math.isfinite(span[0]) and span[0] < span[1] < math.inf:
@@ -125,10 +191,10 @@ class StepCollector:
         i = bisect_right(self._pause_ends_s, time_s)
         return self._pause_ends_s[i - 1] if i else -math.inf
 
-    def _add_step(self, values: list[float]) -> None:
+    def _add_step(self, process: ProgramProcess, values: list[float]) -> None:
         host_s, time_s, blur_s, wait_begin_s, wait_s, samples = values
-        if not math.isfinite(host_s + time_s) or (self._last and host_s < self._last.host_s):
-            return  # a file that was written to by another program
+        if self._last is not None and host_s < self._last.host_s:
+            return
         edge = Edge(host_s)
         edge.time_s, edge.blur_s = time_s, blur_s
         if wait_s > 0:
@@ -136,9 +202,8 @@ class StepCollector:
                 (wait_begin_s, wait_begin_s + wait_s)
             )
         self._steps += 1
-        self._samples += samples  # NaN once the size of a batch is unknown
-        metrics = self._logged.setdefault(self._steps, {})
-        self._logged.pop(self._steps - LATEST_METRICS, None)
+        metrics = process.metrics.setdefault(process.steps, {})
+        process.metrics.pop(process.steps - LATEST_METRICS, None)
         if not math.isnan(samples):
             metrics["samples"] = samples
         if self._last is None and self._first is None and math.isnan(wait_begin_s):
@@ -150,10 +215,23 @@ class StepCollector:
             length_s = host_s - max(first.host_s, self._last_pause_end_s(host_s))
             self._emit(Edge(first.host_s - length_s), first, first_metrics)
         begin = self._last if self._last is not None else Edge(wait_begin_s)
-        pause_end_s = self._last_pause_end_s(host_s)
+        begin = self._after_pauses(begin, host_s, wait_s)
+        self._emit(begin, edge, metrics)
+
+    def _after_pauses(self, begin: Edge, end_s: float, wait_s: float) -> Edge:
+        """Return the edge from which a step lasts: after known pauses, and unexplained ones."""
+        pause_end_s = self._last_pause_end_s(end_s)
         if begin.host_s < pause_end_s:
             begin = Edge(pause_end_s)
-        self._emit(begin, edge, metrics)
+        length_s = end_s - begin.host_s - wait_s
+        if len(self._lengths_s) >= FEWEST_STEPS:
+            usual_s = median(self._lengths_s)
+            if length_s > max(PAUSE_S, PAUSE_STEPS * usual_s):
+                paused = (begin.host_s, end_s - usual_s)
+                self._spans.setdefault("pause", []).append(paused)
+                return Edge(paused[1])
+        self._lengths_s.append(length_s)
+        return begin
 
     def _emit(self, begin: Edge, end: Edge, metrics: dict[str, float]) -> None:
         if self._training and self._last is not None:
@@ -163,41 +241,28 @@ class StepCollector:
         self._last = end
         self._resolver.add_step(PendingStep(next(self._numbers), None, begin, end, metrics))
 
-    def finish(self) -> None:
-        """Read the last records, resolve them, and record the phases."""
-        with self._lock:
-            self._read()
-            self._finished = True
-        if self._first is not None:
-            edge, metrics = self._first
-            self._first = None
-            self._emit(Edge(edge.host_s), edge, metrics)
-        self._resolver.resolve(force=True)
-        notes = self._notes()
-        if self._steps:
-            self._record_totals(notes)
-        elif notes:
-            self.totals = StepTotals(0, processes=len(self._files), notes=tuple(notes))
-
     def _record_totals(self, notes: list[str]) -> None:
         session = self._session
-        run = (session.started_s, session.clock.now_s())
-        whole = session.between(*run)
+        end_s = session.clock.now_s() if session.ended_s is None else session.ended_s
+        run = (session.started_s, end_s)
         parts = split_run(run, self._training, self._spans)
-        phases = phase_energies(parts, self._energy_between_j, whole.energy_j)
+        whole_j = session.between(*run).energy_j
+        phases = phase_energies(parts, self._energy_between_j, whole_j)
         in_steps = [p for p in phases if p.name in ("training", "waiting for data")]
-        known = all(p.energy_j is not None for p in in_steps)
+        time_s = sum(p.time_s for p in in_steps)
+        known = time_s > 0 and all(p.energy_j is not None for p in in_steps)
+        tokens = [p.tokens for p in self._processes.values() if p.tokens and not p.rank]
         self.totals = StepTotals(
             steps=self._steps,
-            step_s=sum(p.time_s for p in in_steps) / self._steps,
+            step_s=time_s / self._steps if time_s > 0 else None,
             step_j=sum(p.energy_j or 0.0 for p in in_steps) / self._steps if known else None,
             samples=self._samples if self._samples > 0 else None,
-            tokens=self._tokens,
-            processes=sum(file is not None for file in self._files.values()),
+            tokens=sum(tokens) if tokens else None,
+            processes=len(self._processes),
             phases=tuple(phases),
             notes=tuple(notes),
         )
-        session.record({"type": "phases", "time_s": run[1], **self.totals.to_dict()})
+        session.record({"type": "phases", "time_s": end_s, **self.totals.to_dict()})
 
     def _energy_between_j(self, begin_s: float, end_s: float) -> float | None:
         return self._session.between(begin_s, end_s).energy_j
@@ -206,19 +271,8 @@ class StepCollector:
         notes = []
         for path in sorted(self._folder.glob("*.note"))[:8]:
             try:
-                notes.append(path.read_text("utf-8", "replace").strip()[:300])
+                if path.is_file():
+                    notes.append(path.read_text("utf-8", "replace").strip()[:300])
             except OSError:
                 continue
         return notes
-
-
-def _alive(pid: object) -> bool:
-    if not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -36,7 +36,8 @@ class StepHook:
     def begin(self, session: Session, environment: dict[str, str]) -> dict[str, str]:
         """Return the environment of the program, with the hook first on its path."""
         # Not tempfile, which takes milliseconds to load; the run's number makes the name unique.
-        folder = Path(os.environ.get("TMPDIR") or "/tmp", f"wattloop-steps-{session.run_id}")
+        place = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: PTH100
+        folder = Path(place, f"wattloop-steps-{session.run_id}")
         try:
             folder.mkdir(mode=0o700)
         except OSError as error:
@@ -59,19 +60,29 @@ class StepHook:
         assert self._folder is not None
         self._ended.set()
         self._thread.join()
-        if self._collector is not None:
-            self._collector.finish()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        try:
+            if self._collector is not None:
+                self._collector.finish()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _watch(self) -> None:
-        assert self._folder is not None and self._session is not None
-        while not self._ended.wait(CHECK_EVERY_S) and not any(self._folder.iterdir()):
+        assert self._session is not None
+        while not self._ended.wait(CHECK_EVERY_S) and not self._written():
             continue
-        if not any(self._folder.iterdir()):
+        if not self._written():
             return
         try:
             from wattloop.integrations.step_hook.collector import StepCollector
 
+            assert self._folder is not None
             self._collector = StepCollector(self._session, self._folder)
         except Exception as error:  # noqa: BLE001 - the run matters more than its steps
             self._session.note(f"steps are not recorded: {type(error).__name__}: {error}")
+
+    def _written(self) -> bool:
+        assert self._folder is not None
+        try:
+            return any(self._folder.iterdir())
+        except OSError:  # the program has removed it
+            return False

@@ -1,7 +1,8 @@
 """Recorder of steps inside the program; the hooks of all frameworks write through it.
 
 Edges of steps on a GPU are CUDA events that are recorded and never waited for, as in
-`EnergyMeter`. Nothing here raises into the program, draws a random number or waits for a device.
+`EnergyMeter`. Nothing here raises into the program, draws a random number, waits for a device or
+for a lock: a signal handler of the program may interrupt any line and come back in.
 """
 
 from __future__ import annotations
@@ -16,15 +17,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ..step_timeline import Edge, TorchTimeline
+from ..step_timeline import Edge, HostTimeline, TorchTimeline
 from .step_file import EVALUATION, STEP, StepFileWriter
 
 EXIT_WAIT_S = 2.0
 """At exit, edges that the GPU has not passed within this time get the host's time."""
+ON_HOST = -1
+"""Device of a training that does not use CUDA."""
+
+_left_to_parent: list[Any] = []
+"""CUDA objects in a forked child: they belong to the parent, and destroying them here aborts."""
 
 
 class ProgramSteps:
-    """Steps of this process; a forked child starts again with none."""
+    """Steps of this process; a forked child starts again with none when it first steps."""
 
     _shared: ProgramSteps | None = None
 
@@ -39,33 +45,46 @@ class ProgramSteps:
         self.before_exit: list[Callable[[], None]] = []
         """Called before the last records are written."""
         self._folder = folder
+        self._timeline: HostTimeline | TorchTimeline | None = None
+        self._pending: deque[tuple[Edge, float, float, float]] = deque()
         self._reset()
-        os.register_at_fork(after_in_child=self._reset)
         atexit.register(self._finish)
 
     def _reset(self) -> None:
+        _left_to_parent.extend((self._timeline, self._pending))
         self.count = 0
         """Steps so far."""
+        self._pid = os.getpid()
         self._writer: StepFileWriter | None = None
-        self._timeline: TorchTimeline | None = None
-        self._lock = threading.Lock()
+        self._timeline = None
+        self._pending = deque()
+        self._records: deque[tuple[float, ...]] = deque()
+        self._busy = threading.Lock()
         self._off = False
-        self._pending: deque[tuple[Edge, float, float, float]] = deque()
+        self._thread: int | None = None
         self._evaluating_since_s: float | None = None
         self._batches: dict[int, list[float]] = {}
         """Iterator -> begin of the first wait, seconds of waiting, samples since the last step."""
         self._last_iterator = self._training_iterator = 0
 
-    def step(self, time_s: float | None = None) -> None:
-        """A step has ended here and now, or earlier on the host's clock."""
-        if self._off or not self._lock.acquire(blocking=False):
+    def step(self, time_s: float | None = None, device: int | None = None) -> None:
+        """A step has ended here and now, or earlier on the host's clock.
+
+        Args:
+            time_s: when it ended, if not now.
+            device: CUDA device that trains, `ON_HOST` for none; the current one when not given.
+        """
+        if self._pid != os.getpid():
+            self._reset()
+        if self._off or not self._busy.acquire(blocking=False):
             return
         try:
-            self._mark_step(time_s)
-        except Exception:  # noqa: BLE001 - the training matters more than its steps
-            self._off = True
+            self._thread = threading.get_ident()
+            self._mark_step(time_s, device)
+        except Exception as error:  # noqa: BLE001 - the training matters more than its steps
+            self._give_up(error)
         finally:
-            self._lock.release()
+            self._busy.release()
 
     def batch(self, iterator: int, begin_s: float, samples: float) -> None:
         """A batch of the loader's `iterator` was asked for at `begin_s` and has arrived.
@@ -88,34 +107,34 @@ class ProgramSteps:
             self.span(EVALUATION, begin_s)
 
     def span(self, kind: float, begin_s: float) -> None:
-        """An evaluation, checkpoint or compilation that began at `begin_s` has ended."""
-        self._add(kind, begin_s, time.monotonic())
+        """An evaluation, checkpoint or compilation that began at `begin_s` has ended.
+
+        In another thread than the one that steps it does not hold up the training.
+        """
+        if self._thread in (None, threading.get_ident()):
+            self._records.append((kind, begin_s, time.monotonic()))
+            self._flush()
 
     def metric(self, kind: float, value: Any) -> None:
         """A loss, a number of tokens or an epoch, as of the last step."""
         if isinstance(value, (int, float)) and math.isfinite(value):
-            self._add(kind, self.count, value)
+            self._records.append((kind, self.count, value))
+            self._flush()
 
-    def _add(self, kind: float, *values: float) -> None:
-        if self._off:
-            return
-        try:
-            with self._lock:
-                self._file().add(kind, *values)
-        except Exception:  # noqa: BLE001 - see step()
-            self._off = True
-
-    def _mark_step(self, time_s: float | None) -> None:
+    def _mark_step(self, time_s: float | None, device: int | None) -> None:
         if "wattloop.integrations.training_meter" in sys.modules:
             self._off = True  # the program records its steps itself
             return
         if self._timeline is None:
-            self._timeline = TorchTimeline(time.monotonic)
+            on_host = device == ON_HOST
+            now_s = time.monotonic
+            self._timeline = HostTimeline(now_s) if on_host else TorchTimeline(now_s, device)
         edge = self._timeline.mark() if time_s is None else Edge(time_s)
         self.count += 1
         self._pending.append((edge, *self._take_batches()))
         self._timeline.poll()
-        self._write_known()
+        self._collect_known()
+        self._write()
 
     def _take_batches(self) -> tuple[float, float, float]:
         """Return begin and length of the wait for this step's batches, and their samples."""
@@ -127,36 +146,69 @@ class ProgramSteps:
         self._batches.clear()
         return begin_s, wait_s, samples
 
-    def _write_known(self) -> None:
-        writer = self._file()
+    def _collect_known(self) -> None:
         while self._pending and self._pending[0][0].time_s is not None:
             edge, wait_begin_s, wait_s, samples = self._pending.popleft()
             assert edge.time_s is not None
-            writer.add(STEP, edge.host_s, edge.time_s, edge.blur_s, wait_begin_s, wait_s, samples)
+            self._records.append(
+                (STEP, edge.host_s, edge.time_s, edge.blur_s, wait_begin_s, wait_s, samples)
+            )
+
+    def _flush(self) -> None:
+        """Write, unless a step of this process is being recorded: that one writes."""
+        if self._off or self._pid != os.getpid() or not self._busy.acquire(blocking=False):
+            return
+        try:
+            self._write()
+        except Exception as error:  # noqa: BLE001 - see step()
+            self._give_up(error)
+        finally:
+            self._busy.release()
+
+    def _write(self, *, everything: bool = False) -> None:
+        if self._writer is None:
+            if not self._records:
+                return
+            self._writer = StepFileWriter(self._folder)
+            self._finish_with_fork()
+        while self._records:
+            self._writer.add(*self._records.popleft())
+        self._writer.flush(everything=everything)
+
+    def _finish_with_fork(self) -> None:
+        """A forked child of multiprocessing ends without `atexit`."""
+        util = sys.modules.get("multiprocessing.util")
+        process = sys.modules.get("multiprocessing.process")
+        if util is not None and process is not None and process.parent_process() is not None:
+            util.Finalize(None, self._finish, exitpriority=100)
 
     def _finish(self) -> None:
         """Write what is left, at exit."""
-        if self._off:
+        if self._off or self._pid != os.getpid():
             return
         try:
             for call in self.before_exit:
                 call()
-            if self._writer is None:
-                return
             self.end_evaluation()
             end_s = time.monotonic() + EXIT_WAIT_S
             while self._pending and self._timeline is not None:
                 self._timeline.poll()
-                if time.monotonic() > end_s and self._timeline.cuda is not None:
-                    self._timeline.cuda.abandon()
-                self._write_known()
+                cuda = getattr(self._timeline, "cuda", None)
+                if time.monotonic() > end_s and cuda is not None:
+                    cuda.abandon()
+                self._collect_known()
                 if self._pending:
                     time.sleep(0.0005)
-            self._writer.flush()
-        except Exception:  # noqa: BLE001 - the program has ended; its exit code is its own
-            self._off = True
+            self._write(everything=True)
+        except Exception as error:  # noqa: BLE001 - the exit code is the program's
+            self._give_up(error)
 
-    def _file(self) -> StepFileWriter:
-        if self._writer is None:
-            self._writer = StepFileWriter(self._folder)
-        return self._writer
+    def _give_up(self, error: Exception) -> None:
+        """Record nothing more, and leave the reason for `wattloop run`."""
+        self._off = True
+        try:
+            path = os.path.join(self._folder, f"{os.getpid()}.note")  # noqa: PTH118
+            with open(path, "a") as file:  # noqa: PTH123
+                file.write(f"steps after {self.count}: {type(error).__name__}: {error}\n")
+        except OSError:
+            return

@@ -20,7 +20,7 @@ VARIABLE = "WATTLOOP_STEPS"
 WATCHED = {
     "torch": ("torch_steps", "install"),
     "torch._dynamo.callback": ("torch_steps", "install_compilation"),
-    "transformers.trainer": ("trainer_steps", "install_transformers"),
+    "transformers.trainer_callback": ("trainer_steps", "install_transformers"),
     "keras.src.callbacks.callback_list": ("trainer_steps", "install_keras"),
 }
 """Module whose import ends -> module of this folder and its function that hooks it."""
@@ -46,29 +46,41 @@ class _ImportWatcher:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._pending = dict(WATCHED)
+        self._searching: set[str] = set()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in self._pending:
+        if name not in self._pending or name in self._searching:
             return None
-        hook = self._pending.pop(name)
-        for finder in list(sys.meta_path):
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                self._call_after(spec.loader, hook)
-                return spec
-        return None
-
-    def _call_after(self, loader: Any, hook: tuple[str, str]) -> None:
-        """Call the hook after `loader` has executed its module, and leave the loader as it was."""
+        self._searching.add(name)
         try:
+            finders = list(sys.meta_path)
+            for finder in finders[finders.index(self) + 1 :]:
+                if not hasattr(finder, "find_spec"):
+                    continue
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    self._call_after(name, spec.loader)
+                    return spec
+            return None
+        finally:
+            self._searching.discard(name)
+
+    def _call_after(self, name: str, loader: Any) -> None:
+        """Call the hook after `loader` has executed the module, and leave the loader as it was.
+
+        A library may look for a module without importing it: the hook waits for the import.
+        """
+        try:
+            if isinstance(loader, type) or "exec_module" in vars(loader):
+                return
             execute = loader.exec_module
 
             def exec_module(module: Any) -> None:
                 del loader.exec_module
                 execute(module)
-                self._install(hook, module)
+                hook = self._pending.pop(name, None) if module.__name__ == name else None
+                if hook is not None:
+                    self._install(hook, module)
 
             loader.exec_module = exec_module
         except Exception:  # noqa: BLE001 - a loader that cannot be followed: no steps, no harm

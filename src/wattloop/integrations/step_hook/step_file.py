@@ -1,8 +1,8 @@
 """Step file: the steps and pauses of one process, written by its hook, read by `wattloop run`.
 
-The first line is a JSON object (process number, ranks). Records of seven doubles follow,
-so that a reader can ignore one that is half written. Times are seconds of the monotonic clock,
-which all processes of a machine share.
+The first line is a JSON object (process number, rank). Records of seven doubles follow, so that a
+reader can ignore one that is half written. Times are seconds of the monotonic clock, which all
+processes of a machine share.
 """
 
 from __future__ import annotations
@@ -10,91 +10,109 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
+import sys
 import time
 from array import array
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 WIDTH = 7
+RECORD_B = 8 * WIDTH
 STEP, EVALUATION, CHECKPOINT, COMPILE, LOSS, TOKENS, EPOCH = (float(i) for i in range(1, 8))
-FLUSH_EVERY_S = 0.25
+FLUSH_EVERY_S = 0.005
+"""A write takes some microseconds; a killed program loses at most the steps of this time."""
 LARGEST_FILE_B = 512 << 20
 """A program with thousands of steps a second for weeks: later steps are left out."""
+READ_AT_ONCE_B = 8 << 20
+RANKS = (
+    "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "PMI_LOCAL_RANK",
+    "SLURM_LOCALID",
+)
+"""Variables of launchers: the rank of a process on its node."""
 
 
 class StepFileWriter:
-    """Appends records; never raises into the program, and gives up when it cannot write."""
+    """Appends records.
+
+    Raises:
+        OSError: the folder is gone, or the disk is full.
+    """
 
     def __init__(self, folder: str) -> None:
         self._buffer = array("d")
-        self._flushed_s = time.monotonic()
-        self._size_b = 0
+        self._flushed_s = 0.0
         path = os.path.join(folder, f"{os.getpid()}-{time.monotonic_ns()}.steps")  # noqa: PTH118
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL | os.O_CLOEXEC
-        self._file: int | None = os.open(path, flags, 0o600)
-        header = {
-            "pid": os.getpid(),
-            "rank": _number(os.environ.get("RANK")),
-            "local_rank": _number(os.environ.get("LOCAL_RANK")),
-        }
+        self._file = os.open(path, flags, 0o600)
+        self._inode = os.fstat(self._file).st_ino
+        header = {"pid": os.getpid(), "local_rank": _local_rank()}
         os.write(self._file, json.dumps(header).encode() + b"\n")
 
     def add(self, kind: float, *values: float) -> None:
-        if self._file is None:
-            return
         self._buffer.append(kind)
         self._buffer.extend(values)
         self._buffer.extend((math.nan,) * (WIDTH - 1 - len(values)))
-        if time.monotonic() - self._flushed_s >= FLUSH_EVERY_S:
-            self.flush()
 
-    def flush(self) -> None:
-        if self._file is None or not self._buffer:
+    def flush(self, *, everything: bool = False) -> None:
+        now_s = time.monotonic()
+        if not self._buffer or not (everything or now_s - self._flushed_s >= FLUSH_EVERY_S):
             return
-        self._flushed_s = time.monotonic()
+        self._flushed_s = now_s
+        status = os.fstat(self._file)
+        if status.st_ino != self._inode:
+            raise OSError("the program closed the descriptor of the step file")
+        if status.st_size > LARGEST_FILE_B:
+            raise OSError(f"more than {LARGEST_FILE_B >> 20} MiB of steps")
         data = self._buffer.tobytes()
         self._buffer = array("d")
-        self._size_b += len(data)
-        try:
-            whole = os.write(self._file, data) == len(data)
-        except OSError:  # a full disk; the folder was removed
-            whole = False
-        if not whole or self._size_b > LARGEST_FILE_B:
-            os.close(self._file)
-            self._file = None
+        if os.write(self._file, data) != len(data):
+            raise OSError("the disk is full")
 
 
-@dataclass(slots=True)
 class StepFile:
     """Reader of a step file that may still grow."""
 
-    file: BinaryIO
-    header: dict[str, Any]
+    def __init__(self, file: int, header: dict[str, Any], begin: int) -> None:
+        self.header = header
+        self._file = file
+        self._position = begin
 
     @classmethod
     def open(cls, path: str) -> StepFile | None:
-        """Open the file; None when its first line is not complete or not valid."""
-        file = open(path, "rb")  # noqa: PTH123, SIM115 - stays open while the program runs
-        line = file.readline(4_096)
+        """Open the file; None when it is not a file, or its first line not complete or valid."""
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        line, newline, _ = os.pread(file, 4_096, 0).partition(b"\n")
         try:
-            header = json.loads(line) if line.endswith(b"\n") else None
+            regular = stat.S_ISREG(os.fstat(file).st_mode)
+            header = json.loads(line) if newline and regular else None
         except ValueError:
             header = None
         if not isinstance(header, dict):
-            file.close()
+            os.close(file)
             return None
-        return cls(file, header)
+        return cls(file, header, len(line) + 1)
 
     def read(self) -> list[tuple[float, ...]]:
         """Return complete records that were added since the last call."""
-        begin = self.file.tell()
-        data = self.file.read()
-        size_b = WIDTH * 8
-        whole_b = len(data) // size_b * size_b
-        self.file.seek(begin + whole_b)
+        data = os.pread(self._file, READ_AT_ONCE_B, self._position)
+        whole_b = len(data) // RECORD_B * RECORD_B
+        self._position += whole_b
         values = array("d", data[:whole_b])
         return [tuple(values[i : i + WIDTH]) for i in range(0, len(values), WIDTH)]
 
+    def close(self) -> None:
+        os.close(self._file)
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None
+
+def _local_rank() -> int | None:
+    """Return the rank by the launcher's variables, else by torch.distributed."""
+    for name in RANKS:
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    return None

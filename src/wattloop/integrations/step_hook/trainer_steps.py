@@ -16,23 +16,18 @@ TOKEN_NAMES = ("num_tokens", "num_input_tokens_seen")
 """Logged by TRL's trainers; by the Trainer with `include_num_input_tokens_seen`."""
 
 
-def install_transformers(trainer: Any) -> None:
-    """Add a callback to those that every Trainer has; `trainer` is transformers.trainer."""
+def install_transformers(trainer_callback: Any) -> None:
+    """Follow what every Trainer logs; `trainer_callback` is transformers.trainer_callback."""
     steps = ProgramSteps.shared()
 
-    class WattloopSteps(trainer.TrainerCallback):  # type: ignore[misc] # a class at run time
-        """Passes what the Trainer logs on to `wattloop run`."""
+    def logged(_args: Any, state: Any, _control: Any, logs: Any = None, *_: Any) -> None:
+        logs = logs or {}
+        steps.metric(LOSS, logs.get("loss"))
+        steps.metric(EPOCH, state.epoch)
+        for name in TOKEN_NAMES:
+            steps.metric(TOKENS, logs.get(name))
 
-        def on_log(
-            self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any
-        ) -> None:
-            logs = logs or {}
-            steps.metric(LOSS, logs.get("loss"))
-            steps.metric(EPOCH, state.epoch)
-            for name in TOKEN_NAMES:
-                steps.metric(TOKENS, logs.get(name))
-
-    trainer.DEFAULT_CALLBACKS.append(WattloopSteps)
+    _follow(trainer_callback.CallbackHandler, "on_log", logged)
 
 
 def install_keras(callback_list: Any) -> None:
