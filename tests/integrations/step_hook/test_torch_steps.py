@@ -11,7 +11,7 @@ class Recorder:
         self.count = 0
         self.evaluations: list[str] = []
 
-    def step(self, time_s: float | None = None) -> None:
+    def step(self, time_s: float | None = None, device: int | None = None) -> None:
         self.count += 1
 
     def begin_evaluation(self) -> None:
@@ -112,3 +112,74 @@ def test_accumulated_gradients_are_one_step() -> None:
         steps.after_step(optimizer, (), {})
     steps.finish()
     assert recorder.count == 5
+
+
+def call(steps: OptimizerSteps, optimizer: Optimizer, *, inner: bool = False) -> None:
+    """A call of `step` as torch makes it, with that of the base class inside."""
+
+    def step(level: int) -> None:
+        steps.before_step(optimizer, (), {})
+        if level:
+            step(level - 1)
+        steps.after_step(optimizer, (), {})
+
+    step(1 if inner else 0)
+
+
+def test_a_subclass_that_calls_the_step_of_its_base_class() -> None:
+    """One step, not two; a step that raised is forgotten."""
+    recorder = Recorder()
+    steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
+    optimizer = Optimizer()
+    for _ in range(5):
+        call(steps, optimizer, inner=True)
+    assert recorder.count == 5
+
+    def raises() -> None:
+        steps.before_step(optimizer, (), {})
+
+    raises()
+    call(steps, optimizer)
+    assert recorder.count == 6
+
+
+def test_short_models_in_sequence_are_all_counted() -> None:
+    """Also those that never step often enough to take over, and the last one."""
+    recorder = Recorder()
+    steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
+    models = [Optimizer() for _ in range(5)]
+    for model, count in zip(models, (3, 2, 4, 1, 3), strict=True):
+        for _ in range(count):
+            steps.after_step(model, (), {})
+    steps.finish()
+    assert recorder.count == 13
+
+
+def test_a_frozen_layer_in_eval_mode_is_not_an_evaluation() -> None:
+    """A batch norm that stays in eval mode holds a small part of what is trained."""
+    weights = [object() for _ in range(20)]
+    recorder = Recorder()
+    steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
+    steps.after_step(Optimizer(*weights), (), {})
+    recorder.evaluations.clear()
+    steps.after_mode(Module(*weights[:2]), False)
+    assert recorder.evaluations == []
+    steps.after_mode(Module(*weights), False)
+    assert recorder.evaluations == ["begin"]
+
+
+def test_backward_passes_of_a_program_with_an_optimizer_are_not_steps() -> None:
+    """However many gradients it accumulates; and not those of an explanation in eval mode."""
+    recorder = Recorder()
+    steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
+    steps.exist = True
+    for _ in range(600):
+        steps.after_backward()
+    steps.finish()
+    assert recorder.count == 0
+    steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
+    steps.after_mode(Module(), False)
+    for _ in range(20):
+        steps.after_backward()
+    steps.finish()
+    assert recorder.count == 0

@@ -134,8 +134,10 @@ class OptimizerSteps:
         if self._trained:
             held = sum(id(parameter) in self._trained for parameter in parameters)
             return held >= MOST_TRAINED * len(self._trained)
+        if not self._backwards_s:
+            return False
         graded = sum(parameter.grad is not None for parameter in parameters)
-        return bool(self._backwards_s) and graded >= MOST_TRAINED * len(parameters) > 0
+        return graded >= MOST_TRAINED * len(parameters) > 0
 
     def _takes_over(self, optimizer: Any, leader: Any) -> bool:
         times_s = self._others.setdefault(id(optimizer), [])
@@ -155,7 +157,11 @@ class OptimizerSteps:
 
 
 def _is_running(frame: int, current: Any) -> bool:
-    """Return True if the call of that frame has not ended: it is among the callers of `current`."""
+    """Return True if the call of that frame has not ended: it is among the callers of `current`.
+
+    Numbers of frames are used again, so `current` itself is not one of them.
+    """
+    current = current.f_back
     while current is not None:
         if id(current) == frame:
             return True
