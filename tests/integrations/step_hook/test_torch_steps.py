@@ -114,16 +114,14 @@ def test_accumulated_gradients_are_one_step() -> None:
     assert recorder.count == 5
 
 
-def call(steps: OptimizerSteps, optimizer: Optimizer, *, inner: bool = False) -> None:
-    """A call of `step` as torch makes it, with that of the base class inside."""
-
-    def step(level: int) -> None:
-        steps.before_step(optimizer, (), {})
-        if level:
-            step(level - 1)
+def call(steps: OptimizerSteps, optimizer: Optimizer, levels: int, *, fails: bool = False) -> None:
+    """A call of `step` as torch makes it, with those of base classes inside."""
+    before = steps.before_step
+    [before(optimizer, (), {}) for _ in range(1)]  # a frame between, as the guard is
+    if levels > 1:
+        call(steps, optimizer, levels - 1)
+    if not fails:
         steps.after_step(optimizer, (), {})
-
-    step(1 if inner else 0)
 
 
 def test_a_subclass_that_calls_the_step_of_its_base_class() -> None:
@@ -132,14 +130,10 @@ def test_a_subclass_that_calls_the_step_of_its_base_class() -> None:
     steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
     optimizer = Optimizer()
     for _ in range(5):
-        call(steps, optimizer, inner=True)
+        call(steps, optimizer, 3)
     assert recorder.count == 5
-
-    def raises() -> None:
-        steps.before_step(optimizer, (), {})
-
-    raises()
-    call(steps, optimizer)
+    call(steps, optimizer, 1, fails=True)
+    call(steps, optimizer, 2)
     assert recorder.count == 6
 
 
@@ -183,3 +177,14 @@ def test_backward_passes_of_a_program_with_an_optimizer_are_not_steps() -> None:
         steps.after_backward()
     steps.finish()
     assert recorder.count == 0
+
+
+def test_backward_passes_of_another_framework_are_not_steps() -> None:
+    """Keras calls torch's backward pass and counts its batches itself."""
+    recorder = Recorder()
+    steps = OptimizerSteps(recorder)  # type: ignore[arg-type]
+    for _ in range(400):
+        steps.after_backward()
+        recorder.step()
+    steps.finish()
+    assert recorder.count == 400

@@ -13,7 +13,7 @@ import os
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing is not loaded: a program without a framework pays under 5 ms
+if TYPE_CHECKING:  # typing is not loaded: a program without a framework pays for it
     from typing import Any
 
 VARIABLE = "WATTLOOP_STEPS"

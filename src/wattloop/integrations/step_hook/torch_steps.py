@@ -30,7 +30,7 @@ BACKWARDS_BEFORE_STEPS = 256
 """Backward passes without any optimizer after which each is written at once as a step. Fewer are
 known as steps when the program ends.
 """
-MOST_TRAINED = 0.5
+MOST_TRAINED = 0.9
 """Part of the trained parameters that a module holds whose eval mode is an evaluation. Layers that
 stay in eval mode, such as frozen batch norms, hold less.
 """
@@ -49,8 +49,8 @@ class OptimizerSteps:
         self._steps = steps
         self._leader: Any = None
         self._device: int | None = None
-        self._entered: dict[int, list[int]] = {}
-        """Optimizer -> the frames of its unfinished calls of `step`."""
+        self._inner: dict[int, int] = {}
+        """Optimizer -> unfinished calls of `step` inside another one of it."""
         self._others: dict[int, list[float]] = {}
         """Optimizer -> times of its steps since the leader's last one."""
         self._alternate: set[int] = set()
@@ -59,35 +59,34 @@ class OptimizerSteps:
         self._trained: set[int] = set()
         self._training = True
         self._backwards_s: list[float] = []
+        self._by_hand = False
 
     def after_backward(self) -> None:
         """Called after each backward pass."""
-        if self.exist or not self._training:
-            return
-        if self._steps.count and not self._backwards_s:
-            return  # another framework has stepped
+        if self.exist or not self._training or (self._steps.count and not self._by_hand):
+            return  # steps are those of an optimizer, or of another framework
         if len(self._backwards_s) < BACKWARDS_BEFORE_STEPS:
             self._backwards_s.append(time.monotonic())
             return
         self._add_backwards()
+        self._by_hand = True
         self._steps.end_evaluation()
         self._steps.step()
 
     def before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Called before each `Optimizer.step`; a subclass may call that of its base class."""
-        frame = sys._getframe(1)
-        unfinished = self._entered.get(id(optimizer))
-        if unfinished and not _is_running(unfinished[-1], frame):
-            unfinished = None  # that call raised
-        self._entered[id(optimizer)] = [*(unfinished or ()), id(frame)]
+        # torch's wrapper of `step` calls this function; a caller of it with the same code and
+        # optimizer is the subclass's step.
+        if _is_inside(optimizer, sys._getframe(2)):
+            self._inner[id(optimizer)] = self._inner.get(id(optimizer), 0) + 1
+        else:
+            self._inner.pop(id(optimizer), None)
 
     def after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Called after each `Optimizer.step`, of any optimizer."""
-        unfinished = self._entered.get(id(optimizer), [])
-        if len(unfinished) > 1:
-            unfinished.pop()
+        if inner := self._inner.get(id(optimizer)):
+            self._inner[id(optimizer)] = inner - 1
             return
-        self._entered.pop(id(optimizer), None)
         leader = None if self._leader is None else self._leader()
         if leader is optimizer:
             self._alternate.update(self._others)
@@ -156,16 +155,13 @@ class OptimizerSteps:
         return True
 
 
-def _is_running(frame: int, current: Any) -> bool:
-    """Return True if the call of that frame has not ended: it is among the callers of `current`.
-
-    Numbers of frames are used again, so `current` itself is not one of them.
-    """
-    current = current.f_back
-    while current is not None:
-        if id(current) == frame:
-            return True
-        current = current.f_back
+def _is_inside(optimizer: Any, wrapper: Any) -> bool:
+    """Return True if a caller of the frame `wrapper` is the same wrapper of the same optimizer."""
+    frame = wrapper.f_back
+    while frame is not None:
+        if frame.f_code is wrapper.f_code:
+            return any(value is optimizer for value in frame.f_locals.values())
+        frame = frame.f_back
     return False
 
 
