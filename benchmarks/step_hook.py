@@ -17,12 +17,15 @@ import subprocess
 import sys
 import tempfile
 from array import array
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 ROOT = Path(__file__).resolve().parents[1]
 HOOK = ROOT / "src" / "wattloop" / "integrations" / "step_hook"
 PAGE = ROOT / "docs" / "benchmarks" / "step_hook.md"
 WIDTH, STEP = 7, 1.0
+T = TypeVar("T")
 TRAINING = """
 import sys, time, torch
 steps, width, rows = map(int, sys.argv[1:])
@@ -72,10 +75,12 @@ def main() -> None:
 def start_up(name: str, code: str, pairs: int, limit_ms: float) -> str:
     """Return the row of a program's processor time."""
     with tempfile.TemporaryDirectory() as folder:
-        times = [
-            (_cpu_ms(code, _environment(None)), _cpu_ms(code, _environment(folder)))
-            for _ in range(pairs + 1)
-        ][1:]  # the first pair compiles, as an installation does
+        measures = (
+            lambda: _cpu_ms(code, _environment(None)),
+            lambda: _cpu_ms(code, _environment(folder)),
+        )
+        # The first pair compiles, as an installation does.
+        times = [_in_turn(*measures, swap=number % 2 == 1) for number in range(pairs + 1)][1:]
     plain, hooked = (statistics.median(column) for column in zip(*times, strict=True))
     more = statistics.median(b - a for a, b in times)
     return (
@@ -86,13 +91,16 @@ def start_up(name: str, code: str, pairs: int, limit_ms: float) -> str:
 
 def training(width: int, batch: int, steps: int, pairs: int) -> str:
     """Return the row of a training's step time."""
-    times = []
-    for _ in range(pairs):
+    times, seen, done = [], 0, 0
+    for number in range(pairs):
         with tempfile.TemporaryDirectory() as folder:
-            plain_ms, _ = _train(_environment(None), steps, width, batch)
-            hooked_ms, done = _train(_environment(folder), steps, width, batch)
-            seen = _steps_seen(Path(folder))
-            times.append((plain_ms, hooked_ms))
+            plain, hooked = _in_turn(
+                lambda: _train(_environment(None), steps, width, batch),
+                lambda folder=folder: _train(_environment(folder), steps, width, batch),
+                swap=number % 2 == 1,
+            )
+            times.append((plain[0], hooked[0]))
+            seen, done = seen + _steps_seen(Path(folder)), done + hooked[1]
     plain, hooked = (statistics.median(column) for column in zip(*times, strict=True))
     more = statistics.median(b / a - 1 for a, b in times)
     asked = "0.1%" if plain >= 10 else ""
@@ -100,6 +108,14 @@ def training(width: int, batch: int, steps: int, pairs: int) -> str:
         f"| 8 layers of {width:,}, batch {batch:,}: a step | {plain:.3f} ms | {hooked:.3f} ms "
         f"| {more:+.2%} | {asked} | {seen:,} of {done:,} |"
     )
+
+
+def _in_turn(plain: Callable[[], T], hooked: Callable[[], T], *, swap: bool) -> tuple[T, T]:
+    """Return both measurements; the order alternates, so that drift falls on both."""
+    if swap:
+        second = hooked()
+        return plain(), second
+    return plain(), hooked()
 
 
 def page(text: str, pairs: int, on_gpu: bool) -> str:
