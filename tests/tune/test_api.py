@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError, StoreError
+from wattloop.store.database import open_store
+from wattloop.trials.lock import program_variables
 from wattloop.tune import Choice, search
 from wattloop.tune.progress import Progress, Status
 
@@ -205,8 +207,11 @@ def test_a_bench_of_ones_own(settings):
 
         def close(self):
             seen.append(self.parts.search_id)
+            seen.append(self.parts.variables)
 
     result = searched(settings, None, bench=Halfway)
     assert seen[:3] == [0.01, 0.1, 0.3]
     assert seen[3] == result.search_id
+    with open_store(settings.store_location) as store:
+        assert seen[4] == program_variables(store, result.search_id) != {}
     assert result.best.parameters == {"lr": 0.3}

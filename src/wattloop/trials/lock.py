@@ -17,6 +17,11 @@ from wattloop.store.experiments import RUNNING, Experiment
 TRIAL_VARIABLE = "WATTLOOP_TRIAL"
 """Set for every program of a trial, as `EXPERIMENT/KEY`; its children inherit it."""
 
+LOCK_VARIABLE = "WATTLOOP_TRIAL_LOCK"
+"""Set for every program of a trial: the lock file of its experiment, which names the store too.
+Another store, of another user or of a test, may have an experiment of the same name.
+"""
+
 
 @contextmanager
 def lock_experiment(store: Store, experiment_id: str) -> Iterator[None]:
@@ -63,13 +68,25 @@ def refuse_locked(store: Store, experiment_id: str) -> None:
         raise _busy(experiment_id, lock.owner())
 
 
-def end_leftovers(experiment_id: str, procfs: Path = Path("/proc")) -> list[int]:
+def program_variables(store: Store, experiment_id: str) -> dict[str, str]:
+    """Return variables for the programs of an experiment, by which `end_leftovers` finds them."""
+    if store.place.is_memory:  # it is lost with its process: no later runner looks for programs
+        return {}
+    return {LOCK_VARIABLE: str(_lock_path(store, experiment_id).resolve())}
+
+
+def end_leftovers(store: Store, experiment_id: str, procfs: Path = Path("/proc")) -> list[int]:
     """End programs that a runner of this experiment left when it was killed; their numbers.
 
-    Call it while the experiment is claimed: then every program that bears its name is left over.
+    Call it while the experiment is locked: then every program that names its lock is left over.
     """
-    mark = f"{TRIAL_VARIABLE}={experiment_id}/".encode()
-    ended = []
+    marks = {
+        os.fsencode(f"{name}={value}")
+        for name, value in program_variables(store, experiment_id).items()
+    }
+    ended: list[int] = []
+    if not marks:
+        return ended
     for folder in procfs.iterdir():
         if not folder.name.isdecimal() or int(folder.name) == os.getpid():
             continue
@@ -77,7 +94,7 @@ def end_leftovers(experiment_id: str, procfs: Path = Path("/proc")) -> list[int]
             variables = (folder / "environ").read_bytes().split(b"\0")
         except OSError:  # of another user, or ended
             continue
-        if any(variable.startswith(mark) for variable in variables):
+        if marks.issubset(variables):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(int(folder.name), signal.SIGKILL)
                 ended.append(int(folder.name))

@@ -27,7 +27,12 @@ from wattloop.store.experiments import (
     same_experiments,
 )
 from wattloop.store.journal_import import import_orphaned
-from wattloop.trials.lock import TRIAL_VARIABLE, end_leftovers, lock_experiment
+from wattloop.trials.lock import (
+    TRIAL_VARIABLE,
+    end_leftovers,
+    lock_experiment,
+    program_variables,
+)
 from wattloop.trials.measurement import measure_call, measure_command
 from wattloop.trials.process import stops_raise
 from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
@@ -88,7 +93,7 @@ class TrialRunner:
         with ExitStack() as stack:
             stack.enter_context(stops_raise())
             stack.enter_context(lock_experiment(self.store, self.experiment_id))
-            end_leftovers(self.experiment_id)
+            end_leftovers(self.store, self.experiment_id)
             with stops_deferred():
                 self._ended = self._known()
             if self.levers:
@@ -169,7 +174,10 @@ class TrialRunner:
             self.store,
             stops,
             tags=self._tags(trial),
-            environment={TRIAL_VARIABLE: f"{self.experiment_id}/{trial.key}"},
+            environment={
+                TRIAL_VARIABLE: f"{self.experiment_id}/{trial.key}",
+                **program_variables(self.store, self.experiment_id),
+            },
             output=self._output_of(trial),
         )
 

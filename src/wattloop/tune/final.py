@@ -244,7 +244,7 @@ def train_final(
     elsewhere = parse_ray_slots(str(search.facts.get("parallel") or "")) is not None
     # A running search, or programs of a killed one, would be in the measured energy.
     with lock_experiment(store, search.experiment_id), runs:
-        end_leftovers(search.experiment_id)
+        end_leftovers(store, search.experiment_id)
         winner = runs.train(WINNER, parameters, best.levers)
         if problem.default:
             own, levers = problem.space.split(problem.space.complete(problem.default))
@@ -325,7 +325,7 @@ class _Runs:
         )
         identity = self.experiment.experiment_id
         with stops_raise(), lock_experiment(self._store, identity), stops_deferred() as stops:
-            end_leftovers(identity)
+            end_leftovers(self._store, identity)
             self._record.begin(segment)
             with stops.lifted():
                 progress = self._executor.run(segment)

@@ -217,7 +217,7 @@ class Search:
             stack.enter_context(stops_raise())
             stack.enter_context(lock_experiment(self._record.store, self._record.search_id))
             stack.callback(self._record.close)
-            end_leftovers(self._record.search_id)
+            end_leftovers(self._record.store, self._record.search_id)
             try:
                 with stops_deferred() as stops:
                     with without_gc():

@@ -19,7 +19,7 @@ from wattloop.store.experiments import (
     find_experiment,
     set_experiment_status,
 )
-from wattloop.trials.lock import refuse_locked
+from wattloop.trials.lock import program_variables, refuse_locked
 from wattloop.tune.executors.base import ExecutorParts, TrialExecutor
 from wattloop.tune.levers import cannot_be_set
 from wattloop.tune.problem import Problem
@@ -99,6 +99,7 @@ def executor_for(
         tags=record.tags,
         scope=facts.get("scope") or spec.scope,
         search_id=record.search_id,
+        variables=program_variables(record.store, record.search_id),
     )
     if training.bench is not None:
         return training.bench(parts)
@@ -138,6 +139,7 @@ def _single_executor(
         parts.problem,
         settings,
         search_id=parts.search_id,
+        variables=parts.variables,
         checkpoint=spec.checkpoint,
         metrics_file=spec.metrics_file,
         **options,

@@ -113,6 +113,16 @@ def test_what_is_let_go_leaves_nothing_running(bench):
     assert ends(MARK)
 
 
+def test_programs_of_a_killed_search_can_be_found(bench):
+    """Promise: a program and what it started bear the variables of their search."""
+    program = "import subprocess; subprocess.Popen(['sleep', '60'])\n" + TRAIN
+    one = bench(program, variables={"WATTLOOP_TRIAL_LOCK": f"/{SEARCH}.lock"})
+    one.run(segment(1))
+    mark = f"\0WATTLOOP_TRIAL_LOCK=/{SEARCH}.lock\0".encode()
+    assert len(running(mark)) == 2
+    assert running(mark) == running(MARK)
+
+
 def test_what_a_program_leaves_behind_is_ended(bench):
     """Promise: also where the program itself has ended."""
     program = "import subprocess; subprocess.Popen(['sleep', '60'])\nprint('accuracy=1')"

@@ -1,7 +1,7 @@
 """The executor protocol, and the progress of a candidate that an executor can resume."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -72,7 +72,9 @@ class ExecutorParts:
     Attributes:
         tags: of measured runs; they name the search.
         scope: whose energy counts; None when the executor may choose.
-        search_id: marks the programs that the executor starts.
+        search_id: name of the search in its store.
+        variables: environment of the programs that the executor starts. By it the next run of the
+            search finds and ends those that a killed one left.
     """
 
     problem: Problem
@@ -81,6 +83,7 @@ class ExecutorParts:
     tags: Mapping[str, str]
     scope: str | None
     search_id: str
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable

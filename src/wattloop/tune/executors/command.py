@@ -11,6 +11,7 @@ from wattloop.core.paths import user_path
 from wattloop.core.process import ProcessGroup, find_program, last_lines
 from wattloop.core.settings import Settings
 from wattloop.measure.command import child_environment
+from wattloop.trials.lock import TRIAL_VARIABLE
 from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.executors.cap_search import CapSteps
 from wattloop.tune.executors.metric_stream import MetricReport, MetricStream
@@ -309,7 +310,9 @@ class CommandExecutor(ReportingExecutor):
 
     Args:
         command: program and arguments, with placeholders (`command_words`).
-        search_id: marks its programs, so that those of a killed search are found.
+        search_id: is told to the program, with the candidate, in `WATTLOOP_TRIAL`.
+        variables: of its programs, so that those of a killed search are found
+            (`trials.lock.program_variables`).
         checkpoint: whether the program saves its state when it is asked to end (SIGTERM) and
             resumes from `WATTLOOP_CHECKPOINT`; otherwise it is stopped (SIGSTOP) and keeps its
             memory.
@@ -331,6 +334,7 @@ class CommandExecutor(ReportingExecutor):
         settings: Settings,
         *,
         search_id: str = "search",
+        variables: Mapping[str, str] | None = None,
         checkpoint: bool = False,
         metrics_file: str | None = None,
         grace_s: float = 30.0,
@@ -340,7 +344,7 @@ class CommandExecutor(ReportingExecutor):
         if "{" not in command[0]:
             find_program(command[0])
         self.command = list(command)
-        self._search_id = search_id
+        self._search_id, self._variables = search_id, dict(variables or {})
         self._checkpoint, self._grace_s = checkpoint, grace_s
         self._metrics_file = metrics_file
 
@@ -364,7 +368,8 @@ class CommandExecutor(ReportingExecutor):
             metrics = command_words([self._metrics_file], named, folder=files.folder)[0]
         variables = {
             **parameter_variables(segment.parameters),
-            "WATTLOOP_TRIAL": f"{self._search_id}/{segment.candidate}",
+            **self._variables,
+            TRIAL_VARIABLE: f"{self._search_id}/{segment.candidate}",
             "WATTLOOP_SEED": str(segment.seed),
             "PYTHONUNBUFFERED": "1",
         }
