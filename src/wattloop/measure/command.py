@@ -319,9 +319,11 @@ def run_command(
     name: str = "",
     tags: Mapping[str, str] | None = None,
     follow: bool = False,
-    hook: ProgramHook | None = None,
+    hooks: Sequence[ProgramHook] = (),
 ) -> CommandRun:
     """Start `command`, measure it until it ends, and close the run.
+
+    Each of `hooks` gets the environment that the one before it returned.
 
     Raises:
         ConfigError: a setting is wrong; nothing was started.
@@ -333,8 +335,9 @@ def run_command(
         session = _opened(settings, name or _short_name(command), command, tags or {}, warnings)
         try:
             environment = child_environment(session)
-            if hook is not None and session is not None:
-                environment = hook.begin(session, environment)
+            if session is not None:
+                for hook in hooks:
+                    environment = hook.begin(session, environment)
             outcome = supervisor.run(command, environment)
         except BaseException:
             _closed(session, ProgramResult(126, started=False), warnings)

@@ -233,8 +233,9 @@ def execute(command: list[str], options: RunOptions) -> int:
     check_target(options.prometheus, "--prometheus")
     tags = _tags(options.tag or [])
     hook = None if options.no_steps else StepHook()
+    hooks = [] if hook is None else [hook]
     done = run_command(
-        command, settings, name=options.name, tags=tags, follow=options.follow, hook=hook
+        command, settings, name=options.name, tags=tags, follow=options.follow, hooks=hooks
     )
     totals = None if hook is None else hook.totals
     with suppress(KeyboardInterrupt), _interruptible():
