@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from wattloop.core import process
 from wattloop.core.errors import CommandError
 from wattloop.trials.process import run_group
 
@@ -17,7 +19,8 @@ ENVIRONMENT = dict(os.environ)
 
 def gone(pid: int) -> bool:
     """Whether a process has ended within a while."""
-    for _ in range(200):
+    limit_s = time.monotonic() + 60
+    while time.monotonic() < limit_s:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):
@@ -98,6 +101,23 @@ def test_interrupting_us_ends_the_program(tmp_path: Path) -> None:
     ours.send_signal(signal.SIGINT)
     assert ours.wait(120) != 0
     assert gone(int(noted.read_text()))
+
+
+def test_interrupt_while_the_program_starts_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes when the program runs and its number has not been returned yet."""
+    launch, started = process.launch, []
+
+    def launch_late(*arguments: Any, **options: Any) -> int:
+        started.append(launch(*arguments, **options))
+        os.kill(os.getpid(), signal.SIGINT)
+        return started[0]
+
+    monkeypatch.setattr(process, "launch", launch_late)
+    with pytest.raises(KeyboardInterrupt):
+        run_group(["sleep", "600"], ENVIRONMENT)
+    assert gone(started[0])
 
 
 def test_a_program_that_is_not_there_is_said() -> None:

@@ -119,7 +119,8 @@ def _looks_like_text(program: str) -> bool:
 class ProcessGroup:
     """A program that leads a session of its own, without our terminal, and is ended as a whole.
 
-    It has no input. Nothing of its group is left running when it has ended or was stopped.
+    It has no input. Nothing of its group is left running when it has ended or was stopped. Make
+    it inside `stops_deferred`: a stop that comes meanwhile then acts when its maker knows it.
 
     Args:
         command: program and arguments.

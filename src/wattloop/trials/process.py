@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from wattloop.core.process import GRACE_S, ProcessGroup, last_lines
+from wattloop.core.process import GRACE_S, ProcessGroup, last_lines, stops_deferred
 from wattloop.trials.trial import TrialStatus
 
 TAIL_LINES = 3
@@ -46,12 +46,15 @@ def run_group(
         CommandError: it cannot be started.
     """
     begin_s = time.monotonic()
-    group = ProcessGroup(command, environment, output=output)
+    group = None
     try:
+        with stops_deferred():
+            group = ProcessGroup(command, environment, output=output)
         in_time = group.wait(timeout_s)
         lasted_s = time.monotonic() - begin_s
     finally:
-        group.stop(grace_s)
+        if group is not None:
+            group.stop(grace_s)
     assert group.exit_code is not None
     return ProcessEnd(group.exit_code, group.signal, not in_time, lasted_s)
 

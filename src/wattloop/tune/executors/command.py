@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.paths import user_path
-from wattloop.core.process import ProcessGroup, find_program, last_lines
+from wattloop.core.process import ProcessGroup, find_program, last_lines, stops_deferred
 from wattloop.core.settings import Settings
 from wattloop.measure.command import child_environment
 from wattloop.trials.lock import TRIAL_VARIABLE
@@ -210,7 +210,8 @@ class CommandTraining:
             "WATTLOOP_EPOCHS_DONE": f"{self.curve.epochs:g}",
             "WATTLOOP_REPORTS": str(self._reports),
         }
-        self._program = ProcessGroup(self._command, variables, output=self._output, append=True)
+        with stops_deferred():
+            self._program = ProcessGroup(self._command, variables, output=self._output, append=True)
         return self._program
 
     def _handle(
