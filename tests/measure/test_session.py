@@ -12,11 +12,14 @@ from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure import run_journal
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.run_journal import new_run_id
 from wattloop.measure.session import Session
 from wattloop.measure.window_energy import Window
 from wattloop.meters.base import Context
 from wattloop.store.journal import journal_is_live, read_journal
+from wattloop.store.journal_record import record_of
+from wattloop.store.run_record import RunRecord
 
 from .conftest import Machine
 
@@ -51,6 +54,24 @@ def test_closing_twice_gives_the_same_result(machine: Machine) -> None:
     first = session.close()
     assert session.close(RunStatus.FAILED) is first
     assert machine.journals.is_dir()
+
+
+@pytest.mark.parametrize("died", [False, True])
+def test_saving_is_part_of_the_run_however_it_ended(machine: Machine, died: bool) -> None:
+    """Promise: what the saver reached is in the record, also of a run whose measurer died."""
+    session = Session.open(name="saved")
+    path = Path(session.journal_path or "")
+    session.record_saving({"state": "probing"})
+    session.record_saving({"state": "holding", "cap_w": 450.0})
+    if died:
+        session._flush(final=True)
+        journal = read_journal(path)
+    assert session.close().to_dict()["saving"] == {"state": "holding", "cap_w": 450.0}
+    journal = journal if died else read_journal(path)
+    assert journal is not None
+    record = record_of(journal, finalize_orphaned_run)
+    assert RunRecord.from_dict(record.to_dict()).saving == {"state": "holding", "cap_w": 450.0}
+    assert (record.status is RunStatus.DIED) == died
 
 
 def test_window_never_closed_ends_with_the_run_and_is_named(machine: Machine) -> None:

@@ -76,17 +76,24 @@ def finalize_orphaned_run(journal: Journal) -> dict[str, Any]:
         "counted": bool(role.get("counts", True)),
         "counted_by": role.get("counted_by"),
         "shared": None if shared is None else shared.to_dict(),
+        "saving": _last_event(journal, "saving").get("saving"),
     }
 
 
 def _last_role(journal: Journal) -> dict[str, Any]:
     """Return whether the crashed run counted its node and since when, or which run did."""
-    for event in reversed(journal.events):
-        if isinstance(event, dict) and event.get("type") == "role":
-            return event
+    if role := _last_event(journal, "role"):
+        return role
     # It crashed before its first flush: the first rank of a node locks it at once, others later.
     job = journal.header.get("job") or {}
     return {"counts": not job.get("local_rank")}
+
+
+def _last_event(journal: Journal, kind: str) -> dict[str, Any]:
+    for event in reversed(journal.events):
+        if isinstance(event, dict) and event.get("type") == kind:
+            return event
+    return {}
 
 
 def _accounting(

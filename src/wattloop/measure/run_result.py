@@ -36,6 +36,8 @@ class RunResult(NamedTuple):
     the run."""
     shared: SharedTime | None = None
     """Time in which other runs counted the same devices."""
+    saving: Mapping[str, Any] | None = None
+    """What `wattloop run --save` saved, and how that is known."""
 
     def accounted(self, settings: Settings, machine_id: str) -> "RunResult":
         """Return a copy with its accounting: idle energy, carbon, cost and labels."""
@@ -122,6 +124,7 @@ class RunResult(NamedTuple):
                 for name in each.names
             ],
             "shared": None if self.shared is None else self.shared.to_dict(),
+            "saving": None if self.saving is None else dict(self.saving),
             "summary": self.summary,
         }
 
@@ -137,6 +140,7 @@ class RunResult(NamedTuple):
             "counted": self.counted,
             "counted_by": self.counted_by,
             "shared": None if self.shared is None else self.shared.to_dict(),
+            "saving": None if self.saving is None else dict(self.saving),
         }
 
 

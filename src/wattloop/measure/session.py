@@ -100,6 +100,8 @@ class Session:
         self.ended_s: float | None = None
         self.before_end: list[Callable[[], None]] = []
         """Called after the last readings, while the journal is still open."""
+        self.saving: dict[str, Any] | None = None
+        """What the saver of `wattloop run --save` has reached so far."""
 
     @classmethod
     def open(
@@ -197,6 +199,11 @@ class Session:
     def record(self, event: dict[str, Any]) -> None:
         """Write an event (a step, an epoch, a note) to the journal at the next flush."""
         self._journal.add_event(event)
+
+    def record_saving(self, saving: dict[str, Any]) -> None:
+        """Replace what the run says of its saving; also in the journal, if this process dies."""
+        self.saving = saving
+        self.record({"type": "saving", "time_s": self.clock.now_s(), "saving": saving})
 
     def note(self, text: str) -> None:
         """Add a note to the run's result, each text once."""
@@ -401,6 +408,7 @@ class Session:
             counted_by=self.role.counted_by,
             left_out=self.left_out,
             shared=shared,
+            saving=self.saving,
         )
         try:
             return run.accounted(settings, self.host.machine_id)

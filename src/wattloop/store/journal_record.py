@@ -86,6 +86,7 @@ def record_of(journal: Journal, close: Close) -> RunRecord:
         "counted": bool(end.get("counted", True)),
         "counted_by": end.get("counted_by"),
         "shared": shared if isinstance(shared := end.get("shared"), dict) else None,
+        "saving": saving if isinstance(saving := end.get("saving"), dict) else None,
         "notes": notes,
     }
     record = RunRecord(run_id=header["run_id"])

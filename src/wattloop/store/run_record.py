@@ -32,6 +32,8 @@ class RunRecord:
         counted_by: the run that does.
         shared: the time in which other runs counted the same devices, and the joules of it that
             they count (`left_out_j`): totals do not add those again.
+        saving: what `wattloop run --save` saved and how that is known, as `cap.saver.SavingResult`
+            writes it; None for a run without it.
         notes: what happened to the record itself, such as a torn journal.
         quarantine: why its figures are not trusted; they are in no total then.
         clock_offset_s: how far its machine's clock was ahead of the server's; start and end are
@@ -69,6 +71,7 @@ class RunRecord:
     counted: bool = True
     counted_by: str | None = None
     shared: dict[str, Any] | None = None
+    saving: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
     quarantine: str | None = None
     clock_offset_s: float | None = None
