@@ -172,11 +172,27 @@ def fit_curves(
     family: CurveFamily, caps_w: Array, readings: Sequence[CapReading], seed: int = 0
 ) -> CurveSurrogate:
     """The belief after `readings`, of which there is at least one."""
-    draw = np.random.default_rng(seed)
     merged = _merged(readings)
     prior = _anchored(family, tuple(caps_w), max(merged), seed)
-    distance = (np.log(caps_w)[:, None] - np.log(caps_w)[None, :]) / LENGTH
-    deviation = SMOOTH**2 * np.exp(-0.5 * distance**2) + OWN**2 * np.eye(len(caps_w))
+    return _posterior(prior, np.log(caps_w), merged, seed)
+
+
+def fit_clock_curves(
+    clocks: Array, readings: Sequence[CapReading], seed: int = 0
+) -> CurveSurrogate:
+    """Return the belief over SM clocks, relative to the highest; the last is the reference.
+
+    Times and powers are logarithms of those at the reference.
+    """
+    return _posterior(_clock_prior(tuple(clocks)), np.log(clocks), _merged(readings), seed)
+
+
+def _posterior(
+    prior: "_Prior", places: Array, merged: Sequence[CapReading], seed: int
+) -> CurveSurrogate:
+    draw = np.random.default_rng(seed)
+    distance = (places[:, None] - places[None, :]) / LENGTH
+    deviation = SMOOTH**2 * np.exp(-0.5 * distance**2) + OWN**2 * np.eye(len(places))
     for _ in range(WIDENINGS):
         time = _Process(deviation, merged, [r.log_time for r in merged], free_scale=True)
         power = _Process(deviation, merged, [r.log_power for r in merged], free_scale=False)
@@ -256,6 +272,33 @@ def _anchored(
     # The anchor's reading chose the place, so its likelihood must not count twice.
     log_weights = np.where(usual, 0.0, -STATIC_DOUBT) + 0.5 * off**2
     return _Prior(at_caps(family.log_time), at_caps(family.log_power) + unit[:, None], log_weights)
+
+
+@lru_cache(maxsize=4)
+def _clock_prior(clocks: tuple[float, ...], count: int = 6_000, seed: int = 2) -> _Prior:
+    """The same physics at locked clocks, next to the reference: the highest, or a capped one."""
+    draw = np.random.default_rng(seed)
+
+    def between(low: float, high: float) -> Array:
+        return draw.uniform(low, high, count)
+
+    static = between(0.1, 0.6)
+    # Under its own power limit the card may run below its highest clock at the reference.
+    reference = np.where(draw.random(count) < 0.5, 1.0, between(0.6, 1.0))
+    waiting = np.where(draw.random(count) < 0.5, 0.0, between(0.0, 0.8))
+    share = np.where(draw.random(count) < 0.4, 1.0, between(0.0, 1.0))
+    card = _Card(static, between(0.65, 0.95), between(0.5, 0.97), static, between(0.0, 0.4))
+    locked = np.minimum(np.array(clocks)[None, :], reference[:, None])
+    speed = locked / reference[:, None]
+    # Memory-bound kernels hide a lower clock up to a point: their time is the roofline's.
+    hidden = np.where(draw.random(count) < 0.3, between(0.3, 1.0), 1.0)[:, None]
+    busy_time = (1 - share[:, None]) + share[:, None] * np.maximum(hidden / speed, 1.0)
+    busy = (1 - waiting)[:, None]
+    time = waiting[:, None] + busy * busy_time
+    work = card._work(locked) / card._work(reference[:, None])
+    energy = static[:, None] * time + busy * (1 - static)[:, None] * work
+    log_time, log_power = np.log(time), np.log(energy / time)
+    return _Prior(log_time, log_power - log_power[:, -1:], np.zeros(count))
 
 
 class _Process:
