@@ -28,15 +28,15 @@ class Gpu:
     Attributes:
         name: short name, such as `h200`; the key of the table.
         product: name as the driver prints it.
-        vendor: `nvidia` or `amd`.
-        architecture: `kepler`, `pascal`, `volta`, `turing`, `ampere`, `ada`, `hopper`, `cdna`,
-            `cdna2`, `cdna3`.
+        vendor: `nvidia`, `amd` or `intel`.
+        architecture: `kepler`, `pascal`, `volta`, `turing`, `ampere`, `ada`, `hopper`,
+            `blackwell`, `cdna`, `cdna2`, `cdna3`, `cdna4`, `gaudi3`.
         matrix_flops: dense peak of the matrix units by dtype (`tf32`, `bf16`, `fp16`, `fp8`,
-            `fp64`, on AMD also `fp32`); a dtype they lack is absent.
+            `fp4`, `fp64`, on AMD also `fp32`); a dtype they lack is absent.
         vector_flops: peak of the ordinary units by dtype (`fp32`, `fp16`, `bf16`, `fp64`).
         memory_bytes, memory_bytes_s: size (what is left of it with ECC) and bandwidth of the GPU's
             memory.
-        memory_type: `gddr5`, `gddr6`, `gddr6x`, `hbm2`, `hbm2e`, `hbm3`, `hbm3e`.
+        memory_type: `gddr5`, `gddr6`, `gddr6x`, `gddr7`, `hbm2`, `hbm2e`, `hbm3`, `hbm3e`.
         l2_bytes: last-level cache.
         sms: streaming multiprocessors or compute units.
         base_clock_mhz, boost_clock_mhz: of the SMs; the peaks hold at boost.
@@ -199,7 +199,18 @@ def _sizes(memory_bytes: float) -> frozenset[str]:
 
 
 _NOISE = frozenset(
-    ("nvidia", "amd", "tesla", "instinct", "quadro", "geforce", "corporation", "gpu", "oam")
+    (
+        "nvidia",
+        "amd",
+        "intel",
+        "tesla",
+        "instinct",
+        "quadro",
+        "geforce",
+        "corporation",
+        "gpu",
+        "oam",
+    )
 ) | {"accelerator", "hbm2", "hbm2e", "hbm3", "hbm3e"}
 """Words of a product's name that tell no two GPUs of the table apart."""
 
@@ -251,7 +262,7 @@ LEAST = {
     **dict.fromkeys(PEAKS, 1e8),
 }
 """No GPU has less: 80 for 80 GB, or 989 for 989 TFLOPS, is in the wrong unit."""
-DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
+DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
 FIELDS = tuple(f.name for f in fields(Gpu))
 
 

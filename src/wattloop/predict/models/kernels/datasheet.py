@@ -125,16 +125,19 @@ PROCESS_NM = {
     "ampere": 7.0,
     "ada": 4.0,
     "hopper": 4.0,
+    "blackwell": 4.0,
     "cdna": 7.0,
     "cdna2": 6.0,
     "cdna3": 5.0,
+    "cdna4": 3.0,
+    "gaudi3": 5.0,
 }
 """Feature size by the foundry's name (the makers' white papers)."""
 GA102_NM = 8.0
 """Feature size of Ampere with GDDR memory, made by Samsung, not TSMC."""
-ADA_QUICKER = 1.4
-"""Ada needs the voltage of others for so much higher a clock: the RTX 4090 boosts to 2520 MHz, the
-RTX 3090 before it to 1695."""
+GDDR_QUICKER = 1.4
+"""Ada, and Blackwell with GDDR memory, need the voltage of others for so much higher a clock: the
+RTX 4090 boosts to 2520 MHz, the RTX 3090 before it to 1695."""
 SCHEDULERS = 4
 """Of a multiprocessor since Kepler; GP100 has two, each with 32 lanes."""
 SPARE_LANES, FULL_LANES = 16.0, 32.0
@@ -284,7 +287,9 @@ def _process_nm(gpu: Gpu) -> float:
 
 
 def _voltage_mhz(gpu: Gpu) -> float:
-    return gpu.boost_clock_mhz / (ADA_QUICKER if gpu.architecture == "ada" else 1.0)
+    is_gddr = gpu.memory_type.startswith("gddr")
+    quick = gpu.architecture == "ada" or (gpu.architecture == "blackwell" and is_gddr)
+    return gpu.boost_clock_mhz / (GDDR_QUICKER if quick else 1.0)
 
 
 def _memory(gpu: Gpu, rules: SpecRules) -> float:
