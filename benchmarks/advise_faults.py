@@ -14,7 +14,7 @@ from advise_pieces import (
     steady,
 )
 from support.virtual_runs import CardScript, RunScript, Work
-from wattloop.virtual.physics import IDLE, Activity
+from wattloop.virtual.gpu import IDLE, Activity
 
 __all__ = ["FAULTS"]
 

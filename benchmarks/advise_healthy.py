@@ -7,7 +7,7 @@ from dataclasses import replace
 from advise_pieces import FINE, arithmetic, cap_saving, duration, edges, model_of, script_of, steady
 from support.virtual_runs import CardScript, RunScript, Work
 from wattloop.virtual.cards import card_named
-from wattloop.virtual.physics import IDLE, Activity
+from wattloop.virtual.gpu import IDLE, Activity
 
 __all__ = ["HEALTHY"]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from support.virtual_runs import CardScript, RunScript, Work
 from wattloop.virtual.cards import card_named
-from wattloop.virtual.physics import IDLE, Activity
+from wattloop.virtual.gpu import IDLE, Activity
 
 __all__ = [
     "FINE",

@@ -25,8 +25,8 @@ from document_004_fit import (
     simulated,
 )
 from wattloop.accounting.metrics import Point, gain_minus_loss_pct, objective
+from wattloop.virtual.gpu import Activity
 from wattloop.virtual.node import NodeModel, node_named
-from wattloop.virtual.physics import Activity
 
 STEP_W = 10
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wattloop.virtual.gpu import Activity
 from wattloop.virtual.node import CardLimits, NodeModel, NodeOutcome, node_named, steady_outcome
-from wattloop.virtual.physics import Activity
 
 __all__ = [
     "CAPS_W",

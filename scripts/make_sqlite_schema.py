@@ -3,7 +3,7 @@
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from wattloop.store.migrations import VERSION
+from wattloop.store.schema import VERSION
 from wattloop.store.schema import metadata
 from wattloop.store.sqlite_import import SCHEMA
 

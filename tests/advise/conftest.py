@@ -9,7 +9,7 @@ import pytest
 from tests.support.virtual_runs import CardScript, RunScript, Work, write_run
 from wattloop.store.database import Store, open_store
 from wattloop.store.runs import RunRecord
-from wattloop.virtual.physics import IDLE, Activity
+from wattloop.virtual.gpu import IDLE, Activity
 
 LASTS_S = 60.0
 ARITHMETIC = Activity(1.0, 0.2, 1.0)

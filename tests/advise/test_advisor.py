@@ -9,7 +9,7 @@ from wattloop.advise.advisor import RULES, advice_on
 from wattloop.core.results import RunStatus
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
-from wattloop.virtual.physics import IDLE, Activity
+from wattloop.virtual.gpu import IDLE, Activity
 
 
 def rules(store: Store, record: RunRecord) -> list[str]:

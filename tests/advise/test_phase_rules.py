@@ -16,7 +16,7 @@ from wattloop.advise.facts import read_facts
 from wattloop.integrations.phases import Phase, StepTotals
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
-from wattloop.virtual.physics import IDLE
+from wattloop.virtual.gpu import IDLE
 
 CPU_W = 60.0
 LASTS_S = 120.0

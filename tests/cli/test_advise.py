@@ -9,10 +9,10 @@ from tests.support.virtual_runs import CardScript, RunScript, Work, write_run
 from wattloop.cli.commands.run.execution import keep
 from wattloop.cli.main import main
 from wattloop.core.settings import Settings
-from wattloop.measure.run_result import RunResult
+from wattloop.measure.session import RunResult
 from wattloop.store.database import open_store
 from wattloop.store.runs import RunRecord, insert_run
-from wattloop.virtual.physics import IDLE, Activity
+from wattloop.virtual.gpu import IDLE, Activity
 
 BUSY = CardScript([Work(1.0, Activity(1.0, 0.2, 1.0)), Work(39.0, IDLE)])
 

@@ -18,7 +18,7 @@ from wattloop.cli.main import main
 
 WORK = """
 from wattloop.virtual.node import shared_machine
-from wattloop.virtual.physics import GpuWork
+from wattloop.virtual.gpu import GpuWork
 shared_machine(1).gpus[0].run(GpuWork(flops=989e12 * 0.3))
 """
 SPEC = """\

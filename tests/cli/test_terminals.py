@@ -26,7 +26,7 @@ from wattloop.store.runs import find_run
 
 GPU_WORK = """
 from wattloop.virtual.node import shared_machine
-from wattloop.virtual.physics import GpuWork
+from wattloop.virtual.gpu import GpuWork
 shared_machine(1).gpus[0].run(GpuWork(flops=989e12 * 0.05))
 """
 TRAIN = "for epoch in range(1, 4): print(f'epoch {epoch} loss={1 / epoch:.3f} accuracy=0.9')"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.core.paths import runtime_folder
+from wattloop.core.files import runtime_folder
 from wattloop.measure.node_leader import NodeLock
 
 HOLDER = (

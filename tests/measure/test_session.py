@@ -18,8 +18,7 @@ from wattloop.measure.session import Session
 from wattloop.measure.window_energy import Window
 from wattloop.meters.base import Context
 from wattloop.store.journal import journal_is_live, read_journal
-from wattloop.store.journal_record import record_of
-from wattloop.store.run_record import RunRecord
+from wattloop.store.run_record import RunRecord, record_of
 
 from .conftest import Machine
 

@@ -6,7 +6,7 @@ from tests.support.virtual_runs import CardScript, RunScript, Work, write_run
 from wattloop.report.document import Note
 from wattloop.report.subject import report_of
 from wattloop.store.database import open_store
-from wattloop.virtual.physics import IDLE, Activity
+from wattloop.virtual.gpu import IDLE, Activity
 
 BUSY = CardScript([Work(1.0, Activity(1.0, 0.2, 1.0)), Work(39.0, IDLE)])
 

@@ -17,7 +17,7 @@ from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store
 from wattloop.store.runs import insert_run
-from wattloop.virtual.physics import IDLE, Activity
+from wattloop.virtual.gpu import IDLE, Activity
 
 PAGES = (
     "/",

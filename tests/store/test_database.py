@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, text
 
 from tests.store.places import POSTGRES, needs_postgres
 from wattloop.core.errors import StoreError, StoreLocked, StoreTooNew, StoreUnwritable
-from wattloop.store import location, migrations
+from wattloop.store import location, schema
 from wattloop.store.database import Store, open_store
 from wattloop.store.journal import journal_directory
 from wattloop.store.runs import RunRecord, insert_run, list_runs
@@ -99,9 +99,7 @@ def test_a_newer_store_is_refused_naming_both_versions(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
     connection.close()
-    with pytest.raises(
-        StoreTooNew, match=rf"version 99.*up to {migrations.VERSION}.*pip install -U"
-    ):
+    with pytest.raises(StoreTooNew, match=rf"version 99.*up to {schema.VERSION}.*pip install -U"):
         open_store(path)
 
 
@@ -136,10 +134,10 @@ def test_an_old_store_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = tmp_path / "runs.db"
     open_store(path).close()
     steps: list[int] = []
-    ours = migrations.VERSION
+    ours = schema.VERSION
     further = {n: lambda _, n=n: steps.append(n) for n in (ours, ours + 1)}
-    monkeypatch.setattr(migrations, "VERSION", ours + 2)
-    monkeypatch.setattr(migrations, "MIGRATIONS", further)
+    monkeypatch.setattr(schema, "VERSION", ours + 2)
+    monkeypatch.setattr(schema, "MIGRATIONS", further)
     open_store(path).close()
     open_store(path).close()
     assert steps == [ours, ours + 1]

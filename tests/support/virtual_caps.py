@@ -9,7 +9,7 @@ import pytest
 
 from wattloop.cap.evaluation import MeasuredCurve
 from wattloop.virtual.cards import CARDS
-from wattloop.virtual.physics import GpuWork
+from wattloop.virtual.gpu import GpuWork
 
 SRC = Path(__file__).parents[2] / "src"
 ENTRY_POINTS = """\

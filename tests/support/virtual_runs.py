@@ -16,7 +16,7 @@ from wattloop.core.settings import Settings
 from wattloop.measure.meter_stream import MeterStream, domain_sources
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.run_journal import RunJournal, feed_to_dict
-from wattloop.measure.run_result import RunResult
+from wattloop.measure.session import RunResult
 from wattloop.measure.window_energy import window_energy
 from wattloop.meters.base import Meter, Reading
 from wattloop.store.database import Store
@@ -24,9 +24,8 @@ from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import RunRecord, find_run
 from wattloop.testing.journals import header
 from wattloop.virtual.cards import card_named
-from wattloop.virtual.gpu import VirtualGpu
+from wattloop.virtual.gpu import IDLE, Activity, VirtualGpu
 from wattloop.virtual.meter import VirtualEnergy, VirtualPower
-from wattloop.virtual.physics import IDLE, Activity
 
 from .scripted_meter import ScriptedMeter, gauge
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trials.test_process import gone
+from tests.trials.test_runner_process import gone
 from wattloop.control.lever import Lever, LeverState, Setting
 from wattloop.core.errors import DeviceBusy, LeverError
 from wattloop.core.settings import Settings
@@ -18,6 +18,7 @@ from wattloop.store.experiments import read_trials
 from wattloop.store.runs import find_run, list_runs
 from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial, TrialOutcome, TrialStatus
+from wattloop.virtual.cards import CARDS
 from wattloop.virtual.gpu import VirtualGpu
 
 
@@ -175,7 +176,7 @@ def test_stop_after_a_program_ended_does_not_lose_what_it_gave(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trial that was paid for is written down before the stop acts."""
-    from wattloop.trials import measurement as module
+    from wattloop.trials import runner as module
 
     def stopped(*arguments: object) -> tuple[TrialStatus, dict[str, object]]:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -197,7 +198,7 @@ def test_levers_are_set_per_trial_and_put_back_at_the_end(
     store: Store, settings: Settings, tmp_path: Path
 ) -> None:
     """Held over all trials; one that refuses is an outcome, and the next trial is tried."""
-    gpu = VirtualGpu()
+    gpu = VirtualGpu(0, CARDS["h200"])
     lever = PowerCap(gpu)
     seen: list[float] = []
     with TrialRunner(

@@ -13,9 +13,8 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import ConfigError
 from wattloop.virtual import work
 from wattloop.virtual.cards import card_named
-from wattloop.virtual.gpu import Fault, VirtualGpu
+from wattloop.virtual.gpu import Fault, GpuWork, VirtualGpu
 from wattloop.virtual.node import shared_gpus
-from wattloop.virtual.physics import GpuWork
 from wattloop.virtual.timeline import FileTimeline
 
 CARD = card_named("h200")
@@ -29,7 +28,7 @@ def clock():
 
 @pytest.fixture
 def gpu(clock):
-    return VirtualGpu(clock=clock)
+    return VirtualGpu(0, CARD, clock=clock)
 
 
 def test_true_energy_is_the_integral_of_true_power(gpu, clock):
@@ -186,7 +185,7 @@ def test_changes_of_many_processes_are_all_kept(tmp_path):
     """Two processes changing one card never undo each other: caps only rise, as they were set."""
     path = tmp_path / "cards"
     pid = os.fork()
-    gpu = VirtualGpu(timeline=FileTimeline(path))
+    gpu = VirtualGpu(0, CARD, timeline=FileTimeline(path))
     for step in range(300):
         if pid == 0:
             gpu.load(step % 2)
@@ -205,21 +204,21 @@ def test_changes_of_many_processes_are_all_kept(tmp_path):
 def test_a_torn_record_is_ignored_and_repaired(tmp_path, clock):
     """A writer killed in mid-record costs nothing."""
     path = tmp_path / "cards"
-    gpu = VirtualGpu(timeline=FileTimeline(path), clock=clock)
+    gpu = VirtualGpu(0, CARD, timeline=FileTimeline(path), clock=clock)
     gpu.set_power_cap(300)
     with path.open("ab") as file:
         file.write(b"half a record")
-    assert VirtualGpu(timeline=FileTimeline(path), clock=clock).now().limit_w == 300
+    assert VirtualGpu(0, CARD, timeline=FileTimeline(path), clock=clock).now().limit_w == 300
     gpu.set_power_cap(400)
-    assert VirtualGpu(timeline=FileTimeline(path), clock=clock).now().limit_w == 400
+    assert VirtualGpu(0, CARD, timeline=FileTimeline(path), clock=clock).now().limit_w == 400
 
 
 def test_a_long_life_is_compacted_without_losing_energy(tmp_path, clock, monkeypatch):
     """The file stays small and the energy used so far is kept."""
     monkeypatch.setattr(FileTimeline, "MAX_BYTES", 2_000)
     path = tmp_path / "cards"
-    gpu = VirtualGpu(timeline=FileTimeline(path), clock=clock)
-    reference = VirtualGpu(clock=clock)
+    gpu = VirtualGpu(0, CARD, timeline=FileTimeline(path), clock=clock)
+    reference = VirtualGpu(0, CARD, clock=clock)
     for step in range(60):
         for each in (gpu, reference):
             each.load(0.5 if step % 2 else 0.1)
@@ -235,15 +234,15 @@ def test_a_symbolic_link_is_not_followed(tmp_path, clock):
     target.write_text("keep")
     (tmp_path / "cards").symlink_to(target)
     with pytest.raises(ConfigError, match="symbolic links"):
-        VirtualGpu(timeline=FileTimeline(tmp_path / "cards"), clock=clock).load(1.0)
+        VirtualGpu(0, CARD, timeline=FileTimeline(tmp_path / "cards"), clock=clock).load(1.0)
     assert target.read_text() == "keep"
 
 
 def test_faults_are_part_of_the_shared_state(tmp_path, clock):
     """A fault injected by one process is met by another."""
     path = tmp_path / "cards"
-    VirtualGpu(timeline=FileTimeline(path), clock=clock).inject(Fault.LOST)
-    assert VirtualGpu(timeline=FileTimeline(path), clock=clock).now().fault == Fault.LOST
+    VirtualGpu(0, CARD, timeline=FileTimeline(path), clock=clock).inject(Fault.LOST)
+    assert VirtualGpu(0, CARD, timeline=FileTimeline(path), clock=clock).now().fault == Fault.LOST
 
 
 @pytest.mark.parametrize(
@@ -257,7 +256,7 @@ def test_a_state_file_that_is_not_ours_is_refused_with_the_remedy(tmp_path, cloc
     else:
         path.write_bytes(content)
     with pytest.raises(ConfigError, match="WATTLOOP_VIRTUAL_STATE"):
-        VirtualGpu(0, timeline=FileTimeline(path), clock=clock).load(0.5)
+        VirtualGpu(0, CARD, timeline=FileTimeline(path), clock=clock).load(0.5)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context
 from wattloop.testing.meter_contract import check_meter
+from wattloop.virtual.cards import CARDS
 from wattloop.virtual.gpu import Fault, VirtualGpu
 from wattloop.virtual.meter import VirtualEnergy, VirtualPower, detect
 
@@ -24,7 +25,7 @@ def context(tmp_path, monkeypatch):
 
 @pytest.fixture
 def gpu(clock):
-    return VirtualGpu(clock=clock)
+    return VirtualGpu(0, CARDS["h200"], clock=clock)
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -112,7 +113,7 @@ def test_signals_follow_load_and_cap(gpu, clock):
 )
 def test_faults_are_gaps_until_healed(gpu, clock, fault, lost):
     """A broken card gives reasons, never zeros; its neighbour goes on."""
-    other = VirtualGpu(1, clock=clock)
+    other = VirtualGpu(1, CARDS["h200"], clock=clock)
     for meter in (VirtualEnergy([gpu, other], clock), VirtualPower([gpu, other], clock)):
         gpu.inject(fault)
         bad, good = meter.read()

@@ -8,10 +8,10 @@ from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.meters.base import Context
 from wattloop.testing.meter_contract import check_meter
+from wattloop.virtual.gpu import Activity
 from wattloop.virtual.job import JOBS, job_named
 from wattloop.virtual.meter import VirtualNodeEnergy, VirtualNodePower, detect, node_energy_j
 from wattloop.virtual.node import GOLD, NODES, CardLimits, node_named, steady_outcome
-from wattloop.virtual.physics import Activity
 
 NODE = node_named("node004")
 

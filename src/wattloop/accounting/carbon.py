@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.records import Gap
 from wattloop.core.settings import Settings
 from wattloop.core.units import kwh_from_joules

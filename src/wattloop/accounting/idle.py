@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from wattloop.accounting.energy_slope import MIN_POINTS, Line, fit_line
 from wattloop.core.errors import StoreError, StoreTooNew, StoreUnwritable
-from wattloop.core.files import atomic_write_json
-from wattloop.core.paths import user_path
+from wattloop.core.files import atomic_write_json, user_path
 from wattloop.core.records import Provenance
 from wattloop.core.results import DomainEnergy, Missing, WindowResult
 from wattloop.core.settings import Settings

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from wattloop.accounting.carbon import IntensitySearch, carbon_g, find_intensity
-from wattloop.accounting.cost import cost_of, equivalents
 from wattloop.accounting.node import NodeEnergy, facility_energy
+from wattloop.accounting.summary import cost_of, equivalents
 from wattloop.core.records import Provenance
 from wattloop.core.settings import GRID, Settings
 from wattloop.store.run_record import RunRecord

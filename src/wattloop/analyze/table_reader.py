@@ -22,7 +22,7 @@ from wattloop.analyze.table import (
     is_result_name,
 )
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 
 # Logs with a row per epoch, as training callbacks write them, folded into a row per run.
 #

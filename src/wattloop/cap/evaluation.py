@@ -13,7 +13,7 @@ import numpy as np
 from wattloop.accounting.metrics import Point, objective
 from wattloop.cap.finder import CapFinder
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 
 # Measured curves from a table: time and average power of workloads under each power limit.
 #

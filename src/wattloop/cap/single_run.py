@@ -13,8 +13,9 @@ from wattloop.cap.finder import CapFinder
 from wattloop.cap.online import OnlineRules, OnlineState
 from wattloop.cap.search import CapJob, CapResult
 from wattloop.core.errors import ConfigError, LeverError
+from wattloop.core.process import stops_raise
 from wattloop.store.experiments import set_experiment_status
-from wattloop.trials.process import run_group, stops_raise, trial_status
+from wattloop.trials.runner import run_group, trial_status
 from wattloop.trials.trial import TrialStatus
 
 LOOK_EVERY_S = 0.02

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.results import Missing, WindowResult
 from wattloop.core.text import escaped
 from wattloop.core.units import format_energy, format_power

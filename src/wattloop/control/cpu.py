@@ -16,8 +16,8 @@ from wattloop.control.file_lever import (
 from wattloop.control.lever import Lever, LeverState, Setting, WriteOrderError, format_setting
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.hardware.host import Host, read_text
-from wattloop.hardware.powercap import Zone, all_zones
 from wattloop.meters.base import Context
+from wattloop.meters.rapl import Zone, all_zones
 
 MICROWATTS_PER_W = 1e6
 STEP_W = 0.126

@@ -22,8 +22,7 @@ from wattloop.control.lock import (
     user_name,
 )
 from wattloop.core.errors import LeverError
-from wattloop.core.files import fsync_directory, is_locked, try_lock
-from wattloop.core.paths import user_path
+from wattloop.core.files import fsync_directory, is_locked, try_lock, user_path
 
 # State directory: locks and journals, shared by all users of the machine. The second copy of each
 # journal is in another directory: clearing one of them leaves the other.

@@ -1,4 +1,4 @@
-"""Files: locks, atomic writes, and trust in files that the user did not name."""
+"""Files and folders: XDG folders of this user, atomic writes, file locks, trust in files."""
 
 import fcntl
 import os
@@ -6,17 +6,60 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+
+
+def data_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Return `$XDG_DATA_HOME/wattloop`: the store and its journals."""
+    return _folder("XDG_DATA_HOME", ".local/share", environment)
+
+
+def config_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Return `$XDG_CONFIG_HOME/wattloop`: settings, GPU files, calibrations."""
+    return _folder("XDG_CONFIG_HOME", ".config", environment)
+
+
+def state_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Return `$XDG_STATE_HOME/wattloop`: what a service remembers between two starts."""
+    return _folder("XDG_STATE_HOME", ".local/state", environment)
+
+
+def cache_folder(name: str) -> Path:
+    """Return `$XDG_CACHE_HOME/wattloop/NAME`: files that can be made again."""
+    return _folder("XDG_CACHE_HOME", ".cache", None) / name
+
+
+def runtime_folder() -> Path:
+    """Return a folder of this user on this machine, never on a shared file system."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.access(runtime, os.W_OK):
+        return Path(runtime) / "wattloop"
+    return Path(os.environ.get("TMPDIR") or "/tmp") / f"wattloop-{os.getuid()}"
+
+
+def home_folder(environment: Mapping[str, str] | None = None) -> Path:
+    return Path((os.environ if environment is None else environment).get("HOME") or Path.home())
+
+
+def user_path(text: str) -> Path:
+    """Expand `~/runs.db` to a path. An unknown user (`~someone/x`) stays as written, so that
+    opening the file reports it as missing.
+    """
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises for unknown users
+
+
+def _folder(variable: str, usual: str, environment: Mapping[str, str] | None) -> Path:
+    named = (os.environ if environment is None else environment).get(variable)
+    return (Path(named) if named else home_folder(environment) / usual) / "wattloop"
+
 
 # Locks. A `flock` belongs to the open file: the kernel releases it when its holder ends, however
 # that happens, and a forked child that closes its copy leaves the parent's lock alone.
-
 _RETRY_S = 0.005
 
 
@@ -152,8 +195,6 @@ class FileLock:
 
 
 # Atomic writes. A reader sees the old content or the new one, also after a crash.
-
-
 def atomic_write(
     path: Path, data: str | bytes, *, mode: int | None = None, durable: bool = False
 ) -> None:
@@ -220,7 +261,6 @@ def _fsync(path: Path, flags: int) -> None:
 
 # Trust. Another user can leave a file in a folder above the working directory, or in a home that
 # `sudo` kept. Root obeys only files of its own.
-
 _warned: set[str] = set()
 
 

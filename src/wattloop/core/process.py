@@ -308,6 +308,28 @@ def stops_deferred() -> Iterator[Deferral]:
         deferral.end()
 
 
+@contextmanager
+def stops_raise() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind us as ctrl-C does: programs ended, levers back, store closed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    stops = (signal.SIGTERM, signal.SIGHUP)
+    before = {n: signal.getsignal(n) for n in stops}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class BackgroundThread(ABC):
     """A context manager: `_work` runs during the block and ends soon after `_stop` is set.
 

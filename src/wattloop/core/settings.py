@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import config_folder, data_folder, home_folder, user_path
+from wattloop.core.files import config_folder, data_folder, home_folder, user_path
 
 MIN_INTERVAL_S = 0.001
 MAX_INTERVAL_S = 3_600.0

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 
 INSTALLED = ("site-packages", "dist-packages")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.files import is_trusted
-from wattloop.core.paths import config_folder
+from wattloop.core.files import config_folder, is_trusted
 from wattloop.core.yaml_spec import YamlWithLines, nearest, read_yaml
 
 # Table of GPUs with their published figures, and lookup by the names that people use.

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from wattloop.core.records import Scope
 from wattloop.core.results import RunStatus
 from wattloop.integrations.training_meter import TrainingMeter
-from wattloop.measure.run_result import RunResult
+from wattloop.measure.session import RunResult
 
 PATIENCE_S = 120.0
 """A rank that has not come after so long has died; the others go on without it."""

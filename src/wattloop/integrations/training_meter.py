@@ -18,8 +18,7 @@ from wattloop.integrations.records import EpochRecord, PendingStep, StepRecord
 from wattloop.integrations.step_resolver import StepResolver
 from wattloop.integrations.step_timeline import Edge, HostTimeline, Timeline, as_number
 from wattloop.measure.api import Measurement, active_session
-from wattloop.measure.run_result import RunResult
-from wattloop.measure.session import Session
+from wattloop.measure.session import RunResult, Session
 
 EDGE_READ_EVERY_S = 0.01
 """Cheap counters are read at the edges of steps, but no more often than this."""

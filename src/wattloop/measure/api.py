@@ -22,7 +22,7 @@ from wattloop.measure.session import Session
 from wattloop.measure.window_energy import Window, current_window
 
 if TYPE_CHECKING:
-    from wattloop.measure.run_result import RunResult
+    from wattloop.measure.session import RunResult
 
 
 def format_result(result: WindowResult, going: bool = False) -> str:

@@ -15,8 +15,7 @@ from wattloop.core.settings import Settings
 from wattloop.measure.job import JOB_VARIABLE, RUN_VARIABLE
 
 if TYPE_CHECKING:
-    from wattloop.measure.run_result import RunResult
-    from wattloop.measure.session import Session
+    from wattloop.measure.session import RunResult, Session
 
 # Parents and children of processes, from the kernel's own /proc.
 #

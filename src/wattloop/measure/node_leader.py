@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wattloop.core.files import FileLock
-from wattloop.core.paths import runtime_folder
+from wattloop.core.files import FileLock, runtime_folder
 from wattloop.core.records import Gap
 from wattloop.measure.job import Job
 from wattloop.measure.meter_stream import MeterStream

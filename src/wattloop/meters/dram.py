@@ -1,10 +1,10 @@
-"""Power of the main memory where nothing measures it: the thesis's model, section 4.2."""
+"""Main memory: its power where nothing measures it (thesis, section 4.2), and its use."""
 
 from collections.abc import Sequence
 from typing import ClassVar
 
 from wattloop.core.errors import CommandError, MeterUnavailable
-from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope
+from wattloop.core.records import Domain, DomainKind, Gap, Provenance, Scope, Signal
 from wattloop.hardware.dimms import (
     DMIDECODE,
     Dimm,
@@ -133,3 +133,33 @@ def _is_virtual(host: Host) -> bool:
         if line.startswith("flags"):
             return "hypervisor" in line.split()
     return False
+
+
+def detect_memory_use(context: Context) -> Sequence["HostMemory"]:
+    """The machine's memory, where the kernel tells its use."""
+    use = MemoryUse(context.host.procfs)
+    reading = use.used_fraction()
+    if isinstance(reading, Gap):
+        raise MeterUnavailable(
+            "memory", reading.reason, "set WATTLOOP_PROCFS_ROOT to a mounted /proc"
+        )
+    return [HostMemory(use)]
+
+
+class HostMemory(Meter):
+    """Signal `memory/used`; no energy of its own."""
+
+    name: ClassVar[str] = "memory"
+    shared: ClassVar[bool] = True
+
+    _domains = ()
+    _signals = (Signal("memory/used", "fraction"),)
+
+    def __init__(self, use: MemoryUse) -> None:
+        self._use = use
+
+    def read(self) -> Sequence[Reading]:
+        return ()
+
+    def read_signals(self) -> Sequence[Reading]:
+        return [self._use.used_fraction()]

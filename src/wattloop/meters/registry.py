@@ -14,21 +14,21 @@ from wattloop.meters.base import Context, Meter
 
 Detect = Callable[[Context], Sequence[Meter]]
 METERS: dict[str, str] = {
-    "replay": "wattloop.meters.replay",
-    "rapl": "wattloop.meters.rapl",
-    "amd-cpu": "wattloop.meters.amd_cpu",
-    "perf": "wattloop.meters.perf",
-    "nvidia": "wattloop.meters.nvidia",
-    "amd-gpu": "wattloop.meters.amd_gpu",
-    "file-gauge": "wattloop.meters.gauge_files",
-    "yokogawa": "wattloop.meters.yokogawa",
-    "redfish": "wattloop.meters.redfish",
-    "ipmi": "wattloop.meters.ipmi",
-    "dram": "wattloop.meters.dram",
-    "memory": "wattloop.meters.host_memory",
-    "estimate": "wattloop.meters.cpu_estimate",
+    "replay": "wattloop.meters.replay:detect",
+    "rapl": "wattloop.meters.rapl:detect",
+    "amd-cpu": "wattloop.meters.amd_cpu:detect",
+    "perf": "wattloop.meters.perf:detect",
+    "nvidia": "wattloop.meters.nvidia:detect",
+    "amd-gpu": "wattloop.meters.amd_gpu:detect",
+    "file-gauge": "wattloop.meters.gauge_files:detect",
+    "yokogawa": "wattloop.meters.yokogawa:detect",
+    "redfish": "wattloop.meters.redfish:detect",
+    "ipmi": "wattloop.meters.ipmi:detect",
+    "dram": "wattloop.meters.dram:detect",
+    "memory": "wattloop.meters.dram:detect_memory_use",
+    "estimate": "wattloop.meters.cpu_estimate:detect",
 }
-"""Name -> module with `detect(context)`, in order of preference for the same domain."""
+"""Name -> `module:function` that detects, in order of preference for the same domain."""
 ASKED_FOR_BY = {
     "replay": "replay_file",
     "yokogawa": "visa_resource",
@@ -133,8 +133,8 @@ def _finders(context: Context) -> dict[str, Detect]:
     ordered: dict[str, Detect] = {}
     if context.settings.virtual_gpus and "virtual" in plugins:
         ordered["virtual"] = plugins.pop("virtual")
-    for name, module in METERS.items():
-        ordered[name] = _lazy(f"{module}:detect")
+    for name, target in METERS.items():
+        ordered[name] = _lazy(target)
     for name, finder in plugins.items():
         ordered.setdefault(name, finder)
     return ordered

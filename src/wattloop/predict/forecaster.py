@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.settings import Settings
 from wattloop.hardware.gpus import Gpu, gpu_named, variant_assumed
 from wattloop.predict.breakdown import top_operations_s

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.workload import Workload

@@ -19,7 +19,7 @@ from wattloop.core.results import Missing, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy, format_mass
 from wattloop.measure.command import run_command
-from wattloop.measure.run_result import RunResult
+from wattloop.measure.session import RunResult
 from wattloop.store.runs import RunRecord
 from wattloop.version import __version__
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.yaml_spec import nearest
 from wattloop.hardware.carbon import annual_intensity
 from wattloop.schedule.yaml_model import number, watts

@@ -19,7 +19,7 @@ from wattloop.serve.requests import DeliveryMiddleware
 from wattloop.serve.security import Guard
 from wattloop.serve.state import AppState
 from wattloop.serve.worker import ImportQueue
-from wattloop.store import migrations
+from wattloop.store import schema
 from wattloop.store.database import Store, open_store
 from wattloop.store.job_queries import fill_jobs, fill_run_facts
 from wattloop.version import __version__
@@ -81,7 +81,7 @@ async def _living(app: FastAPI) -> AsyncIterator[None]:
 def _check_readable(store: Store) -> None:
     """Refuse a read-only store of an earlier release, which has no rows for jobs."""
     with store.reading() as connection:
-        if migrations.is_current(connection, store.where):
+        if schema.is_current(connection, store.where):
             return
     raise StoreUnwritable(
         f"{store.where}: of an earlier release, and it cannot be brought up to date where it is; "

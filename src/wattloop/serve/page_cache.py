@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy import select
 
 from wattloop.core.cache import FileCache
-from wattloop.core.paths import cache_folder
+from wattloop.core.files import cache_folder
 from wattloop.core.settings import load_settings
 from wattloop.schedule.campaigns.campaign import source_digest
 from wattloop.store.database import Store

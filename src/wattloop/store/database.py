@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from wattloop.core.errors import RunSenseless, StoreError, StoreLocked, StoreUnwritable
-from wattloop.store import migrations
+from wattloop.store import schema
 from wattloop.store.journal import journal_directory
 from wattloop.store.location import StoreLocation
 
@@ -210,9 +210,9 @@ def open_store(location: str | Path, timeout_s: float = TIMEOUT_S) -> Store:
 
 def _prepare(store: Store) -> None:
     with store.reading() as connection:
-        if migrations.is_current(connection, store.where):
+        if schema.is_current(connection, store.where):
             return
-        if store.read_only and migrations.is_readable(connection, store.where):
+        if store.read_only and schema.is_readable(connection, store.where):
             return  # a store of an earlier release: it lacks tables that were never filled
     if store.read_only:
         raise StoreUnwritable(
@@ -226,7 +226,7 @@ def _prepare(store: Store) -> None:
     with store.writing() as connection:
         if store.place.is_server:
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})"))
-        migrations.prepare(connection, store.where)
+        schema.prepare(connection, store.where)
 
 
 def _sqlite(path: Path, timeout_s: float) -> Engine:

@@ -15,8 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wattloop.core.files import is_locked, is_same_file, try_lock
-from wattloop.core.paths import data_folder
+from wattloop.core.files import data_folder, is_locked, is_same_file, try_lock
 
 # Frames: `length, crc32, kind` and a payload, in journals and between processes. A frame that was
 # torn by a crash or a full disk fails its checksum and ends the readable part, so a reader never

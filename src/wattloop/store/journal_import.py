@@ -10,14 +10,8 @@ from wattloop.core.errors import RunSenseless, StoreError, StoreLocked, StoreUnw
 from wattloop.core.results import RunStatus
 from wattloop.store.database import Store
 from wattloop.store.journal import FORMAT, Journal, Refusal, lock_journal, read_journal
-from wattloop.store.journal_record import (
-    SENSELESS,
-    Arriving,
-    Close,
-    identity_fault,
-    rows_of_journal,
-)
 from wattloop.store.location import StoreLocation
+from wattloop.store.run_record import SENSELESS, Arriving, Close, identity_fault, rows_of_journal
 from wattloop.store.runs import delete_run_in, insert_rows_in, insert_run_in, read_record
 from wattloop.store.schema import runs
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattloop.core.errors import StoreError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 
 if TYPE_CHECKING:
     from sqlalchemy import URL

@@ -13,9 +13,16 @@ from typing import Any
 
 from wattloop.core.errors import StoreError
 from wattloop.store.journal import FORMAT, journal_directory, lock_journal, read_journal
-from wattloop.store.journal_record import SENSELESS, Close, identity_fault, rows_of_journal
 from wattloop.store.location import StoreLocation
-from wattloop.store.run_record import job_key_of, job_row, record_rows
+from wattloop.store.run_record import (
+    SENSELESS,
+    Close,
+    identity_fault,
+    job_key_of,
+    job_row,
+    record_rows,
+    rows_of_journal,
+)
 
 SCHEMA = Path(__file__).with_name("schema.sql")
 TIMEOUT_S = 0.5

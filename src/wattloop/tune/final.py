@@ -8,7 +8,7 @@ from typing import Any
 from wattloop.control.lever import Setting
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
-from wattloop.core.process import stops_deferred
+from wattloop.core.process import stops_deferred, stops_raise
 from wattloop.core.results import EnergyError, ratio_error
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_energy
@@ -23,7 +23,6 @@ from wattloop.store.experiments import (
 )
 from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.lock import end_leftovers, lock_experiment
-from wattloop.trials.process import stops_raise
 from wattloop.tune.executors.training_executor import CandidateFiles
 from wattloop.tune.problem import Problem
 from wattloop.tune.results import (

@@ -9,7 +9,7 @@ from typing import Any
 
 from wattloop.accounting.metrics import Point
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment, read_trials

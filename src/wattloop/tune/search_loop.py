@@ -8,12 +8,11 @@ from typing import Any, Literal, Protocol
 
 from wattloop.core.clock import Clock, RealClock
 from wattloop.core.errors import ConfigError, StoreError, StoreLocked, StrategyError
-from wattloop.core.process import Deferral, stops_deferred
+from wattloop.core.process import Deferral, stops_deferred, stops_raise
 from wattloop.core.units import format_duration, format_energy
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.lock import end_leftovers, lock_experiment
-from wattloop.trials.process import stops_raise
 from wattloop.tune.executors.base import Resumable, TrainedSoFar, TrialExecutor
 from wattloop.tune.executors.training_curve import CLOSE
 from wattloop.tune.problem import Limits, Problem

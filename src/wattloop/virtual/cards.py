@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.virtual.physics import CardModel
+from wattloop.virtual.gpu import CardModel
 
 # Peak rates, limits and highest clocks are the maker's. Idle power and the split between
 # arithmetic and memory of the H200 are set so that a full matrix product meets what was measured

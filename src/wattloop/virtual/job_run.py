@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from wattloop.core.clock import Clock
 from wattloop.core.errors import ConfigError
-from wattloop.virtual.gpu import VirtualGpu
+from wattloop.virtual.gpu import IDLE, Activity, VirtualGpu
 from wattloop.virtual.job import JobPhase, TrainingJob
 from wattloop.virtual.meter import node_energy_j
 from wattloop.virtual.node import NodeModel
-from wattloop.virtual.physics import IDLE, Activity
 from wattloop.virtual.timeline import NO_OWNER, WorkOwner
 
 SLICE_S = 0.05

@@ -13,9 +13,8 @@ from wattloop.core.clock import Clock
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host
 from wattloop.virtual.cards import CARDS
-from wattloop.virtual.gpu import VirtualGpu
+from wattloop.virtual.gpu import IDLE, Activity, CardModel, OperatingPoint, VirtualGpu
 from wattloop.virtual.job import TrainingJob
-from wattloop.virtual.physics import IDLE, Activity, CardModel, OperatingPoint
 from wattloop.virtual.timeline import FileTimeline
 
 #     P_node  = P_dc / eta(P_dc / P_rated),   P_dc = host + sum of GPUs + fans

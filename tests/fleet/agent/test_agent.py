@@ -19,7 +19,7 @@ from wattloop.store.database import open_store
 from wattloop.store.job_queries import job_page
 from wattloop.store.journal import Journal
 from wattloop.store.journal_import import import_journal
-from wattloop.store.journal_record import header_fault
+from wattloop.store.run_record import header_fault
 from wattloop.store.runs import list_runs
 from wattloop.virtual.node import shared_gpus
 

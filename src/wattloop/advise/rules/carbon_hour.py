@@ -6,7 +6,7 @@ from wattloop.accounting.carbon import load_series, mean_intensity
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.units import format_mass
 
 WITHIN_S = 24 * 3_600.0

@@ -16,7 +16,7 @@ from wattloop.cli.app import Verb
 from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import present, print_rows, say, write_json
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.results import non_overlapping
 from wattloop.core.units import format_duration, format_energy, format_power
 

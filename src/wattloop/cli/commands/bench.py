@@ -27,7 +27,7 @@ from wattloop.cli.options import file_option, option
 from wattloop.cli.output import print_rows, print_table, say, write_json
 from wattloop.cli.progress import BAR_WIDTH, is_redrawable, updated_row, warn_if_busy
 from wattloop.core.errors import ConfigError, StoreError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
 from wattloop.core.table import Table

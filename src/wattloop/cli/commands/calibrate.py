@@ -16,7 +16,7 @@ from wattloop.cli.options import JsonFile, argument, file_option, option
 from wattloop.cli.output import is_terminal, present, print_rows, say, write_json
 from wattloop.cli.progress import bars, is_redrawable
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.units import format_duration
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from wattloop.cli.app import MeterOptions, Verb
 from wattloop.cli.options import argument, file_option, option
 from wattloop.cli.output import check_target, is_terminal, print_rows, say, write_json, write_text
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.version import __version__
 
 if TYPE_CHECKING:

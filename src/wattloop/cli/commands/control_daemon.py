@@ -9,7 +9,7 @@ import typer
 from wattloop.cli.app import Verb
 from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import print_rows, say, write_json
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 
 app = Verb(
     "Let users who are not root set levers, within an operator's rules.",

@@ -8,7 +8,7 @@ from wattloop.cli.app import Verb
 from wattloop.cli.options import Config, JsonFile, StorePlace, argument, option, settings_of
 from wattloop.cli.output import print_rows, say, write_json
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 
 if TYPE_CHECKING:
     from wattloop.store.retention import Retention

@@ -8,7 +8,7 @@ from wattloop.cli.options import argument, file_option, option
 from wattloop.cli.output import check_target, say, write_json
 from wattloop.cli.progress import spinner
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 
 if TYPE_CHECKING:
     from wattloop.report.document import Document

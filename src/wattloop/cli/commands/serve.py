@@ -11,8 +11,7 @@ from wattloop.cli.app import Verb
 from wattloop.cli.options import Config, JsonFile, StorePlace, option, settings_of
 from wattloop.cli.output import say, write_json
 from wattloop.core.errors import ConfigError
-from wattloop.core.files import read_secret
-from wattloop.core.paths import user_path
+from wattloop.core.files import read_secret, user_path
 from wattloop.core.settings import STORE
 from wattloop.core.user_code import forbid_user_code
 from wattloop.version import __version__

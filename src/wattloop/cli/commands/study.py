@@ -12,7 +12,7 @@ from wattloop.cli.app import StoreOptions, Verb
 from wattloop.cli.options import JsonFile, argument, option
 from wattloop.cli.output import check_target, print_rows, say, write_json, write_text
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.units import format_number
 from wattloop.report.study import (
     BEST_COLUMNS,

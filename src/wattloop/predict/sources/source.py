@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 
 
 def needs_torch(what: str, extra: str = "torch") -> ModuleType:

@@ -9,8 +9,7 @@ from typing import Any
 
 from wattloop.core.cache import FileCache
 from wattloop.core.errors import ConfigError
-from wattloop.core.files import atomic_write
-from wattloop.core.paths import cache_folder
+from wattloop.core.files import atomic_write, cache_folder
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.report.figures.chart_data import chart_parts, spec_of
 from wattloop.report.figures.style import with_hint
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.cap_curve import cap_curve, static_power
 from wattloop.predict.communication import exchange, ring_of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from wattloop.core.cache import FileCache
-from wattloop.core.paths import cache_folder
+from wattloop.core.files import cache_folder
 from wattloop.schedule.estimates.oracle import Factors, Oracle, PlacementOptions
 from wattloop.schedule.jobs.kind import JobKind
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.schedule.estimates.throughputs import CsvFile, read_rows
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from wattloop.core.cache import LruCache
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.yaml_spec import read_yaml
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.file import cluster_from, load_cluster

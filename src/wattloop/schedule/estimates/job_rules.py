@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.yaml_spec import read_yaml
 from wattloop.fleet.job_comment import FIELDS, FLAGS, JobComment, with_field
 from wattloop.schedule.yaml_model import StrictModel, one_or_many

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.estimates.oracle import Oracle
 from wattloop.schedule.yaml_model import StrictModel, number, one_or_many

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.schedule.jobs.kind import JobKind
 
 

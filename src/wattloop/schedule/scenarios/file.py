@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.yaml_spec import (
     Fault,
     YamlWithLines,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.units import format_duration
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.engine.settings import EngineSettings, NodeEvent

@@ -12,8 +12,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.files import FileLock, atomic_write, atomic_write_json
-from wattloop.core.paths import state_folder
+from wattloop.core.files import FileLock, atomic_write, atomic_write_json, state_folder
 from wattloop.schedule.slurm.reservation_gate import PREFIX
 
 Why = Literal["start", "standby", "pass", "ran"]

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.files import atomic_path
-from wattloop.core.paths import user_path
+from wattloop.core.files import atomic_path, user_path
 from wattloop.core.table import write_csv
 from wattloop.core.text import plain
 from wattloop.store.run_record import RunRecord

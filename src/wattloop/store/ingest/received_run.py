@@ -9,8 +9,7 @@ from typing import Any
 from wattloop.core.records import highest_power_w, shape_fault
 from wattloop.core.results import DomainEnergy, Label, Missing, WindowResult
 from wattloop.core.text import plain
-from wattloop.store.journal_record import feeds_fault
-from wattloop.store.run_record import AGENT_KIND, UNALLOCATED_KIND, RunRecord
+from wattloop.store.run_record import AGENT_KIND, UNALLOCATED_KIND, RunRecord, feeds_fault
 
 # Plausibility: negative or infinite energy, more than the devices can draw, a time in the future.
 

@@ -23,7 +23,7 @@ from wattloop.store.ingest.incoming import (
 from wattloop.store.ingest.received_run import RunSource, received_run, without_places
 from wattloop.store.journal import FORMAT, HEADER, frames_in, read_journal
 from wattloop.store.journal_import import insert_journal
-from wattloop.store.journal_record import Close, header_fault
+from wattloop.store.run_record import Close, header_fault
 from wattloop.store.runs import INCOMING, RunRecord, find_run, has_run
 
 LARGEST_PIECE_B = 8 * 1024 * 1024

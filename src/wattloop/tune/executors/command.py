@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.process import ProcessGroup, find_program, last_lines, stops_deferred
 from wattloop.core.settings import Settings
 from wattloop.measure.command import child_environment

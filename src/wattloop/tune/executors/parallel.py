@@ -11,10 +11,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from wattloop.core.errors import ConfigError, WattloopError
+from wattloop.core.process import stops_raise
 from wattloop.core.settings import Settings
 from wattloop.measure.job import JOB_VARIABLE, RUN_VARIABLE
 from wattloop.measure.session import Session
-from wattloop.trials.process import stops_raise
 from wattloop.tune.executors.base import ExecutorFactory, Resumable, TrainedSoFar, TrialExecutor
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment

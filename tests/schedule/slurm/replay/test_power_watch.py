@@ -9,7 +9,7 @@ import pytest
 from tests.schedule.slurm.replay.small_plan import IDLE_W, small_plan
 from wattloop.schedule.slurm.replay.result import PowerWatch, exact_peak_w
 from wattloop.schedule.slurm.replay.runner import virtual_gpus, write_plan
-from wattloop.virtual.physics import IDLE, Activity
+from wattloop.virtual.gpu import IDLE, Activity
 
 NAMES = {0: "n1", 1: "n2"}
 

@@ -15,7 +15,7 @@ from wattloop.cli.output import print_rows, say, write_json, write_text
 from wattloop.cli.progress import spinner
 from wattloop.cli.stored import say_which
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.table import csv_text
 
 Source = Annotated[

@@ -27,7 +27,7 @@ from wattloop.cli.options import (
 from wattloop.cli.output import present, print_table, say
 from wattloop.cli.progress import counted, spinner
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.table import Table
 from wattloop.core.units import format_bytes, format_power
 from wattloop.hardware.gpus import Gpu

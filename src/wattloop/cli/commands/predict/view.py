@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import typer
 
 from wattloop.cli.output import UNKNOWN, print_rows, say, short_energy
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.units import (
     format_bytes,
     format_duration,

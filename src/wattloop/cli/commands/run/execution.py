@@ -38,7 +38,7 @@ from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy
 from wattloop.integrations.step_hook.program import StepHook
 from wattloop.measure.command import CommandRun, run_command
-from wattloop.measure.run_result import RunResult
+from wattloop.measure.session import RunResult
 
 if TYPE_CHECKING:
     from wattloop.integrations.phases import StepTotals

@@ -25,7 +25,7 @@ from wattloop.cli.output import check_target, present, print_rows, say, write_js
 from wattloop.cli.stored import add_list_command, stored
 from wattloop.cli.stored import which as which_one
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.table import Table, records_csv
 from wattloop.core.units import format_number, iso_time
 

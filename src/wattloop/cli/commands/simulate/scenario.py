@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from wattloop.cli.options import option
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 
 if TYPE_CHECKING:
     from wattloop.schedule.scenarios.scenario import Scenario

@@ -12,7 +12,7 @@ from wattloop.cli.commands.slurm.execution import DriverOptions, execute
 from wattloop.cli.commands.slurm.replay import replay_command
 from wattloop.cli.options import JsonFile, option
 from wattloop.cli.output import present, say, write_json
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.units import format_duration, format_power
 
 app = Verb(

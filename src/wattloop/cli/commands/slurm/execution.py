@@ -17,7 +17,7 @@ from wattloop.cli.commands.slurm.view import Console, would_have_rows
 from wattloop.cli.options import Config, JsonFile, StorePlace, option
 from wattloop.cli.output import say, write_json
 from wattloop.core.errors import ConfigError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.settings import STORE
 from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.slurm.client import SlurmClient

@@ -13,7 +13,7 @@ from wattloop.cli.options import JsonFile, argument, option
 from wattloop.cli.output import print_rows, say, write_json
 from wattloop.cli.progress import bars, is_redrawable
 from wattloop.core.errors import ConfigError, SlurmError
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.schedule.slurm.replay.plan import ReplayPlan
 from wattloop.schedule.slurm.replay.result import ReplayFigures

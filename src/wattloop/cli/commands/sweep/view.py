@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wattloop.cli.output import print_table, say, short_energy
 from wattloop.cli.progress import trial_columns, updated_row
 from wattloop.core.errors import ConfigError, RunNotFound
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.table import Table
 from wattloop.core.units import format_duration
 from wattloop.core.yaml_spec import nearest

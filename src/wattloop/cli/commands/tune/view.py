@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from wattloop.cli.options import settings_of
 from wattloop.cli.output import print_table, say
 from wattloop.cli.progress import counted, is_redrawable, spinner, spinner_columns, updated_row
-from wattloop.core.paths import user_path
+from wattloop.core.files import user_path
 from wattloop.core.table import Table
 from wattloop.core.units import format_duration, format_energy, iso_time
 from wattloop.report.search import candidates_table, final_table

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.files import is_trusted
-from wattloop.core.paths import config_folder
+from wattloop.core.files import config_folder, is_trusted
 from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.predict.models.kernels.operation_table import Floats, OperationTable, family_of
 from wattloop.predict.workload.operation import Phase

@@ -15,9 +15,8 @@ from pathlib import Path
 from types import FrameType
 
 from wattloop.core.errors import ConfigError
-from wattloop.virtual.gpu import VirtualGpu
+from wattloop.virtual.gpu import IDLE, Activity, VirtualGpu
 from wattloop.virtual.node import MODEL_VARIABLE, STATE_VARIABLE, shared_gpus
-from wattloop.virtual.physics import IDLE, Activity
 from wattloop.virtual.timeline import this_process
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from wattloop.accounting.cost import CARBON_FACTORS, ENERGY_FACTORS, equivalents
+from wattloop.accounting.summary import CARBON_FACTORS, ENERGY_FACTORS, equivalents
 
 
 def test_kilometres_and_lamp_hours():

@@ -7,8 +7,7 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.virtual.cards import CARDS, card_named
-from wattloop.virtual.gpu import normal
-from wattloop.virtual.physics import IDLE, Activity, GpuWork
+from wattloop.virtual.gpu import IDLE, Activity, GpuWork, normal
 
 GEMM = {name: GpuWork(c.flops_per_s, 0.3 * c.bytes_per_s) for name, c in CARDS.items()}
 COPY = {name: GpuWork(0.05 * c.flops_per_s, c.bytes_per_s) for name, c in CARDS.items()}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.core.paths import cache_folder, config_folder, data_folder, state_folder, user_path
+from wattloop.core.files import cache_folder, config_folder, data_folder, state_folder, user_path
 
 
 def test_home_is_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:

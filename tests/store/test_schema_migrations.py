@@ -11,7 +11,7 @@ from tests.store.places import WHERE, empty_place
 from tests.store.test_jobs import FACTS, member
 from tests.store.version1 import DATA, RUNS, make_version1
 from wattloop.core.errors import StoreError
-from wattloop.store import location, migrations
+from wattloop.store import location, schema
 from wattloop.store.database import open_store
 from wattloop.store.job_queries import fill_jobs, job_page, job_totals
 from wattloop.store.runs import find_run, insert_run, list_runs
@@ -103,16 +103,16 @@ def test_a_migration_that_fails_leaves_the_old_store_whole(
     """Half of a step is undone with the rest; the next attempt finds version 1."""
 
     def fails(connection: Connection) -> None:
-        migrations._from_1(connection)
+        schema._from_1(connection)
         connection.execute(text("ALTER TABLE no_such_table ADD COLUMN x INTEGER"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(migrations, "MIGRATIONS", {1: fails})
+        patched.setattr(schema, "MIGRATIONS", {1: fails})
         with pytest.raises(StoreError):
             open_store(old)
     with monkeypatch.context() as patched:
-        patched.setattr(migrations, "VERSION", 1)
-        patched.setattr(migrations, "is_current", lambda *_: True)
+        patched.setattr(schema, "VERSION", 1)
+        patched.setattr(schema, "is_current", lambda *_: True)
         with open_store(old) as store, store.reading() as connection:
             found = inspect(connection)
             assert "jobs" not in found.get_table_names()

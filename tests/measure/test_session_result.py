@@ -4,7 +4,7 @@ import json
 
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, RunStatus, WindowResult
-from wattloop.measure.run_result import RunResult
+from wattloop.measure.session import RunResult
 
 
 def run(*, counted: bool = True, energy_j: float | None = 10.0) -> RunResult:

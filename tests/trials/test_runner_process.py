@@ -12,7 +12,7 @@ import pytest
 
 from wattloop.core import process
 from wattloop.core.errors import CommandError
-from wattloop.trials.process import run_group
+from wattloop.trials.runner import run_group
 
 ENVIRONMENT = dict(os.environ)
 
@@ -91,7 +91,7 @@ def test_interrupting_us_ends_the_program(tmp_path: Path) -> None:
     """Ctrl-C reaches us alone; the group must not outlive it."""
     script = (
         "import os, sys\n"
-        "from wattloop.trials.process import run_group\n"
+        "from wattloop.trials.runner import run_group\n"
         "run_group(['sh', '-c', f'echo $$ > {sys.argv[1]}; sleep 60'], dict(os.environ))\n"
     )
     noted = tmp_path / "pid"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.store.journal_record import header_fault, identity_fault
+from wattloop.store.run_record import header_fault, identity_fault
 
 PROGRAM = """
 import sys, wattloop
 from pathlib import Path
 from wattloop.store.journal import read_header
-from wattloop.store.journal_record import header_fault
+from wattloop.store.run_record import header_fault
 
 store = Path(sys.argv[1])
 with wattloop.measure("x", store=str(store), tags={"a": "b"}, virtual_gpus=2, zone="FRA"):

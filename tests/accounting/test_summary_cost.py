@@ -1,6 +1,6 @@
 import pytest
 
-from wattloop.accounting.cost import cost_of
+from wattloop.accounting.summary import cost_of
 
 
 def test_cost_is_kilowatt_hours_times_tariff():
