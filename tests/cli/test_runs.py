@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -236,10 +237,12 @@ def test_compare_shows_the_cost_of_a_step(two: Path, capsys: pytest.CaptureFixtu
     assert "-50.0%" in lines["energy per step"]
     assert "150 J" in lines["energy per step"]
     assert {"time per step", "energy per sample", "energy per token"} <= lines.keys()
+    assert "+100.0%" in lines["tokens per joule"]
     assert main(["runs", "export", "20270118", "-f", "prometheus"]) == 0
     text = capsys.readouterr().out
     assert 'wattloop_run_steps{run="20270118-080000-dddddd",' in text
-    assert text.endswith("} 150.0\n")
+    assert re.search(r"^wattloop_run_step_energy_joules\{.*\} 150.0$", text, re.M)
+    assert text.endswith("} 2.0\n")  # tokens per joule
 
 
 def test_compare_with_a_run_of_almost_no_energy_can_be_read(

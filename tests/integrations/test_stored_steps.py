@@ -1,5 +1,6 @@
 """Steps of stored runs, as `wattloop run` noticed them or as the program recorded them."""
 
+import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -67,7 +68,13 @@ def test_phases_and_costs_of_a_run(store: Store) -> None:
     totals = read_step_totals(store, find_run(store, "r1"))
     assert totals is not None
     assert [phase.name for phase in totals.phases] == ["start-up", "training"]
-    assert totals.costs == {"step_j": 300.0, "step_s": 1.0, "sample_j": 37.5, "token_j": 1.0}
+
+    costs = {"step_j": 300.0, "step_s": 1.0, "sample_j": 37.5, "token_j": 1.0}
+    assert totals.costs == costs | {"samples_per_j": 1 / 37.5, "tokens_per_j": 1.0}
+    assert format_totals(totals)[0] == (
+        "4 steps of 300 J and 1.00 s, 37.5 J per sample (0.0267 samples/s/W), "
+        "1.00 J per token (1 tokens/s/W)"
+    )
 
 
 def test_steps_of_a_callback(store: Store) -> None:
@@ -83,6 +90,62 @@ def test_steps_of_a_callback(store: Store) -> None:
     assert (totals.steps, totals.step_s, totals.step_j) == (4, 1.0, 300.0)
     assert totals.samples is None  # a row of two steps has those of the second
     assert format_totals(totals) == ["4 steps of 300 J and 1.00 s"]
+
+
+def many_steps(count: int) -> dict[str, Any]:
+    """Steps of 10 ms; step n takes n J of the GPU, and every tenth was not read."""
+    numbers = list(range(count))
+    return {
+        "type": "steps",
+        "kind": "step",
+        "index": numbers,
+        "begin_s": [1_000 + 0.01 * n for n in numbers],
+        "end_s": [1_000.01 + 0.01 * n for n in numbers],
+        "domains": ["gpu:0"],
+        "energy_j": [[None if n % 10 == 0 else float(n) for n in numbers]],
+        "uncertainty_j": [[0.0] * count],
+        "loss": [2.0 - n / count if n % 100 == 99 else None for n in numbers],
+        "metrics": {"samples": [8] * count},
+    }
+
+
+def test_many_steps_are_downsampled(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise: of 5,000 steps at most 1,000 points are read, with the same sums and curve."""
+    add_run(store, many_steps(5_000), EPOCH)
+    record = find_run(store, "r1")
+    monkeypatch.setattr(stored_steps, "read_steps", lambda *_: pytest.fail("read every step"))
+    points = read_step_points(store, record)
+    assert 500 <= len(points) <= 1_000
+    assert sum(point.steps for point in points) == 5_000
+    assert sum(point.time_s for point in points) == pytest.approx(50.0)
+    assert [point.number for point in points] == sorted(point.number for point in points)
+    for point in points:
+        middle_j = point.number + (point.steps - 1) / 2
+        assert point.energy_j is not None
+        assert point.energy_j / point.steps == pytest.approx(middle_j, abs=1.0)
+    losses = [point.loss for point in points if point.loss is not None]
+    assert len(losses) == 50
+    assert losses == sorted(losses, reverse=True)
+    totals = read_step_totals(store, record)
+    assert totals is not None
+    assert (totals.steps, totals.samples) == (5_000, 40_000)
+    assert totals.step_j == pytest.approx(2_500, rel=1e-3)
+
+
+def test_a_curve_that_is_not_valid(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise: a broken curve of another machine is not used; the steps are."""
+    add_run(store, STEPS)
+    record = find_run(store, "r1")
+    whole = {"number": 0, "steps": 4, "time_s": 4.0, "energy": {"gpu:0": [1.0, 4]}}
+    whole |= {"loss": None, "samples": None, "tokens": None}
+    for key, value in itertools.product(whole, ODD):
+        curve = {"type": "step_curve", "points": [{**whole, key: value}]}
+        monkeypatch.setattr(stored_steps, "read_events", lambda *_, found=curve: [found])
+        assert len(read_step_points(store, record)) in (1, 3)
+    for points in ODD:
+        curve = {"type": "step_curve", "points": points}
+        monkeypatch.setattr(stored_steps, "read_events", lambda *_, found=curve: [found])
+        assert len(read_step_points(store, record)) == 3
 
 
 def test_a_run_without_steps(store: Store) -> None:

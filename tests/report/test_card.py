@@ -9,6 +9,7 @@ from wattloop.accounting.carbon import Intensity, IntensityKind, IntensitySearch
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import DomainEnergy, Missing, RunStatus, WindowResult
+from wattloop.integrations.phases import Phase, StepTotals
 from wattloop.measure.session import RunResult
 from wattloop.report import card
 from wattloop.report.card import Inference, card_markdown, card_of, card_svg, measured_inference
@@ -177,3 +178,22 @@ def test_a_command_that_fails_makes_no_card() -> None:
 
     with pytest.raises(ConfigError, match="--inference: no-such-program"):
         measured_inference(["no-such-program"], 10, Settings())
+
+
+def test_steps_and_phases_are_on_the_card() -> None:
+    """Promise: counts, joules per step, sample and token, phases with energy; a run without steps
+    says so.
+    """
+    phases = (Phase("start-up", 6.0, 300.0, 1), Phase("waiting for data", 4.0, None, 3))
+    totals = StepTotals(4, 1.0, 300.0, samples=32.0, tokens=1_200.0, phases=phases)
+    made = card_of(trained(), None, NOWHERE, totals=totals)
+    assert (made.figure("steps").value, made.figure("tokens").shown) == (4, "1,200")
+    assert made.figure("step_j").provenance == "measured"
+    assert (made.figure("sample_j").value, made.figure("token_j").value) == (37.5, 1.0)
+    assert made.figure("tokens_per_j").unit == "1/J"
+    assert made.figure("phase_start-up").note == "60% of the time"
+    assert made.figure("phase_waiting_for_data").value is None
+    assert "Energy per token" in card_svg(made)
+    assert "| Start-up | **300 J** |" in card_markdown(made)
+    without = card_of(trained(), None, NOWHERE)
+    assert without.figure("steps").note == card.NO_STEPS

@@ -32,10 +32,14 @@ def test_a_run_with_phases(tmp_path: Path) -> None:
     facts = {fact.label: fact.value for fact in blocks[Facts].facts}
     assert facts == {
         "Steps": "4",
+        "Samples": "32",
+        "Tokens": "1,200",
         "Energy per step": "300 J",
         "Time per step": "1.00 s",
         "Energy per sample": "37.5 J",
+        "Samples per joule": "0.0267",
         "Energy per token": "1.00 J",
+        "Tokens per joule": "1",
     }
     assert blocks[Table].rows == (
         ("start-up", "6.00 s", "60.0%", "300 J"),

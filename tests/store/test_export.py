@@ -8,6 +8,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,11 @@ def test_signals_windows_and_steps_as_csv(store: Store, tmp_path: Path) -> None:
     assert [row["window"] for row in found["windows"]] == ["train", "train", "epoch", "epoch"]
     assert found["steps"][0]["energy_j gpu:0"] == "150.0"
     assert found["steps"][0]["metric loss"] == "0.25"
+    run = find_run(store, "r1")
+    ended_s = datetime.fromisoformat(found["steps"][0]["ended"]).timestamp()
+    since_s = float(found["steps"][0]["end_s"]) - run.started_s
+    assert ended_s == pytest.approx(run.started_wall_s + since_s, abs=2e-3)
+    assert found["steps"][0]["energy_j"] == "150.0"
 
 
 def test_json_has_everything_and_no_nan(store: Store, tmp_path: Path) -> None:
@@ -170,19 +176,41 @@ def test_prometheus_text_is_well_formed(store: Store, tmp_path: Path) -> None:
 
 
 def test_prometheus_has_steps_of_runs_that_have_them(store: Store, tmp_path: Path) -> None:
-    """Promise: steps and joules per step; no zero for a run without steps."""
+    """Promise: steps, joules per step and token; no zero for a run without steps."""
     target = tmp_path / "x.prom"
     run = find_run(store, "r1")
     other = replace(run, run_id="other")
-    steps = {"r1": (160, 0.595)}
-    export(store, [run, other], file_format="prometheus", target=str(target), steps=steps)
-    found = [line for line in target.read_text().splitlines() if line.startswith("wattloop_run_st")]
-    found = [line for line in found if "start_time" not in line]
+    totals = {"r1": {"steps": 160, "step_j": 0.595, "tokens": 320.0, "samples": None}}
+    totals["r1"]["tokens_per_j"] = 3.4
+    export(store, [run, other], file_format="prometheus", target=str(target), totals=totals)
+    lines = [line for line in target.read_text().splitlines() if not line.startswith("#")]
+    found = [line for line in lines if "_step" in line or "_sample" in line or "_token" in line]
     labels = '{run="r1",name="train",status="finished"}'
     assert found == [
         f"wattloop_run_steps{labels} 160",
+        f"wattloop_run_tokens{labels} 320.0",
         f"wattloop_run_step_energy_joules{labels} 0.595",
+        f"wattloop_run_tokens_per_joule{labels} 3.4",
     ]
+
+
+def test_totals_of_steps_and_phases_as_tables(store: Store, tmp_path: Path) -> None:
+    """Promise: a run's row has the totals of its steps, `phases` a row per phase; a run without
+    steps has empty cells.
+    """
+    run = find_run(store, "r1")
+    phases = [{"name": "training", "time_s": 4.0, "energy_j": None, "parts": 2}]
+    totals = {"r1": {"steps": 4, "token_j": 0.5, "tokens_per_j": 2.0, "phases": phases}}
+    records = [run, replace(run, run_id="other")]
+    found = {}
+    for what in ("runs", "phases"):
+        target = tmp_path / f"{what}.csv"
+        export(store, records, what=what, target=str(target), totals=totals)
+        found[what] = list(csv.DictReader(target.open()))
+    assert [row["steps"] for row in found["runs"]] == ["4", ""]
+    assert [row["tokens_per_j"] for row in found["runs"]] == ["2.0", ""]
+    phase = {"run_id": "r1", "phase": "training", "time_s": "4.0", "energy_j": "", "parts": "2"}
+    assert found["phases"] == [phase]
 
 
 def test_prometheus_leaves_out_what_another_run_counts_and_what_is_missing(

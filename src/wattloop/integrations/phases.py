@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from wattloop.core.units import format_duration, format_energy
+from wattloop.core.units import format_duration, format_energy, format_number
 
 Span = tuple[float, float]
 
@@ -22,6 +22,8 @@ PRIORITY = (
 """Where spans overlap, the first of these counts the time."""
 
 ORDER = ("start-up", *PRIORITY, "tail")
+PER_UNIT = ("sample_j", "samples_per_j", "token_j", "tokens_per_j")
+"""Joules per sample and per token; samples and tokens per joule, which is per second and watt."""
 SAMPLED_SPANS = 1_000
 """Of more spans than this, the energy of evenly spread ones is scaled by time."""
 
@@ -70,25 +72,32 @@ class StepTotals:
         return cls(**given)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data, with energy per sample and per token."""
-        return asdict(self) | {name: self.costs.get(name) for name in ("sample_j", "token_j")}
+        """Return plain data, with energy per sample and per token and their inverses."""
+        return asdict(self) | {name: self.costs.get(name) for name in PER_UNIT}
 
     @property
     def costs(self) -> dict[str, float]:
-        """Joules per step (`step_j`), sample and token, and seconds per step, as far as known."""
-        step_j = self.step_j
-        all_j = None if step_j is None else step_j * self.steps
+        """Joules per step (`step_j`), sample and token, samples and tokens per joule, and seconds
+        per step, as far as known.
+        """
+        all_j = None if self.step_j is None else self.step_j * self.steps
         known = {
-            "step_j": step_j,
+            "step_j": self.step_j,
             "step_s": self.step_s,
-            "sample_j": all_j / self.samples if all_j is not None and self.samples else None,
-            "token_j": all_j / self.tokens if all_j is not None and self.tokens else None,
+            "sample_j": _ratio(all_j, self.samples),
+            "samples_per_j": _ratio(self.samples, all_j),
+            "token_j": _ratio(all_j, self.tokens),
+            "tokens_per_j": _ratio(self.tokens, all_j),
         }
         return {
             name: value
             for name, value in known.items()
             if value is not None and math.isfinite(value)
         }
+
+
+def _ratio(one: float | None, other: float | None) -> float | None:
+    return None if one is None or not other else one / other
 
 
 def format_totals(totals: StepTotals) -> list[str]:
@@ -103,6 +112,8 @@ def format_totals(totals: StepTotals) -> list[str]:
     for unit in ("sample", "token"):
         if f"{unit}_j" in totals.costs:
             line += f", {format_energy(totals.costs[f'{unit}_j'])} per {unit}"
+        if (rate := totals.costs.get(f"{unit}s_per_j")) is not None:
+            line += f" ({format_number(rate, 3)} {unit}s/s/W)"
     whole_s = sum(phase.time_s for phase in totals.phases)
     shares = [
         f"{phase.name} {phase.time_s / whole_s:.0%}"

@@ -17,7 +17,8 @@ from wattloop.core.errors import CommandError, ConfigError
 from wattloop.core.records import Provenance, Scope
 from wattloop.core.results import Missing, WindowResult
 from wattloop.core.settings import Settings
-from wattloop.core.units import format_duration, format_energy, format_mass
+from wattloop.core.units import format_duration, format_energy, format_mass, format_number
+from wattloop.integrations.phases import StepTotals
 from wattloop.measure.command import run_command
 from wattloop.measure.session import RunResult
 from wattloop.store.runs import RunRecord
@@ -253,6 +254,16 @@ def carbon_figures(
 # reason, so that two cards can be laid side by side.
 FORMAT, VERSION = "wattloop-energy-card", 1
 NO_INFERENCE = "not measured; give the command with --inference"
+NO_STEPS = "the run has no training steps that Wattloop saw"
+STEP_FIGURES: dict[str, tuple[str, str, Callable[[float], str]]] = {
+    "step_j": ("Energy per step", "J", format_energy),
+    "step_s": ("Time per step", "s", format_duration),
+    "sample_j": ("Energy per sample", "J", format_energy),
+    "samples_per_j": ("Samples per joule", "1/J", lambda rate: format_number(rate, 3)),
+    "token_j": ("Energy per token", "J", format_energy),
+    "tokens_per_j": ("Tokens per joule", "1/J", lambda rate: format_number(rate, 3)),
+}
+"""Cost of `StepTotals.costs` -> label, unit and format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +312,7 @@ def card_of(
     *,
     model: str = "",
     renewable_share: float | None = None,
+    totals: StepTotals | None = None,
 ) -> Card:
     """Return the card of the model that `record` trained.
 
@@ -310,9 +322,11 @@ def card_of(
         intensity: the carbon intensity of the training's electricity, or why there is none.
         model: its name; that of the run unless given.
         renewable_share: part of the electricity from renewable sources, as the user states it.
+        totals: steps and phases of the training, where it had any.
     """
     sections = (
         CardSection("Training", tuple(_training(record))),
+        CardSection("Steps and phases", tuple(_steps(record, totals))),
         CardSection("Hardware", tuple(_hardware(record))),
         CardSection("Inference", tuple(_inference(inference))),
         CardSection("Carbon", tuple(carbon_figures(record, inference, intensity, renewable_share))),
@@ -358,6 +372,29 @@ def _training(record: RunRecord) -> Iterator[CardFigure]:
     yield CardFigure(
         "training_time", "Time", duration_s, "s", shown, "" if duration_s is None else "measured"
     )
+
+
+def _steps(record: RunRecord, totals: StepTotals | None) -> Iterator[CardFigure]:
+    if totals is None or not totals.steps:
+        yield CardFigure("steps", "Steps", None, "", NOT_KNOWN, "", NO_STEPS)
+        return
+    how = "" if record.result is None else _how(record.result)
+    counts = (("steps", totals.steps), ("samples", totals.samples), ("tokens", totals.tokens))
+    for key, count in counts:
+        if count is not None:
+            yield CardFigure(key, key.capitalize(), count, "", f"{count:,.0f}", "counted")
+    for key, cost in totals.costs.items():
+        label, unit, shown = STEP_FIGURES[key]
+        yield CardFigure(key, label, cost, unit, shown(cost), "measured" if unit == "s" else how)
+    whole_s = sum(phase.time_s for phase in totals.phases)
+    for phase in totals.phases:
+        key, label = f"phase_{phase.name.replace(' ', '_')}", phase.name.capitalize()
+        time = f"{phase.time_s / whole_s:.0%} of the time" if whole_s > 0 else ""
+        if phase.energy_j is None:
+            yield CardFigure(key, label, None, "J", NOT_KNOWN, "", f"not read; {time}")
+        else:
+            shown_j = format_energy(phase.energy_j)
+            yield CardFigure(key, label, phase.energy_j, "J", shown_j, how, time)
 
 
 def _hardware(record: RunRecord) -> Iterator[CardFigure]:

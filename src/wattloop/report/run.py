@@ -1,14 +1,20 @@
 """The report on one run: measurements, sensors, uncertainty and accounting."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
 from wattloop.core.table import Table
-from wattloop.core.units import format_duration, format_energy, format_mass, format_power
+from wattloop.core.units import (
+    format_duration,
+    format_energy,
+    format_mass,
+    format_number,
+    format_power,
+)
 from wattloop.integrations.phases import StepTotals
 from wattloop.integrations.stored_steps import read_step_points, read_step_totals
 from wattloop.report.document import (
@@ -181,14 +187,23 @@ def step_blocks(store: Store, record: RunRecord) -> list[Block]:
 
 
 def _step_facts(totals: StepTotals) -> Facts:
-    labels = {
+    labels: dict[str, tuple[str, Callable[[float], str]]] = {
         "step_j": ("Energy per step", format_energy),
         "step_s": ("Time per step", format_duration),
         "sample_j": ("Energy per sample", format_energy),
+        "samples_per_j": ("Samples per joule", _rate),
         "token_j": ("Energy per token", format_energy),
+        "tokens_per_j": ("Tokens per joule", _rate),
     }
     costs = [Fact(labels[key][0], labels[key][1](cost)) for key, cost in totals.costs.items()]
-    return Facts((Fact("Steps", f"{totals.steps:,}"), *costs))
+    counts = [("Steps", totals.steps), ("Samples", totals.samples), ("Tokens", totals.tokens)]
+    known = [Fact(name, f"{count:,.0f}") for name, count in counts if count is not None]
+    return Facts((*known, *costs))
+
+
+def _rate(per_j: float) -> str:
+    """Format what a joule pays for, which is what a second at one watt pays for."""
+    return format_number(per_j, 3)
 
 
 def _or_dash(value: float | None, shown: Any) -> str:

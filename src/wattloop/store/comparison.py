@@ -21,7 +21,9 @@ STEP_COSTS = {
     "step_j": ("energy per step", "J"),
     "step_s": ("time per step", "s"),
     "sample_j": ("energy per sample", "J"),
+    "samples_per_j": ("samples per joule", "1/J"),
     "token_j": ("energy per token", "J"),
+    "tokens_per_j": ("tokens per joule", "1/J"),
 }
 
 
@@ -179,6 +181,7 @@ def _step_cost(first: RunRecord, record: RunRecord, cost: float | None, unit: st
     if not total.value:
         return _Known(None)
     scale = cost / total.value
+    # an inverse errs by the same fraction as the energy, to first order
     return _Known(cost, total.uncertainty * scale, total.error, scale)
 
 

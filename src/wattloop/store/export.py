@@ -1,11 +1,11 @@
-"""Export of runs, samples, signals, windows and steps in any format; copies between stores.
+"""Export of runs, samples, signals, windows, steps and phases in any format; copies of stores.
 
 Every table names its columns and their types; None is a missing value and never a zero.
 """
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -32,6 +32,12 @@ from wattloop.store.sample_queries import read_samples
 from wattloop.store.samples import Series, series_of
 from wattloop.store.schema import metadata, runs
 
+RunTotals = prometheus.RunTotals
+_STEP_COLUMNS: dict[str, type] = {
+    **{"steps": int, "step_s": float, "step_j": float},
+    **{"samples": float, "sample_j": float, "samples_per_j": float},
+    **{"tokens": float, "token_j": float, "tokens_per_j": float},
+}
 FORMATS = ("csv", "json", "parquet", "prometheus")
 _ENDINGS = {".json": "json", ".parquet": "parquet", ".prom": "prometheus"}
 
@@ -43,11 +49,11 @@ def export(
     what: str = "runs",
     file_format: str = "csv",
     target: str = "-",
-    steps: prometheus.StepCounts | None = None,
+    totals: RunTotals | None = None,
 ) -> None:
     """Write the table `what` of `records` to the file `target`; `-` is standard output.
 
-    `steps` are for the Prometheus text; tables read them from the store.
+    `totals` are the steps and phases of runs that have any, for all tables but `steps`.
 
     Raises:
         ConfigError: unknown table or format, a combination that makes no sense, an optional
@@ -59,11 +65,11 @@ def export(
     if file_format == "prometheus":
         if what != "runs":
             raise ConfigError(f"--format prometheus holds totals of runs, not {what}; use csv")
-        place.write_text(prometheus.text_of(records, steps))
+        place.write_text(prometheus.text_of(records, totals))
     elif file_format == "json" and what == "runs":
         place.write_text(json_of_runs(records))
     else:
-        _WRITERS[file_format](export_table(what, store, records), place)
+        _WRITERS[file_format](export_table(what, store, records, totals), place)
 
 
 def format_for(target: str, asked: str | None) -> str:
@@ -118,15 +124,39 @@ def _copy(old: Connection, new: Connection, run_id: str) -> None:
         refresh_job_in(new, job_key)
 
 
-def export_table(what: str, store: Store, records: Sequence[RunRecord]) -> ExportTable:
+def export_table(
+    what: str, store: Store, records: Sequence[RunRecord], totals: RunTotals | None = None
+) -> ExportTable:
     """Return the table called `what` of these runs."""
+    if what == "runs":
+        return _runs(records, totals or {})
+    if what == "phases":
+        return _phases(records, totals or {})
     return TABLES[what](store, records)
 
 
-def _runs(store: Store, records: Sequence[RunRecord]) -> ExportTable:
+def _runs(records: Sequence[RunRecord], totals: RunTotals) -> ExportTable:
+    columns: dict[str, type] = {name: kind for name, kind, _ in _RUN_COLUMNS}
+
+    def rows() -> Iterator[tuple[Value, ...]]:
+        for record in records:
+            known = totals.get(record.run_id, {})
+            steps = (known.get(name) for name in _STEP_COLUMNS)
+            yield (*(value(record) for _, _, value in _RUN_COLUMNS), *steps)
+
+    return ExportTable(columns | _STEP_COLUMNS, rows())
+
+
+def _phases(records: Sequence[RunRecord], totals: RunTotals) -> ExportTable:
+    """Return one row per phase of a run; their times and energies add up to the run's."""
+    columns = {"run_id": str, "phase": str, "time_s": float, "energy_j": float, "parts": int}
     return ExportTable(
-        {name: kind for name, kind, _ in _RUN_COLUMNS},
-        (tuple(value(record) for _, _, value in _RUN_COLUMNS) for record in records),
+        columns,
+        (
+            (record.run_id, *(phase.get(n) for n in ("name", "time_s", "energy_j", "parts")))
+            for record in records
+            for phase in totals.get(record.run_id, {}).get("phases", ())
+        ),
     )
 
 
@@ -193,37 +223,53 @@ def _windows(store: Store, records: Sequence[RunRecord]) -> ExportTable:
 def _steps(store: Store, records: Sequence[RunRecord]) -> ExportTable:
     """Return one row per training step or epoch, one column per domain and metric.
 
-    `count` is above 1 where a very long run wrote several steps as one row.
+    `count` is above 1 where a very long run wrote several steps as one row. `ended` is the time of
+    day at the end of the row, `energy_j` the sum of the domains that count no joule twice.
     """
-    found = [(r.run_id, step) for r in records for step in read_steps(store, r.run_id)]
+    found = [(record, step) for record in records for step in read_steps(store, record.run_id)]
     domains = list(dict.fromkeys(name for _, step in found for name in step.get("energy") or {}))
     metrics = list(dict.fromkeys(name for _, step in found for name in step.get("metrics") or {}))
     columns: dict[str, type] = {
         **{"run_id": str, "kind": str, "index": int, "epoch": int, "count": int},
         **{"begin_s": float, "end_s": float, "duration_s": float},
+        **{"ended": str, "energy_j": float},
     }
+    read = {(record.run_id, name) for record, step in found for name in step.get("energy") or {}}
     for name in domains:
         columns |= {f"energy_j {name}": float, f"uncertainty_j {name}": float}
     columns |= {f"metric {name}": float for name in metrics}
 
     def rows() -> Iterator[tuple[Value, ...]]:
-        for run_id, step in found:
+        for record, step in found:
+            run_id = record.run_id
+            counted = () if record.result is None else record.result.counted
+            added = [domain.name for domain in counted if (run_id, domain.name) in read]
             energy, values = step.get("energy") or {}, step.get("metrics") or {}
             pairs = [value for name in domains for value in energy.get(name) or (None, None)]
             begin_s, end_s = step["begin_s"], step["end_s"]
             which = (step["kind"], step["index"], step.get("epoch"), step.get("count", 1))
-            head = (run_id, *which, begin_s, end_s, end_s - begin_s)
+            ended = iso_time(record.started_wall_s + end_s - record.started_s)
+            times = (begin_s, end_s, end_s - begin_s, ended)
+            head = (run_id, *which, *times, _total_j(energy, added))
             yield (*head, *pairs, *(_number(values.get(name)) for name in metrics))
 
     return ExportTable(columns, rows())
 
 
+def _total_j(energy: Mapping[str, Any], names: Sequence[str]) -> float | None:
+    """Return the sum; None where a part was not read."""
+    parts = [_number((energy.get(name) or (None,))[0]) for name in names]
+    known = [part for part in parts if part is not None]
+    return math.fsum(known) if known and len(known) == len(names) else None
+
+
 TABLES: dict[str, Callable[[Store, Sequence[RunRecord]], ExportTable]] = {
-    "runs": _runs,
+    "runs": lambda _, records: _runs(records, {}),
     "samples": _samples,
     "signals": _signals,
     "windows": _windows,
     "steps": _steps,
+    "phases": lambda _, records: _phases(records, {}),
 }
 """Tables by name."""
 

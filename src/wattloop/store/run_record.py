@@ -356,6 +356,7 @@ def event_rows(
     windows: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
+    curve = StepCurve()
     invalid = 0
     for event in happened:
         try:
@@ -364,17 +365,117 @@ def event_rows(
                     windows.append(_window(event["window"]))
                 case "step":
                     steps.append(_step(event))
+                    curve.add(event)
                 case "steps":
-                    steps.extend(_step(step) for step in _single_steps(event))
+                    for step in _single_steps(event):
+                        steps.append(_step(step))
+                        curve.add(step)
                 case _:
                     events.append(_event(event))
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
             invalid += 1
+    if curve.steps > CURVED_STEPS:
+        events.append(_event(curve.to_event()))
     tables = {"windows": windows, "steps": steps, "events": events}
     for rows in tables.values():
         for position, row in enumerate(rows):
             row |= {"run_id": run_id, "position": position}
     return tables, invalid
+
+
+CURVED_STEPS = 2_000
+"""A run with more steps also gets their downsampled curve: reading every step takes seconds."""
+CURVE_POINTS = 1_000
+
+
+class StepCurve:
+    """Downsampled steps of a run: sums of neighbouring steps, in at most `CURVE_POINTS` points.
+
+    Energies are pairs of joules and the number of steps that were read. Samples and tokens that a
+    step lacks are None.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._size = 1
+        self._points: list[dict[str, Any]] = []
+
+    def add(self, step: Mapping[str, Any]) -> None:
+        """Add a valid step as the store has it; epochs are not steps."""
+        if step["kind"] != "step":
+            return
+        try:
+            added = _curve_point(step)
+        except (AttributeError, IndexError, TypeError):  # metrics of another kind: not in a curve
+            return
+        self.steps += 1
+        point = self._points[-1] if self._points else None
+        if point is not None and point["rows"] < self._size:
+            _add_point(point, added)
+            return
+        if len(self._points) >= 2 * CURVE_POINTS:
+            self._halve()
+        self._points.append(added)
+
+    def to_event(self) -> dict[str, Any]:
+        """Return the event that the store has: a list of points."""
+        while len(self._points) > CURVE_POINTS:
+            self._halve()
+        return {"type": "step_curve", "points": self._points}
+
+    def _halve(self) -> None:
+        self._size *= 2
+        pairs = zip(self._points[::2], self._points[1::2], strict=False)
+        left = self._points[-1:] if len(self._points) % 2 else []
+        self._points = [_add_point(*pair) for pair in pairs] + left
+
+
+def _curve_point(step: Mapping[str, Any]) -> dict[str, Any]:
+    metrics = step.get("metrics") or {}
+    count = step.get("count")
+    count = count if isinstance(count, int) and count > 0 else 1
+    loss = _finite(metrics.get("loss"))
+    return {
+        "number": int(step["index"]),
+        "rows": 1,
+        "steps": count,
+        "time_s": float(step["end_s"]) - float(step["begin_s"]),
+        "energy": {
+            name: [joules, count]
+            for name, pair in (step.get("energy") or {}).items()
+            if (joules := _finite(pair[0])) is not None
+        },
+        "loss": loss,
+        "losses": 0 if loss is None else 1,
+        # a row for several steps has the samples of the last of them only
+        "samples": _finite(metrics.get("samples")) if count == 1 else None,
+        "tokens": _finite(metrics.get("tokens")) if count == 1 else None,
+    }
+
+
+def _add_point(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Add the sums of `other` to `one`; a loss is the mean of those that are known."""
+    for name, (joules, count) in other["energy"].items():
+        whole = one["energy"].setdefault(name, [0.0, 0])
+        whole[0] += joules
+        whole[1] += count
+    losses = one["losses"] + other["losses"]
+    if losses:
+        one["loss"] = sum((p["loss"] or 0.0) * p["losses"] for p in (one, other)) / losses
+    one["losses"] = losses
+    for name in ("samples", "tokens"):
+        one[name] = _sum(one[name], other[name])
+    for name in ("rows", "steps", "time_s"):
+        one[name] += other[name]
+    return one
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def read_windows(store: "Store", run_id: str) -> list[WindowResult]:
@@ -385,6 +486,19 @@ def read_windows(store: "Store", run_id: str) -> list[WindowResult]:
 def read_steps(store: "Store", run_id: str) -> list[dict[str, Any]]:
     """Return training steps and epochs: kind, index, begin_s, end_s, energy per domain, metrics."""
     return _bodies(store, "steps", run_id)
+
+
+def runs_with_steps(store: "Store") -> set[str]:
+    """Return the runs that have steps, or phases of their steps."""
+    from sqlalchemy import select, union
+
+    from wattloop.store.schema import metadata
+
+    steps, events = metadata.tables["steps"], metadata.tables["events"]
+    phases = select(events.c.run_id).where(events.c.type == "phases")
+    query = union(select(steps.c.run_id), phases)
+    with store.reading() as connection:
+        return {run_id for (run_id,) in connection.execute(query)}
 
 
 def read_events(store: "Store", run_id: str) -> list[dict[str, Any]]:

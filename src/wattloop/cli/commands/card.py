@@ -44,12 +44,13 @@ def card(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Write the energy card of a model as SVG, Markdown and JSON.
 
-    Training energy and time, hardware, energy and latency of an inference, carbon; each with
-    where it comes from.
+    Training energy and time, cost of a step, phases, hardware, energy and latency of an inference,
+    carbon; each with where it comes from.
     """
     from wattloop.cli.commands.run.execution import keep
     from wattloop.cli.options import settings_of
     from wattloop.cli.stored import open_user_store
+    from wattloop.integrations.stored_steps import read_step_totals
     from wattloop.report.card import card_markdown, card_of, card_svg
     from wattloop.store.runs import find_run
 
@@ -57,15 +58,15 @@ def card(  # noqa: PLR0913 - one parameter per option
     share = _share(renewable)
     with open_user_store(store, config) as place:
         record = find_run(place, run, by_name=True) if run != "last" else _last_training(place)
+        totals = read_step_totals(place, record)
     stem = output or f"card-{record.run_id}"
     for ending in ("svg", "md", "json"):
         check_target(f"{stem}.{ending}", "--output")
     measured = _measured(inference, inferences, settings)
     if measured is not None:
         keep(settings)
-    made = card_of(
-        record, measured, _intensity(record, settings), model=model, renewable_share=share
-    )
+    intensity = _intensity(record, settings)
+    made = card_of(record, measured, intensity, model=model, renewable_share=share, totals=totals)
     write_text(card_svg(made), f"{stem}.svg", "--output")
     write_text(card_markdown(made), f"{stem}.md", "--output")
     write_json(made.to_dict(), f"{stem}.json", "--output")

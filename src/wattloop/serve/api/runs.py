@@ -13,7 +13,7 @@ from starlette.background import BackgroundTask
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
 from wattloop.core.errors import ConfigError
-from wattloop.integrations.stored_steps import read_step_costs, read_step_totals
+from wattloop.integrations.stored_steps import read_run_totals, read_step_costs, read_step_totals
 from wattloop.serve.errors import conflict_on_error, faults
 from wattloop.serve.state import AppState, State
 from wattloop.store.comparison import RunComparison, compare
@@ -217,16 +217,19 @@ TYPES = {
 def download(
     state: State,
     run_id: str,
-    what: Annotated[Literal["samples", "signals", "windows", "steps", "runs"], Query()] = "samples",
+    what: Annotated[
+        Literal["samples", "signals", "windows", "steps", "phases", "runs"], Query()
+    ] = "samples",
     kind: Annotated[Literal["csv", "json", "parquet"], Query(alias="format")] = "csv",
 ) -> FileResponse:
-    """Return samples, signals, windows, steps, or the run itself, as a file."""
+    """Return samples, signals, windows, steps, phases, or the run itself, as a file."""
     record = find_run(state.store, run_id)
     folder = tempfile.TemporaryDirectory(prefix="wattloop-download-")
     name = f"{record.run_id}-{what}.{kind}"
     path = Path(folder.name) / f"download.{kind}"  # not a name from the request
     try:
-        export(state.store, [record], what=what, file_format=kind, target=str(path))
+        totals = read_run_totals(state.store, [record]) if what in ("runs", "phases") else {}
+        export(state.store, [record], what=what, file_format=kind, target=str(path), totals=totals)
     except BaseException:
         folder.cleanup()
         raise

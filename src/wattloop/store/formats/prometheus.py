@@ -5,32 +5,40 @@ Format: https://prometheus.io/docs/instrumenting/exposition_formats/
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from wattloop.store.runs import RunRecord
 
 Sample = tuple[Mapping[str, str], float | None]
-StepCounts = Mapping[str, tuple[int, float | None]]
-"""Run -> number of its training steps, and joules per step."""
+RunTotals = Mapping[str, Mapping[str, Any]]
+"""Run -> totals of its training steps as plain data: `steps`, `step_j`, `tokens`, `phases`, ..."""
+_STEP_FAMILIES = (
+    ("wattloop_run_steps", "Training steps of the run.", "steps"),
+    ("wattloop_run_samples", "Samples of all training steps.", "samples"),
+    ("wattloop_run_tokens", "Tokens of all training steps.", "tokens"),
+)
+_STEP_ENERGY_FAMILIES = (
+    ("wattloop_run_step_energy_joules", "Mean energy of a training step.", "step_j"),
+    ("wattloop_run_sample_energy_joules", "Mean energy of a sample.", "sample_j"),
+    ("wattloop_run_token_energy_joules", "Mean energy of a token.", "token_j"),
+    ("wattloop_run_tokens_per_joule", "Tokens per second and watt.", "tokens_per_j"),
+)
 
 
-def text_of(records: Sequence[RunRecord], steps: StepCounts | None = None) -> str:
+def text_of(records: Sequence[RunRecord], totals: RunTotals | None = None) -> str:
     """One family per quantity; what was not measured is absent, not zero.
 
     Energy that another run of the same node already counts is left out, so that sums are right.
     """
-    known = steps or {}
+    known = totals or {}
 
-    def step_j(record: RunRecord) -> float | None:
-        return known[record.run_id][1] if record.run_id in known and record.counted else None
+    def one(key: str, *, energy: bool) -> Callable[[RunRecord], Iterable[Sample]]:
+        return _one(lambda r: known.get(r.run_id, {}).get(key) if r.counted or not energy else None)
 
     families = [
         *_FAMILIES,
-        (
-            "wattloop_run_steps",
-            "Training steps of the run.",
-            _one(lambda r: known[r.run_id][0] if r.run_id in known else None),
-        ),
-        ("wattloop_run_step_energy_joules", "Mean energy of a training step.", _one(step_j)),
+        *((name, text, one(key, energy=False)) for name, text, key in _STEP_FAMILIES),
+        *((name, text, one(key, energy=True)) for name, text, key in _STEP_ENERGY_FAMILIES),
     ]
     return "".join(
         f"{line}\n"

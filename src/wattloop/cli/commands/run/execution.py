@@ -149,8 +149,8 @@ def write_prometheus(
         shared=None if run.shared is None else run.shared.to_dict(),
         tags=dict(tags),
     )
-    steps = {run.run_id: (totals.steps, totals.step_j)} if totals and totals.steps else {}
-    write_text(text_of([record], steps), target, "--prometheus")
+    known = {run.run_id: totals.to_dict()} if totals and totals.steps else {}
+    write_text(text_of([record], known), target, "--prometheus")
 
 
 FOLD_TIMEOUT_S = 2.0

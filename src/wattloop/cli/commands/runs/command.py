@@ -251,13 +251,13 @@ def export_command(
     asked_format: str | None = option(
         "--format -f", "csv, json, parquet or prometheus; else as FILE ends, or csv.", None
     ),
-    what: str = option("--what -w", "runs, samples, signals, windows or steps.", "runs"),
+    what: str = option("--what -w", "runs, samples, signals, windows, steps or phases.", "runs"),
     output: str = option("--output -o FILE", "- is standard output.", "-"),
     given: StoreOptions,
 ) -> None:
     """Write runs to a file for other programs."""
     from wattloop.accounting.restatement import restated
-    from wattloop.integrations.stored_steps import read_step_totals
+    from wattloop.integrations.stored_steps import read_run_totals
     from wattloop.store.export import export, format_for
     from wattloop.store.runs import list_runs
 
@@ -272,12 +272,8 @@ def export_command(
         records = list_runs(place) if every else chosen(place, runs or [])
         settings = given.settings()
         records = [restated(record, settings) for record in records]
-        steps = {}
-        for record in records if file_format == "prometheus" else ():
-            totals = read_step_totals(place, record)
-            if totals is not None and totals.steps:
-                steps[record.run_id] = (totals.steps, totals.step_j)
-        export(place, records, what=what, file_format=file_format, target=output, steps=steps)
+        totals = read_run_totals(place, records) if what in ("runs", "phases") else {}
+        export(place, records, what=what, file_format=file_format, target=output, totals=totals)
     if output != "-":
         say(f"{what} of {len(records)} run(s) written to {output} as {file_format}")
     ids = [record.run_id for record in records]
