@@ -176,6 +176,8 @@ class Saver:
         self._mark_s: float | None = None
         self._last_s = -math.inf
         self._units = 0.0
+        self._full_s = math.inf
+        """Length of the burst when it became long enough; what follows at once belongs to it."""
         self._idle = False
         self._silent_since_s: float | None = None
         # knowledge of the workload
@@ -197,6 +199,8 @@ class Saver:
         self._next_reference_s = -math.inf
         self._reference_length_s = config.slice_s + config.settle_s
         self._kind = _Kind.REFERENCE
+        self._reference_slices = self._saving_slices = self._probes = 0
+        self._reference_s = self._probe_s = 0.0
 
     # -- fed with --------------------------------------------------------------------------
 
@@ -219,11 +223,14 @@ class Saver:
             self._mark_s = self._last_s = at_s
             return
         length_s, gap_s = self._last_s - self._mark_s, at_s - self._last_s
-        closes = length_s >= BURST_S and gap_s > SAME_BURST * length_s
+        late = at_s - self._mark_s > self._full_s + BURST_S
+        closes = length_s >= BURST_S and (late or gap_s > SAME_BURST * length_s)
         if closes or (length_s > 0 and gap_s >= BURST_S):
             self._close_burst()
         self._units += units
         self._last_s = at_s
+        if self._full_s == math.inf and at_s - self._mark_s >= BURST_S:
+            self._full_s = at_s - self._mark_s
         if closes:
             self._act(at_s)
 
@@ -266,7 +273,7 @@ class Saver:
         assert self._slice is not None
         if self._units > 0 and self._mark_s is not None and self._last_s > self._mark_s:
             self._slice.steps.append(ProgressStep(self._last_s, self._units))
-            self._mark_s, self._units = self._last_s, 0.0
+            self._mark_s, self._units, self._full_s = self._last_s, 0.0, math.inf
 
     def _start(
         self,
@@ -313,11 +320,12 @@ class Saver:
             if self._stopped or last:
                 return
             record = MeasuredSlice(
-                self._regime, part.setting, part.begin_s, shown_s, None, 0.0, 0.0
+                self._regime, part.setting, part.begin_s, shown_s, None, 0.0, 0.0, 0.0
             )
         else:
             self._silent_since_s = None
         self._estimator.add(record)
+        self._count(record)
         if last:
             return
         carried = [step for step in part.steps if step.at_s > record.end_s]
@@ -354,11 +362,20 @@ class Saver:
             part.begin_s,
             end_s,
             cost,
+            measured.clean_s,
             train_s,
             train_j,
             other_s,
             other_j,
         )
+
+    def _count(self, record: MeasuredSlice) -> None:
+        if record.setting != REFERENCE:
+            self._saving_slices += 1
+        elif self._kind is _Kind.REFERENCE:
+            self._reference_slices += 1
+            if self._first_change_s is not None:
+                self._reference_s += record.end_s - record.begin_s
 
     def _energy(self, begin_s: float, end_s: float) -> tuple[float, float] | None:
         if self._stopped or end_s <= begin_s:
@@ -445,7 +462,7 @@ class Saver:
             self._waiting = False
         elif self._changed(record):
             self._begin_regime(now_s)
-        if record.setting == REFERENCE:
+        if record.setting == REFERENCE and self._kind is _Kind.REFERENCE:
             self._reference_length_s = max(record.end_s - record.begin_s, 1e-3)
             self._next_reference_s = now_s + self._reference_gap_s(now_s)
         return self._plan(record, now_s)
@@ -468,7 +485,8 @@ class Saver:
         if record.cost is None:
             return False
         cost = record.cost
-        level = _Level(math.log(cost.time_s), math.log(cost.power_w), cost.noise)
+        noise = self._estimator.noise(record.measured_s)
+        level = _Level(math.log(cost.time_s), math.log(cost.power_w), noise)
         usual = self._usual.get(record.setting)
         if usual is None:
             self._usual[record.setting] = level
@@ -517,9 +535,12 @@ class Saver:
         since_s = now_s - (self._first_change_s if self._first_change_s is not None else now_s)
         first_s = self._grants * self.config.first_references * self._reference_length_s
         allowed_s = first_s + self.config.reference_share * since_s
-        return self._estimator.reference_s + self._reference_length_s <= allowed_s
+        return self._reference_s + self._reference_length_s <= allowed_s
 
     def _plan(self, record: MeasuredSlice, now_s: float) -> Setting:
+        was_probe = self._kind is _Kind.PROBE
+        if was_probe:
+            self._probe_s += record.end_s - record.begin_s
         self._kind = _Kind.HOLD
         if self.config.observe or self._reference is None or not self._options.settings:
             self._kind = _Kind.REFERENCE
@@ -539,22 +560,27 @@ class Saver:
             self._chosen = choice
             self._periods.append(SettingPeriod(now_s, choice))
             self._report(f"setting: {choice}")
-        unread = record.setting != REFERENCE and all(r.setting != record.setting for r in readings)
-        after_reference = record.setting == REFERENCE
-        due = unread or now_s >= self._next_reference_s
-        if not after_reference and due and self._may_reference(now_s):
+        if self._wants_reference(record, readings, now_s):
             self._kind = _Kind.REFERENCE
             return REFERENCE
-        if after_reference:
-            probe_s = self.config.slice_s + self.config.settle_s
+        probe_s = self.config.slice_s + self.config.settle_s
+        if not was_probe and self._probe_s <= FIRST_PROBES * probe_s + PROBE_SHARE * elapsed_s:
             over = math.inf if limit is None else limit + max(unspent_s, 0.0) / (2 * probe_s)
             worth = max(LEAST_WORTH, PROBE_PRICE * probe_s / elapsed_s)
             probe = belief.probe(choice, allowed, over, worth, self.config.certainty)
             if probe is not None:
                 self._kind = _Kind.PROBE
-                self._next_reference_s = now_s
                 return probe
         return choice
+
+    def _wants_reference(
+        self, record: MeasuredSlice, readings: Sequence[SettingReading], now_s: float
+    ) -> bool:
+        if record.setting == REFERENCE:
+            return False
+        due = now_s >= self._next_reference_s
+        unread = all(r.setting != record.setting for r in readings)
+        return (due or unread) and self._may_reference(now_s)
 
     # -- the result ------------------------------------------------------------------------
 
@@ -578,10 +604,10 @@ class Saver:
             saved_j=saved.saved_j if saved is not None else None,
             slowdown_pct=saved.slowdown_pct if saved is not None else None,
             expected_pct=expected,
-            reference_slices=estimator.reference_slices,
-            saving_slices=estimator.saving_slices,
-            pairs=estimator.pairs(),
-            reference_s=estimator.reference_s,
+            reference_slices=self._reference_slices,
+            saving_slices=self._saving_slices,
+            pairs=estimator.pairs,
+            reference_s=self._reference_s,
             train_s=train_s,
             train_j=train_j,
             other_s=estimator.other_s,
@@ -608,6 +634,9 @@ MOST_WAITS = 5
 HORIZON_S = 60.0
 MOST_OVER = 1.5
 LEAST_WORTH = 0.002
+FIRST_PROBES = 6
+PROBE_SHARE = 0.05
+"""Time in probes at most: so many of them, and this part of the time."""
 PROBE_PRICE = 0.1
 """A probe costs about this part of the energy while it lasts, and pays over the time elapsed."""
 HYSTERESIS = 0.003
@@ -633,7 +662,10 @@ class _Level(NamedTuple):
 
 
 def _doubted(readings: Sequence[SettingReading], doubt: float) -> tuple[SettingReading, ...]:
-    return tuple(r._replace(noise=math.hypot(r.noise, doubt)) for r in readings)
+    return tuple(
+        r._replace(noise=math.hypot(r.noise, doubt), power_noise=math.hypot(r.power_noise, doubt))
+        for r in readings
+    )
 
 
 def _contradict(own: SettingReading, other: SettingReading) -> bool:
@@ -732,6 +764,7 @@ class _Options:
                     r.log_time,
                     power + r.log_energy - r.log_time,
                     r.noise,
+                    r.power_noise,
                 )
                 for r in readings
                 if r.setting.cap_w in self.caps_w[:-1] and r.setting.clock_mhz is None
@@ -747,6 +780,7 @@ class _Options:
                     r.log_time,
                     r.log_energy - r.log_time,
                     r.noise,
+                    r.power_noise,
                 )
                 for r in readings
                 if r.setting.clock_mhz in self.clocks_mhz[:-1] and r.setting.cap_w is None

@@ -2,13 +2,16 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from wattloop.cap.finder import GainInterval
 from wattloop.cap.online import SliceCost
+from wattloop.cap.surrogate import Array
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import shape_fault
 
@@ -34,13 +37,14 @@ REFERENCE = Setting(None, None)
 class SettingReading(NamedTuple):
     """Time and energy of a unit of progress at a setting, as logarithms of those at the reference.
 
-    `noise` is the standard error of both.
+    `noise` is the standard error of the time, `power_noise` that of the power.
     """
 
     setting: Setting
     log_time: float
     log_energy: float
     noise: float
+    power_noise: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class LearnedSetting:
         if fault:
             raise ConfigError(f"learned setting: {fault}")
         readings = (
-            SettingReading(_setting(r["setting"]), r["log_time"], r["log_energy"], r["noise"])
+            SettingReading(**{**r, "setting": _setting(r["setting"])})
             for r in data.get("readings", ())
         )
         return cls(
@@ -173,12 +177,13 @@ class SavingResult:
         return cls(**known)
 
 
-# The estimator. Slices follow one another; at each boundary between a reference slice and one at
-# another setting, the log of time and of energy per unit of both are subtracted. Two neighbouring
-# differences that share a slice (before and after a reference slice; before and after a probe) are
-# averaged, so that linear drift cancels: that is one pair. Pairs of one setting scatter by their
-# claimed noise times a factor phi, common to all and estimated from their scatter; the interval is
-# that of Student's t.
+# The estimator. Slices follow one another. Where the setting changes, the logs of time and energy
+# of a unit after the boundary are subtracted from those before it. Two neighbouring differences
+# between the same settings (before and after a reference slice or a probe) are averaged, so that
+# linear drift cancels: that is one pair. Pairs connect settings as edges of a graph; the level of
+# each setting above the reference is their weighted least-squares solution, with its covariance.
+# The variance of a pair is the claimed one, from the scatter of steps, times a factor phi that all
+# pairs share and that is estimated from their residuals. The interval is that of Student's t.
 
 
 class MeasuredSlice(NamedTuple):
@@ -187,6 +192,7 @@ class MeasuredSlice(NamedTuple):
     Attributes:
         regime: number of the workload; a change of work begins another.
         cost: of a unit of progress; None where too little was measured.
+        measured_s: the time that `cost` was measured over.
     """
 
     regime: int
@@ -194,18 +200,11 @@ class MeasuredSlice(NamedTuple):
     begin_s: float
     end_s: float
     cost: SliceCost | None
+    measured_s: float
     train_s: float
     train_j: float
     other_s: float = 0.0
     other_j: float = 0.0
-
-
-class Pair(NamedTuple):
-    """Logs of time and energy of a setting over those of the reference, and claimed variance."""
-
-    log_time: float
-    log_energy: float
-    variance: float
 
 
 LEAST_NOISE = 0.002
@@ -213,191 +212,268 @@ LEAST_NOISE = 0.002
 NEIGHBOURS = 2
 """Slices on either side of a boundary that are compared."""
 PRIOR_DEGREES = 2.0
-PRIOR_PHI = 2.0
-"""Before pairs show their scatter: as if two degrees of freedom had shown twice the claimed."""
+PRIOR_PHI = (1.5, 1.5, 0.5)
+"""Of time, energy and power, before pairs show their scatter."""
+JOINED = 0.75
+"""Two differences that share a slice have less than twice the information of one."""
+_TIME, _ENERGY, _POWER = range(3)
+_Key = tuple[int, Setting]
+
+
+class _Difference(NamedTuple):
+    """Logs of time, energy and power of the upper setting over the lower, and their variance."""
+
+    regime: int
+    lower: Setting
+    upper: Setting
+    logs: tuple[float, float, float]
+    variance: float
+
+    def joined(self, other: "_Difference") -> "_Difference":
+        time, energy, power = ((a + b) / 2 for a, b in zip(self.logs, other.logs, strict=True))
+        variance = JOINED * (self.variance + other.variance) / 2
+        return self._replace(logs=(time, energy, power), variance=variance)
+
+    @property
+    def edge(self) -> tuple[int, Setting, Setting]:
+        return self.regime, self.lower, self.upper
 
 
 @dataclass(slots=True)
-class _Total:
+class _Edge:
+    """Sums over the pairs of two settings: number, weights, weighted logs and their squares."""
+
+    count: int = 0
+    weight: float = 0.0
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    squares: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+
+    def added(self, pair: _Difference) -> "_Edge":
+        weight = 1 / pair.variance
+        return _Edge(
+            self.count + 1,
+            self.weight + weight,
+            [s + weight * x for s, x in zip(self.sums, pair.logs, strict=True)],
+            [s + weight * x * x for s, x in zip(self.squares, pair.logs, strict=True)],
+        )
+
+
+@dataclass(slots=True)
+class _Spent:
     train_s: float = 0.0
     train_j: float = 0.0
-    pairs: list[Pair] = field(default_factory=list)
 
 
-_Key = tuple[int, Setting]
-MOST_PAIRS = 512
-"""Of one setting; older ones are merged two by two, so that memory is bounded."""
+class _Levels(NamedTuple):
+    """Levels of the settings of one regime that are connected to the reference."""
+
+    settings: tuple[Setting, ...]
+    logs: Array
+    """Time, energy, power (columns) of each setting (rows), above the reference."""
+    covariance: Array
+    """Of the rows, for phi = 1."""
 
 
 class SavingEstimator:
-    """Adds up slices in the order of time and estimates what they saved."""
+    """Adds up slices in the order of time and estimates what they saved.
+
+    Memory does not grow with the number of slices, only with that of settings and regimes.
+    """
 
     def __init__(self) -> None:
-        self.reference_slices = self.saving_slices = 0
-        self.reference_s = 0.0
         self.other_s = self.other_j = 0.0
-        self._totals: dict[_Key, _Total] = {}
+        self._spent: dict[_Key, _Spent] = {}
+        self._edges: dict[tuple[int, Setting, Setting], _Edge] = {}
         self._blocks: list[list[MeasuredSlice]] = []
-        """The last two blocks: consecutive slices of one setting, `NEIGHBOURS` at most at ends."""
-        self._pending: tuple[_Key, Pair] | None = None
+        """The last two runs of slices at one setting, without what lies between their ends."""
+        self._pending: _Difference | None = None
+        self._noise_s, self._noise_weight = 0.0, 0.0
+        self._fitted: tuple[dict[int, _Levels], tuple[float, float, float], float] | None = None
 
     def add(self, part: MeasuredSlice) -> None:
-        key = (part.regime, part.setting)
-        total = self._totals.setdefault(key, _Total())
-        total.train_s += part.train_s
-        total.train_j += part.train_j
+        key = part.regime, part.setting
+        spent = self._spent.setdefault(key, _Spent())
+        spent.train_s += part.train_s
+        spent.train_j += part.train_j
         self.other_s += part.other_s
         self.other_j += part.other_j
-        if part.setting == REFERENCE:
-            self.reference_slices += 1
-            if self.saving_slices:
-                self.reference_s += part.end_s - part.begin_s
-        else:
-            self.saving_slices += 1
+        self._fitted = None
         if part.cost is None:
             self.break_off()
             return
-        last = self._blocks[-1] if self._blocks else None
-        if last and (last[-1].regime, last[-1].setting) == key:
-            last.append(part)
-            # Both ends of a block are compared, its middle is not.
-            if len(last) > 2 * NEIGHBOURS:
-                del last[NEIGHBOURS]
-            self._edge(part.regime)
+        # What few steps claim of their scatter is itself uncertain, so all slices share theirs.
+        forget = 0.98
+        self._noise_s = forget * self._noise_s + part.measured_s * part.cost.noise**2
+        self._noise_weight = forget * self._noise_weight + 1
+        block = self._blocks[-1] if self._blocks else None
+        if block and (block[-1].regime, block[-1].setting) == key:
+            block.append(part)
+            if len(block) > 2 * NEIGHBOURS:
+                del block[NEIGHBOURS]
             return
-        self._settle_edge()
+        self._complete()
         self._blocks = [*self._blocks[-1:], [part]]
-        self._edge(part.regime)
+
+    def noise(self, measured_s: float) -> float:
+        """Return the standard error of the time or energy of a slice of this length."""
+        if self._noise_weight <= 0:
+            return 0.05
+        pooled = self._noise_s / self._noise_weight / max(measured_s, 1e-3)
+        return max(math.sqrt(pooled), LEAST_NOISE)
 
     def break_off(self) -> None:
         """Compare nothing before with anything after: the work changed, or was not measured."""
-        self._settle_edge()
+        self._complete()
         self._emit()
         self._blocks = []
+        self._fitted = None
 
-    # The difference at the last boundary grows more certain while the block after it grows.
-
-    def _edge(self, regime: int) -> None:
-        self._open = self._difference(regime)
-
-    _open: tuple[_Key, Pair] | None = None
-
-    def _difference(self, regime: int) -> tuple[_Key, Pair] | None:
-        if len(self._blocks) < 2 or self._blocks[-2][-1].regime != regime:
-            return None
-        before, after = self._blocks[-2][-NEIGHBOURS:], self._blocks[-1][:NEIGHBOURS]
-        settings = before[0].setting, after[0].setting
-        if REFERENCE not in settings:
-            return None
-        base, own = (before, after) if settings[0] == REFERENCE else (after, before)
-        a, b = _mean(base), _mean(own)
-        pair = Pair(b.log_time - a.log_time, b.log_energy - a.log_energy, a.variance + b.variance)
-        return (regime, own[0].setting), pair
-
-    def _settle_edge(self) -> None:
-        """Join the difference at the last boundary, now complete, with the one before it."""
-        edge, self._open = self._open, None
-        if edge is None:
+    def _complete(self) -> None:
+        """Join the difference at the last boundary with the one before it."""
+        latest = self._difference()
+        if latest is None:
             self._emit()
-            return
-        if self._pending is None:
-            self._pending = edge
-        elif self._pending[0] == edge[0]:
-            self._append(edge[0], _joined(self._pending[1], edge[1]))
+        elif self._pending is not None and self._pending.edge == latest.edge:
+            self._insert(self._pending.joined(latest))
             self._pending = None
         else:
             self._emit()
-            self._pending = edge
+            self._pending = latest
 
     def _emit(self) -> None:
         if self._pending is not None:
-            self._append(*self._pending)
+            self._insert(self._pending)
             self._pending = None
 
-    def _append(self, key: _Key, pair: Pair) -> None:
-        pairs = self._totals[key].pairs
-        pairs.append(pair)
-        if len(pairs) > MOST_PAIRS:
-            half = [_joined(a, b) for a, b in zip(pairs[::2], pairs[1::2], strict=False)]
-            self._totals[key].pairs = half + pairs[2 * len(half) :]
+    def _insert(self, pair: _Difference) -> None:
+        self._edges[pair.edge] = self._edges.get(pair.edge, _Edge()).added(pair)
+
+    def _difference(self) -> _Difference | None:
+        if len(self._blocks) < 2 or self._blocks[-2][-1].regime != self._blocks[-1][0].regime:
+            return None
+        sides = sorted(
+            (self._blocks[-2][-NEIGHBOURS:], self._blocks[-1][:NEIGHBOURS]),
+            key=lambda side: _order(side[0].setting),
+        )
+        (low, low_variance), (high, high_variance) = map(self._mean, sides)
+        time, energy = high[0] - low[0], high[1] - low[1]
+        return _Difference(
+            sides[0][0].regime,
+            sides[0][0].setting,
+            sides[1][0].setting,
+            (time, energy, energy - time),
+            low_variance + high_variance,
+        )
+
+    def _mean(self, parts: Sequence[MeasuredSlice]) -> tuple[tuple[float, float], float]:
+        weighed = [(p.cost, p.measured_s) for p in parts if p.cost is not None]
+        total_s = sum(length_s for _, length_s in weighed)
+        time = sum(length_s * math.log(cost.time_s) for cost, length_s in weighed) / total_s
+        energy = sum(length_s * math.log(cost.energy_j) for cost, length_s in weighed) / total_s
+        return (time, energy), self.noise(total_s) ** 2
 
     # -- estimates -------------------------------------------------------------------------
 
-    def _pairs(self) -> dict[_Key, list[Pair]]:
-        """Pairs of every setting, those included that are not complete yet."""
-        found = {key: list(total.pairs) for key, total in self._totals.items()}
-        pending, edge = self._pending, self._open
-        if pending is not None and edge is not None and pending[0] == edge[0]:
-            pending, edge = (edge[0], _joined(pending[1], edge[1])), None
-        for one in (pending, edge):
-            if one is not None:
-                found[one[0]].append(one[1])
-        return {key: pairs for key, pairs in found.items() if pairs}
+    def _all_edges(self) -> dict[tuple[int, Setting, Setting], _Edge]:
+        """Return the edges with the differences that are not complete yet."""
+        edges = dict(self._edges)
+        pending, latest = self._pending, self._difference()
+        if pending is not None and latest is not None and pending.edge == latest.edge:
+            pending, latest = pending.joined(latest), None
+        for pair in (pending, latest):
+            if pair is not None:
+                edges[pair.edge] = edges.get(pair.edge, _Edge()).added(pair)
+        return edges
+
+    def _fit(self) -> tuple[dict[int, _Levels], tuple[float, float, float], float]:
+        """Return the levels of every regime, phi of time, energy, power, and its degrees."""
+        if self._fitted is None:
+            edges = self._all_edges()
+            degrees = PRIOR_DEGREES
+            sums = [PRIOR_DEGREES * phi for phi in PRIOR_PHI]
+            levels = {}
+            for regime in {edge[0] for edge in edges}:
+                own = {(a, b): edge for (r, a, b), edge in edges.items() if r == regime}
+                fitted, squares, free = _solve(own)
+                degrees += free
+                sums = [s + x for s, x in zip(sums, squares, strict=True)]
+                if fitted is not None:
+                    levels[regime] = fitted
+            time, energy, power = (s / degrees for s in sums)
+            self._fitted = levels, (time, energy, power), degrees
+        return self._fitted
 
     def readings(self, regime: int) -> tuple[SettingReading, ...]:
-        """Return every setting of a regime that was compared with the reference."""
-        found = self._pairs()
-        phi_time, phi_energy, _ = _scatter(found.values())
+        """Return every setting of a regime that is connected to the reference by pairs."""
+        levels, phi, _ = self._fit()
+        if regime not in levels:
+            return ()
+        own = levels[regime]
         return tuple(
             SettingReading(
                 setting,
-                _weighed(pairs, 0),
-                _weighed(pairs, 1),
-                math.sqrt(max(phi_time, phi_energy) / sum(1 / p.variance for p in pairs)),
+                float(own.logs[i, _TIME]),
+                float(own.logs[i, _ENERGY]),
+                math.sqrt(phi[_TIME] * own.covariance[i, i]),
+                math.sqrt(phi[_POWER] * own.covariance[i, i]),
             )
-            for (number, setting), pairs in found.items()
-            if number == regime
+            for i, setting in enumerate(own.settings)
         )
 
+    @property
     def pairs(self) -> int:
-        return sum(map(len, self._pairs().values()))
+        return sum(edge.count for edge in self._all_edges().values())
 
     def totals(self) -> tuple[float, float]:
         """Time and energy of all ordinary steps."""
-        every = self._totals.values()
-        return sum(t.train_s for t in every), sum(t.train_j for t in every)
+        every = self._spent.values()
+        return sum(x.train_s for x in every), sum(x.train_j for x in every)
 
     def extra(self) -> tuple[float, float, float]:
         """Return the time at the reference, the time lost so far, and its standard error."""
-        estimate = self._sum(0)
-        return estimate.reference, estimate.actual - estimate.reference, estimate.error
+        time = self._sum(_TIME)
+        return time.reference, time.actual - time.reference, time.error
 
-    def _sum(self, which: int) -> "_Estimate":
-        found = self._pairs()
-        phi = _scatter(found.values())[which]
-        actual = reference = variance = unproven = 0.0
-        for (regime, setting), total in self._totals.items():
-            spent = total.train_s if which == 0 else total.train_j
+    def _sum(self, which: int) -> "_Sum":
+        levels, phi, _ = self._fit()
+        actual = reference = unproven = 0.0
+        weights: dict[int, Array] = {n: np.zeros(len(x.settings)) for n, x in levels.items()}
+        for (regime, setting), x in self._spent.items():
+            spent = x.train_s if which == _TIME else x.train_j
             actual += spent
-            pairs = found.get((regime, setting)) or _elsewhere(found, setting)
-            if setting == REFERENCE or not pairs:
+            source = _nearest(levels, regime, setting)
+            if setting == REFERENCE or source is None:
                 reference += spent
                 unproven += spent if setting != REFERENCE else 0.0
                 continue
-            would = spent * math.exp(-_weighed(pairs, which))
+            row = levels[source].settings.index(setting)
+            would = spent * math.exp(-float(levels[source].logs[row, which]))
             reference += would
-            variance += would**2 * phi / sum(1 / p.variance for p in pairs)
-        return _Estimate(actual, reference, math.sqrt(variance), unproven)
+            weights[source][row] += would
+        variance = sum(float(w @ levels[n].covariance @ w) for n, w in weights.items())
+        return _Sum(actual, reference, math.sqrt(max(0.0, phi[which] * variance)), unproven)
 
     def estimate(self) -> "SavingEstimate | None":
         """Return what the slices saved; None where nothing was compared."""
-        found = self._pairs()
-        time, energy = self._sum(0), self._sum(1)
-        if not found or time.reference <= 0 or energy.reference <= 0:
+        levels, _, degrees = self._fit()
+        time, energy = self._sum(_TIME), self._sum(_ENERGY)
+        if not levels or time.reference <= 0 or energy.reference <= 0:
             return None
-        width = student_95(_scatter(found.values())[2])
+        width = student_95(degrees)
         saved_j = energy.reference - energy.actual
         saved = GainInterval(
             saved_j, saved_j - width * energy.error, saved_j + width * energy.error
         )
-        bounds = (1 - energy.actual / max(energy.actual + x, 1e-9) for x in asdict(saved).values())
-        slow = [
+        shares = (1 - energy.actual / max(energy.actual + x, 1e-9) for x in asdict(saved).values())
+        slow = (
             time.actual / max(time.reference - side * width * time.error, 1e-9) - 1
             for side in (0, -1, 1)
-        ]
-        percent = GainInterval(*(100 * x for x in bounds))
+        )
         return SavingEstimate(
-            percent, saved, GainInterval(*(100 * x for x in slow)), energy.unproven
+            GainInterval(*(100 * x for x in shares)),
+            saved,
+            GainInterval(*(100 * x for x in slow)),
+            energy.unproven,
         )
 
 
@@ -410,54 +486,54 @@ class SavingEstimate(NamedTuple):
     unproven_j: float
 
 
-class _Estimate(NamedTuple):
+class _Sum(NamedTuple):
     actual: float
     reference: float
     error: float
     unproven: float
 
 
-def _mean(parts: Sequence[MeasuredSlice]) -> Pair:
-    costs = [part.cost for part in parts if part.cost is not None]
-    n = len(costs)
-    return Pair(
-        sum(math.log(c.time_s) for c in costs) / n,
-        sum(math.log(c.energy_j) for c in costs) / n,
-        sum(max(c.noise, LEAST_NOISE) ** 2 for c in costs) / n**2,
-    )
+def _order(setting: Setting) -> tuple[float, float]:
+    """The reference is first."""
+    return setting.cap_w or 0.0, setting.clock_mhz or 0.0
 
 
-def _joined(a: Pair, b: Pair) -> Pair:
-    # They share a slice, so their errors do not average out as those of strangers would.
-    return Pair(
-        (a.log_time + b.log_time) / 2,
-        (a.log_energy + b.log_energy) / 2,
-        0.75 * (a.variance + b.variance) / 2,
-    )
+def _nearest(levels: Mapping[int, _Levels], regime: int, setting: Setting) -> int | None:
+    """Return the regime whose level of a setting counts: its own, else the nearest that has one."""
+    known = [number for number, x in levels.items() if setting in x.settings]
+    return min(known, key=lambda number: abs(number - regime), default=None)
 
 
-def _weighed(pairs: Sequence[Pair], which: int) -> float:
-    weights = [1 / p.variance for p in pairs]
-    return sum(w * p[which] for w, p in zip(weights, pairs, strict=True)) / sum(weights)
-
-
-def _elsewhere(found: Mapping[_Key, list[Pair]], setting: Setting) -> list[Pair]:
-    """Return pairs of the same setting with other work, where this work has none."""
-    return list(
-        itertools.chain.from_iterable(pairs for (_, own), pairs in found.items() if own == setting)
-    )
-
-
-def _scatter(groups: Iterable[list[Pair]]) -> tuple[float, float, float]:
-    """Return phi of time and of energy, and the degrees of freedom of both."""
-    degrees = PRIOR_DEGREES
-    sums = [PRIOR_DEGREES * PRIOR_PHI] * 2
-    for pairs in groups:
-        degrees += len(pairs) - 1
-        for which in (0, 1):
-            middle = _weighed(pairs, which)
-            sums[which] += sum((p[which] - middle) ** 2 / p.variance for p in pairs)
-    return sums[0] / degrees, sums[1] / degrees, degrees
+def _solve(
+    edges: Mapping[tuple[Setting, Setting], _Edge],
+) -> tuple[_Levels | None, list[float], float]:
+    """Return levels by weighted least squares, residual squares, and their degrees of freedom."""
+    connected = {REFERENCE}
+    while True:
+        more = {s for pair in edges for s in pair if connected.intersection(pair)} - connected
+        if not more:
+            break
+        connected |= more
+    used = {pair: edge for pair, edge in edges.items() if pair[0] in connected}
+    settings = tuple(sorted(connected - {REFERENCE}, key=_order))
+    if not settings:
+        return None, [0.0, 0.0, 0.0], 0.0
+    place = {setting: i for i, setting in enumerate(settings)}
+    normal, right = np.zeros((len(settings), len(settings))), np.zeros((len(settings), 3))
+    for (lower, upper), edge in used.items():
+        signs = np.zeros(len(settings))
+        if lower in place:
+            signs[place[lower]] = -1
+        signs[place[upper]] = 1
+        normal += edge.weight * np.outer(signs, signs)
+        right += np.outer(signs, edge.sums)
+    covariance: Array = np.linalg.inv(normal).astype(np.float64)
+    logs = covariance @ right
+    squares = [sum(e.squares[i] for e in used.values()) for i in range(3)]
+    fitted = [float(right[:, i] @ logs[:, i]) for i in range(3)]
+    free = sum(e.count for e in used.values()) - len(settings)
+    left = [max(0.0, a - b) for a, b in zip(squares, fitted, strict=True)]
+    return _Levels(settings, logs, covariance), left, float(free)
 
 
 _DEGREES = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 60, math.inf)

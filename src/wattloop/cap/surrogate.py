@@ -145,12 +145,20 @@ KEPT = 1_200
 
 
 class CapReading(NamedTuple):
-    """Reading at one cap: index of the cap, logs of time and power, relative noise."""
+    """Reading at one cap: index of the cap, logs of time and power, relative noise.
+
+    `power_noise` is that of the power where it is another than that of the time.
+    """
 
     cap: int
     log_time: float
     log_power: float
     noise: float
+    power_noise: float | None = None
+
+    @property
+    def of_power(self) -> float:
+        return self.noise if self.power_noise is None else self.power_noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +202,10 @@ def _posterior(
     distance = (places[:, None] - places[None, :]) / LENGTH
     deviation = SMOOTH**2 * np.exp(-0.5 * distance**2) + OWN**2 * np.eye(len(places))
     for _ in range(WIDENINGS):
-        time = _Process(deviation, merged, [r.log_time for r in merged], free_scale=True)
-        power = _Process(deviation, merged, [r.log_power for r in merged], free_scale=False)
+        time = _Process(deviation, merged, [(r.log_time, r.noise) for r in merged], free_scale=True)
+        power = _Process(
+            deviation, merged, [(r.log_power, r.of_power) for r in merged], free_scale=False
+        )
         log_weights = (
             prior.log_weights
             + time.log_likelihood(prior.log_time)
@@ -232,8 +242,10 @@ def _merged(readings: Sequence[CapReading]) -> list[CapReading]:
         own = [reading for reading in readings if reading.cap == cap]
         weights = np.array([1 / max(r.noise, 1e-4) ** 2 for r in own])
         time = float(weights @ [r.log_time for r in own] / weights.sum())
+        noise = float(weights.sum() ** -0.5)
+        weights = np.array([1 / max(r.of_power, 1e-4) ** 2 for r in own])
         power = float(weights @ [r.log_power for r in own] / weights.sum())
-        merged.append(CapReading(cap, time, power, float(weights.sum() ** -0.5)))
+        merged.append(CapReading(cap, time, power, noise, float(weights.sum() ** -0.5)))
     return merged
 
 
@@ -308,13 +320,13 @@ class _Process:
         self,
         deviation: Array,
         readings: Sequence[CapReading],
-        values: Sequence[float],
+        values: Sequence[tuple[float, float]],
         *,
         free_scale: bool,
     ) -> None:
         self._at = [reading.cap for reading in readings]
-        self._values = np.array(values)
-        noise = np.diag([max(reading.noise, 1e-4) ** 2 for reading in readings])
+        self._values = np.array([value for value, _ in values])
+        noise = np.diag([max(own, 1e-4) ** 2 for _, own in values])
         self._precision = np.linalg.inv(deviation[np.ix_(self._at, self._at)] + noise)
         self._gain = deviation[:, self._at] @ self._precision
         self._left_over = deviation - self._gain @ deviation[self._at, :]
