@@ -23,6 +23,7 @@ class Training:
         self.set: list[Setting | None] = []
         self.messages: list[str] = []
         self.refuse = False
+        self.steps = 0
         self.devices = devices
         self.saver = Saver(
             SaverConfig(**options),
@@ -49,12 +50,20 @@ class Training:
             joules += max(0.0, min(end, end_s) - max(begin, begin_s)) * power_w
         return joules, 0.001
 
+    @property
+    def saved_pct(self):
+        """The truth: as many steps at the reference would have taken their time and power."""
+        spent_j = sum((end - begin) * power_w for begin, end, power_w in self.powers)
+        slowdown, power_w = self.work[250]
+        return 100 * (1 - spent_j / (self.steps * self.step_s * slowdown * power_w * self.devices))
+
     def train(self, seconds):
         end_s = self.now_s + seconds
         while self.now_s < end_s:
             slowdown, power_w = self.work[int(self.setting.cap_w or 250)]
             length_s = self.step_s * slowdown
             self.powers.append((self.now_s, self.now_s + length_s, power_w * self.devices))
+            self.steps += 1
             self.now_s += length_s
             self.saver.step(self.now_s)
             self.saver.tick(self.now_s)
@@ -71,9 +80,9 @@ def test_least_energy_within_the_limit_is_found_and_proven():
     result = training.end()
     assert result.state is SavingState.APPLIED
     assert training.set[-1] is None
-    truth = 100 * (1 - 1.042 * 184 / 222)
-    assert abs(result.saved_pct.value - truth) < 1.0
-    assert result.slowdown_pct.value < 5.0
+    assert abs(result.saved_pct.value - training.saved_pct) < 0.1
+    assert result.saved_pct.value > 12
+    assert 3 < result.slowdown_pct.value < 5
     assert result.learned.setting == Setting(200.0, None)
     assert SavingResult.from_dict(result.to_dict()) == result
     assert LearnedSetting.from_dict(result.learned.to_dict()) == result.learned
