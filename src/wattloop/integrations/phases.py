@@ -50,6 +50,7 @@ class StepTotals:
         tokens: tokens, as the trainer counts them.
         processes: processes that stepped.
         notes: why steps may be missing.
+        inferred: whether the phases are inferred from GPU signals, because no step was seen.
     """
 
     steps: int
@@ -60,6 +61,7 @@ class StepTotals:
     processes: int = 0
     phases: tuple[Phase, ...] = ()
     notes: tuple[str, ...] = ()
+    inferred: bool = False
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> StepTotals:
@@ -104,7 +106,8 @@ def format_totals(totals: StepTotals) -> list[str]:
     """Return the lines that a summary shows: a step's cost, and the share of each phase."""
     notes = [f"steps may be missing: {note}" for note in totals.notes]
     if not totals.steps:
-        return notes
+        shares = _format_shares(totals)
+        return [f"inferred from GPU signals: {shares}", *notes] if shares else notes
     costs = [] if totals.step_j is None else [format_energy(totals.step_j)]
     costs += [] if totals.step_s is None else [format_duration(totals.step_s)]
     line = f"{totals.steps:,} step{'s' * (totals.steps != 1)}"
@@ -114,14 +117,18 @@ def format_totals(totals: StepTotals) -> list[str]:
             line += f", {format_energy(totals.costs[f'{unit}_j'])} per {unit}"
         if (rate := totals.costs.get(f"{unit}s_per_j")) is not None:
             line += f" ({format_number(rate, 3)} {unit}s/s/W)"
+    shares = _format_shares(totals)
+    return [line, *([shares] if shares else [])]
+
+
+def _format_shares(totals: StepTotals) -> str:
     whole_s = sum(phase.time_s for phase in totals.phases)
-    shares = [
+    return ", ".join(
         f"{phase.name} {phase.time_s / whole_s:.0%}"
         + ("" if phase.energy_j is None else f" ({format_energy(phase.energy_j)})")
         for phase in sorted(totals.phases, key=lambda phase: -phase.time_s)
         if phase.time_s >= 0.005 * whole_s
-    ]
-    return [line, *([", ".join(shares)] if shares else [])]
+    )
 
 
 def split_run(
@@ -158,20 +165,20 @@ def phase_energies(
     parts: dict[str, list[Span]],
     energy_between: Callable[[float, float], float | None],
     total_j: float | None,
+    rest: str = "training",
 ) -> list[Phase]:
-    """Return the energy of each phase; training has what the others leave of the total."""
+    """Return the energy of each phase; `rest` has what the others leave of the total."""
     phases: list[Phase] = []
     for name, spans in parts.items():
         time_s = sum(b - a for a, b in spans)
-        energy_j = None if name == "training" else _energy_j(spans, time_s, energy_between)
+        energy_j = None if name == rest else _energy_j(spans, time_s, energy_between)
         phases.append(Phase(name, time_s, energy_j, len(spans)))
-    known_j = [p.energy_j for p in phases if p.name != "training"]
+    known_j = [p.energy_j for p in phases if p.name != rest]
     if total_j is None or any(j is None for j in known_j):
         return phases
     rest_j = total_j - sum(j for j in known_j if j is not None)
     return [
-        Phase(p.name, p.time_s, max(rest_j, 0.0), p.parts) if p.name == "training" else p
-        for p in phases
+        Phase(p.name, p.time_s, max(rest_j, 0.0), p.parts) if p.name == rest else p for p in phases
     ]
 
 

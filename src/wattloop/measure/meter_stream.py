@@ -69,6 +69,8 @@ class MeterStream:
         self.signal_values: dict[str, float] = {}
         self.signal_peaks: dict[str, float] = {}
         """Highest value of each signal so far."""
+        self.on_signals: Callable[[float, Sequence[float]], None] | None = None
+        """Called with the time and values of signals, which are then read more often."""
         self.on_gap: GapListener | None = None
         self.on_tick: TickListener | None = None
         """Called with the domain that changed, and the times after and by which it did."""
@@ -230,8 +232,12 @@ class MeterStream:
                 self.tracks[i].feed(time_s, value, doubt_s)
                 self._last_gaps[i] = None
 
-    def read_signals(self) -> None:
-        """Read signals such as utilisation, clocks and temperatures."""
+    def read_signals(self, *, journaled: bool = True) -> None:
+        """Read signals such as utilisation, clocks and temperatures.
+
+        Args:
+            journaled: whether they are written to the journal, or only passed to `on_signals`.
+        """
         if not self.signals:
             return
         with self._meter_lock:
@@ -239,12 +245,16 @@ class MeterStream:
                 values = self._checked(self.meter.read_signals(), len(self.signals))
             except Exception as error:  # noqa: BLE001 - a faulty meter must not stop the others
                 values = self._failed(error, len(self.signals))
+        numbers = [math.nan if isinstance(value, Gap) else float(value) for value in values]
+        time_s = self._now_s()
         with self._lock:
-            self._signal_times_s.append(self._now_s())
-            for signal, value in zip(self.signals, values, strict=True):
-                number = math.nan if isinstance(value, Gap) else float(value)
-                self._signal_values.append(number)
+            if journaled:
+                self._signal_times_s.append(time_s)
+                self._signal_values.extend(numbers)
+            for signal, number in zip(self.signals, numbers, strict=True):
                 self._note_signal(signal.name, number)
+        if self.on_signals is not None:
+            self.on_signals(time_s, numbers)
 
     def _note_signal(self, name: str, value: float) -> None:
         self.signal_values[name] = value

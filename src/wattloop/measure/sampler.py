@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import threading
@@ -98,11 +99,15 @@ class SamplingPlan:
 class PeriodicTasks:
     """Due times of periodic tasks other than reading."""
 
-    __slots__ = ("cpu_at_s", "cpu_s", "due_s", "flush_s", "searches_s", "signals_s")
+    __slots__ = (
+        *("cpu_at_s", "cpu_s", "due_s", "flush_s", "searches_s"),
+        *("followed_s", "signals_s"),
+    )
 
     def __init__(self, start_s: float) -> None:
         self.searches_s = [start_s + after_s for after_s in TICK_SEARCH_AT_S]
         self.signals_s = start_s
+        self.followed_s = math.inf
         self.flush_s = start_s + FLUSH_S
         self.due_s = start_s
         self.cpu_s = time.thread_time()
@@ -129,6 +134,12 @@ SIGNALS_S = 1.0
 SIGNALS_IN_PROCESS_S = 2.0
 """Signals such as utilisation cost more than all counters; inside a program they are read less
 often."""
+FOLLOWED_S = 0.2
+"""Signals that a listener follows are read this often, and journaled as often as others. NVML's
+utilisation has this period."""
+FOLLOWED_DUTY = 0.01
+"""Share of time that reading signals for a listener may take."""
+COST_GROWTH = 1.25
 DUTY_IN_PROCESS = 0.004
 """Share of time that a meter may be read inside the user's program."""
 DUTY_ALONE = 0.03
@@ -169,6 +180,7 @@ class Sampler:
         self._adaptive = adaptive
         self._tick_feeds = [feed for feed in tick_feeds or feeds if any(feed.tick_clocks)]
         self._in_process = in_process
+        self._followed_cost_s = FOLLOWED_S * FOLLOWED_DUTY
         self._stretch = 1.0
         self._plans: list[SamplingPlan] = []
         self._on_flush = on_flush
@@ -290,13 +302,30 @@ class Sampler:
                 feed.read_signals()
             every_s = SIGNALS_IN_PROCESS_S if self._in_process else SIGNALS_S
             chores.signals_s = time_s + max(every_s, self._interval_s) - CHORES_SLACK_S
+            chores.followed_s = self._next_followed_s(time_s)
+        elif time_s >= chores.followed_s:
+            for feed in self._signal_feeds:
+                if feed.on_signals is not None:
+                    feed.read_signals(journaled=False)
+            chores.followed_s = self._next_followed_s(time_s)
         if time_s >= chores.flush_s:
             self._on_flush()
             chores.flush_s = time_s + FLUSH_S - CHORES_SLACK_S
             self._keep_budget(chores, time_s)
             for plan in self._plans:
                 self._set_interval(plan)
-        chores.due_s = min(chores.searches_s[0], chores.signals_s, chores.flush_s)
+        chores.due_s = min(
+            chores.searches_s[0], chores.signals_s, chores.followed_s, chores.flush_s
+        )
+
+    def _next_followed_s(self, time_s: float) -> float:
+        """Return when signals with a listener are due after a reading that began at `time_s`."""
+        if not any(feed.on_signals is not None for feed in self._signal_feeds):
+            return math.inf
+        # One slow reading may have waited for a processor; slow ones in a row are expensive.
+        cost_s = self._clock.now_s() - time_s
+        self._followed_cost_s = min(cost_s, COST_GROWTH * self._followed_cost_s)
+        return time_s + max(FOLLOWED_S, self._followed_cost_s / FOLLOWED_DUTY) - CHORES_SLACK_S
 
     def _keep_budget(self, chores: PeriodicTasks, time_s: float) -> None:
         """Read counters less often when reading takes too much of the user's processor.

@@ -79,11 +79,18 @@ class StepCollector:
         self._pause_ends_s: list[float] = []
         self._training: list[Span] = []
         self._lengths_s: deque[float] = deque(maxlen=RECENT_STEPS)
-        self._steps = 0
+        self.steps = 0
+        """Steps so far."""
         self._samples = 0.0
         self._numbers = itertools.count()
         self._resolver = StepResolver(session, self._poll)
         self._resolver.start()
+
+    @property
+    def compilations(self) -> list[Span]:
+        """Compilations of processes that have not stepped."""
+        spans = [span for process in self._processes.values() for span in process.spans]
+        return [span for name, span in spans if name == "compilation"]
 
     def finish(self) -> None:
         """Read the last records, resolve them, and record the phases."""
@@ -100,7 +107,7 @@ class StepCollector:
             self._emit(Edge(edge.host_s), edge, metrics)
         self._resolver.resolve(force=True)
         notes = self._notes()
-        if self._steps:
+        if self.steps:
             self._record_totals(notes)
         elif notes:
             self.totals = StepTotals(0, processes=len(self._processes), notes=tuple(notes))
@@ -201,7 +208,7 @@ class StepCollector:
             self._spans.setdefault("waiting for data", []).append(
                 (wait_begin_s, wait_begin_s + wait_s)
             )
-        self._steps += 1
+        self.steps += 1
         metrics = process.metrics.setdefault(process.steps, {})
         process.metrics.pop(process.steps - LATEST_METRICS, None)
         if not math.isnan(samples):
@@ -253,9 +260,9 @@ class StepCollector:
         known = time_s > 0 and all(p.energy_j is not None for p in in_steps)
         tokens = [p.tokens for p in self._processes.values() if p.tokens and not p.rank]
         self.totals = StepTotals(
-            steps=self._steps,
-            step_s=time_s / self._steps if time_s > 0 else None,
-            step_j=sum(p.energy_j or 0.0 for p in in_steps) / self._steps if known else None,
+            steps=self.steps,
+            step_s=time_s / self.steps if time_s > 0 else None,
+            step_j=sum(p.energy_j or 0.0 for p in in_steps) / self.steps if known else None,
             samples=self._samples if self._samples > 0 else None,
             tokens=sum(tokens) if tokens else None,
             processes=len(self._processes),

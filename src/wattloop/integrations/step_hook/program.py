@@ -1,4 +1,8 @@
-"""The hook as `wattloop run` sees it: a folder for step files, and a thread that watches it."""
+"""The hook as `wattloop run` sees it: a folder for step files, and a thread that watches it.
+
+The thread also records GPU signals until a step is seen: a run without steps gets its phases from
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from wattloop.integrations.phases import StepTotals
+    from wattloop.integrations.signal_phases import SignalRecorder
     from wattloop.integrations.step_hook.collector import StepCollector
     from wattloop.measure.session import Session
 
 STEPS_VARIABLE = "WATTLOOP_STEPS"
 CHECK_EVERY_S = 0.5
+SETTLED_AFTER_S = 1.0
+"""Readings of power are complete up to this long ago."""
 
 
 class StepHook:
@@ -25,12 +32,16 @@ class StepHook:
         self._session: Session | None = None
         self._folder: Path | None = None
         self._collector: StepCollector | None = None
+        self._signals: SignalRecorder | None = None
+        self._inferred: StepTotals | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="wattloop-hook", daemon=True)
 
     @property
     def totals(self) -> StepTotals | None:
         """Steps and phases, after the run was closed; None without any."""
+        if self._inferred is not None:
+            return self._inferred
         return None if self._collector is None else self._collector.totals
 
     def begin(self, session: Session, environment: dict[str, str]) -> dict[str, str]:
@@ -63,22 +74,58 @@ class StepHook:
         try:
             if self._collector is not None:
                 self._collector.finish()
+            if self._signals is not None and not self._stepped:
+                self._infer()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _watch(self) -> None:
-        assert self._session is not None
-        while not self._ended.wait(CHECK_EVERY_S) and not self._written():
-            continue
-        if not self._written():
-            return
-        try:
-            from wattloop.integrations.step_hook.collector import StepCollector
+    @property
+    def _stepped(self) -> bool:
+        return self._collector is not None and self._collector.steps > 0
 
-            assert self._folder is not None
-            self._collector = StepCollector(self._session, self._folder)
+    def _infer(self) -> None:
+        """Take the phases of a run without steps from the signals of its GPUs."""
+        from dataclasses import replace
+
+        assert self._signals is not None
+        found = self._collector
+        totals = self._signals.finish(() if found is None else found.compilations)
+        if totals is not None and found is not None and found.totals is not None:
+            totals = replace(totals, notes=found.totals.notes)
+        self._inferred = totals
+
+    def _watch(self) -> None:
+        session = self._session
+        assert session is not None
+        try:
+            self._follow_signals(session)
+            ended = False
+            while not ended:
+                ended = self._ended.wait(CHECK_EVERY_S)
+                if self._collector is None and self._written():
+                    self._collect(session)
+                if self._stepped and self._signals is not None:
+                    self._signals.stop()
+                    self._signals = None
+                if self._signals is not None:
+                    self._signals.update(session.clock.now_s() - SETTLED_AFTER_S)
+                elif self._collector is not None:
+                    return
         except Exception as error:  # noqa: BLE001 - the run matters more than its steps
-            self._session.note(f"steps are not recorded: {type(error).__name__}: {error}")
+            session.note(f"steps are not recorded: {type(error).__name__}: {error}")
+
+    def _follow_signals(self, session: Session) -> None:
+        signals = [signal.name for feed in session.feeds for signal in feed.signals]
+        if any(name.endswith("/utilisation") for name in signals):
+            from wattloop.integrations.signal_phases import SignalRecorder
+
+            self._signals = SignalRecorder.of(session)
+
+    def _collect(self, session: Session) -> None:
+        from wattloop.integrations.step_hook.collector import StepCollector
+
+        assert self._folder is not None
+        self._collector = StepCollector(session, self._folder)
 
     def _written(self) -> bool:
         assert self._folder is not None

@@ -22,6 +22,7 @@ WATCHED = {
     "torch._dynamo.callback": ("torch_steps", "install_compilation"),
     "transformers.trainer_callback": ("trainer_steps", "install_transformers"),
     "keras.src.callbacks.callback_list": ("trainer_steps", "install_keras"),
+    "jax": ("trainer_steps", "install_jax"),
 }
 """Module whose import ends -> module of this folder and its function that hooks it."""
 

@@ -1,19 +1,26 @@
-"""Hooks of trainers: what Hugging Face's Trainer (and TRL's) logs, and the batches of Keras 3.
+"""Hooks of other frameworks: logs of Hugging Face's Trainer (and TRL's), batches of Keras 3, and
+compilations of JAX.
 
-Steps and evaluations under a Trainer come from the hook of PyTorch.
+Steps and evaluations under a Trainer come from the hook of PyTorch. Steps of plain JAX are not
+counted: Optax and Flax are called while a function is traced, and a compiled function may hold one
+step, a part of one, or a loop of many.
 """
 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
 from .program_steps import ProgramSteps
-from .step_file import EPOCH, LOSS, TOKENS
+from .step_file import COMPILE, EPOCH, LOSS, TOKENS
 
 TOKEN_NAMES = ("num_tokens", "num_input_tokens_seen")
 """Logged by TRL's trainers; by the Trainer with `include_num_input_tokens_seen`."""
+
+COMPILATION_OF_JAX = "/jax/core/compile/"
+"""Events of `jax.monitoring`: tracing, lowering and XLA's compilation."""
 
 
 def install_transformers(trainer_callback: Any) -> None:
@@ -41,6 +48,22 @@ def install_keras(callback_list: Any) -> None:
     }
     for name, follow in followed.items():
         _follow(callback_list.CallbackList, name, follow)
+
+
+def install_jax(_jax: Any) -> None:
+    """Follow compilations through the listeners that JAX offers, since 0.4."""
+    from jax import monitoring
+
+    steps = ProgramSteps.shared()
+
+    def ended(event: str, duration_s: float, **_: Any) -> None:
+        try:
+            if event.startswith(COMPILATION_OF_JAX):
+                steps.span(COMPILE, time.monotonic() - duration_s)
+        except Exception:  # noqa: BLE001 - the training matters more than its phases
+            return
+
+    monitoring.register_event_duration_secs_listener(ended)
 
 
 def _follow(owner: Any, name: str, follow: Callable[..., None]) -> None:

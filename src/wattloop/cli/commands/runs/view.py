@@ -144,7 +144,7 @@ def print_run(
     if record.tags:
         lines.append("tags      " + " ".join(f"{k}={v}" for k, v in record.tags.items()))
     if totals is not None:
-        heads = ("steps     ", "phases    ")
+        heads = ("steps     ", "phases    ")[:: -1 if totals.inferred else 1]
         lines += map("".join, zip(heads, format_totals(totals), strict=False))
     _write(lines)
     if record.result is not None and record.result.domains:
