@@ -17,9 +17,9 @@ from typing import Any
 from bars import Bar, Page, Table, arguments, publish, shown
 from wattloop.analyze import table
 from wattloop.analyze.clusters import clusters
+from wattloop.analyze.configuration_matrix import configuration_matrix
 from wattloop.analyze.correlation import correlations
 from wattloop.analyze.findings import Findings
-from wattloop.analyze.matrix import configuration_matrix
 from wattloop.analyze.ols import Regression, regression
 from wattloop.analyze.top import top_runs
 from wattloop.cli.commands.analyze.view import AnalysisOptions, read_source

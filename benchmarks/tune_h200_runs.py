@@ -13,8 +13,8 @@ from tune_h200_course import Clock, Course, Runner
 from wattloop.tune.executors.torch.energy import EnergySource, SessionEnergy
 from wattloop.tune.executors.torch.executor import TorchExecutor
 from wattloop.tune.executors.torch.training import Training
-from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
+from wattloop.tune.search_problem import Quality
 from wattloop.tune.segment import Segment, Until
 from wattloop.tune.strategies.sm2.sm2 import Sm2
 

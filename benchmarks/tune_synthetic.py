@@ -9,8 +9,8 @@ import math
 import numpy as np
 
 from wattloop.cap.evaluation import MeasuredCurve
-from wattloop.tune.problem import Quality
 from wattloop.tune.replay.tables import METRIC, RecordedTraining, RecordedWorkload
+from wattloop.tune.search_problem import Quality
 
 __all__ = ["synthetic_workload", "synthetic_workloads"]
 

@@ -20,6 +20,7 @@ PROMISED = {
     ("wattloop.tune.engines.optuna_measured", "EnergyCallback"),
     ("wattloop.schedule.oracle.analytic", "AnalyticOracle"),
     ("wattloop.schedule.policies.policy", "Policy"),
+    ("wattloop.tune.problem", "Problem"),
 }
 
 

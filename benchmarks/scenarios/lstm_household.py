@@ -12,7 +12,7 @@ import numpy as np
 from scenarios.scenario import Scenario
 from wattloop.tune.executors.torch.batches import FlexibleBatches, windows_of
 from wattloop.tune.executors.torch.training import Training
-from wattloop.tune.problem import EarlyStopping
+from wattloop.tune.search_problem import EarlyStopping
 
 __all__ = ["generated_series", "scenario"]
 

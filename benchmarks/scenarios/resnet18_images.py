@@ -12,7 +12,7 @@ from typing import Any
 from scenarios.scenario import Scenario
 from wattloop.tune.executors.torch.batches import FlexibleBatches
 from wattloop.tune.executors.torch.training import Training
-from wattloop.tune.problem import EarlyStopping
+from wattloop.tune.search_problem import EarlyStopping
 
 __all__ = ["generated_images", "resnet18", "scenario"]
 

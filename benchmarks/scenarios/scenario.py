@@ -6,7 +6,7 @@ from typing import Any
 
 from wattloop.tune.executors.torch.training import Training
 from wattloop.tune.objective import Objective
-from wattloop.tune.problem import EarlyStopping, Problem, Quality
+from wattloop.tune.search_problem import EarlyStopping, Problem, Quality
 from wattloop.tune.space import Choice, Real, Space
 
 __all__ = ["Scenario"]

@@ -77,8 +77,12 @@ MOVED: Mapping[str, Mapping[str, str]] = {
     "wattloop.store.trial_records": {
         "read_trials": "wattloop.store.experiments.read_trials",
     },
+    "wattloop.testing.synthetic_bench": {
+        "SyntheticBench": "wattloop.testing.synthetic_trainings.SyntheticExecutor",
+        "synthetic_problem": "wattloop.testing.synthetic_trainings.synthetic_problem",
+    },
     "wattloop.tune.early_stopping": {
-        "EarlyStopping": "wattloop.tune.problem.EarlyStopping",
+        "EarlyStopping": "wattloop.tune.search_problem.EarlyStopping",
     },
     "wattloop.tune.engines.optuna_measured": {
         "EnergyCallback": "wattloop.tune.callbacks.optuna.EnergyCallback",
@@ -93,6 +97,12 @@ MOVED: Mapping[str, Mapping[str, str]] = {
     "wattloop.tune.parameters": {
         "Choice": "wattloop.tune.space.Choice",
         "Real": "wattloop.tune.space.Real",
+    },
+    "wattloop.tune.problem": {
+        "EarlyStopping": "wattloop.tune.search_problem.EarlyStopping",
+        "Limits": "wattloop.tune.search_problem.Limits",
+        "Problem": "wattloop.tune.search_problem.Problem",
+        "Quality": "wattloop.tune.search_problem.Quality",
     },
     "wattloop.tune.torch.bench": {
         "TorchBench": "wattloop.tune.executors.torch.executor.TorchExecutor",

@@ -7,7 +7,7 @@ import pytest
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Scope, counter_rise_j, highest_power_w
 from wattloop.core.results import RunStatus
-from wattloop.fleet.delivery.status import NodeStatus
+from wattloop.fleet.delivery.node_status import NodeStatus
 from wattloop.store.journal import SampleBlock
 from wattloop.store.runs import RunRecord
 from wattloop.store.samples import watts

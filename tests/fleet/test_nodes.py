@@ -3,7 +3,7 @@
 import pytest
 
 from wattloop.fleet import nodes
-from wattloop.fleet.delivery.status import NodeStatus
+from wattloop.fleet.delivery.node_status import NodeStatus
 from wattloop.fleet.nodes import NodeTable
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.analyze.synthetic_runs import cali3_runs, greenscreen_runs
 from wattloop.analyze.clusters import clusters
+from wattloop.analyze.configuration_matrix import configuration_matrix
 from wattloop.analyze.correlation import correlations
 from wattloop.analyze.importance import importances
-from wattloop.analyze.matrix import configuration_matrix
 from wattloop.analyze.ols import regression
 from wattloop.analyze.pareto import pareto_front
 from wattloop.analyze.quotient import quotients

@@ -11,7 +11,7 @@ from wattloop.cli.main import main
 from wattloop.report.document import Chart, Section
 from wattloop.report.subject import report_of
 from wattloop.store.database import open_store
-from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
+from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
 from wattloop.tune.api import search
 
 SM2 = {"name": "sm2", "configurations": 4, "patience": 2, "least_gain": 0.02}
@@ -22,7 +22,7 @@ def searched(place: Path, strategy: str | dict[str, object]) -> str:
     """A search that is stored, of trainings that are formulas."""
     problem = synthetic_problem(ranges=True, target=None)
     found = search(
-        bench=lambda parts: SyntheticBench(parts.problem),
+        bench=lambda parts: SyntheticExecutor(parts.problem),
         space=problem.space,
         metric="accuracy",
         goal="maximize",

@@ -8,7 +8,7 @@ from wattloop.report.figures.chart_data import spec_of
 from wattloop.report.figures.render import save
 from wattloop.report.figures.sm2 import SweptRates, course_figure, rate_figure, sm2_figures
 from wattloop.testing.strategy_contract import played
-from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
+from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
 from wattloop.tune.strategies.sm2.sm2 import Sm2
 
 pytest.importorskip("altair", reason="the extra 'figures' is not installed")
@@ -17,7 +17,7 @@ pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
 
 def test_both_figures_of_a_search(tmp_path) -> None:
     """Figure 1 for each configuration and figure 2 for all of them, and they can be drawn."""
-    bench = SyntheticBench(synthetic_problem(ranges=True, target=None))
+    bench = SyntheticExecutor(synthetic_problem(ranges=True, target=None))
     strategy = Sm2(bench.problem, patience=2, least_gain=0.02, configurations=4)
     played(strategy, bench)
     figures = sm2_figures(strategy, said="energy of gpu, simulated")

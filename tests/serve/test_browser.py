@@ -27,7 +27,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
 from tests.serve.filled import LONG, Filled, filled
-from wattloop.fleet.delivery.status import NodeStatus
+from wattloop.fleet.delivery.node_status import NodeStatus
 from wattloop.fleet.nodes import NodeTable
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions

@@ -5,9 +5,9 @@ import random
 import pytest
 
 from wattloop.testing.strategy_contract import check_strategy
-from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
-from wattloop.tune.problem import Limits, Problem
+from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
 from wattloop.tune.progress import Progress
+from wattloop.tune.search_problem import Limits, Problem
 from wattloop.tune.segment import CapRequest, RateSweep, Segment, Until
 from wattloop.tune.space import Configuration
 from wattloop.tune.strategies.base import WAIT, Asked, Chosen
@@ -103,7 +103,7 @@ class OverTime(Grid):
         return Segment.from_dict({**data, "until": {**data["until"], "epochs": 99.0}})
 
 
-BENCH = SyntheticBench(synthetic_problem(limits=Limits(candidates=8, epochs=40))).problem
+BENCH = SyntheticExecutor(synthetic_problem(limits=Limits(candidates=8, epochs=40))).problem
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ BENCH = SyntheticBench(synthetic_problem(limits=Limits(candidates=8, epochs=40))
 def test_a_broken_promise_is_named(make: type[Grid], said: str) -> None:
     """Each of these strategies breaks one."""
     with pytest.raises(Exception, match=said):
-        check_strategy(make, lambda: SyntheticBench(BENCH), at_once=(1,))
+        check_strategy(make, lambda: SyntheticExecutor(BENCH), at_once=(1,))
 
 
 def test_the_bench_pauses_and_goes_on() -> None:
@@ -134,7 +134,7 @@ def test_the_bench_pauses_and_goes_on() -> None:
         parameters = {"batch_size": 64, "lr": 0.003, "optimizer": "adam"}
         return Segment(key=key, candidate="c", parameters=parameters, **more)  # type: ignore[arg-type]  # its own fields
 
-    one, two = SyntheticBench(), SyntheticBench()
+    one, two = SyntheticExecutor(), SyntheticExecutor()
     whole = one.run(segment("a", until=Until(epochs=6, at_target=False)))
     half = two.run(segment("a", until=Until(epochs=3, at_target=False)))
     two.run(segment("b", until=Until(epochs=5, at_target=False), keep=False))
@@ -148,7 +148,7 @@ def test_the_bench_pauses_and_goes_on() -> None:
 
 def test_the_bench_finds_the_cap_of_its_formula() -> None:
     """125 W for least energy; less energy than without, more time."""
-    bench = SyntheticBench(noise=0.0)
+    bench = SyntheticExecutor(noise=0.0)
     parameters = {"batch_size": 256, "lr": 0.003, "optimizer": "adam"}
     progress = bench.run(
         Segment(key="a", candidate="c", parameters=parameters, cap=CapRequest(metric="energy"))
@@ -160,4 +160,4 @@ def test_the_bench_finds_the_cap_of_its_formula() -> None:
 def test_a_problem_of_its_own_is_used() -> None:
     """The contract asks the bench what is searched."""
     problem: Problem = synthetic_problem(limits=Limits(candidates=4, epochs=40))
-    check_strategy(Grid, lambda: SyntheticBench(problem), at_once=(1,))
+    check_strategy(Grid, lambda: SyntheticExecutor(problem), at_once=(1,))

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from wattloop.tune.problem import Limits, Problem, Quality
+from wattloop.tune.search_problem import Limits, Problem, Quality
 from wattloop.tune.segment import Segment, Until
 from wattloop.tune.space import Choice, Space
 from wattloop.tune.strategies.base import WAIT, Chosen, Strategy

@@ -8,7 +8,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.store.database import open_store
 from wattloop.testing.strategy_contract import played
-from wattloop.testing.synthetic_bench import SyntheticBench
+from wattloop.testing.synthetic_trainings import SyntheticExecutor
 from wattloop.tune.optuna_export import export_study
 from wattloop.tune.search_store import SearchRecord, open_search
 from wattloop.tune.spec import spec_from
@@ -40,7 +40,7 @@ def stored(tmp_path: Path, **more: object) -> tuple[str, str]:
     with open_store(place) as store:
         experiment, _ = open_search(store, spec.to_dict(), "test", name=spec.name)
         record = SearchRecord(store, experiment)
-        events = played(strategy_for(spec, problem), SyntheticBench(problem))
+        events = played(strategy_for(spec, problem), SyntheticExecutor(problem))
         for event in events:
             if event.progress is None:
                 record.begin(event.segment)

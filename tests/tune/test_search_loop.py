@@ -16,9 +16,9 @@ from wattloop.store.experiments import list_experiments, read_trials
 from wattloop.trials.lock import lock_experiment
 from wattloop.tune import search_store
 from wattloop.tune.executors.function import FunctionExecutor
-from wattloop.tune.problem import Limits
 from wattloop.tune.results import read_candidates
 from wattloop.tune.search_loop import Search
+from wattloop.tune.search_problem import Limits
 from wattloop.tune.search_store import SearchRecord, open_search
 
 ROOT = Path(__file__).parents[2]

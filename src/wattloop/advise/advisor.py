@@ -1,13 +1,11 @@
-"""All rules applied to one run, the best advice first."""
+"""All rules applied to one run, the best advice first, and reasons for silence."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from wattloop.advise import needs
 from wattloop.advise.advice import Advice
-from wattloop.advise.facts import RunFacts, read_facts
-from wattloop.advise.needs import Need
+from wattloop.advise.facts import LONG_RUN_S, RunFacts, read_facts
 from wattloop.advise.rules.cap_too_high import cap_too_high
 from wattloop.advise.rules.carbon_hour import carbon_hour
 from wattloop.advise.rules.checkpoint_pauses import checkpoint_pauses
@@ -27,6 +25,65 @@ from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
 
+SHORTEST_S = 10.0
+"""Rules say nothing about shorter runs: they are mostly the start of a program."""
+
+
+class Need(NamedTuple):
+    """A condition on the facts of a run, and the reason given where they do not meet it."""
+
+    lacked: str
+    is_met: Callable[[RunFacts], bool]
+
+
+def _has_signals(facts: RunFacts, *names: str) -> bool:
+    return any(all(name in gpu.signals for name in names) for gpu in facts.used_gpus)
+
+
+LENGTH = Need(
+    f"the run is shorter than {SHORTEST_S:g} s", lambda facts: facts.duration_s >= SHORTEST_S
+)
+PHASE_LENGTH = Need(
+    f"the run is shorter than {LONG_RUN_S:g} s", lambda facts: facts.duration_s >= LONG_RUN_S
+)
+OWN_PACE = Need(
+    "the program answers requests or a person", lambda facts: not facts.waits_on_purpose
+)
+GPU = Need("no readings of a GPU with a known power limit", lambda facts: bool(facts.gpus))
+GPU_WORK = Need("no GPU had work", lambda facts: facts.working is not None)
+SECOND_GPU = Need("only one GPU was read", lambda facts: len(facts.gpus) > 1)
+UTILISATION = Need(
+    "utilisation and memory utilisation of the GPU were not read",
+    lambda facts: _has_signals(facts, "utilisation", "memory_utilisation"),
+)
+CAP_EVIDENCE = Need(
+    "no sweep or cap search of this command, and utilisation, memory utilisation or clock of the "
+    "GPU were not read",
+    lambda facts: (
+        bool(facts.tried) or _has_signals(facts, "utilisation", "memory_utilisation", "sm_clock")
+    ),
+)
+PRECISION = Need(
+    "the precision is unknown (record it with --tag precision=bf16)",
+    lambda facts: facts.precision is not None,
+)
+CARBON = Need(
+    "no series of carbon intensities (setting carbon_file)",
+    lambda facts: bool(facts.settings.carbon_file),
+)
+IDLE_LINE = Need(
+    "no idle line of the machine (wattloop idle), or no later run on it",
+    lambda facts: facts.node is not None,
+)
+STEPS = Need(
+    "wattloop run noticed no steps and phases (docs/run.md says in which programs it does)",
+    lambda facts: facts.totals is not None and facts.totals.steps > 0,
+)
+CPU_UTILISATION = Need(
+    "the utilisation of the CPU was not read",
+    lambda facts: facts.cpu_utilisation(facts.whole) is not None,
+)
+
 
 class AdviceRule(NamedTuple):
     """A rule, and the facts without which it says nothing."""
@@ -42,27 +99,25 @@ class SilentRule(NamedTuple):
     lacked: str
 
 
-_GPU_WORK = (needs.LENGTH, needs.GPU, needs.GPU_WORK)
-_PHASES = (needs.PHASE_LENGTH, needs.OWN_PACE, needs.STEPS)
-
+_GPU_WORK = (LENGTH, GPU, GPU_WORK)
+_PHASES = (PHASE_LENGTH, OWN_PACE, STEPS)
 RULES: dict[str, AdviceRule] = {
-    "idle-gpu": AdviceRule(idle_gpu, (needs.LENGTH, needs.GPU, needs.OWN_PACE)),
-    "unbalanced-gpus": AdviceRule(unbalanced_gpus, (*_GPU_WORK, needs.SECOND_GPU)),
-    "starved-loader": AdviceRule(starved_loader, (*_GPU_WORK, needs.OWN_PACE)),
-    "launch-bound": AdviceRule(launch_bound, (*_GPU_WORK, needs.UTILISATION)),
+    "idle-gpu": AdviceRule(idle_gpu, (LENGTH, GPU, OWN_PACE)),
+    "unbalanced-gpus": AdviceRule(unbalanced_gpus, (*_GPU_WORK, SECOND_GPU)),
+    "starved-loader": AdviceRule(starved_loader, (*_GPU_WORK, OWN_PACE)),
+    "launch-bound": AdviceRule(launch_bound, (*_GPU_WORK, UTILISATION)),
     "idle-tail": AdviceRule(idle_tail, _GPU_WORK),
-    "cap-too-high": AdviceRule(cap_too_high, (*_GPU_WORK, needs.CAP_EVIDENCE)),
-    "fp32": AdviceRule(fp32, (*_GPU_WORK, needs.PRECISION)),
+    "cap-too-high": AdviceRule(cap_too_high, (*_GPU_WORK, CAP_EVIDENCE)),
+    "fp32": AdviceRule(fp32, (*_GPU_WORK, PRECISION)),
     "compile-share": AdviceRule(compile_share, _PHASES),
     "startup-share": AdviceRule(startup_share, _PHASES),
     "evaluation-share": AdviceRule(evaluation_share, _PHASES),
     "checkpoint-pauses": AdviceRule(checkpoint_pauses, _PHASES),
-    "unused-cores": AdviceRule(unused_cores, (*_PHASES, needs.CPU_UTILISATION)),
-    "carbon-hour": AdviceRule(carbon_hour, (needs.CARBON,)),
-    "idle-node": AdviceRule(idle_node, (needs.IDLE_LINE,)),
+    "unused-cores": AdviceRule(unused_cores, (*_PHASES, CPU_UTILISATION)),
+    "carbon-hour": AdviceRule(carbon_hour, (CARBON,)),
+    "idle-node": AdviceRule(idle_node, (IDLE_LINE,)),
 }
 """Name -> rule."""
-
 BESIDE_THE_RUN = ("carbon-hour", "idle-node")
 """These change nothing in the run itself, and come after those that do."""
 WORTH_SAYING = 0.01

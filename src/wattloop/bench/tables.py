@@ -10,7 +10,7 @@ from wattloop.bench.roofline import roofline
 from wattloop.bench.speedups import Speedup, speedups
 from wattloop.core.table import UNKNOWN, Table
 from wattloop.core.units import format_duration, format_number
-from wattloop.store.formats.files import ExportTable
+from wattloop.store.formats.table_files import ExportTable
 
 SPARE = ("how", "of roof", "EDP J s", "FLOP/B", "size", "against", "less RAM J")
 """Columns that a narrow terminal loses first."""

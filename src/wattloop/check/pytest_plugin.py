@@ -130,7 +130,7 @@ def conclude(config: pytest.Config, found: list[dict[str, Any]], reporter: Any) 
     """Print the summary and write the files; a failed write is reported, results stay."""
     from wattloop.check.markdown import table
     from wattloop.core.errors import WattloopError
-    from wattloop.store.formats.files import Target
+    from wattloop.store.formats.table_files import Target
 
     reporter.section("energy")
     rows = [_row(one) for one in found]
@@ -180,7 +180,7 @@ def _taken(found: list[dict[str, Any]]) -> list[str]:
     """Write the baselines of passed tests; return the files."""
     from wattloop.check.baselines import Baseline, Baselines, Machine
     from wattloop.check.figures import FigureKind, judged_kind
-    from wattloop.store.formats.files import Target
+    from wattloop.store.formats.table_files import Target
     from wattloop.version import __version__
 
     machine = Machine.here()

@@ -246,7 +246,7 @@ def present(
 
 def write_text(text: str, target: str, option: str) -> None:
     """Write a text to a file atomically, or to standard output for `-`."""
-    from wattloop.store.formats.files import Target  # not needed before a program is started
+    from wattloop.store.formats.table_files import Target  # not needed before a program is started
 
     Target(target, option).write_text(text)
 

@@ -11,7 +11,7 @@ from sqlalchemy import delete, insert, select
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.text import plain_data, plain_json
-from wattloop.fleet.delivery.status import NodeStatus
+from wattloop.fleet.delivery.node_status import NodeStatus
 from wattloop.store.database import Store
 from wattloop.store.schema import nodes
 

@@ -270,7 +270,7 @@ def _saved_share(summary: SearchSummary) -> str:
 
 def _analyses(table: AnalyzeTable) -> list[Section]:
     from wattloop.analyze.clusters import clusters
-    from wattloop.analyze.matrix import configuration_matrix
+    from wattloop.analyze.configuration_matrix import configuration_matrix
     from wattloop.analyze.ols import regression
     from wattloop.analyze.pareto import pareto_front
     from wattloop.analyze.quotient import quotients

@@ -16,7 +16,7 @@ from wattloop.core.records import Scope
 from wattloop.core.units import iso_time
 from wattloop.store.database import Store
 from wattloop.store.formats import prometheus
-from wattloop.store.formats.files import (
+from wattloop.store.formats.table_files import (
     ExportTable,
     Target,
     Value,

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from wattloop.core.errors import StrategyError
-from wattloop.testing.synthetic_bench import SyntheticBench
-from wattloop.tune.problem import Problem
+from wattloop.testing.synthetic_trainings import SyntheticExecutor
 from wattloop.tune.progress import Progress, Status
+from wattloop.tune.search_problem import Problem
 from wattloop.tune.segment import Segment
 from wattloop.tune.strategies.base import WAIT, Strategy, StrategyEvent
 
@@ -25,7 +25,7 @@ MOST_PREFIXES = 15
 
 
 class TriedBench(Protocol):
-    """A bench whose trainings can be made to fail; `SyntheticBench` is one."""
+    """An executor whose trainings can be made to fail; `SyntheticBench` is one."""
 
     problem: Problem
     failing: Callable[[Segment], Status | None]
@@ -39,7 +39,10 @@ class TriedBench(Protocol):
 
 
 def check_strategy(
-    make: Make, bench: Callable[[], TriedBench] = SyntheticBench, *, at_once: Sequence[int] = (1, 3)
+    make: Make,
+    bench: Callable[[], TriedBench] = SyntheticExecutor,
+    *,
+    at_once: Sequence[int] = (1, 3),
 ) -> None:
     """Raise AssertionError with the promise that the strategy breaks.
 

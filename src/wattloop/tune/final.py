@@ -24,13 +24,13 @@ from wattloop.store.experiments import (
 from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.lock import end_leftovers, lock_experiment
 from wattloop.tune.executors.training_executor import CandidateFiles
-from wattloop.tune.problem import Problem
 from wattloop.tune.results import (
     CandidateResult,
     SearchSummary,
     aggregate_candidates,
     summarize_search,
 )
+from wattloop.tune.search_problem import Problem
 from wattloop.tune.search_setup import (
     COMMAND,
     TrainingSource,

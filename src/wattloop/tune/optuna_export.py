@@ -14,8 +14,8 @@ from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment, read_trials
 from wattloop.tune.objective import NEED_QUALITY, TrainingCost
-from wattloop.tune.problem import Problem
 from wattloop.tune.results import CandidateResult, aggregate_candidates, find_default
+from wattloop.tune.search_problem import Problem
 from wattloop.tune.space import Space
 from wattloop.tune.spec import spec_from
 from wattloop.tune.strategies.optuna import distributions, import_optuna, new_study

@@ -22,8 +22,8 @@ from wattloop.store.experiments import (
 from wattloop.trials.lock import program_variables, refuse_locked
 from wattloop.tune.executors.base import ExecutorParts, TrialExecutor
 from wattloop.tune.levers import cannot_be_set
-from wattloop.tune.problem import Problem
 from wattloop.tune.search_loop import Search, SearchCallback, SearchStopped
+from wattloop.tune.search_problem import Problem
 from wattloop.tune.search_store import KIND, OVER, SearchRecord, open_search
 from wattloop.tune.segment import CAP_LEVER, without_gc
 from wattloop.tune.space import Space

@@ -21,7 +21,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.core.yaml_spec import Fault, YamlWithLines, read_yaml, validation_errors
 from wattloop.tune.objective import Objective
-from wattloop.tune.problem import Problem, Quality
+from wattloop.tune.search_problem import Problem, Quality
 from wattloop.tune.segment import Value
 from wattloop.tune.space import Choice, Configuration, Integer, Real, Space, SpaceError
 from wattloop.tune.spec_sections import (

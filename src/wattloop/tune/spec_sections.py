@@ -22,7 +22,7 @@ from wattloop.core.quantities import Dimension, Values, expanded, quantity, seco
 from wattloop.core.settings import Settings
 from wattloop.core.yaml_spec import nearest
 from wattloop.tune.objective import NEED_QUALITY, OBJECTIVES, OPTIONS, Objective
-from wattloop.tune.problem import Limits, Quality
+from wattloop.tune.search_problem import Limits, Quality
 from wattloop.tune.segment import CAP_LEVER, CapRequest, Value
 from wattloop.tune.space import Choice, Fixed, Integer, Linked, Parameter, Real
 from wattloop.tune.strategies import STRATEGIES

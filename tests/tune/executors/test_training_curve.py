@@ -5,8 +5,8 @@ import math
 import pytest
 
 from wattloop.tune.executors.training_curve import TrainingCurve
-from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
+from wattloop.tune.search_problem import Quality
 from wattloop.tune.segment import Until
 
 

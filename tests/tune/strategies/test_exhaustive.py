@@ -7,10 +7,10 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.testing.strategy_contract import check_strategy, played
-from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
+from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
 from wattloop.tune.objective import Objective
-from wattloop.tune.problem import Limits, Problem, Quality
 from wattloop.tune.progress import Progress, Status
+from wattloop.tune.search_problem import Limits, Problem, Quality
 from wattloop.tune.segment import Segment
 from wattloop.tune.space import Choice, Real, Space, configuration_key
 from wattloop.tune.strategies.base import Strategy, StrategyEvent
@@ -21,7 +21,7 @@ from wattloop.tune.strategies.optuna import Tpe
 
 def test_grid_keeps_the_contract() -> None:
     """With a cap searched inside trainings."""
-    check_strategy(Grid, lambda: SyntheticBench(synthetic_problem(capped=True)))
+    check_strategy(Grid, lambda: SyntheticExecutor(synthetic_problem(capped=True)))
 
 
 def test_a_shuffled_grid_keeps_the_contract() -> None:
@@ -32,13 +32,13 @@ def test_a_shuffled_grid_keeps_the_contract() -> None:
 def test_random_keeps_the_contract() -> None:
     """Over ranges, with two objectives."""
     problem = synthetic_problem(ranges=True, objectives=("energy", "time"))
-    check_strategy(Random, lambda: SyntheticBench(problem))
+    check_strategy(Random, lambda: SyntheticExecutor(problem))
 
 
 @pytest.mark.parametrize("make", [Grid, Random, lambda p: Grid(p, shuffle=True)])
 def test_a_finite_space_is_trained_whole_and_once(make: type[Strategy]) -> None:
     """Every configuration, none twice, the default first; the best is the best of all."""
-    bench = SyntheticBench(noise=0.0)
+    bench = SyntheticExecutor(noise=0.0)
     strategy = make(bench.problem)
     segments = [e.segment for e in played(strategy, bench) if e.progress is None]
     keys = {configuration_key(s.parameters) for s in segments}
@@ -58,7 +58,7 @@ def test_a_finite_space_is_trained_whole_and_once(make: type[Strategy]) -> None:
 
 def test_a_front_has_what_nothing_beats() -> None:
     """Of energy and time: each on it is better than each other in one of the two."""
-    bench = SyntheticBench(synthetic_problem(objectives=("energy", "time")))
+    bench = SyntheticExecutor(synthetic_problem(objectives=("energy", "time")))
     strategy = Grid(bench.problem)
     played(strategy, bench)
     candidates = strategy.ledger.candidates
@@ -106,7 +106,7 @@ def test_ten_thousand_events_are_recalled_and_gone_on_from(make: type[Strategy])
 def test_sm2_ranks_a_grid_afterwards() -> None:
     """Equation 2 needs all trainings at once: quality, energy per epoch and rate weigh."""
     problem = synthetic_problem(objectives=("sm2",), limits=Limits(epochs=4), target=None)
-    bench = SyntheticBench(problem, noise=0.0)
+    bench = SyntheticExecutor(problem, noise=0.0)
     strategy = Grid(problem)
     played(strategy, bench)
     ledger = CandidateTable(problem)

@@ -7,9 +7,9 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.testing.strategy_contract import check_strategy, played
-from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
-from wattloop.tune.problem import Limits, Problem, Quality
+from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
 from wattloop.tune.progress import Progress, Status
+from wattloop.tune.search_problem import Limits, Problem, Quality
 from wattloop.tune.segment import Segment
 from wattloop.tune.space import Choice, Integer, Real, Space
 from wattloop.tune.strategies.base import Strategy, StrategyEvent
@@ -23,13 +23,13 @@ FEW = Limits(candidates=7, epochs=40)
 def test_tpe_keeps_the_contract() -> None:
     """With the sampler at work after four random configurations."""
     problem = synthetic_problem(ranges=True, limits=FEW)
-    check_strategy(lambda p: Tpe(p, startup=4), lambda: SyntheticBench(problem), at_once=(1, 2))
+    check_strategy(lambda p: Tpe(p, startup=4), lambda: SyntheticExecutor(problem), at_once=(1, 2))
 
 
 def test_nsga2_keeps_the_contract() -> None:
     """With two objectives and two generations; the second has parents."""
     problem = synthetic_problem(ranges=True, objectives=("energy", "time"), limits=FEW)
-    check_strategy(lambda p: Nsga2(p, population=3), lambda: SyntheticBench(problem))
+    check_strategy(lambda p: Nsga2(p, population=3), lambda: SyntheticExecutor(problem))
 
 
 def test_gp_goes_on_exactly_after_a_restart() -> None:
@@ -109,7 +109,7 @@ def test_a_finite_space_is_never_paid_for_twice() -> None:
 def test_it_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
     """Optuna's own messages about studies are not the user's business."""
     problem = synthetic_problem(ranges=True, limits=Limits(candidates=4, epochs=3))
-    played(Nsga2(problem, population=2), SyntheticBench(problem))
+    played(Nsga2(problem, population=2), SyntheticExecutor(problem))
     assert capfd.readouterr().err == ""
 
 
@@ -118,7 +118,7 @@ def test_each_proposal_is_another_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tpe, "_random", lambda *_: pytest.fail("the sampler repeated itself"))
     monkeypatch.setattr("wattloop.tune.strategies.optuna.TRIES", 1)
     problem = synthetic_problem(ranges=True, limits=Limits(candidates=9, epochs=1))
-    events = played(Tpe(problem), SyntheticBench(problem))
+    events = played(Tpe(problem), SyntheticExecutor(problem))
     assert len({event.segment.candidate for event in events}) == 9
 
 

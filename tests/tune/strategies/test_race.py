@@ -8,12 +8,12 @@ import pytest
 from tests.tune.replay.small_tables import write_tables
 from wattloop.core.errors import ConfigError
 from wattloop.testing.strategy_contract import check_strategy, played
-from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
-from wattloop.tune.problem import Limits, Problem, Quality
+from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status
 from wattloop.tune.replay.executor import CapScripts, ReplayExecutor
 from wattloop.tune.replay.policies import replay_problem
 from wattloop.tune.replay.tables import read_workloads
+from wattloop.tune.search_problem import Limits, Problem, Quality
 from wattloop.tune.segment import CAP_LEVER, CapRequest, Segment
 from wattloop.tune.space import Choice, Space
 from wattloop.tune.strategies.base import Strategy
@@ -36,13 +36,13 @@ def test_keeps_the_contract_of_strategies():
 
 def test_keeps_the_contract_with_ranges_and_caps():
     """Also where parameters are ranges and caps are looked for inside trainings."""
-    check_strategy(Race, lambda: SyntheticBench(synthetic_problem(ranges=True, capped=True)))
+    check_strategy(Race, lambda: SyntheticExecutor(synthetic_problem(ranges=True, capped=True)))
 
 
 @pytest.mark.parametrize("objectives", [("time",), ("edp",), ("quality",), ("energy", "time")])
 def test_other_objectives_come_to_an_end(objectives):
     """Whatever is made small, one that is good enough is chosen."""
-    bench = SyntheticBench(synthetic_problem(objectives=objectives))
+    bench = SyntheticExecutor(synthetic_problem(objectives=objectives))
     race = Race(bench.problem)
     played(race, bench)
     assert race.best() is not None
@@ -50,7 +50,7 @@ def test_other_objectives_come_to_an_end(objectives):
 
 def test_without_a_target_the_winner_is_trained_to_the_limit():
     """Then candidates are compared at qualities that two of them have reached."""
-    bench = SyntheticBench(synthetic_problem(target=None))
+    bench = SyntheticExecutor(synthetic_problem(target=None))
     race = Race(bench.problem)
     played(race, bench)
     assert race.best() is not None
@@ -58,7 +58,7 @@ def test_without_a_target_the_winner_is_trained_to_the_limit():
 
 def test_without_a_meter_time_is_spent():
     """Then the budget is kept in seconds, and nobody is told of joules."""
-    metered, blind = (SyntheticBench(noise=0.0, metered=known) for known in (True, False))
+    metered, blind = (SyntheticExecutor(noise=0.0, metered=known) for known in (True, False))
     for bench in (metered, blind):
         race = Race(bench.problem)
         played(race, bench)
@@ -405,7 +405,7 @@ def test_sweeps_find_the_rate_of_each_candidate():
     """Where the problem has a rate, the chosen one was swept."""
     problem = synthetic_problem(ranges=True)
     assert problem.rate is not None
-    bench = SyntheticBench(problem)
+    bench = SyntheticExecutor(problem)
     race = Race(problem)
     events = played(race, bench)
     swept = [e.segment for e in events if e.segment.rates is not None]

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from wattloop.testing.strategy_contract import played
-from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
-from wattloop.tune.problem import Problem, Quality
+from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
 from wattloop.tune.progress import Progress, RateLoss, Status
+from wattloop.tune.search_problem import Problem, Quality
 from wattloop.tune.segment import RateSweep
 from wattloop.tune.space import Choice, Real, Space
 from wattloop.tune.strategies.race.learning_rates import PickedRate, RateAnchor
@@ -113,7 +113,7 @@ def test_a_comparison_stays_within_what_the_parameter_may_be():
 def test_the_default_trains_at_the_rate_it_names():
     """Promise: kept alive as it is, whatever a sweep of its rates says."""
     searched = synthetic_problem(ranges=True)
-    events = played(Race(searched), SyntheticBench(searched))
+    events = played(Race(searched), SyntheticExecutor(searched))
     own = [e.segment for e in events if e.segment.candidate == "c0"]
     assert any(segment.rates is not None for segment in own)
     trained = [segment for segment in own if segment.rates is None]
@@ -139,7 +139,7 @@ def test_a_known_job_is_trained_at_the_rate_that_was_found(capped):
     searched, memory, found = synthetic_problem(ranges=True, capped=capped), WarmStart(), []
     for run in range(3):
         race = Race(searched, memory=memory)
-        events = played(race, SyntheticBench(searched, seed=run))
+        events = played(race, SyntheticExecutor(searched, seed=run))
         found.append((race.best().candidate, race.best().learning_rate))
         assert any(e.segment.rates is not None for e in events) is (run == 0)
         race.remember(memory)

@@ -5,9 +5,9 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.testing.strategy_contract import check_strategy, played
-from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
-from wattloop.tune.problem import Limits, Problem, Quality
+from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
 from wattloop.tune.progress import EpochPoint, Progress, RateLoss, Status
+from wattloop.tune.search_problem import Limits, Problem, Quality
 from wattloop.tune.segment import Segment
 from wattloop.tune.space import Choice, Real, Space
 from wattloop.tune.strategies import strategy_named
@@ -94,7 +94,7 @@ def test_the_contract_of_strategies() -> None:
     """Promise: sm2 keeps what every strategy keeps: resumable, deterministic, ends on failures."""
     check_strategy(Sm2)
     ranges = synthetic_problem(ranges=True, target=None)
-    check_strategy(Sm2, lambda: SyntheticBench(ranges))
+    check_strategy(Sm2, lambda: SyntheticExecutor(ranges))
 
 
 def test_the_schedule_is_the_documents() -> None:
@@ -192,7 +192,7 @@ def test_those_that_diverge_are_dropped_and_the_last_begins_anew() -> None:
 
 def test_a_target_ends_the_search() -> None:
     """Promise: where a quality is asked for, the first to have it is the answer."""
-    bench = SyntheticBench(synthetic_problem(ranges=True))
+    bench = SyntheticExecutor(synthetic_problem(ranges=True))
     strategy = Sm2(bench.problem)
     events = played(strategy, bench)
     assert events[-1].progress.status is Status.REACHED

@@ -6,9 +6,9 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.testing.strategy_contract import check_strategy, played
-from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
-from wattloop.tune.problem import Limits
+from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
 from wattloop.tune.progress import Progress, Status
+from wattloop.tune.search_problem import Limits
 from wattloop.tune.segment import Segment
 from wattloop.tune.strategies.base import WAIT, StrategyEvent
 from wattloop.tune.strategies.exhaustive import Grid
@@ -17,7 +17,7 @@ from wattloop.tune.strategies.successive_halving import Asha, Hyperband, RungLad
 
 def test_asha_keeps_the_contract() -> None:
     """Over ranges, with a cap searched inside trainings."""
-    check_strategy(Asha, lambda: SyntheticBench(synthetic_problem(ranges=True, capped=True)))
+    check_strategy(Asha, lambda: SyntheticExecutor(synthetic_problem(ranges=True, capped=True)))
 
 
 def test_hyperband_keeps_the_contract() -> None:
@@ -25,7 +25,9 @@ def test_hyperband_keeps_the_contract() -> None:
     limits = Limits(candidates=17, epochs=40)
     problem = synthetic_problem(ranges=True, limits=limits)
     check_strategy(
-        lambda p: Hyperband(p, rung_energy="2 kJ"), lambda: SyntheticBench(problem), at_once=(1, 2)
+        lambda p: Hyperband(p, rung_energy="2 kJ"),
+        lambda: SyntheticExecutor(problem),
+        at_once=(1, 2),
     )
 
 
@@ -33,14 +35,14 @@ def test_hyperband_begins_as_many_configurations_as_it_may() -> None:
     """Round after round of brackets, also where a round is small."""
     for most in (4, 10, 40):
         problem = synthetic_problem(ranges=True, limits=Limits(candidates=most, epochs=40))
-        events = played(strategy := Hyperband(problem), SyntheticBench(problem))
+        events = played(strategy := Hyperband(problem), SyntheticExecutor(problem))
         assert len({event.segment.candidate for event in events}) == most
         assert strategy.best() is not None
 
 
 def test_asha_finds_the_best_for_a_fraction_of_a_grid() -> None:
     """Same choice as training everything, for less than a fifth of the energy."""
-    all_bench, some_bench = SyntheticBench(noise=0.0), SyntheticBench(noise=0.0)
+    all_bench, some_bench = SyntheticExecutor(noise=0.0), SyntheticExecutor(noise=0.0)
     grid, asha = Grid(all_bench.problem), Asha(some_bench.problem)
     played(grid, all_bench)
     played(asha, some_bench)
@@ -51,7 +53,7 @@ def test_asha_finds_the_best_for_a_fraction_of_a_grid() -> None:
 
 def test_rungs_are_joules_in_all_not_epochs() -> None:
     """A segment asks for what is left to the rung, and pauses near it whatever the batch size."""
-    bench = SyntheticBench(noise=0.0)
+    bench = SyntheticExecutor(noise=0.0)
     strategy = Asha(bench.problem, rung_energy=4_000.0, eta=2, rungs=3)
     events = played(strategy, bench)
     used: dict[str, float] = {}
@@ -74,7 +76,7 @@ def test_rungs_are_joules_in_all_not_epochs() -> None:
 
 def test_the_first_rung_is_what_the_default_needs_for_an_epoch() -> None:
     """Unless joules are given; the others wait until that is known."""
-    bench = SyntheticBench(noise=0.0)
+    bench = SyntheticExecutor(noise=0.0)
     strategy = Asha(bench.problem, rung_epochs=2)
     first = strategy.ask()
     assert isinstance(first, Segment) and first.until.epochs == 2
@@ -88,7 +90,7 @@ def test_the_first_rung_is_what_the_default_needs_for_an_epoch() -> None:
 
 def test_who_has_used_more_than_the_best_is_let_go() -> None:
     """With least energy as the objective it could not win any more."""
-    bench = SyntheticBench(noise=0.0)
+    bench = SyntheticExecutor(noise=0.0)
     strategy = Asha(bench.problem)
     events = played(strategy, bench)
     best = strategy.best()

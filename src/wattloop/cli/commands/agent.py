@@ -223,7 +223,7 @@ def status_command(
 
 def _status(folder: Path, node: str) -> dict[str, Any]:
     from wattloop.fleet.agent.node_attribution import STATE_FILE, STATUS_FILE, load_state
-    from wattloop.fleet.delivery.status import status_from_file
+    from wattloop.fleet.delivery.node_status import status_from_file
 
     state, reason = load_state(folder / STATE_FILE)
     status = status_from_file(folder / STATUS_FILE)

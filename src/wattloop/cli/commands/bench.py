@@ -35,8 +35,8 @@ from wattloop.core.units import format_bytes, format_duration
 from wattloop.kernels.registry import BACKENDS, KERNELS, backend_named
 from wattloop.measure.session import Session
 from wattloop.store.database import open_store
-from wattloop.store.formats.files import Target
-from wattloop.store.formats.files import write_csv_file as write_csv
+from wattloop.store.formats.table_files import Target
+from wattloop.store.formats.table_files import write_csv_file as write_csv
 
 TABLES = ("kernels", "speedups", "frameworks", "idle")
 

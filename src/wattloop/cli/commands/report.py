@@ -34,7 +34,7 @@ def report(
     from wattloop.report.figures.render import needs_libraries
     from wattloop.report.pdf import needs_typesetter
     from wattloop.report.subject import report_of
-    from wattloop.store.formats.files import Target
+    from wattloop.store.formats.table_files import Target
 
     kinds = _kinds(output, html=html, pdf=pdf)
     if "pdf" in kinds:

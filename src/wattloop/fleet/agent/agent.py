@@ -27,8 +27,8 @@ from wattloop.fleet.agent.node_attribution import (
     save_state,
 )
 from wattloop.fleet.agent.open_runs import OpenRun
+from wattloop.fleet.delivery.node_status import NodeStatus, write_status
 from wattloop.fleet.delivery.sender import Delivery
-from wattloop.fleet.delivery.status import NodeStatus, write_status
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
 from wattloop.store.journal_import import import_journal

@@ -5,8 +5,8 @@ there. A journal is deleted when the server says that its run is in the store, a
 """
 
 from wattloop.fleet.delivery.client import DeliveryOptions
+from wattloop.fleet.delivery.node_status import NodeStatus, status_from_file, write_status
 from wattloop.fleet.delivery.sender import Delivery, DeliveryProgress, deliver
-from wattloop.fleet.delivery.status import NodeStatus, status_from_file, write_status
 
 __all__ = [
     "Delivery",

@@ -20,8 +20,8 @@ from wattloop.fleet.delivery.client import (
     ServerRefuses,
     ServerUnavailable,
 )
+from wattloop.fleet.delivery.node_status import NodeStatus
 from wattloop.fleet.delivery.outbox import DroppedJournals, Outbox, QueuedJournal, make_room
-from wattloop.fleet.delivery.status import NodeStatus
 
 PIECE_B = 1024 * 1024
 BATCH_B = 2 * 1024 * 1024

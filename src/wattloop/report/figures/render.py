@@ -89,7 +89,7 @@ def save_one(
         data = page_of(charts, title=title, notes=notes).encode()
     else:
         data = image_of(next(iter(charts.values())), kind)
-    from wattloop.store.formats.files import Target
+    from wattloop.store.formats.table_files import Target
 
     with Target(str(path)).path() as place:
         place.write_bytes(data)

@@ -3,8 +3,10 @@
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from wattloop.core.errors import SlurmAway, SlurmError, WattloopError
@@ -16,11 +18,81 @@ from wattloop.schedule.slurm.managed_cluster import DriverSettings, ManagedClust
 from wattloop.schedule.slurm.planner import RoundPlan, plan_round
 from wattloop.schedule.slurm.poller import Rebuild, SlurmPoller, Snapshot
 from wattloop.schedule.slurm.power import Readings, no_readings, power_now
-from wattloop.schedule.slurm.reconciler import Reconciler
 from wattloop.schedule.slurm.reservation_gate import ReservationGate
 from wattloop.schedule.slurm.squeue import SlurmJob
 from wattloop.schedule.slurm.state import DriverState, ReleasedJob
 from wattloop.schedule.slurm.view import SlurmView, build_view
+
+
+class Reconciler:
+    """Reconciler of the state file with Slurm's queue, at the start of each round.
+
+    Args:
+        patience_s: most time that a released job may wait.
+    """
+
+    def __init__(
+        self,
+        state: DriverState,
+        log: DriverLog,
+        control: JobControl,
+        backoff: BackOff,
+        patience_s: float,
+    ) -> None:
+        self._state, self._log, self._control = state, log, control
+        self._backoff, self._patience_s = backoff, patience_s
+        self._running: dict[str, SlurmJob] = {}
+
+    def reconcile(
+        self, snapshot: Snapshot, site: ManagedCluster, gated_s: float, now_s: float
+    ) -> None:
+        """Reconcile once; remove restored jobs and jobs released by others from the snapshot.
+
+        `gated_s` is the time since which the reservation keeps Slurm from starting jobs by itself.
+        """
+        self._check_released(snapshot, now_s)
+        if snapshot.unreleased:
+            for job in snapshot.unreleased:
+                message = f"job {job.key} of {job.user}: names the reservation without a release"
+                self._log.add("refused", message, job=job.key)
+            self._control.restore([job.key for job in snapshot.unreleased], snapshot.by_key)
+            snapshot.unreleased.clear()
+        for job in self._count_usage(snapshot.running, now_s):
+            is_ours = job.partition in site.managed and job.key not in self._state.released
+            if is_ours and job.start_s > gated_s + 1:
+                message = f"job {job.key}: started without a release"
+                self._log.add("warning", message, job=job.key, user=job.user)
+        self._backoff.keep_only({job.key for job in snapshot.waiting})
+
+    def _check_released(self, snapshot: Snapshot, now_s: float) -> None:
+        released = self._state.released
+        for key, each in list(released.items()):
+            job = snapshot.by_key.get(key)
+            if job is None:
+                del released[key]
+            elif job.has_machines:
+                released[key] = replace(each, why="ran")
+            elif each.why == "ran" and key not in self._state.preempting:
+                self._log.add("warning", f"job {key}: is back in the queue", job=key)
+                self._control.restore([key], snapshot.by_key)
+            elif each.why == "start" and now_s - each.at_s > self._patience_s:
+                wait_s = self._backoff.add(key, now_s)
+                why = f"Slurm does not start it ({job.reason}); left out for {wait_s:g} s"
+                self._log.add("refused", f"job {key}: {why}", job=key)
+                self._control.restore([key], snapshot.by_key)
+                snapshot.coming[:] = [other for other in snapshot.coming if other.key != key]
+
+    def _count_usage(self, running: Iterable[SlurmJob], now_s: float) -> list[SlurmJob]:
+        """Add the GPU seconds of finished jobs to their users' usage; return the new jobs."""
+        now, usage_s = {job.key: job for job in running}, self._state.use_gpu_s
+        for key, was in self._running.items():
+            if key not in now or now[key].start_s != was.start_s:
+                gpu_s = sum(gpus for _, gpus in was.placed) * max(now_s - was.start_s, 0.0)
+                usage_s[was.user] = usage_s.get(was.user, 0.0) + gpu_s
+        new = [job for key, job in now.items() if key not in self._running]
+        self._running = now
+        return new
+
 
 T = TypeVar("T")
 HASTE = 5.0
@@ -35,7 +107,7 @@ GIVE_UP_RESTORING_S = 30.0
 MOST_REFUSALS = 5
 
 
-class RoundRunner:
+class RoundRunner(ABC):
     """Rounds of a policy on a Slurm cluster: base of the driver and of the observer.
 
     Args:
@@ -96,14 +168,17 @@ class RoundRunner:
         """Return the time on slurmctld's clock, seconds since 1970."""
         return time.time()
 
+    @abstractmethod
     def _poll(self) -> Snapshot:
-        raise NotImplementedError
+        """Read the queue, and nodes that have changed."""
 
+    @abstractmethod
     def _reconcile(self, now_s: float) -> None:
-        raise NotImplementedError
+        """Compare the snapshot with what earlier rounds did."""
 
+    @abstractmethod
     def _execute(self, plan: RoundPlan, live: SlurmView, report: RoundReport) -> None:
-        raise NotImplementedError
+        """Carry out the plan, and enter what was done into the report."""
 
     def _set_aside(self, now_s: float) -> Mapping[str, float]:
         """Return jobs that are not offered to the policy, with the end of that."""

@@ -20,7 +20,7 @@ from wattloop.fleet.delivery.batch import (
     unpack_batch,
 )
 from wattloop.fleet.delivery.client import NODE_NAME
-from wattloop.fleet.delivery.status import MOST_DOMAINS, MOST_FAULTS, MOST_JOBS, NodeStatus
+from wattloop.fleet.delivery.node_status import MOST_DOMAINS, MOST_FAULTS, MOST_JOBS, NodeStatus
 from wattloop.fleet.nodes import STALE_S, NodeNow, NodeTable, forget_node
 from wattloop.fleet.tokens import Role
 from wattloop.serve.api.oracle import body_schema

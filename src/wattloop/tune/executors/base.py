@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from wattloop.core.settings import Settings
-from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress
+from wattloop.tune.search_problem import Problem
 from wattloop.tune.segment import Segment
 
 

@@ -26,8 +26,8 @@ from wattloop.tune.executors.training_executor import (
     epochs_behind,
 )
 from wattloop.tune.levers import GPUS, gpu_variables
-from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Status
+from wattloop.tune.search_problem import Problem
 from wattloop.tune.segment import Segment, Value
 from wattloop.tune.segment_meter import SegmentMeter
 

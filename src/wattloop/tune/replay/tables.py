@@ -14,7 +14,7 @@ from typing import NamedTuple
 from wattloop.cap.evaluation import MeasuredCurve, read_curves
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
-from wattloop.tune.problem import Quality
+from wattloop.tune.search_problem import Quality
 
 METRIC = "quality"
 

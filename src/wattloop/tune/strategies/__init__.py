@@ -9,7 +9,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.yaml_spec import nearest
 
 if TYPE_CHECKING:
-    from wattloop.tune.problem import Problem
+    from wattloop.tune.search_problem import Problem
     from wattloop.tune.spec import SearchSpec
     from wattloop.tune.strategies.base import Strategy
 

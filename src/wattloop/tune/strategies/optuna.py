@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from wattloop.core.errors import ConfigError, StrategyError
-from wattloop.tune.problem import Problem
+from wattloop.tune.search_problem import Problem
 from wattloop.tune.segment import Segment, Value
 from wattloop.tune.space import Choice, Configuration, Integer, Linked, Parameter, Real, Space
 from wattloop.tune.strategies.base import StrategyEvent

@@ -9,8 +9,8 @@ import numpy as np
 
 from wattloop.core.errors import ConfigError
 from wattloop.tune.objective import NEED_QUALITY
-from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
+from wattloop.tune.search_problem import Problem
 from wattloop.tune.segment import Segment
 from wattloop.tune.space import Configuration
 from wattloop.tune.spec_sections import joules

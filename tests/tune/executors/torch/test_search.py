@@ -10,8 +10,8 @@ from tests.tune.executors.torch.test_executor import Sensor, training  # noqa: E
 
 from wattloop.store.experiments import read_trials  # noqa: E402 - after the skip
 from wattloop.tune.executors.torch.executor import TorchExecutor  # noqa: E402 - after the skip
-from wattloop.tune.problem import Limits, Problem, Quality  # noqa: E402 - after the skip
 from wattloop.tune.search_loop import Search  # noqa: E402 - after the skip
+from wattloop.tune.search_problem import Limits, Problem, Quality  # noqa: E402 - after the skip
 from wattloop.tune.search_store import SearchRecord, open_search  # noqa: E402 - after the skip
 from wattloop.tune.space import (  # noqa: E402 - after the skip
     Choice,

@@ -163,7 +163,7 @@ def matrix_command(
     request: AnalysisOptions,
 ) -> None:
     """Show which levels each run had, from worst to best run (GreenScreen, figure 7)."""
-    from wattloop.analyze.matrix import configuration_matrix
+    from wattloop.analyze.configuration_matrix import configuration_matrix
     from wattloop.analyze.quotient import quotients
     from wattloop.analyze.roles import default_target
 

@@ -23,8 +23,8 @@ from wattloop.tune.executors.torch.rate_sweep import sweep_rates
 from wattloop.tune.executors.torch.training import Training
 from wattloop.tune.executors.training_executor import classify_error
 from wattloop.tune.levers import LeverBoard
-from wattloop.tune.problem import Quality
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status
+from wattloop.tune.search_problem import Quality
 from wattloop.tune.segment import Segment, Until
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.tune.executors.torch.batches import FlexibleBatches
-from wattloop.tune.problem import EarlyStopping
+from wattloop.tune.search_problem import EarlyStopping
 from wattloop.tune.segment import Segment, Value
 
 Parameters = Mapping[str, Value]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from wattloop.tune.problem import Problem
+from wattloop.tune.search_problem import Problem
 from wattloop.tune.segment import Value
 from wattloop.tune.strategies.race.runner import Runner
 from wattloop.tune.strategies.race.surrogate import (

@@ -5,8 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from wattloop.tune.problem import Problem
 from wattloop.tune.progress import RateLoss
+from wattloop.tune.search_problem import Problem
 from wattloop.tune.segment import RateSweep, Value
 from wattloop.tune.space import Choice, Integer, Parameter, Real
 from wattloop.tune.strategies.race.runner import Runner

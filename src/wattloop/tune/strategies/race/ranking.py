@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from wattloop.accounting.metrics import Point
 from wattloop.tune.objective import TrainingCost
-from wattloop.tune.problem import Problem
+from wattloop.tune.search_problem import Problem
 from wattloop.tune.segment import Value
 from wattloop.tune.strategies.race.epochs_to_target import EpochsToTarget
 from wattloop.tune.strategies.race.runner import EpochCost, Runner, StartCost

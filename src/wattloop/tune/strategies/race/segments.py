@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
+from wattloop.tune.search_problem import Problem
 from wattloop.tune.segment import RateSweep, Segment, Until
 from wattloop.tune.strategies.race.learning_rates import (
     MOST_SWEEPS,

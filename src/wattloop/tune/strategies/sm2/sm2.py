@@ -15,8 +15,8 @@ import numpy as np
 
 from wattloop.core.errors import ConfigError, StrategyError
 from wattloop.tune.objective import ALPHA, BETA
-from wattloop.tune.problem import EarlyStopping, Problem
 from wattloop.tune.progress import Progress, Status
+from wattloop.tune.search_problem import EarlyStopping, Problem
 from wattloop.tune.segment import RateSweep, Segment, Until, Value
 from wattloop.tune.space import Configuration, Real, Space, configuration_key
 from wattloop.tune.strategies.base import WAIT, Asked, Chosen, Strategy

@@ -12,6 +12,8 @@ from wattloop.core.files import atomic_write_json
 from wattloop.core.records import HIGHEST_NODE_W, highest_power_w
 
 MOST_DOMAINS, MOST_JOBS, MOST_FAULTS = 256, 1_024, 32
+
+
 LONGEST_TEXT, LONGEST_WORD = 200, 40
 
 

@@ -1,4 +1,4 @@
-"""Problem of a search: target quality, limits and early stopping."""
+"""Problem that a search solves: its space, objective, target quality, limits and early stopping."""
 
 import math
 from collections.abc import Iterable, Mapping

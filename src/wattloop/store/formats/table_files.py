@@ -17,6 +17,8 @@ from wattloop.core.text import plain
 from wattloop.store.run_record import RunRecord
 
 Value = str | float | int | bool | None
+
+
 ROWS_AT_ONCE = 131_072
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.analyze.synthetic_runs import GREENSCREEN, greenscreen_runs
-from wattloop.analyze.matrix import configuration_matrix
+from wattloop.analyze.configuration_matrix import configuration_matrix
 from wattloop.analyze.table import format_level
 from wattloop.analyze.table_reader import table_of
 from wattloop.core.errors import ConfigError

@@ -20,13 +20,17 @@ import numpy as np
 
 from wattloop.accounting.metrics import Point, objective
 from wattloop.tune.objective import Objective
-from wattloop.tune.problem import Limits, Problem, Quality
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status
+from wattloop.tune.search_problem import Limits, Problem, Quality
 from wattloop.tune.segment import CAP_LEVER, CapRequest, Segment, Value
 from wattloop.tune.space import Choice, Parameter, Real, Space
 
 CAPS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
+
+
 PROBE_SHARE = 0.02
+
+
 """Part of an epoch that one probe of a cap takes."""
 
 
@@ -83,7 +87,7 @@ class _Training:
     best: float | None = None
 
 
-class SyntheticBench:
+class SyntheticExecutor:
     """Runs segments by formula. Several trainings may be paused at once.
 
     Args:
