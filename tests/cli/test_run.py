@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Machine
+from tests.support import model_server
+from tests.support.free_ports import PortBlock
 from wattloop.cli.main import main
 from wattloop.cli.options import settings_of
 from wattloop.store.database import open_store
@@ -392,3 +394,41 @@ def test_a_process_that_stays_is_said(bare: Machine) -> None:
     done = bare.wattloop("run", "--", "sh", "-c", script)
     os.kill(int(done.stdout), 9)
     assert b"1 process(es) it started still run" in done.stderr
+
+
+def test_tokens_of_a_server(machine: Machine) -> None:
+    """Promise: energy per token, per request and tokens/s in the summary, JSON and `runs show`."""
+    port = PortBlock().take()
+    out = machine.folder / "run.json"
+    server = Path(model_server.__file__)
+    done = machine.wattloop(
+        "run", "--json", str(out), "--serving", f"http://127.0.0.1:{port}",
+        "--", sys.executable, str(server), str(port), "vllm", "2.6",
+    )  # fmt: skip
+    assert done.returncode == 0
+    serving = json.loads(out.read_text())["serving"]
+    assert serving["server"] == "vLLM"
+    assert serving["generated_tokens"] == 20 * serving["requests"] > 0
+    assert serving["energy_j"] == machine.about_j(serving["duration_s"], rel=0.15)
+    assert serving["generated_token_j"] == pytest.approx(
+        serving["energy_j"] / serving["generated_tokens"]
+    )
+    assert serving["startup_s"] > 0
+    shown = machine.wattloop("runs", "show").stdout.decode()
+    line = next(line for line in shown.splitlines() if line.startswith("serving"))
+    assert "J per generated token" in line
+    assert line.removeprefix("serving").strip() in done.stderr.decode()
+    stored = json.loads(machine.wattloop("runs", "show", "--json", "-").stdout)["serving"]
+    assert stored == serving
+
+
+def test_a_server_that_never_answers(machine: Machine) -> None:
+    """Promise: the program's exit code, one line with the reason, and the energy of the run."""
+    done = machine.wattloop("run", "--serving", "http://127.0.0.1:1", "--", "sh", "-c", "exit 3")
+    assert done.returncode == 3
+    lines = [line for line in done.stderr.decode().splitlines() if "no tokens" in line]
+    assert lines == ["wattloop: no tokens from http://127.0.0.1:1/metrics: Connection refused"]
+    wrong = machine.wattloop("run", "--serving", "8000", "--", "touch", "started")
+    assert wrong.returncode == 2
+    assert b"such as http://127.0.0.1:8000/metrics" in wrong.stderr
+    assert not (machine.folder / "started").exists()

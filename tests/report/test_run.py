@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.integrations.test_serving import EVENT, TOTALS
 from tests.integrations.test_stored_steps import EPOCH, PHASES, STEPS, add_run
 from wattloop.core.table import Table
 from wattloop.report.document import Chart, Facts
@@ -17,12 +18,14 @@ from wattloop.report.figures.chart_data import spec_of
 from wattloop.report.run import report_of_run
 
 
-def step_section(folder: Path, *events: dict[str, Any]) -> dict[type, Any]:
-    """Blocks of the section on steps, by kind; empty without the section."""
+def step_section(
+    folder: Path, *events: dict[str, Any], heading: str = "Steps and phases"
+) -> dict[type, Any]:
+    """Blocks of the section on steps or of another one, by kind; empty without the section."""
     with open_store(folder / "runs.db") as store:
         add_run(store, *events)
         document = report_of_run(store, find_run(store, "r1"))
-    found = [s for s in document.sections if s.heading == "Steps and phases"]
+    found = [s for s in document.sections if s.heading == heading]
     return {type(block): block for section in found for block in section.blocks}
 
 
@@ -54,6 +57,19 @@ def test_the_curve_over_steps(tmp_path: Path) -> None:
     energy, loss = spec_of(blocks[Chart].chart)["vconcat"]
     assert energy["data"]["values"] == [{"step": 1, "value": 300.0}, {"step": 3, "value": 300.0}]
     assert loss["data"]["values"] == [{"step": 1, "value": 2.0}, {"step": 3, "value": 1.0}]
+
+
+def test_the_tokens_of_a_server(tmp_path: Path) -> None:
+    """Promise: work, cost and rates; tokens per second and joules per token over time."""
+    blocks = step_section(tmp_path, EVENT, TOTALS, heading="Tokens and requests")
+    facts = {fact.label: (fact.value, fact.note) for fact in blocks[Facts].facts}
+    assert facts["Generated tokens"][0] == "50"
+    assert facts["Energy per generated token"][0] == "3.00 J"
+    assert facts["Start-up"] == ("1.00 s", "40.0 J")
+    assert "Requests" not in facts
+    speed, cost = spec_of(blocks[Chart].chart)["vconcat"]
+    assert speed["data"]["values"] == [{"time_s": 1, "value": 30.0}, {"time_s": 2, "value": 10.0}]
+    assert [row["value"] for row in cost["data"]["values"]] == pytest.approx([50 / 30, 5.0])
 
 
 def test_a_run_without_steps(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.integrations.test_serving import EVENT, TOTALS
 from tests.integrations.test_stored_steps import PHASES, STEPS, add_run
 from tests.serve.conftest import NASTY
 from tests.serve.filled import LIVE, filled
@@ -197,6 +198,18 @@ def test_advice_is_on_the_run_page_and_in_the_json(place: Path, client: TestClie
     assert advice["rule"] == "idle-gpu"
     assert advice["title"] in client.get("/runs/idle").text
     assert client.get("/api/v1/runs/nowhere/advice").status_code == 404
+
+
+def test_tokens_of_a_server_are_on_the_run_page(place: Path, client: TestClient) -> None:
+    """Promise: tokens, cost and curve, also as JSON; nothing on runs without a server."""
+    with open_store(place) as store:
+        add_run(store, EVENT, TOTALS, run_id="server")
+    page = client.get("/runs/server").text
+    assert "Energy per generated token" in page
+    assert 'id="spec-serving"' in page
+    assert "Tokens and requests" not in client.get("/runs/2026-001").text
+    assert client.get("/api/v1/runs/server").json()["serving"]["generated_token_j"] == 3.0
+    assert client.get("/api/v1/runs/2026-001").json()["serving"] is None
 
 
 def test_steps_and_phases_are_on_the_run_page(place: Path, client: TestClient) -> None:

@@ -16,6 +16,11 @@ from wattloop.core.units import (
     format_power,
 )
 from wattloop.integrations.phases import StepTotals
+from wattloop.integrations.serving import (
+    ServingTotals,
+    read_serving_points,
+    read_serving_totals,
+)
 from wattloop.integrations.stored_steps import read_step_points, read_step_totals
 from wattloop.report.document import (
     Badges,
@@ -29,7 +34,12 @@ from wattloop.report.document import (
     Paragraph,
     Section,
 )
-from wattloop.report.figures.power import components_figure, power_figure, steps_figure
+from wattloop.report.figures.power import (
+    components_figure,
+    power_figure,
+    serving_figure,
+    steps_figure,
+)
 from wattloop.store.database import Store
 from wattloop.store.run_record import read_windows
 from wattloop.store.runs import RunRecord
@@ -206,6 +216,48 @@ def _rate(per_j: float) -> str:
     return format_number(per_j, 3)
 
 
+def serving_blocks(store: Store, record: RunRecord) -> list[Block]:
+    """Return tokens, requests and their cost, and the curve over time, where a server was read."""
+    points = read_serving_points(store, record)
+    totals = read_serving_totals(store, record, points)
+    if totals is None:
+        return []
+    blocks: list[Block] = []
+    if totals.generated_tokens is not None:
+        blocks.append(_serving_facts(totals))
+    kind = record.result.provenance if record.result is not None else None
+    chart = serving_figure(points, record.started_s, kind.value if kind else "not measured")
+    if chart is not None:
+        about = f"Generated tokens per second and their energy over time, of {totals.server}"
+        blocks.append(Chart("serving", chart, about))
+    return [*blocks, *(Note(text, tone="warning") for text in totals.notes)]
+
+
+def _serving_facts(totals: ServingTotals) -> Facts:
+    facts = [Fact("Server", totals.server, f"read for {format_duration(totals.duration_s)}")]
+    counts = {
+        "Generated tokens": totals.generated_tokens,
+        "Prompt tokens": totals.prompt_tokens,
+        "Requests": totals.requests,
+    }
+    facts += [Fact(name, f"{n:,.0f}") for name, n in counts.items() if n is not None]
+    labels: dict[str, tuple[str, Callable[[float], str]]] = {
+        "generated_token_j": ("Energy per generated token", format_energy),
+        "token_j": ("Energy per token, prompts included", format_energy),
+        "request_j": ("Energy per request", format_energy),
+        "generated_tokens_per_s": ("Generated tokens/s", format_number),
+        "generated_tokens_per_s_per_w": ("Generated tokens/s per W", format_number),
+    }
+    facts += [Fact(labels[key][0], labels[key][1](cost)) for key, cost in totals.costs.items()]
+    for name, time_s, energy_j in (
+        ("Without a request", totals.idle_s, totals.idle_j),
+        ("Start-up", totals.startup_s, totals.startup_j),
+    ):
+        if time_s is not None:
+            facts.append(Fact(name, format_duration(time_s), _or_dash(energy_j, format_energy)))
+    return Facts(tuple(facts))
+
+
 def _or_dash(value: float | None, shown: Any) -> str:
     return "–" if value is None else str(shown(value))
 
@@ -234,6 +286,9 @@ def report_of_run(store: Store, record: RunRecord, advice: Sequence[Note] = ()) 
     steps = step_blocks(store, record)
     if steps:
         sections.append(Section("Steps and phases", tuple(steps)))
+    serving = serving_blocks(store, record)
+    if serving:
+        sections.append(Section("Tokens and requests", tuple(serving)))
     accounting = record.accounting or {}
     meaning: list[Block] = []
     marks = labels(accounting)

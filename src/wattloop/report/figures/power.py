@@ -7,6 +7,7 @@ from typing import Any
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
 from wattloop.core.units import format_energy
+from wattloop.integrations.serving import ServingPoint, ServingSum
 from wattloop.integrations.stored_steps import StepPoint
 from wattloop.report.figures.chart_data import rows_data
 from wattloop.report.figures.scatter import spread_over
@@ -190,6 +191,43 @@ def steps_figure(points: Sequence[StepPoint], provenance: str) -> Any:
     chart = alt.vconcat(*panels).resolve_scale(x="shared")
     said = f"each point is the mean of up to {most:,} steps" if most > 1 else "every step"
     return styled(chart, "Training steps", f"{said}; energy {provenance}")
+
+
+def serving_figure(points: Sequence[ServingPoint], started_s: float, provenance: str) -> Any:
+    """Draw generated tokens per second, and joules per generated token, over time.
+
+    Args:
+        points: stretches of time; None is returned for fewer than two with a known count.
+        started_s: the start of the run on their clock.
+        provenance: of their energies.
+    """
+    import altair as alt
+
+    size = math.ceil(len(points) / MAX_POINTS) or 1
+    parts = [ServingSum(points[n : n + size]) for n in range(0, len(points), size)]
+    begins_s = [points[n].begin_s - started_s for n in range(0, len(points), size)]
+    costs = [(s, part.totals().costs) for s, part in zip(begins_s, parts, strict=True)]
+    panels: list[Any] = []
+    for title, key in (
+        ("Generated tokens/s", "generated_tokens_per_s"),
+        ("J per generated token", "generated_token_j"),
+    ):
+        rows = [{"time_s": s, "value": cost[key]} for s, cost in costs if key in cost]
+        if len(rows) < 2:
+            continue
+        kind = spread_over([row["value"] for row in rows])
+        scale = alt.Scale(type=kind, zero=kind == "linear")
+        color = PALETTE[len(panels)]
+        dots = alt.OverlayMarkDef(color=color) if len(rows) <= FEW_STEPS else False
+        line = alt.Chart(rows_data(rows)).mark_line(strokeWidth=1.5, color=color, point=dots)
+        x = alt.X("time_s:Q", title="Time since the start (s)", scale=alt.Scale(nice=False))
+        y = alt.Y("value:Q", title=title, scale=scale)
+        panels.append(line.encode(x=x, y=y).properties(width=WIDTH * 1.5, height=PANEL_PX))
+    if not panels:
+        return None
+    said = "times without a generated token have no energy per token"
+    chart = alt.vconcat(*panels).resolve_scale(x="shared")
+    return styled(chart, "Tokens of the server", f"{said}; energy {provenance}")
 
 
 FEW_STEPS = 60

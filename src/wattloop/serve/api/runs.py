@@ -13,6 +13,7 @@ from starlette.background import BackgroundTask
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
 from wattloop.core.errors import ConfigError
+from wattloop.integrations.serving import read_serving_totals
 from wattloop.integrations.stored_steps import read_run_totals, read_step_costs, read_step_totals
 from wattloop.serve.errors import conflict_on_error, faults
 from wattloop.serve.state import AppState, State
@@ -67,13 +68,23 @@ class AdviceAnswer(BaseModel):
 
 @router.get("/runs/{run_id}", responses=faults(404))
 def run(state: State, run_id: str) -> dict[str, Any]:
-    """Return everything about a run except its samples; `step_totals` is null without steps."""
+    """Return everything about a run except its samples.
+
+    `step_totals` is null without steps, `serving` without a language-model server.
+    """
     record = find_any_run(state.store, run_id)
     totals = state.cache.get(
         ("step_totals", record.run_id, record.status),
         lambda: read_step_totals(state.store, record),
     )
-    return record.to_dict() | {"step_totals": None if totals is None else totals.to_dict()}
+    serving = state.cache.get(
+        ("serving_totals", record.run_id, record.status),
+        lambda: read_serving_totals(state.store, record),
+    )
+    return record.to_dict() | {
+        "step_totals": None if totals is None else totals.to_dict(),
+        "serving": None if serving is None else serving.to_dict(),
+    }
 
 
 @router.get("/runs/{run_id}/curves", responses=faults(404))

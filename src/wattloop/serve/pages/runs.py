@@ -17,7 +17,15 @@ from wattloop.core.units import (
 )
 from wattloop.report.document import Block, Chart, Note
 from wattloop.report.figures.power import power_figure
-from wattloop.report.run import grid_facts, labels, remarks, sensors, step_blocks, windows_table
+from wattloop.report.run import (
+    grid_facts,
+    labels,
+    remarks,
+    sensors,
+    serving_blocks,
+    step_blocks,
+    windows_table,
+)
 from wattloop.report.subject import notes_of
 from wattloop.serve.api.runs import compare_runs, find_any_run, run_advice
 from wattloop.serve.blocks import blocks_html
@@ -67,6 +75,10 @@ def run(request: Request, state: State, run_id: str) -> HTMLResponse:
         steps=state.cache.get(  # a run has no stored steps until it has ended
             ("steps", record.run_id, record.status),
             lambda: blocks_html(step_blocks(state.store, record)),
+        ),
+        serving=state.cache.get(
+            ("serving", record.run_id, record.status),
+            lambda: blocks_html(serving_blocks(state.store, record)),
         ),
         blocks=blocks_html([block for block in found if block is not None]),
     )

@@ -37,17 +37,22 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy
 from wattloop.integrations.step_hook.program import StepHook
-from wattloop.measure.command import CommandRun, run_command
+from wattloop.measure.command import CommandRun, ProgramHook, run_command
 from wattloop.measure.session import RunResult
 
 if TYPE_CHECKING:
     from wattloop.integrations.phases import StepTotals
+    from wattloop.integrations.serving import ServingTotals
 
 NOT_MEASURED = "wattloop: nothing was measured"
 
 
-def print_summary(done: CommandRun, totals: "StepTotals | None" = None) -> None:
-    """Print one line for logs, and one each for steps and phases; a small table on a terminal."""
+def print_summary(
+    done: CommandRun,
+    totals: "StepTotals | None" = None,
+    serving: "ServingTotals | None" = None,
+) -> None:
+    """Print one line for logs, lines for steps, phases and a server; a table on a terminal."""
     run = done.run
     if run is None:
         say(NOT_MEASURED)
@@ -59,6 +64,11 @@ def print_summary(done: CommandRun, totals: "StepTotals | None" = None) -> None:
         from wattloop.integrations.phases import format_totals
 
         for line in format_totals(totals):
+            say(f"wattloop: {line}")
+    if serving is not None:
+        from wattloop.integrations.serving import format_serving
+
+        for line in format_serving(serving):
             say(f"wattloop: {line}")
     room = terminal_room(sys.stderr)
     if room is not None:
@@ -101,7 +111,10 @@ def plain_line(run: RunResult) -> str:
 
 
 def run_json(
-    done: CommandRun, tags: dict[str, str], totals: "StepTotals | None" = None
+    done: CommandRun,
+    tags: dict[str, str],
+    totals: "StepTotals | None" = None,
+    serving: "ServingTotals | None" = None,
 ) -> dict[str, Any]:
     """Return the run as plain data with every documented key, also when nothing was measured."""
     data: dict[str, Any] = {
@@ -122,6 +135,7 @@ def run_json(
     data["left_running"] = done.outcome.left_running
     data["tags"] = tags
     data["step_totals"] = None if totals is None else totals.to_dict()
+    data["serving"] = None if serving is None else serving.to_dict()
     data["notes"] = list(done.warnings)
     return data
 
@@ -176,6 +190,13 @@ class RunOptions:
     no_steps: Annotated[
         bool, option("--no-steps", "Do not look for training steps in Python programs.")
     ] = False
+    serving: Annotated[
+        str | None,
+        option(
+            "--serving URL",
+            "Metrics of a language-model server (vLLM, SGLang, TGI, llama.cpp): energy per token.",
+        ),
+    ] = None
     interval: Interval = None
     devices: Devices = None
     meters: Meters = None
@@ -233,13 +254,19 @@ def execute(command: list[str], options: RunOptions) -> int:
     check_target(options.prometheus, "--prometheus")
     tags = _tags(options.tag or [])
     hook = None if options.no_steps else StepHook()
-    hooks = [] if hook is None else [hook]
+    hooks: list[ProgramHook] = [] if hook is None else [hook]
+    server = None
+    if options.serving is not None:
+        from wattloop.integrations.serving import ServingHook, check_address
+
+        server = ServingHook(check_address(options.serving))
+        hooks.append(server)
     done = run_command(
         command, settings, name=options.name, tags=tags, follow=options.follow, hooks=hooks
     )
     totals = None if hook is None else hook.totals
     with suppress(KeyboardInterrupt), _interruptible():
-        _finish(done, settings, options, tags, totals)
+        _finish(done, settings, options, tags, totals, None if server is None else server.totals)
     return done.outcome.exit_code
 
 
@@ -264,16 +291,17 @@ def _finish(
     options: RunOptions,
     tags: dict[str, str],
     totals: "StepTotals | None",
+    serving: "ServingTotals | None",
 ) -> None:
     """Report and store the run. Nothing in here may change the program's exit code."""
     for warning in (*done.warnings, *broken_wishes(done, settings)):
         say(f"wattloop: warning: {warning}")
     steps: list[Callable[[], None]] = []
     if not options.quiet:
-        steps.append(lambda: print_summary(done, totals))
+        steps.append(lambda: print_summary(done, totals, serving))
     if options.json_file is not None:
         target = options.json_file
-        steps.append(lambda: write_json(run_json(done, tags, totals), target))
+        steps.append(lambda: write_json(run_json(done, tags, totals, serving), target))
     if options.prometheus is not None:
         text_file = options.prometheus
         steps.append(lambda: write_prometheus(done, text_file, tags, totals))

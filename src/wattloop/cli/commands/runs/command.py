@@ -197,6 +197,7 @@ def show_command(
 ) -> None:
     """Show one run: energy by domain, what is missing, windows and steps."""
     from wattloop.accounting.restatement import restated
+    from wattloop.integrations.serving import read_serving_totals
     from wattloop.integrations.stored_steps import read_step_totals
     from wattloop.store.run_record import read_steps, read_windows
 
@@ -206,14 +207,16 @@ def show_command(
         windows = read_windows(place, record.run_id)
         steps = read_steps(place, record.run_id)
         totals = read_step_totals(place, record)
+        serving = read_serving_totals(place, record)
     data = record.to_dict() | {
         "windows": [w.to_dict() for w in windows],
         "steps": steps,
         "step_totals": None if totals is None else totals.to_dict(),
+        "serving": None if serving is None else serving.to_dict(),
     }
     write_json(data, given.json_file)
     if given.json_file != "-":
-        view.print_run(record, windows, steps, totals)
+        view.print_run(record, windows, steps, totals, serving)
 
 
 @app.command("slope")

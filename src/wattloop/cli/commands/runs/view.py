@@ -29,6 +29,7 @@ from wattloop.core.units import (
     iso_time,
 )
 from wattloop.integrations.phases import StepTotals, format_totals
+from wattloop.integrations.serving import ServingTotals, format_serving
 from wattloop.store.comparison import Cell, ComparedQuantity, RunComparison
 from wattloop.store.database import Store
 from wattloop.store.runs import RunFilter, RunRecord, live_runs
@@ -131,6 +132,7 @@ def print_run(
     windows: Sequence[WindowResult],
     steps: Sequence[dict[str, Any]],
     totals: StepTotals | None = None,
+    serving: ServingTotals | None = None,
 ) -> None:
     lines = [f"run       {record.run_id}", f"name      {record.name}"]
     lines.append(f"status    {_status(record)}")
@@ -146,6 +148,9 @@ def print_run(
     if totals is not None:
         heads = ("steps     ", "phases    ")[:: -1 if totals.inferred else 1]
         lines += map("".join, zip(heads, format_totals(totals), strict=False))
+    if serving is not None:
+        said = format_serving(serving)
+        lines += [f"{'' if n else 'serving':10}{line}" for n, line in enumerate(said)]
     _write(lines)
     if record.result is not None and record.result.domains:
         print_rows(DOMAIN_HEADERS, domain_rows(record.result), spare=("power",))
