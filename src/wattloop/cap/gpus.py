@@ -91,11 +91,13 @@ def cap_plan(
     caps: str | None = None,
     *,
     named: str = "--caps",
+    permitted: bool = True,
 ) -> CapPlan:
     """Return caps that every chosen GPU accepts: `100:250:25`, or values with commas, in W or %.
 
     Without `caps` they are round numbers from the lowest the cards allow up to the present limit:
     a limit that was lowered before is not raised. `named` is the option's name in messages.
+    `permitted` refuses GPUs that this user may not set; else caps are only listed.
 
     Raises:
         ConfigError: no GPU with a power limit that may be set, or caps outside its limits.
@@ -105,7 +107,7 @@ def cap_plan(
     )
     states = [lever.state() for lever in chosen]
     for state in states:
-        if state.refusal:
+        if state.refusal and permitted:
             raise ConfigError(state.refusal)
     if caps is not None:
         try:

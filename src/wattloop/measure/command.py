@@ -96,12 +96,16 @@ def is_stopped(pid: int) -> bool:
     return _state(pid) in ("T", "t")
 
 
+HELPERS = (b"resource_tracker", b"wattloop.control.watchdog")
+"""Python's resource tracker ends with the last process it serves; our watchdog with us."""
+
+
 def _is_helper(pid: int) -> bool:
-    """Return True for a resource tracker of Python, which ends with the last process it serves."""
     try:
-        return b"resource_tracker" in (PROC / str(pid) / "cmdline").read_bytes()
+        command = (PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
         return False
+    return any(name in command for name in HELPERS)
 
 
 def _state(pid: int) -> str:

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import threading
+import time
 from bisect import bisect_right, insort
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from wattloop.integrations.phases import Span, StepTotals, phase_energies, split_run
 from wattloop.integrations.records import PendingStep
@@ -283,3 +287,122 @@ class StepCollector:
             except OSError:
                 continue
         return notes
+
+
+# Live steps of all ranks, as they happen.
+
+SILENT_S, SILENT_STEPS = 2.0, 20
+"""A rank that wrote nothing for so long, while another made so many steps, steps no more."""
+MOST_WAITING = 4_096
+"""Steps of a process that wait for those of other ranks."""
+
+
+class StepEvent(NamedTuple):
+    """A step of the whole job has ended, or something that is not a step has begun."""
+
+    at_s: float
+    is_step: bool
+
+
+class LiveRank:
+    """A process that steps."""
+
+    def __init__(self, file: StepFile, now_s: float) -> None:
+        self.file = file
+        self.rank = int(file.header.get("local_rank") or 0)
+        self.pid = int(file.header.get("pid") or 0)
+        self.waiting: deque[float] = deque(maxlen=MOST_WAITING)
+        self.written_s = now_s
+
+    @property
+    def ended(self) -> bool:
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return self.pid > 0
+        except OSError:
+            return False
+        return False
+
+
+class LiveSteps:
+    """Steps of a program while it runs: a step of its job ends when its slowest rank has stepped.
+
+    A process that steps after another of the same rank has ended, or is silent, replaces it.
+
+    Args:
+        folder: where the hooks of the program write.
+        now_s: the monotonic clock.
+    """
+
+    def __init__(self, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._now_s = folder, now_s
+        self._all: dict[str, LiveRank] = {}
+        self._active: dict[int, LiveRank] = {}
+        self._last_s = -math.inf
+
+    def poll(self) -> list[StepEvent]:
+        """Return what has happened since the last call, in order of time."""
+        now_s = self._now_s()
+        self._open(now_s)
+        events: list[StepEvent] = []
+        for process in self._all.values():
+            for kind, first, second, *_ in process.file.read():
+                process.written_s = now_s
+                if kind == step_file.STEP and math.isfinite(second):
+                    process.waiting.append(second)
+                elif kind in SPAN_NAMES and math.isfinite(first):
+                    events.append(StepEvent(max(first, self._last_s), is_step=False))
+        for process in self._all.values():
+            self._join(process)
+        while self._step(events, now_s):
+            continue
+        return sorted(events)
+
+    def close(self) -> None:
+        for process in self._all.values():
+            process.file.close()
+        self._all.clear()
+        self._active.clear()
+
+    def _open(self, now_s: float) -> None:
+        try:
+            names = sorted(path.name for path in self._folder.glob("*.steps"))
+        except OSError:
+            return
+        for name in names[:MOST_PROCESSES]:
+            try:
+                if name not in self._all and (file := StepFile.open(str(self._folder / name))):
+                    self._all[name] = LiveRank(file, now_s)
+            except OSError:
+                continue
+
+    def _join(self, process: LiveRank) -> None:
+        """Let a process that steps be one of those that step together."""
+        present = self._active.get(process.rank)
+        if present is process or not process.waiting:
+            return
+        if present is not None and not present.ended:
+            silent = not present.waiting and len(process.waiting) >= SILENT_STEPS
+            if not (silent and self._now_s() - present.written_s > SILENT_S):
+                return
+        while process.waiting and process.waiting[0] <= self._last_s:
+            process.waiting.popleft()
+        self._active[process.rank] = process
+
+    def _step(self, events: list[StepEvent], now_s: float) -> bool:
+        """Add a step if every rank has made it; return False if one has not."""
+        ready = [process for process in self._active.values() if process.waiting]
+        if not ready:
+            return False
+        most = max(len(process.waiting) for process in ready)
+        for rank, process in list(self._active.items()):
+            if process.waiting:
+                continue
+            silent = now_s - process.written_s > SILENT_S and most >= SILENT_STEPS
+            if not (silent or process.ended):
+                return False
+            del self._active[rank]
+        self._last_s = max([self._last_s, *(process.waiting.popleft() for process in ready)])
+        events.append(StepEvent(self._last_s, is_step=True))
+        return True

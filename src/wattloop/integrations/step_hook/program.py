@@ -38,6 +38,11 @@ class StepHook:
         self._thread = threading.Thread(target=self._watch, name="wattloop-hook", daemon=True)
 
     @property
+    def folder(self) -> Path | None:
+        """Folder of the step files; None where they cannot be written, and before the run."""
+        return self._folder
+
+    @property
     def totals(self) -> StepTotals | None:
         """Steps and phases, after the run was closed; None without any."""
         if self._inferred is not None:

@@ -41,6 +41,7 @@ from wattloop.measure.command import CommandRun, ProgramHook, run_command
 from wattloop.measure.session import RunResult
 
 if TYPE_CHECKING:
+    from wattloop.cap.saver_run import SavingHook
     from wattloop.integrations.phases import StepTotals
     from wattloop.integrations.serving import ServingTotals
 
@@ -70,6 +71,11 @@ def print_summary(
 
         for line in format_serving(serving):
             say(f"wattloop: {line}")
+    if run.saving is not None:
+        from wattloop.cap.saver_run import format_saving
+        from wattloop.cap.saving import SavingResult
+
+        say(f"wattloop: {format_saving(SavingResult.from_dict(run.saving))}")
     room = terminal_room(sys.stderr)
     if room is not None:
         rows = domain_rows(run.result) if run.reported else []
@@ -127,6 +133,7 @@ def run_json(
         "carbon_g": None,
         "cost": None,
         "labels": {},
+        "saving": None,
     }
     if done.run is not None:
         data = done.run.to_dict()
@@ -197,6 +204,24 @@ class RunOptions:
             "Metrics of a language-model server (vLLM, SGLang, TGI, llama.cpp): energy per token.",
         ),
     ] = None
+    save: Annotated[
+        bool, option("--save", "Lower the GPUs' power while it trains, within a slowdown limit.")
+    ] = False
+    max_slowdown: Annotated[
+        str | None,
+        option("--max-slowdown SHARE", "With --save: how much longer it may take (5%), or none."),
+    ] = None
+    metric: Annotated[
+        str | None,
+        option("--metric NAME", "With --save: energy (default), eds or edp, within the limit."),
+    ] = None
+    reference_share: Annotated[
+        str | None,
+        option("--reference-share SHARE", "With --save: time at full power, as proof (2%)."),
+    ] = None
+    observe: Annotated[
+        bool, option("--observe", "With --save: set nothing, say what could be saved.")
+    ] = False
     interval: Interval = None
     devices: Devices = None
     meters: Meters = None
@@ -214,6 +239,7 @@ class RunOptions:
     config: Config = None
 
 
+FLAGS = ("follow", "quiet", "no_steps", "save", "observe")
 SETTINGS = ("interval", "devices", "meters", "share", "pue", "zone", "tariff", "store")
 WORDS: dict[str, str] = {
     word: name
@@ -234,7 +260,7 @@ def quick(words: list[str]) -> tuple[list[str], RunOptions] | None:
         name = WORDS.get(word)
         if name is None or (separator and not word.startswith("--")):
             return None
-        if name in ("follow", "quiet", "no_steps"):
+        if name in FLAGS:
             if separator:
                 return None
             setattr(options, name, True)
@@ -255,6 +281,8 @@ def execute(command: list[str], options: RunOptions) -> int:
     tags = _tags(options.tag or [])
     hook = None if options.no_steps else StepHook()
     hooks: list[ProgramHook] = [] if hook is None else [hook]
+    saving = _saving(command, options, hook)
+    hooks += [] if saving is None else [saving]
     server = None
     if options.serving is not None:
         from wattloop.integrations.serving import ServingHook, check_address
@@ -268,6 +296,50 @@ def execute(command: list[str], options: RunOptions) -> int:
     with suppress(KeyboardInterrupt), _interruptible():
         _finish(done, settings, options, tags, totals, None if server is None else server.totals)
     return done.outcome.exit_code
+
+
+def _saving(command: list[str], options: RunOptions, hook: StepHook | None) -> "SavingHook | None":
+    """Return the saver; None without --save. Raises ConfigError for options that do not fit."""
+    given = {
+        "--max-slowdown": options.max_slowdown,
+        "--metric": options.metric,
+        "--reference-share": options.reference_share,
+        "--observe": options.observe,
+    }
+    if not options.save:
+        for name, value in given.items():
+            if value:
+                raise ConfigError(f"{name} is for the saver; add --save")
+        return None
+    if hook is None:
+        raise ConfigError("--save needs the program's steps; leave out --no-steps")
+    from wattloop.cap.saver import SaverConfig
+    from wattloop.cap.saver_run import SavingHook
+
+    if options.metric not in (None, *SAVER_METRICS):
+        raise ConfigError(f"--metric {options.metric}: use one of {', '.join(SAVER_METRICS)}")
+    chosen: dict[str, Any] = {"observe": options.observe, "metric": options.metric or "energy"}
+    if options.max_slowdown is not None:
+        limit = options.max_slowdown
+        chosen["max_slowdown"] = None if limit == "none" else _share(limit, "--max-slowdown", 1.0)
+    if options.reference_share is not None:
+        chosen["reference_share"] = _share(options.reference_share, "--reference-share", 0.5)
+    return SavingHook(hook, SaverConfig(**chosen), command)
+
+
+SAVER_METRICS = ("energy", "eds", "edp")
+
+
+def _share(text: str, name: str, most: float) -> float:
+    from wattloop.core.quantities import Dimension, quantity
+
+    try:
+        value = quantity(text, Dimension.SHARE, what="a share; write it as 5% or 0.05").value
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    if not 0 <= value <= most:
+        raise ConfigError(f"{name} {text}: give a share from 0 to {100 * most:g}%, such as 5%")
+    return value
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from wattloop.cli.output import (
     remarks,
     short_energy,
 )
+from wattloop.core.errors import ConfigError
 from wattloop.core.results import WindowResult
 from wattloop.core.units import (
     format_change,
@@ -151,6 +152,8 @@ def print_run(
     if serving is not None:
         said = format_serving(serving)
         lines += [f"{'' if n else 'serving':10}{line}" for n, line in enumerate(said)]
+    if record.saving is not None:
+        lines.append(f"saving    {_saving(record.saving)}")
     _write(lines)
     if record.result is not None and record.result.domains:
         print_rows(DOMAIN_HEADERS, domain_rows(record.result), spare=("power",))
@@ -203,6 +206,16 @@ def _list_row(record: RunRecord) -> tuple[str, ...]:
         UNKNOWN if result is None or not result.provenance else result.provenance.value,
         remark,
     )
+
+
+def _saving(data: dict[str, Any]) -> str:
+    from wattloop.cap.saver_run import format_saving
+    from wattloop.cap.saving import SavingResult
+
+    try:
+        return format_saving(SavingResult.from_dict(data))
+    except ConfigError as error:
+        return f"not readable: {error}"
 
 
 def _shared(record: RunRecord) -> str:

@@ -1,0 +1,287 @@
+"""`wattloop run --save`: live steps, levers that are always restored, and what it says."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.saved_runs import TRAINING, TRAP, saved_run, start, wait_until
+from tests.support.virtual_caps import settle
+from wattloop.cap.saver_run import ProgramKey, format_saving, read_learned, write_learned
+from wattloop.cap.saving import LearnedSetting, SavingResult, SavingState, Setting
+from wattloop.control.registry import find_levers, lever_named
+from wattloop.control.session import lever_session
+from wattloop.core.settings import Settings
+from wattloop.integrations.step_hook import step_file
+from wattloop.integrations.step_hook.collector import LiveSteps
+from wattloop.virtual.gpu import Fault
+from wattloop.virtual.node import shared_gpus
+
+SETTINGS = Settings(virtual_gpus=2, meters=("virtual",))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A machine with two virtual GPUs."""
+    settle(monkeypatch, tmp_path)
+    for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def limits():
+    found = find_levers(settings=SETTINGS)
+    return [lever_named(found, f"gpu:{n}/{leaf}").read() for n in (0, 1) for leaf in LEAVES]
+
+
+LEAVES = ("power_limit", "sm_clock")
+AS_FOUND = [700.0, None] * 2
+
+
+def test_a_training_is_saved_and_everything_is_as_before(folder):
+    """Promise: less energy, the program's own output and exit code, levers restored, a record."""
+    program = TRAINING + "train(9)\nprint('trained', flush=True)\nraise SystemExit(3)"
+    done, data = saved_run(folder, program, "--max-slowdown", "10%")
+    assert (done.returncode, done.stdout) == (3, "trained\n"), done.stderr
+    saving = SavingResult.from_dict(data["saving"])
+    assert saving.state is SavingState.APPLIED, (saving, done.stderr)
+    assert saving.saving_slices > 0
+    assert limits() == AS_FOUND
+    assert format_saving(saving) in done.stderr
+    assert not list((folder / "state").glob("*.journal"))
+    assert saving.learned is not None
+    assert list((folder / "saver").glob("*.json"))
+
+
+def test_observing_touches_no_lever(folder):
+    """Promise: `--observe` calls no function that locks or sets a lever."""
+    done, data = saved_run(
+        folder, TRAINING + "train(3)", "--observe", **{TRAP: str(folder / "touched")}
+    )
+    saving = SavingResult.from_dict(data["saving"])
+    assert saving.state is SavingState.OBSERVED
+    assert saving.expected_pct is not None
+    assert not saving.periods
+    assert "modelled" in done.stderr
+    assert not (folder / "touched").exists()
+
+
+def test_the_trap_notices_levers(folder):
+    """Promise of the test above: without `--observe` its trap is sprung."""
+    saved_run(folder, TRAINING + "train(6)", **{TRAP: str(folder / "touched")})
+    assert (folder / "touched").exists()
+
+
+def test_without_permission_nothing_is_set(folder):
+    """Promise: it observes, and says what could be saved and which command allows it."""
+    shared_gpus(2)[1].inject(Fault.SET_FORBIDDEN)
+    done, data = saved_run(folder, TRAINING + "train(3)", **{TRAP: str(folder / "touched")})
+    assert done.returncode == 0
+    saving = SavingResult.from_dict(data["saving"])
+    assert saving.state is SavingState.OBSERVED
+    assert saving.expected_pct is not None
+    assert "gpu:1/power_limit cannot be set" in saving.reason
+    assert "sudo wattloop control-daemon" in done.stderr
+    assert not (folder / "touched").exists()
+
+
+def test_levers_of_another_process_are_left_alone(folder):
+    """Promise: it says who has them, changes nothing, and the program runs."""
+    chosen = lever_named(find_levers(settings=SETTINGS), "gpu:1/power_limit")
+    with lever_session([chosen]) as held:
+        held.set({chosen.name: 500})
+        done, data = saved_run(folder, TRAINING + "train(5)")
+        assert chosen.read() == 500
+    assert done.returncode == 0
+    saving = SavingResult.from_dict(data["saving"])
+    assert saving.state is SavingState.LEFT
+    assert f"process {os.getpid()} (" in saving.reason
+    assert saving.reason in done.stderr
+
+
+def test_a_program_without_steps_is_left_alone(folder):
+    """Promise: the reason, and what to do instead."""
+    done, data = saved_run(folder, "print('no steps')", **{TRAP: str(folder / "touched")})
+    assert (done.returncode, done.stdout) == (0, "no steps\n")
+    assert data["saving"]["state"] == "left alone"
+    assert "cap find --progress" in done.stderr
+    assert not (folder / "touched").exists()
+
+
+def test_no_folder_for_steps(folder):
+    """Promise: without write access the program runs, and the summary says why it is not saved."""
+    done, data = saved_run(folder, "print(1)", TMPDIR="/dev/null", XDG_RUNTIME_DIR="")
+    assert done.returncode == 0
+    assert "cannot be written" in data["saving"]["reason"]
+
+
+def test_a_step_that_never_comes_again(folder):
+    """Promise: levers are restored while the program is still there."""
+    program = TRAINING + "train(6)\ntime.sleep(600)"
+    started = start(folder, program, SAVED_RUNS_IDLE_S="1")
+    try:
+        wait_until(lambda: limits() != AS_FOUND)
+        wait_until(lambda: len(set(_limits_for(1.0))) == 1 and limits() == AS_FOUND)
+        assert started.poll() is None
+    finally:
+        started.send_signal(signal.SIGTERM)
+        started.communicate(timeout=60)
+    assert started.returncode == 128 + signal.SIGTERM
+    assert limits() == AS_FOUND
+
+
+def _limits_for(seconds):
+    import time
+
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        yield tuple(limits())
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("victim", ["wattloop", "program", "both"])
+def test_kill(folder, victim):
+    """Promise: after `kill -9` of wattloop, of the program or of both, levers are restored."""
+    program = TRAINING + "open('pid', 'w').write(str(os.getpid()))\ntrain(600)"
+    started = start(folder, program, WATTLOOP_GUARDIAN="1")
+    wait_until(lambda: limits() != AS_FOUND)
+    pid = int((folder / "pid").read_text())
+    for name, number in (("wattloop", started.pid), ("program", pid)):
+        if victim in (name, "both"):
+            os.kill(number, signal.SIGKILL)
+    started.wait(60)
+    wait_until(lambda: limits() == AS_FOUND)
+    expected = 128 + signal.SIGKILL if victim == "program" else -signal.SIGKILL
+    assert started.returncode == expected
+    if victim == "wattloop":
+        os.kill(pid, signal.SIGKILL)
+    started.communicate()
+    wait_until(lambda: not list((folder / "state").glob("*.journal")))
+
+
+def test_a_program_that_goes_into_the_background(folder):
+    """Promise: `--follow` follows its steps, and our own watchdog is not waited for."""
+    program = TRAINING + "os.fork() and os._exit(0)\ntrain(6)\nprint('trained')"
+    done, data = saved_run(folder, program, "--follow", WATTLOOP_GUARDIAN="1")
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert data["left_running"] == 0
+    assert data["saving"]["state"] == "applied", data["saving"]
+    assert limits() == AS_FOUND
+
+
+# -- parts ---------------------------------------------------------------------------------
+
+
+class Writer(step_file.StepFileWriter):
+    """A rank that steps at given times."""
+
+    def __init__(self, folder: Path, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        super().__init__(str(folder))
+
+    def write(self, *times_s: float) -> None:
+        for time_s in times_s:
+            self.add(step_file.STEP, time_s, time_s, 0.0, 0.0, 0.0, 1.0)
+        self.flush(everything=True)
+
+
+def test_the_slowest_rank_counts(tmp_path, monkeypatch):
+    """Promise: a step has ended when every rank has made it."""
+    now_s = 0.0
+    live = LiveSteps(tmp_path, lambda: now_s)
+    first, second = (Writer(tmp_path, rank, monkeypatch) for rank in (0, 1))
+    first.write(1.0, 2.0)
+    second.write(1.5)
+    assert [event.at_s for event in live.poll()] == [1.5]
+    second.write(2.25, 3.5)
+    assert [event.at_s for event in live.poll()] == [2.25]
+    first.write(3.0)
+    assert live.poll() == [(3.5, True)]
+
+
+def test_a_rank_that_steps_no_more_holds_nothing_up(tmp_path, monkeypatch):
+    """Promise: steps of the others count again after a moment."""
+    now = [0.0]
+    live = LiveSteps(tmp_path, lambda: now[0])
+    first, second = (Writer(tmp_path, rank, monkeypatch) for rank in (0, 1))
+    first.write(1.0)
+    second.write(1.0)
+    assert len(live.poll()) == 1
+    first.write(*(2.0 + i for i in range(30)))
+    assert live.poll() == []
+    now[0] = 40.0
+    assert len(live.poll()) == 30
+
+
+def test_the_next_process_of_a_rank_takes_over(tmp_path, monkeypatch):
+    """Promise: the second stage of a script is followed when the first is silent."""
+    now = [0.0]
+    live = LiveSteps(tmp_path, lambda: now[0])
+    first = Writer(tmp_path, 0, monkeypatch)
+    first.write(1.0)
+    assert len(live.poll()) == 1
+    second = Writer(tmp_path, 0, monkeypatch)
+    now[0] = 50.0
+    second.write(*(10.0 + i for i in range(30)))
+    assert [event.at_s for event in live.poll()] == [10.0 + i for i in range(30)]
+
+
+def test_evaluations_interrupt(tmp_path, monkeypatch):
+    """Promise: evaluation, checkpoint and compilation come as interruptions, in order."""
+    live = LiveSteps(tmp_path)
+    rank = Writer(tmp_path, 0, monkeypatch)
+    rank.add(step_file.STEP, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+    rank.add(step_file.EVALUATION, 1.5, 4.0)
+    rank.write(5.0)
+    assert live.poll() == [(1.0, True), (1.5, False), (5.0, True)]
+
+
+def test_a_program_is_known_again(tmp_path, monkeypatch):
+    """Promise: seeds, names and the interpreter's path do not matter; arguments and GPUs do."""
+    monkeypatch.chdir(tmp_path)
+    script = Path("train.py")
+    script.write_text("train()")
+    models = ("H200", "H200")
+
+    def key(*words, gpus=models):
+        return ProgramKey.of([*words], gpus)
+
+    first = key("python", "train.py", "--seed", "1", "--batch", "8", "--output-dir=a")
+    assert first == key("/usr/bin/python", "./train.py", "--batch", "8", "--seed=2")
+    assert first != key("python", "train.py", "--batch", "16")
+    assert first != key("python", "train.py", "--batch", "8", gpus=("H200",))
+    learned = LearnedSetting(Setting(450.0, None), 1_200.0, 0.1)
+    write_learned(tmp_path / "saver", first, learned)
+    assert read_learned(tmp_path / "saver", first) == learned
+    script.write_text("train(); print('changed')")
+    changed = key("python", "train.py", "--batch", "8")
+    assert changed.by_content != first.by_content
+    assert read_learned(tmp_path / "saver", changed) == learned
+    other = key("python", "other.py", "--batch", "8")
+    assert read_learned(tmp_path / "saver", other) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"version": 1}', '{"version": 1, "learned": {"a": 1}}']
+)
+def test_a_damaged_file_of_what_was_learned(tmp_path, text):
+    """Promise: it is ignored."""
+    key = ProgramKey("a", "b")
+    (tmp_path / "a.json").write_text(text)
+    assert read_learned(tmp_path, key) is None
+
+
+def test_options_that_do_not_fit(folder):
+    """Promise: the message names the option, the value and the remedy; nothing is started."""
+    for words, expected in (
+        (["--max-slowdown", "fast"], "--max-slowdown: 'fast' is not a share"),
+        (["--max-slowdown", "5"], "--max-slowdown 5: give a share from 0 to 100%, such as 5%"),
+        (["--metric", "power"], "--metric power: use one of energy, eds, edp"),
+        (["--no-steps"], "leave out --no-steps"),
+    ):
+        started = start(folder, "open('started', 'w')", *words)
+        _, said = started.communicate(timeout=60)
+        assert started.returncode == 2
+        assert expected in " ".join(said.replace("│", " ").split())
+    assert not (folder / "started").exists()

@@ -1,0 +1,115 @@
+"""`wattloop run --save` on virtual GPUs, with slices of tenths of a second.
+
+Run as a program it is the `wattloop` of such a machine.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.support.virtual_caps import SRC, machine
+
+ROOT = Path(__file__).parents[2]
+TRAP = "SAVED_RUNS_TRAP"
+"""Variable with a file that is written when a lever is locked or set."""
+
+TRAINING = """
+import os, sys, time
+from wattloop.integrations.step_hook.program_steps import ProgramSteps
+from wattloop.virtual.node import shared_gpus
+from wattloop.virtual.physics import IDLE, Activity
+gpus = shared_gpus(int(os.environ["WATTLOOP_VIRTUAL_GPUS"]))
+work = Activity(0.35, 1.0, 1.0)  # bound by memory: caps cost little time
+
+def train(seconds, step_s=0.02):
+    end_s = at_s = time.monotonic()
+    end_s += seconds
+    for gpu in gpus:
+        gpu.occupy(work, at_s)
+    while at_s < end_s:
+        at_s += step_s * max(gpu.settled(work).slowdown for gpu in gpus)
+        time.sleep(max(0.0, at_s - time.monotonic()))
+        ProgramSteps.shared().step()
+    for gpu in gpus:
+        gpu.occupy(IDLE, time.monotonic())
+"""
+"""Steps, noted by the hook's own recorder, whose length follows caps and clocks."""
+
+
+def saved_run(
+    folder: Path, program: str, *options: str, **variables: str
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """Run a Python program under `wattloop run --save`: its process, and what `--json` says."""
+    started = start(folder, program, *options, **variables)
+    out, err = started.communicate(timeout=120)
+    done = subprocess.CompletedProcess(started.args, started.returncode, out, err)
+    return done, json.loads((folder / "run.json").read_text())
+
+
+def start(folder: Path, program: str, *options: str, **variables: str) -> "subprocess.Popen[str]":
+    (folder / "program.py").write_text(program)
+    words = [*options, "--json", "run.json", "--", sys.executable, "program.py"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.saved_runs", "run", "--save", *words],
+        env=environment(folder) | variables,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def environment(folder: Path) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WATTLOOP", "CUDA"))}
+    path = os.pathsep.join([str(folder / "site"), str(SRC), str(ROOT)])
+    return kept | machine(folder) | {"HOME": str(folder), "PYTHONPATH": path}
+
+
+def wait_until(true: Any, most_s: float = 60.0) -> None:
+    give_up_s = time.monotonic() + most_s
+    while not true():
+        assert time.monotonic() < give_up_s, "it did not happen"
+        time.sleep(0.02)
+
+
+def main(words: Sequence[str]) -> int:
+    """Be `wattloop` with a saver that is quick."""
+    from wattloop.cap import saver
+    from wattloop.cli.main import main as wattloop
+
+    saver.SaverConfig = partial(  # type: ignore[misc]
+        saver.SaverConfig,
+        wait_s=0.4,
+        slice_s=0.4,
+        hold_s=0.4,
+        settle_s=0.1,
+        lag_s=0.15,
+        idle_s=float(os.environ.get("SAVED_RUNS_IDLE_S", "30")),
+        least_steps=1,
+    )
+    if trap := os.environ.get(TRAP):
+        _set_trap(Path(trap))
+    return wattloop(list(words))
+
+
+def _set_trap(path: Path) -> None:
+    from wattloop.control.lock import DeviceLock
+    from wattloop.virtual import lever
+
+    def touched(*_: object, **__: object) -> None:
+        path.write_text("a lever was touched")
+
+    for kind in (lever.VirtualPowerLimit, lever.VirtualSmClock, lever.VirtualMemoryClock):
+        for name in ("write", "write_part", "_set"):
+            setattr(kind, name, touched)
+    DeviceLock.take = touched  # type: ignore[method-assign, assignment]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
