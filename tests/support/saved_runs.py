@@ -23,7 +23,7 @@ TRAINING = """
 import os, sys, time
 from wattloop.integrations.step_hook.program_steps import ProgramSteps
 from wattloop.virtual.node import shared_gpus
-from wattloop.virtual.physics import IDLE, Activity
+from wattloop.virtual.gpu import IDLE, Activity
 gpus = shared_gpus(int(os.environ["WATTLOOP_VIRTUAL_GPUS"]))
 work = Activity(0.35, 1.0, 1.0)  # bound by memory: caps cost little time
 
