@@ -8,7 +8,7 @@ import pytest
 from tests.integrations.test_serving import EVENT, TOTALS
 from tests.integrations.test_stored_steps import EPOCH, PHASES, STEPS, add_run
 from wattloop.core.table import Table
-from wattloop.report.document import Chart, Facts
+from wattloop.report.document import Chart, Facts, Paragraph
 from wattloop.store.database import open_store
 from wattloop.store.runs import find_run
 
@@ -70,6 +70,14 @@ def test_the_tokens_of_a_server(tmp_path: Path) -> None:
     speed, cost = spec_of(blocks[Chart].chart)["vconcat"]
     assert speed["data"]["values"] == [{"time_s": 1, "value": 30.0}, {"time_s": 2, "value": 10.0}]
     assert [row["value"] for row in cost["data"]["values"]] == pytest.approx([50 / 30, 5.0])
+
+
+def test_phases_without_steps(tmp_path: Path) -> None:
+    """Promise: phases that are inferred are shown as such, without a cost per step."""
+    blocks = step_section(tmp_path, PHASES | {"steps": 0, "step_j": None, "inferred": True})
+    assert "inferred from GPU signals" in blocks[Paragraph].text
+    assert Facts not in blocks
+    assert [row[0] for row in blocks[Table].rows] == ["start-up", "training"]
 
 
 def test_a_run_without_steps(tmp_path: Path) -> None:

@@ -172,9 +172,10 @@ def step_blocks(store: Store, record: RunRecord) -> list[Block]:
     """Return the cost of a step, the phases of the run and the curve over steps, where known."""
     points = read_step_points(store, record)
     totals = read_step_totals(store, record, points)
-    if totals is None or not totals.steps:
+    if totals is None or not (totals.steps or totals.inferred):
         return []
-    blocks: list[Block] = [_step_facts(totals)]
+    inferred = Paragraph("No steps were seen; the phases are inferred from GPU signals.")
+    blocks: list[Block] = [inferred if totals.inferred else _step_facts(totals)]
     whole_s = sum(phase.time_s for phase in totals.phases)
     if whole_s > 0:
         rows = [

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from wattloop.core.files import is_locked, try_lock
 
 if TYPE_CHECKING:
     from wattloop.integrations.phases import StepTotals
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
 STEPS_VARIABLE = "WATTLOOP_STEPS"
 CHECK_EVERY_S = 0.5
+FOLDER_PREFIX = "wattloop-steps-"
+STALE_AFTER_S = 60.0
+"""A folder without a lock that is younger than this may be that of a run that begins."""
 SETTLED_AFTER_S = 1.0
 """Readings of power are complete up to this long ago."""
 
@@ -31,6 +37,7 @@ class StepHook:
     def __init__(self) -> None:
         self._session: Session | None = None
         self._folder: Path | None = None
+        self._lock: int | None = None
         self._collector: StepCollector | None = None
         self._signals: SignalRecorder | None = None
         self._inferred: StepTotals | None = None
@@ -53,15 +60,19 @@ class StepHook:
         """Return the environment of the program, with the hook first on its path."""
         # Not tempfile, which takes milliseconds to load; the run's number makes the name unique.
         place = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: PTH100
-        folder = Path(place, f"wattloop-steps-{session.run_id}")
+        folder = Path(place, f"{FOLDER_PREFIX}{session.run_id}")
+        self._session = session
+        session.before_end.append(self._end)
         try:
             folder.mkdir(mode=0o700)
+            self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try_lock(self._lock)
+            self._folder = folder
         except OSError as error:
             session.note(f"steps are not recorded: {error}")
-            return environment
-        self._session, self._folder = session, folder
-        session.before_end.append(self._end)
         self._thread.start()
+        if self._folder is None:
+            return environment
         path = filter(None, [str(Path(__file__).parent), environment.get("PYTHONPATH")])
         return {
             **environment,
@@ -73,7 +84,6 @@ class StepHook:
         """Take in what the hooks of the program wrote last."""
         import shutil
 
-        assert self._folder is not None
         self._ended.set()
         self._thread.join()
         try:
@@ -82,7 +92,10 @@ class StepHook:
             if self._signals is not None and not self._stepped:
                 self._infer()
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+            if self._lock is not None:
+                os.close(self._lock)
 
     @property
     def _stepped(self) -> bool:
@@ -104,6 +117,8 @@ class StepHook:
         assert session is not None
         try:
             self._follow_signals(session)
+            if self._folder is not None:
+                remove_stale_folders(self._folder.parent)
             ended = False
             while not ended:
                 ended = self._ended.wait(CHECK_EVERY_S)
@@ -133,8 +148,26 @@ class StepHook:
         self._collector = StepCollector(session, self._folder)
 
     def _written(self) -> bool:
-        assert self._folder is not None
         try:
-            return any(self._folder.iterdir())
+            return self._folder is not None and any(self._folder.iterdir())
         except OSError:  # the program has removed it
             return False
+
+
+def remove_stale_folders(place: Path) -> None:
+    """Remove folders of step files whose `wattloop run` was killed: their locks are free."""
+    import shutil
+    import stat
+
+    for folder in place.glob(f"{FOLDER_PREFIX}*"):
+        try:
+            status = folder.lstat()
+            if (
+                stat.S_ISDIR(status.st_mode)
+                and status.st_uid == os.getuid()
+                and time.time() - status.st_ctime > STALE_AFTER_S
+                and not is_locked(folder)
+            ):
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # removed meanwhile, or a file system without locks
+            continue

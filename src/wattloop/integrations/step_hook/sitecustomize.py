@@ -3,18 +3,16 @@
 `wattloop run` puts this folder first on `PYTHONPATH` and names a folder for step files in
 `WATTLOOP_STEPS`. Python imports `sitecustomize` at start-up. This one takes its folder off
 `sys.path` again, runs the `sitecustomize` it hides, and watches for the frameworks below. It uses
-the standard library only, because the program may run in another environment, and syntax of
-Python 3.8.
+the standard library only, because the program may run in another environment. Any Python must be
+able to read this file, also Python 2: a script may start several. The hooks need 3.8.
 """
-
-from __future__ import annotations
 
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is not loaded: a program without a framework pays for it
-    from typing import Any
+    from typing import Any  # noqa: F401 - in type comments
 
 VARIABLE = "WATTLOOP_STEPS"
 WATCHED = {
@@ -27,29 +25,41 @@ WATCHED = {
 """Module whose import ends -> module of this folder and its function that hooks it."""
 
 
-def _run_hidden(folder: str) -> None:
-    """Run the program's own sitecustomize, in the place of this one."""
+def _run_hidden():
+    # type: () -> None
+    """Run the program's own sitecustomize, in the place of this one.
+
+    Raises:
+        ImportError: the program has none; Python expects this of a `sitecustomize`.
+    """
+    if sys.version_info < (3, 5):  # noqa: UP036 - of the program, not of wattloop
+        import imp  # type: ignore[import-not-found,unused-ignore]  # gone since 3.12
+
+        imp.load_module("sitecustomize", *imp.find_module("sitecustomize", sys.path))
+        return
     # importlib's own modules, always loaded: importing importlib.util would take milliseconds.
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import PathFinder
 
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder]  # noqa: PTH100
     spec = PathFinder.find_spec("sitecustomize", sys.path)
-    if spec is not None and spec.loader is not None:
-        module = module_from_spec(spec)
-        sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
+    if spec is None or spec.loader is None:
+        raise ImportError("No module named 'sitecustomize'", name="sitecustomize")
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
 
 
-class _ImportWatcher:
+class _ImportWatcher(object):  # noqa: UP004 - Python 2
     """First finder of imports: finds nothing itself, but learns when a watched module is loaded."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder):
+        # type: (str) -> None
         self._folder = folder
         self._pending = dict(WATCHED)
-        self._searching: set[str] = set()
+        self._searching = set()  # type: set[str]
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name, path=None, target=None):
+        # type: (str, Any, Any) -> Any
         if name not in self._pending or name in self._searching:
             return None
         self._searching.add(name)
@@ -66,7 +76,8 @@ class _ImportWatcher:
         finally:
             self._searching.discard(name)
 
-    def _call_after(self, name: str, loader: Any) -> None:
+    def _call_after(self, name, loader):
+        # type: (str, Any) -> None
         """Call the hook after `loader` has executed the module, and leave the loader as it was.
 
         A library may look for a module without importing it: the hook waits for the import.
@@ -76,7 +87,8 @@ class _ImportWatcher:
                 return
             execute = loader.exec_module
 
-            def exec_module(module: Any) -> None:
+            def exec_module(module):
+                # type: (Any) -> None
                 del loader.exec_module
                 execute(module)
                 hook = self._pending.pop(name, None) if module.__name__ == name else None
@@ -87,7 +99,8 @@ class _ImportWatcher:
         except Exception:  # noqa: BLE001 - a loader that cannot be followed: no steps, no harm
             return
 
-    def _install(self, hook: tuple[str, str], module: Any) -> None:
+    def _install(self, hook, module):
+        # type: (tuple[str, str], Any) -> None
         try:
             import importlib
             import types
@@ -102,7 +115,8 @@ class _ImportWatcher:
             _note(hook[0], error)
 
 
-def _note(hook: str, error: Exception) -> None:
+def _note(hook, error):
+    # type: (str, Exception) -> None
     """Leave the reason for `wattloop run`, which reports it after the program has ended."""
     try:
         path = os.path.join(os.environ[VARIABLE], str(os.getpid()) + ".note")  # noqa: PTH118
@@ -114,6 +128,7 @@ def _note(hook: str, error: Exception) -> None:
 
 if __name__ == "sitecustomize":
     _folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-    if os.path.isdir(os.environ.get(VARIABLE, "")):  # noqa: PTH112
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _folder]  # noqa: PTH100
+    if sys.version_info >= (3, 8) and os.path.isdir(os.environ.get(VARIABLE, "")):  # noqa: PTH112
         sys.meta_path.insert(0, _ImportWatcher(_folder))
-    _run_hidden(_folder)
+    _run_hidden()

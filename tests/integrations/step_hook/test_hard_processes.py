@@ -1,0 +1,202 @@
+"""Programs whose processes are hard to follow, with a framework of a few lines to be quick."""
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integrations.conftest import Machine
+from tests.integrations.step_hook.test_program_steps import run_program
+from wattloop.core.files import try_lock
+from wattloop.integrations.step_hook import program, sitecustomize
+
+FRAMEWORK = """
+class CallbackList:
+    def on_train_batch_end(self, batch, logs=None): pass
+    def on_epoch_end(self, epoch, logs=None): pass
+    def on_test_begin(self, logs=None): pass
+    def on_test_end(self, logs=None): pass
+"""
+"""Keras's list of callbacks: the only part of it that the hook needs."""
+STEPS = """
+from keras.src.callbacks.callback_list import CallbackList
+def train(count):
+    calls = CallbackList()
+    for i in range(count):
+        calls.on_train_batch_end(i)
+"""
+
+
+@pytest.fixture
+def framework(machine: Machine) -> Machine:
+    folder = Path("keras/src/callbacks")
+    folder.mkdir(parents=True)
+    for each in (folder, *folder.parents[:2]):
+        (each / "__init__.py").touch()
+    (folder / "callback_list.py").write_text(FRAMEWORK, encoding="utf-8")
+    return machine
+
+
+def test_thousands_of_steps_a_second(framework: Machine) -> None:
+    """Promise: each of them is counted, and phases add up."""
+    done, _, data = run_program(STEPS + "train(30_000)")
+    assert data["step_totals"]["steps"] == 30_000, done.stderr
+    energy_j = sum(p["energy_j"] for p in data["step_totals"]["phases"])
+    assert energy_j == pytest.approx(data["energy_j"], rel=0.005)
+
+
+def test_a_step_that_never_comes_again(framework: Machine) -> None:
+    """Promise: what follows the last step is the tail, and no step is made up."""
+    done, _, data = run_program(STEPS + "train(20)\nimport time; time.sleep(0.7)")
+    phases = {p["name"]: p["time_s"] for p in data["step_totals"]["phases"]}
+    assert data["step_totals"]["steps"] == 20, done.stderr
+    assert phases["tail"] >= 0.7
+
+
+def test_a_program_that_kills_itself(framework: Machine) -> None:
+    """Promise: its steps up to then are there, and its signal is passed on."""
+    text = (
+        STEPS + "train(500)\nimport os, time; time.sleep(0.05); train(1)\nos.kill(os.getpid(), 9)"
+    )
+    done, _, data = run_program(text)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert data["step_totals"]["steps"] == 501
+
+
+def test_a_daemon(framework: Machine) -> None:
+    """Promise: a program that trains as a daemon does not hang the run, nor is it disturbed."""
+    text = f"""
+import os, sys, time
+print("begun", flush=True)
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+for i in range(3):
+    os.dup2(os.open(os.devnull, os.O_RDWR), i)
+time.sleep(0.5)
+{STEPS}
+train(50)
+open("ended", "w").close()
+"""
+    begin_s = time.monotonic()
+    done, printed, data = run_program(text)
+    assert (printed, done.returncode) == ("begun\n", 0), done.stderr
+    assert data["energy_j"] > 0
+    while not Path("ended").exists():
+        assert time.monotonic() < begin_s + 60, "the daemon did not end"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "/proc"])
+def test_no_write_access(framework: Machine, place: str) -> None:
+    """Promise: without a folder for step files the program runs, and the run says why."""
+    done, printed, data = run_program(STEPS + "train(5); print('ran')", TMPDIR=place)
+    assert (printed, done.returncode) == ("ran\n", 0)
+    assert data["step_totals"] is None
+    assert "steps are not recorded" in done.stderr
+
+
+def test_a_program_without_a_start_up_module(machine: Machine) -> None:
+    """Promise: `import sitecustomize` fails under the hook if it fails without."""
+    text = (
+        "import sys\nfound = 'sitecustomize' in sys.modules\n"
+        "try:\n    import sitecustomize; print(found, sitecustomize.__file__)\n"
+        "except ImportError as error:\n    print(found, error)\n"
+    )
+    plain = subprocess.check_output([sys.executable, "-c", text], text=True)
+    done, printed, _ = run_program(text)
+    assert printed == plain, done.stderr
+    assert "sitecustomize" not in done.stderr
+
+
+def test_interpreters_of_any_age_can_read_the_start_up_module() -> None:
+    """Promise: an old Python in the program does not print a syntax error of the hook."""
+    text = Path(sitecustomize.__file__).read_text(encoding="utf-8")
+    tree = ast.parse(text, feature_version=(3, 4))
+    new = (ast.AnnAssign, ast.JoinedStr, ast.NamedExpr, ast.AsyncFunctionDef, ast.Nonlocal)
+    assert not [node for node in ast.walk(tree) if isinstance(node, new)]
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    annotated = [f.name for f in functions if f.returns or any(a.annotation for a in f.args.args)]
+    assert annotated == [], "Python 2 has no annotations"
+    assert "__future__" not in text
+
+
+def test_folders_of_killed_runs_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: folders whose owner is gone are removed; of a live run, or a new one, not."""
+    live, gone, other = (tmp_path / f"{program.FOLDER_PREFIX}{n}" for n in ("live", "gone", "x"))
+    for folder in (live, gone):
+        folder.mkdir()
+        (folder / "1-1.steps").touch()
+    other.symlink_to(tmp_path)
+    lock = os.open(live, os.O_RDONLY)
+    try:
+        assert try_lock(lock)
+        program.remove_stale_folders(tmp_path)
+        assert gone.exists(), "it may be that of a run that begins"
+        monkeypatch.setattr(program, "STALE_AFTER_S", -1.0)
+        program.remove_stale_folders(tmp_path)
+    finally:
+        os.close(lock)
+    assert (live.exists(), gone.exists(), other.is_symlink()) == (True, False, True)
+
+
+def test_a_killed_run_leaves_its_lock_free(framework: Machine, tmp_path: Path) -> None:
+    """Promise: `kill -9` of wattloop frees the lock of its folder, though the program lives."""
+    Path("program.py").write_text(
+        STEPS + "train(5)\nprint('trained', flush=True)\nimport time; time.sleep(60)\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "wattloop", "run", "--", sys.executable, "program.py"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env=os.environ | {"TMPDIR": str(tmp_path)}, text=True
+    ) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "trained\n"
+        (folder,) = tmp_path.glob(f"{program.FOLDER_PREFIX}*")
+        (steps,) = folder.glob("*.steps")
+        pid = json.loads(steps.read_bytes().partition(b"\n")[0])["pid"]
+        run.kill()
+        run.wait()
+        os.kill(pid, signal.SIGKILL)
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        assert try_lock(lock, wait_s=5.0)
+    finally:
+        os.close(lock)
+
+
+NOTEBOOK = """
+import sys
+from jupyter_client.manager import KernelManager
+manager = KernelManager()
+manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+manager.start_kernel()
+client = manager.client()
+client.start_channels()
+client.wait_for_ready(timeout=60)
+for cell in (TRAINING, "train(30)", "train(12)"):
+    answer = client.execute_interactive(cell, timeout=60)
+    print(answer["content"]["status"])
+client.stop_channels()
+manager.shutdown_kernel()
+"""
+
+
+def test_a_notebook_kernel(framework: Machine) -> None:
+    """Promise: steps of cells are those of the kernel that a server under the run started."""
+    for name in ("ipykernel", "jupyter_client"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    cell = f"import sys; sys.path.insert(0, {str(Path.cwd())!r})\n{STEPS}"
+    done, printed, data = run_program(f"TRAINING = {cell!r}\n" + NOTEBOOK)
+    assert printed.split() == ["ok"] * 3, done.stderr
+    assert data["step_totals"]["steps"] == 42, done.stderr
