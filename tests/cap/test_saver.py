@@ -1,9 +1,25 @@
 """The saver on simulated time: limit, search, proof, faults."""
 
+import math
+import random
+from dataclasses import replace
+
 import pytest
 
+from wattloop.cap.online import SliceCost
 from wattloop.cap.saver import Saver, SaverConfig
-from wattloop.cap.saving import REFERENCE, LearnedSetting, SavingResult, SavingState, Setting
+from wattloop.cap.saving import (
+    REFERENCE,
+    LearnedSetting,
+    MeasuredSlice,
+    SavingEstimator,
+    SavingResult,
+    SavingState,
+    Setting,
+    SettingReading,
+    student_95,
+)
+from wattloop.core.errors import ConfigError, LeverError
 
 CAPS = [100.0, 125.0, 150.0, 175.0, 200.0, 225.0]
 FOUND = Setting(250.0, None)
@@ -121,3 +137,335 @@ def test_what_was_learned_starts_the_next_run(devices):
     learned = Training(devices=devices).train(900).end().learned
     training = Training(known=learned, devices=devices).train(30)
     assert training.setting == Setting(200.0, None)
+
+
+LIGHT = dict.fromkeys(HEAVY, (1.0, 60.0))
+OTHER = {cap: (2.5 * slowdown**0.2, power_w * 0.6) for cap, (slowdown, power_w) in HEAVY.items()}
+ALLOWED = {None, *(Setting(cap, None) for cap in CAPS)}
+
+
+class Noisy(Training):
+    """The same with 2% of noise and drift, from a seed."""
+
+    def __init__(self, seed, *args, **options):
+        super().__init__(*args, **options)
+        self.draw = random.Random(seed)
+        self.reference_j = self.reference_s = self.spent_j = 0.0
+
+    def train(self, seconds):
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            slowdown, power_w = self.work[int(self.setting.cap_w or 250)]
+            wander = 0.02 * math.sin(self.now_s / 97)
+            slow = math.exp(self.draw.gauss(0, 0.02) + wander)
+            heavy = math.exp(self.draw.gauss(0, 0.02))
+            length_s = self.step_s * slowdown * slow
+            self.powers.append((self.now_s, self.now_s + length_s, power_w * heavy))
+            self.spent_j += length_s * power_w * heavy
+            self.reference_j += self.step_s * slow * self.work[250][1] * heavy
+            self.reference_s += self.step_s * slow
+            self.now_s += length_s
+            self.saver.step(self.now_s)
+            self.saver.tick(self.now_s)
+        return self
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_only_allowed_settings_are_set_and_the_limit_is_kept_with_noise(seed):
+    """Promise: nothing but the given caps, and no slower than the limit with half a point."""
+    training = Noisy(seed, step_s=0.3).train(1200)
+    result = training.end()
+    assert set(training.set) <= ALLOWED
+    assert training.now_s / training.reference_s - 1 < 0.055
+    truth = 100 * (1 - training.spent_j / training.reference_j)
+    assert truth > 8
+    assert abs(result.saved_pct.value - truth) < 1.5
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.1])
+def test_reference_time_is_within_its_share(share):
+    """Promise: never more reference time than the share and the first slices."""
+    training = Noisy(1, reference_share=share, step_s=0.3).train(1500)
+    result = training.end()
+    length_s = 9.0  # a slice of 6 s that has settled for 1 s, and a few steps
+    assert result.reference_s <= share * 1500 + (4 + 1) * length_s
+
+
+@pytest.mark.parametrize("fails", [1, 2, 4])
+@pytest.mark.parametrize("which", ["set", "energy"])
+def test_any_fault_restores_and_leaves_alone(which, fails):
+    """Promise: the first fault of a lever or a meter is the last thing that is set."""
+    training = Training()
+    calls = {"set": 0, "energy": 0}
+    change, energy = training.change, training.energy
+
+    def set_setting(setting):
+        calls["set"] += setting is not None
+        if which == "set" and setting is not None and calls["set"] == fails:
+            raise LeverError("the driver refuses")
+        change(setting)
+
+    def read(begin_s, end_s):
+        calls["energy"] += 1
+        if which == "energy" and calls["energy"] == 10 * fails:
+            raise OSError("the meter is gone")
+        return energy(begin_s, end_s)
+
+    training.saver._set, training.saver._energy_of = set_setting, read
+    training.train(600)
+    assert training.setting == REFERENCE
+    after = len(training.set)
+    result = training.train(60).end()
+    assert training.set[after:] in ([], [None])
+    assert "refuses" in result.reason or "gone" in result.reason
+    assert any("left alone" in message for message in training.messages)
+
+
+def test_energies_that_are_not_numbers_are_missing_ones():
+    """Promise: NaN is not a reading; without any for a minute the saver gives up."""
+    training = Training()
+    training.train(120)
+    training.saver._energy_of = lambda begin_s, end_s: (math.nan, math.nan)
+    result = training.train(300).end()
+    assert training.setting == REFERENCE
+    assert "could be read" in result.reason
+    assert math.isfinite(result.train_j)
+
+
+def test_a_passing_gap_of_the_meter_is_survived():
+    training = Training().train(120)
+    energy = training.saver._energy_of
+    training.saver._energy_of = lambda begin_s, end_s: None
+    training.train(30)
+    training.saver._energy_of = energy
+    result = training.train(600).end()
+    assert result.state is SavingState.APPLIED and not result.reason
+    assert abs(result.saved_pct.value - training.saved_pct) < 1
+
+
+def test_steps_in_bursts_are_paced_by_the_burst():
+    """Promise: a program that waits for its GPU every 32 steps looks like one of long steps."""
+    training = Training()
+    saver, pending = training.saver, []
+    plain = saver.step
+
+    def step(at_s, units=1.0):
+        pending.append(at_s)
+        if len(pending) == 32:
+            for number in range(32):
+                plain(at_s + 1e-5 * number, units)
+            pending.clear()
+
+    saver.step = step
+    training.train(1500)
+    result = training.end()
+    assert training.setting == REFERENCE
+    assert result.learned.setting == Setting(200.0, None)
+    assert abs(result.saved_pct.value - training.saved_pct) < 1
+
+
+def test_a_step_that_never_comes_again_restores_the_reference():
+    """Promise: work without steps is not the one that the setting was chosen for."""
+    training = Training().train(300)
+    assert training.setting == Setting(200.0, None)
+    training.powers.append((training.now_s, training.now_s + 3600, 100.0))
+    for second in range(3600):
+        training.saver.tick(training.now_s + second)
+    assert training.setting == REFERENCE
+    assert any("no step" in message for message in training.messages)
+    training.now_s += 3600
+    training.train(60)
+    assert training.setting == Setting(200.0, None)
+    result = training.end()
+    assert result.other_s == 0 or result.other_s < 3700
+    assert training.set[-1] is None
+
+
+def test_thousands_of_steps_a_second_cost_little():
+    """Promise: memory is that of a slice of bursts, and meters are read per slice, not per step."""
+    training = Training(step_s=0.0005)
+    reads = []
+    training.saver._energy_of = lambda b, e: (reads.append(b), (e - b) * 222.0, 0.001)[1:]
+    training.saver.tick = lambda now_s: None
+    most = 0
+    for _ in range(60):
+        training.powers.clear()
+        training.train(1)
+        most = max(most, len(training.saver._slice.steps))
+    assert training.steps > 100_000
+    assert most < 120
+    assert len(reads) < 60
+
+
+def test_memory_is_bounded_where_nothing_can_be_measured():
+    """Promise: a program that interrupts after every step fills no list."""
+    training = Training()
+    saver = training.saver
+    for number in range(30_000):
+        saver.step(0.1 * number)
+        saver.interrupt(0.1 * number + 0.05)
+    assert len(saver._slice.steps) < 10_000
+
+
+def test_evaluations_are_left_out_of_the_saving():
+    """Promise: told or not, what is not a step is neither saved nor spent by steps."""
+    for told in (True, False):
+        training = Training()
+        for _ in range(30):
+            training.train(40)
+            if told:
+                training.saver.interrupt(training.now_s)
+            training.powers.append((training.now_s, training.now_s + 8, 150.0))
+            training.now_s += 8
+        result = training.end()
+        assert abs(result.other_s - 30 * 8) < 15
+        assert abs(result.other_j - 30 * 8 * 150) < 0.1 * 30 * 8 * 150
+        spent_j = sum((e - b) * w for b, e, w in training.powers) - 30 * 8 * 150
+        truth = 100 * (1 - spent_j / (training.steps * 0.1 * 222))
+        assert abs(result.saved_pct.value - truth) < 1
+
+
+def test_changed_work_is_compared_again():
+    """Promise: the best setting of the new work is found, and each work has its own saving."""
+    training = Training().train(400)
+    assert training.setting == Setting(200.0, None)
+    training.work = OTHER
+    training.train(600)
+    assert any("the work has changed" in message for message in training.messages)
+    best = min(
+        (c for c in OTHER if OTHER[c][0] <= 1.05 * OTHER[250][0]),
+        key=lambda c: OTHER[c][0] * OTHER[c][1],
+    )
+    assert training.setting.cap_w is not None
+    slowdown, power_w = OTHER[int(training.setting.cap_w)]
+    assert slowdown * power_w <= 1.05 * OTHER[best][0] * OTHER[best][1]
+
+
+def test_work_that_no_cap_changes_stays_as_it_is():
+    training = Training(LIGHT).train(600)
+    result = training.end()
+    assert abs(result.saved_pct.value if result.saved_pct else 0.0) < 0.5
+    assert result.slowdown_pct is None or abs(result.slowdown_pct.value) < 0.5
+
+
+def test_a_metric_without_limit_goes_lower():
+    training = Training(metric="edp", max_slowdown=None).train(900)
+    edp = {cap: power_w * slowdown**2 for cap, (slowdown, power_w) in HEAVY.items()}
+    assert edp[int(training.setting.cap_w)] <= 1.02 * min(edp.values())
+
+
+def test_what_was_learned_of_other_work_is_dropped():
+    """Promise: a known setting that no longer holds is verified, found wrong, and replaced."""
+    learned = Training(LIGHT | {100: (1.0, 40.0)}).train(900).end().learned
+    learned = replace(
+        learned or Training().train(900).end().learned,
+        setting=Setting(100.0, None),
+        readings=(SettingReading(Setting(100.0, None), 0.0, -0.4, 0.002, 0.002),),
+    )
+    training = Training(known=learned).train(900)
+    assert training.setting == Setting(200.0, None)
+    result = training.end()
+    assert result.slowdown_pct.value < 5
+
+
+def test_a_zero_limit_allows_no_slowdown():
+    training = Training(max_slowdown=0.0).train(600)
+    result = training.end()
+    assert result.slowdown_pct is None or result.slowdown_pct.value < 0.5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_slowdown": -0.1},
+        {"max_slowdown": math.nan},
+        {"metric": "joy"},
+        {"metric": "time"},
+        {"metric": "eds", "k": 1.0},
+        {"reference_share": 0.9},
+    ],
+)
+def test_wrong_options_are_refused(options):
+    with pytest.raises(ConfigError):
+        SaverConfig(**options)
+
+
+def test_steps_out_of_order_or_without_progress_do_no_harm():
+    training = Training().train(60)
+    saver = training.saver
+    saver.step(10.0)
+    saver.step(math.nan)
+    saver.step(training.now_s, 0.0)
+    saver.step(training.now_s, math.nan)
+    saver.interrupt(5.0)
+    saver.interrupt(5.0)
+    assert training.train(600).end().state is SavingState.APPLIED
+
+
+def test_an_end_without_steps_is_a_result():
+    result = Training().end()
+    assert result.state is SavingState.LEFT
+    assert result.saved_pct is None and result.learned is None
+    assert SavingResult.from_dict(result.to_dict()) == result
+
+
+def test_records_that_are_not_results_are_refused():
+    with pytest.raises(ConfigError, match="state"):
+        SavingResult.from_dict({"state": "great"})
+    with pytest.raises(ConfigError, match="setting"):
+        LearnedSetting.from_dict({"reference_power_w": 1.0, "reference_unit_s": 1.0})
+
+
+def _slice(setting, number, log_time, log_energy, noise=0.01, length_s=10.0):
+    cost = SliceCost(math.exp(log_time), math.exp(log_energy), noise)
+    begin_s = number * length_s
+    end_s = begin_s + length_s
+    return MeasuredSlice(0, setting, begin_s, end_s, cost, length_s, length_s, 100 * length_s)
+
+
+def test_linear_drift_cancels():
+    """Promise: a program that gets steadily slower does not look like a saving, or a loss."""
+    estimator = SavingEstimator()
+    low = Setting(200.0, None)
+    for number in range(40):
+        setting = REFERENCE if number % 4 == 0 else low
+        level = 0.04 if setting == low else 0.0
+        drift = 0.01 * number
+        estimator.add(_slice(setting, number, drift + level, drift - 2 * level))
+    (reading,) = estimator.readings(0)
+    assert abs(reading.log_time - 0.04) < 0.003
+    assert abs(reading.log_energy + 0.08) < 0.003
+
+
+def test_the_interval_covers_the_truth_about_nine_times_in_ten():
+    low = Setting(200.0, None)
+    covered = 0
+    for seed in range(300):
+        draw, estimator = random.Random(seed), SavingEstimator()
+        for number in range(31):
+            setting = REFERENCE if number % 5 == 0 else low
+            level = -0.1 if setting == low else 0.0
+            noise = draw.gauss(0, 0.02)
+            estimator.add(_slice(setting, number, noise, level + draw.gauss(0, 0.02), 0.014))
+        saved = estimator.estimate().saved_j
+        truth = sum(1000 * (math.exp(0.1) - 1) for n in range(31) if n % 5)
+        covered += saved.low <= truth <= saved.high
+    assert 255 <= covered <= 294
+
+
+def test_settings_that_meet_only_in_others_are_compared_through_them():
+    """Promise: a probe next to the chosen setting needs no reference slice of its own."""
+    estimator = SavingEstimator()
+    a, b = Setting(200.0, None), Setting(150.0, None)
+    for number, (setting, level) in enumerate(
+        [(REFERENCE, 0.0), (a, 0.02), (a, 0.02), (b, 0.1), (a, 0.02)]
+    ):
+        estimator.add(_slice(setting, number, level, -level))
+    readings = {reading.setting: reading for reading in estimator.readings(0)}
+    assert abs(readings[b].log_time - 0.1) < 1e-9
+    assert readings[b].noise > readings[a].noise
+
+
+def test_the_quantile_of_students_t_is_that_of_the_table():
+    for degrees, value in ((1, 6.314), (2.0, 2.920), (12, 1.782), (40, 1.684), (1e9, 1.645)):
+        assert abs(student_95(degrees) - value) < 0.01

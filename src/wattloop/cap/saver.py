@@ -185,7 +185,7 @@ class Saver:
         self._regime_begin_s = 0.0
         self._grants = 1
         self._usual: dict[Setting, _Level] = {}
-        self._strange = 0
+        self._strange: list[MeasuredSlice] = []
         self._reference: SliceCost | None = None
         self._inherited: tuple[SettingReading, ...] = ()
         self._known = known
@@ -239,8 +239,10 @@ class Saver:
         if self._stopped or self._slice is None or self._mark_s is None:
             return
         self._close_burst()
-        self._slice.steps.append(ProgressStep(max(at_s, self._last_s), None))
-        self._mark_s = None
+        at_s = max(at_s, self._last_s)
+        self._slice.steps.append(ProgressStep(at_s, None))
+        self._mark_s, self._units, self._full_s = None, 0.0, math.inf
+        self._act(at_s)
 
     def tick(self, now_s: float) -> None:
         """Act on what has happened by `now_s`."""
@@ -492,19 +494,19 @@ class Saver:
             self._usual[record.setting] = level
             return False
         if level.differs(usual, self.config.change):
-            self._strange += 1
-            return self._strange >= self.config.patience
-        self._strange = 0
+            self._strange.append(record)
+            return len(self._strange) >= self.config.patience
+        self._strange.clear()
         self._usual[record.setting] = usual.moved(level)
         return False
 
     def _begin_regime(self, now_s: float) -> None:
         self._report("the work has changed: comparing with the reference again")
         self._inherited = _doubted(self._readings(), REGIME_DOUBT)
-        self._estimator.break_off()
         self._regime += 1
+        self._estimator.change_work(self._strange, self._regime)
         self._usual.clear()
-        self._strange = 0
+        self._strange.clear()
         elapsed_s = now_s - self._begin_s
         if self._grants < 1 + elapsed_s / GRANT_S:
             self._grants += 1
@@ -749,7 +751,12 @@ class _Options:
         self._belief: _Belief | None = None
 
     def belief(self, reference: SliceCost, readings: Sequence[SettingReading]) -> _Belief:
-        key = (round(math.log(reference.power_w), 2), tuple(readings))
+        # Readings that hardly moved are not worth the milliseconds of another fit.
+        key = (
+            round(math.log(reference.power_w), 2),
+            *((r.setting, round(r.log_time, 3), round(r.log_energy, 3)) for r in readings),
+            *((round(math.log(r.noise), 1), round(math.log(r.power_noise), 1)) for r in readings),
+        )
         if self._belief is None or key != self._key:
             self._key, self._belief = key, self._fit(reference, readings)
         return self._belief

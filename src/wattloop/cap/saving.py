@@ -214,25 +214,38 @@ NEIGHBOURS = 2
 PRIOR_DEGREES = 2.0
 PRIOR_PHI = (1.5, 1.5, 0.5)
 """Of time, energy and power, before pairs show their scatter."""
-JOINED = 0.75
-"""Two differences that share a slice have less than twice the information of one."""
+OTHER_WORK = 0.03
+"""Standard error of a setting's level that was measured with other work only."""
 _TIME, _ENERGY, _POWER = range(3)
 _Key = tuple[int, Setting]
 
 
 class _Difference(NamedTuple):
-    """Logs of time, energy and power of the upper setting over the lower, and their variance."""
+    """Logs of time, energy and power of the upper setting over the lower at a boundary.
+
+    Attributes:
+        variances: of the lower and of the upper side.
+        later: the setting after the boundary.
+    """
 
     regime: int
     lower: Setting
     upper: Setting
     logs: tuple[float, float, float]
-    variance: float
+    variances: tuple[float, float]
+    later: Setting
 
-    def joined(self, other: "_Difference") -> "_Difference":
-        time, energy, power = ((a + b) / 2 for a, b in zip(self.logs, other.logs, strict=True))
-        variance = JOINED * (self.variance + other.variance) / 2
-        return self._replace(logs=(time, energy, power), variance=variance)
+    @property
+    def variance(self) -> float:
+        return sum(self.variances)
+
+    def joined(self, after: "_Difference") -> "_Difference":
+        """Return the mean with the difference at the next boundary, which shares a slice."""
+        time, energy, power = ((a + b) / 2 for a, b in zip(self.logs, after.logs, strict=True))
+        lower, upper = ((a + b) / 2 for a, b in zip(self.variances, after.variances, strict=True))
+        # The shared side is the same twice, the other one is two slices.
+        variances = (lower, upper / 2) if self.later == self.lower else (lower / 2, upper)
+        return self._replace(logs=(time, energy, power), variances=variances)
 
     @property
     def edge(self) -> tuple[int, Setting, Setting]:
@@ -328,17 +341,32 @@ class SavingEstimator:
         self._blocks = []
         self._fitted = None
 
+    def change_work(self, since: Sequence[MeasuredSlice], regime: int) -> None:
+        """Count the latest slices as those of another regime, and compare them with nothing."""
+        for part in since:
+            spent = self._spent[part.regime, part.setting]
+            spent.train_s -= part.train_s
+            spent.train_j -= part.train_j
+            other = self._spent.setdefault((regime, part.setting), _Spent())
+            other.train_s += part.train_s
+            other.train_j += part.train_j
+        self._pending, self._blocks, self._fitted = None, [], None
+
     def _complete(self) -> None:
         """Join the difference at the last boundary with the one before it."""
         latest = self._difference()
         if latest is None:
             self._emit()
-        elif self._pending is not None and self._pending.edge == latest.edge:
+        elif self._pending is not None and self._joins(self._pending, latest):
             self._insert(self._pending.joined(latest))
             self._pending = None
         else:
             self._emit()
             self._pending = latest
+
+    def _joins(self, before: _Difference, after: _Difference) -> bool:
+        """Return True for the two ends of a block that is short enough to be the same at both."""
+        return before.edge == after.edge and len(self._blocks[-2]) <= NEIGHBOURS
 
     def _emit(self) -> None:
         if self._pending is not None:
@@ -362,7 +390,8 @@ class SavingEstimator:
             sides[0][0].setting,
             sides[1][0].setting,
             (time, energy, energy - time),
-            low_variance + high_variance,
+            (low_variance, high_variance),
+            self._blocks[-1][0].setting,
         )
 
     def _mean(self, parts: Sequence[MeasuredSlice]) -> tuple[tuple[float, float], float]:
@@ -378,7 +407,7 @@ class SavingEstimator:
         """Return the edges with the differences that are not complete yet."""
         edges = dict(self._edges)
         pending, latest = self._pending, self._difference()
-        if pending is not None and latest is not None and pending.edge == latest.edge:
+        if pending is not None and latest is not None and self._joins(pending, latest):
             pending, latest = pending.joined(latest), None
         for pair in (pending, latest):
             if pair is not None:
@@ -438,6 +467,7 @@ class SavingEstimator:
         levels, phi, _ = self._fit()
         actual = reference = unproven = 0.0
         weights: dict[int, Array] = {n: np.zeros(len(x.settings)) for n, x in levels.items()}
+        elsewhere = 0.0
         for (regime, setting), x in self._spent.items():
             spent = x.train_s if which == _TIME else x.train_j
             actual += spent
@@ -450,8 +480,10 @@ class SavingEstimator:
             would = spent * math.exp(-float(levels[source].logs[row, which]))
             reference += would
             weights[source][row] += would
+            elsewhere += (OTHER_WORK * would) ** 2 if source != regime else 0.0
         variance = sum(float(w @ levels[n].covariance @ w) for n, w in weights.items())
-        return _Sum(actual, reference, math.sqrt(max(0.0, phi[which] * variance)), unproven)
+        error = math.sqrt(max(0.0, phi[which] * variance) + elsewhere)
+        return _Sum(actual, reference, error, unproven)
 
     def estimate(self) -> "SavingEstimate | None":
         """Return what the slices saved; None where nothing was compared."""

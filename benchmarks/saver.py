@@ -1,0 +1,473 @@
+"""What the saver saves, on virtual GPUs and on measured curves, and whether it keeps its promises.
+
+    python benchmarks/saver.py [--quick] [--json FILE] [--runs 200] [--jobs 1]
+
+The measured curves are those of the Zeus library's artifact (NSDI 2023); the folder with
+zeus_nsdi23/power_{v100,a40}.csv is named by WATTLOOP_SHARED_DATA. Every table of the same form in
+that folder (power_*.csv) is used.
+"""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import fmean, median
+from typing import NamedTuple
+
+import numpy as np
+
+from bars import Bar, Page, Table, arguments, publish
+from saver_worlds import MeasuredWorkload, Oracle, Training, Workload, random_workload
+from wattloop.cap.evaluation import MeasuredCurve, read_curves
+from wattloop.cap.finder import CapChoice, CapFinder
+from wattloop.cap.online import OnlineCapFinder, OnlineRules, ProgressStep
+from wattloop.cap.saver import Saver, SaverConfig
+from wattloop.cap.saving import REFERENCE, SavingState, Setting
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT = 0.05
+SLACK = 0.005
+CLOSE = 0.02
+LENGTHS_S = {"1 min": 60, "3 min": 180, "10 min": 600, "30 min": 1800, "2 h": 7200, "10 h": 36000}
+SHORTEST_S, LONGEST_S = 1200.0, 10800.0
+MATTERS = 0.01
+"""Where even the best setting saves less than this, a ratio says nothing."""
+
+TEXT = """
+A random workload is a virtual card (H200, A100, V100 or A40), 1 to 8 GPUs whose chips differ by 3%
+(the slowest decides), steps of 0.08 to 2 s made of one to three kinds of kernels at random places
+of the roofline, in three of ten a large share of waiting for the host, and one to three phases of
+different work. Every step's time and power have independent noise of 2%, and both drift by 1.5%
+over minutes. In a quarter of the workloads batches differ in length by 15%, which the saver is not
+told; half of them evaluate now and then for 2 to 40 s, and half of those do not say so. Settings
+are up to 13 caps and 10 SM clocks. Time is simulated.
+
+*Exhaustive* is the true best setting of every phase within the limit of {limit:.0f}%, from the
+first step to the last, at no cost: more than a search can reach with one setting at a time. The
+saver can exceed it, because it may use two neighbouring settings in turn and so come closer to
+the limit. Slowdown is that of the whole run, evaluations included, against the same steps at the
+reference. *Online finder* is `OnlineCapFinder`, caps only, made to choose within the same limit by
+its own belief; *70% cap* is a fixed cap at 70% of the highest; *no cap* saves nothing.
+
+The constants of the saver were chosen on other workloads of the same generator (80 of them, with
+about 10 configurations); the measured curves were looked at after that.
+"""
+
+
+class Outcome(NamedTuple):
+    """One run."""
+
+    seed: int
+    length_s: float
+    oracle: float
+    oracle_slowdown: float
+    saved: float
+    slowdown: float
+    covered: bool | None
+    slowdown_covered: bool | None
+    half_width: float
+    state: str
+    pairs: int
+    reference_share: float
+    cpu_s: float
+    fixed: tuple[float, float] = (0.0, 0.0)
+    online: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def ratio(self) -> float | None:
+        return self.saved / self.oracle if self.oracle >= MATTERS else None
+
+
+def saver_run(
+    workload: Workload, length_s: float, limit: float, seed: int, *, baselines: bool = False
+) -> tuple[Outcome, Training]:
+    """Run one workload with the saver, and the baselines next to it."""
+    oracle, training = Oracle(workload, limit), Training(workload, length_s)
+    saver = Saver(
+        SaverConfig(max_slowdown=limit, seed=seed),
+        training.set,
+        training.energy,
+        found=workload.found,
+        caps_w=workload.caps_w,
+        clocks_mhz=workload.clocks_mhz,
+        devices=workload.devices,
+    )
+    begin_s = time.process_time()
+    totals = training.run(saver.step, saver.interrupt, saver.tick)
+    result = saver.end(training.now_s)
+    cpu_s = time.process_time() - begin_s
+    saved, slow = result.saved_pct, result.slowdown_pct
+    best = oracle.saving()
+    truth_slow = 100 * (totals.time_s / totals.reference_s - 1)
+    outcome = Outcome(
+        seed,
+        length_s,
+        *best,
+        totals.saved,
+        totals.slowdown,
+        None if saved is None else saved.low <= 100 * totals.saved <= saved.high,
+        None if slow is None else slow.low <= truth_slow <= slow.high,
+        0.0 if saved is None else (saved.high - saved.low) / 2,
+        result.state,
+        result.pairs,
+        result.reference_s / max(training.now_s, 1.0),
+        cpu_s,
+    )
+    if baselines:
+        at = 0.7 * workload.card.default_limit_w
+        fixed = Setting(min(workload.caps_w, key=lambda cap: abs(cap - at)), None)
+        outcome = outcome._replace(
+            fixed=oracle.saving([fixed] * len(oracle.costs)),
+            online=_online(workload, length_s, limit),
+        )
+    return outcome, training
+
+
+class LimitedFinder(CapFinder):
+    """The finder of `cap find`, which knows no limit, choosing within one by its own belief."""
+
+    limit = LIMIT
+
+    def best(self) -> CapChoice:
+        found = super().best()
+        belief = self.belief
+        slow = (belief.log_time - belief.log_time[:, -1:]).mean(axis=0)
+        energy = (belief.log_time + belief.log_power).mean(axis=0)
+        energy = np.where(slow <= math.log1p(self.limit), energy, np.inf)
+        return _with_cap(found, self.caps_w[int(np.argmin(energy))])
+
+
+def _with_cap(choice: CapChoice, cap_w: float) -> CapChoice:
+    from dataclasses import replace
+
+    return replace(choice, cap_w=cap_w)
+
+
+def _online(workload: Workload, length_s: float, limit: float) -> tuple[float, float]:
+    training = Training(workload, length_s)
+    highest_w = workload.found.cap_w
+    assert highest_w is not None
+    caps = [*workload.caps_w, highest_w]
+
+    def make() -> CapFinder:
+        finder = LimitedFinder(caps, "energy", devices=workload.devices)
+        finder.limit = limit
+        return finder
+
+    def set_cap(cap_w: float | None) -> None:
+        training.set(None if cap_w in (None, highest_w) else Setting(cap_w, None))
+
+    pilot = OnlineCapFinder(make, set_cap, training.energy, OnlineRules())
+    totals = training.run(
+        lambda at_s: pilot.advance([ProgressStep(at_s)], at_s),
+        lambda at_s: pilot.advance([ProgressStep(at_s, None)], at_s),
+        lambda now_s: None,
+    )
+    return totals.saved, totals.slowdown
+
+
+def _random_run(seed: int) -> Outcome:
+    draw = np.random.default_rng([22, seed])
+    length_s = math.exp(draw.uniform(math.log(SHORTEST_S), math.log(LONGEST_S)))
+    return saver_run(random_workload(seed), length_s, LIMIT, seed, baselines=True)[0]
+
+
+def _length_run(job: tuple[int, float]) -> Outcome:
+    return saver_run(random_workload(job[0]), job[1], LIMIT, job[0])[0]
+
+
+class TableOutcome(NamedTuple):
+    """A measured curve: the second half of a run of an hour."""
+
+    gpu: str
+    limit: float
+    regret: float
+    """Energy of the settings as they were used, over the best within the limit."""
+    slowdown: float
+    main_regret: float
+    main_slowdown: float
+    """The same of the one setting that was used most."""
+
+
+def _table_run(job: tuple[str, MeasuredCurve, float, int]) -> TableOutcome:
+    gpu, curve, limit, seed = job
+    workload = MeasuredWorkload.of(curve, seed)
+    outcome, training = saver_run(workload, 3600.0, limit, seed)
+    costs = training.oracle.costs[0]
+    base = costs[REFERENCE]
+    fits = [c.energy_j for c in costs.values() if c.time_s <= (1 + limit) * base.time_s + 1e-12]
+    # Steps at each setting, reference slices left out unless it was chosen.
+    late = training.late_spent()
+    chosen = {s: x / costs[s].time_s for s, x in late.items() if s != REFERENCE}
+    if sum(chosen.values()) < 0.5 * sum(x / costs[s].time_s for s, x in late.items()):
+        chosen = {s: x / costs[s].time_s for s, x in late.items()}
+    steps = sum(chosen.values())
+    energy_j = sum(n * costs[s].energy_j for s, n in chosen.items()) / steps
+    time_s = sum(n * costs[s].time_s for s, n in chosen.items()) / steps
+    main = max(chosen, key=lambda s: chosen[s])
+    del outcome
+    return TableOutcome(
+        gpu,
+        limit,
+        energy_j / min(fits) - 1,
+        time_s / base.time_s - 1,
+        costs[main].energy_j / min(fits) - 1,
+        costs[main].time_s / base.time_s - 1,
+    )
+
+
+def main() -> int:
+    parser = arguments("what the saver saves within a slowdown limit")
+    parser.add_argument("--runs", type=int, default=200, help="random workloads")
+    parser.add_argument("--first", type=int, default=1000, help="seed of the first workload")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    args = parser.parse_args()
+    if args.quick:
+        args.runs = 6
+    publish(_page(args.runs, args.first, args.jobs, quick=args.quick), args)
+    return 0
+
+
+def _page(runs: int, first: int, jobs: int, *, quick: bool) -> Page:
+    each: Callable[..., Iterable] = map
+    if jobs > 1:
+        each = ProcessPoolExecutor(jobs).map
+    done: list[Outcome] = []
+    for outcome in each(_random_run, range(first, first + runs)):
+        done.append(outcome)
+        _progress("random workloads", len(done), runs)
+    bars = _bars(done)
+    tables = [_random_table(done)]
+    tables.append(_lengths(first, each, quick=quick))
+    curves = _curves()
+    if curves:
+        rows = _zeus(curves, each, quick=quick)
+        bars += _zeus_bars(rows)
+        tables.append(_zeus_table(rows))
+    else:
+        bars.append(Bar("zeus_within_2pct", None, "%", 95.0, at_least=True, note="no tables here"))
+    return Page(
+        "saver",
+        "Least energy within a slowdown limit, while a program trains",
+        bars,
+        tables,
+        TEXT.format(limit=100 * LIMIT),
+        packages=("wattloop", "numpy"),
+    )
+
+
+def _progress(name: str, count: int, of: int) -> None:
+    if sys.stderr.isatty() or count in (1, of) or count % 20 == 0:
+        print(f"{name}: {count} of {of}", file=sys.stderr)
+
+
+def _share(values: Sequence[bool]) -> float:
+    return 100 * sum(values) / max(len(values), 1)
+
+
+def _bars(done: Sequence[Outcome]) -> list[Bar]:
+    large = [o for o in done if o.ratio is not None]
+    over = [o.slowdown > LIMIT + SLACK for o in done]
+    covered = [o.covered for o in done if o.covered is not None]
+    online = [o.online[0] / o.oracle for o in large]
+    fixed = [o.fixed[0] / o.oracle for o in large]
+    return [
+        Bar(
+            "saving_of_exhaustive",
+            100 * median(o.ratio for o in large if o.ratio is not None),
+            "%",
+            90.0,
+            {
+                "online finder": 100 * median(online),
+                "70% cap": 100 * median(fixed),
+                "no cap": 0.0,
+                "exhaustive": 100.0,
+            },
+            at_least=True,
+            note="median",
+        ),
+        Bar(
+            "runs_over_the_limit",
+            _share(over),
+            "%",
+            5.0,
+            {
+                "online finder": _share([o.online[1] > LIMIT + SLACK for o in done]),
+                "70% cap": _share([o.fixed[1] > LIMIT + SLACK for o in done]),
+                "no cap": 0.0,
+                "exhaustive": 0.0,
+            },
+            note="slower than the limit and 0.5 points",
+        ),
+        Bar("interval_covers_at_least", _share(covered), "%", 85.0, at_least=True),
+        Bar("interval_covers_at_most", _share(covered), "%", 97.0),
+        Bar(
+            "slowdown_interval_covers",
+            _share([o.slowdown_covered for o in done if o.slowdown_covered is not None]),
+            "%",
+        ),
+        Bar("interval_half_width", median(o.half_width for o in done), "points", note="median"),
+        Bar("reference_share", 100 * fmean(o.reference_share for o in done), "%", note="mean"),
+        Bar(
+            "cpu_of_a_run_hour",
+            3600 * sum(o.cpu_s for o in done) / sum(o.length_s for o in done),
+            "s",
+            note="the simulation of the training included",
+        ),
+    ]
+
+
+def _random_table(done: Sequence[Outcome]) -> Table:
+    def row(name: str, points: Sequence[tuple[float, float]]) -> list[object]:
+        saved, slow = [100 * p[0] for p in points], [100 * p[1] for p in points]
+        over = _share([p[1] > LIMIT + SLACK for p in points])
+        low, high = np.quantile(saved, (0.1, 0.9))
+        return [
+            name,
+            f"{fmean(saved):.1f}",
+            f"{median(saved):.1f}",
+            f"{low:.1f} to {high:.1f}",
+            f"{fmean(slow):.1f}",
+            f"{max(slow):.1f}",
+            f"{over:.1f}",
+        ]
+
+    rows = [
+        row("saver", [(o.saved, o.slowdown) for o in done]),
+        row("online finder", [o.online for o in done]),
+        row("70% cap", [o.fixed for o in done]),
+        row("no cap", [(0.0, 0.0) for _ in done]),
+        row("exhaustive", [(o.oracle, o.oracle_slowdown) for o in done]),
+    ]
+    header = ("", "saved % (mean)", "median", "10 to 90%", "slowdown % (mean)", "largest", "over %")
+    text = (
+        f"{len(done)} workloads of {SHORTEST_S / 60:.0f} min to {LONGEST_S / 3600:.0f} h; "
+        "GPU energy and time of the whole run."
+    )
+    return Table("Random workloads", header, rows, text)
+
+
+def _lengths(first: int, each: Callable[..., Iterable], *, quick: bool) -> Table:
+    count = 2 if quick else 24
+    rows: list[list[object]] = []
+    for name, length_s in LENGTHS_S.items():
+        if quick and length_s > 1800:
+            break
+        number = max(count // 3, 1) if length_s > 10_000 else count
+        jobs = [(first + 5000 + i, float(length_s)) for i in range(number)]
+        done = list(each(_length_run, jobs))
+        ratios = [o.ratio for o in done if o.ratio is not None]
+        rows.append(
+            [
+                name,
+                len(done),
+                sum(o.state == SavingState.LEFT for o in done),
+                f"{100 * fmean(o.saved for o in done):.1f}",
+                f"{100 * fmean(o.oracle for o in done):.1f}",
+                f"{100 * median(ratios):.0f}",
+                f"{100 * min(o.saved for o in done):.1f}",
+                f"{100 * max(o.slowdown for o in done):.1f}",
+            ]
+        )
+        _progress("lengths", len(rows), len(LENGTHS_S))
+    header = (
+        "length",
+        "runs",
+        "left alone",
+        "saved % (mean)",
+        "exhaustive %",
+        "of exhaustive % (median)",
+        "least saved %",
+        "largest slowdown %",
+    )
+    text = "A negative least saving is what a run lost by being probed."
+    return Table("Short and long runs", header, rows, text)
+
+
+def _curves() -> dict[str, list[MeasuredCurve]]:
+    folder = Path(os.environ.get("WATTLOOP_SHARED_DATA") or ROOT.parent / "shared" / "data")
+    files = sorted((folder / "zeus_nsdi23").glob("power_*.csv"))
+    return {
+        path.stem.removeprefix("power_"): [c for c in read_curves(path) if c.responsive]
+        for path in files
+    }
+
+
+def _zeus(
+    curves: dict[str, list[MeasuredCurve]], each: Callable[..., Iterable], *, quick: bool
+) -> list[TableOutcome]:
+    jobs = [
+        (gpu, curve, limit, seed)
+        for limit in ((0.05,) if quick else (0.02, 0.05, 0.10))
+        for gpu, found in curves.items()
+        for seed, curve in enumerate(found[:2] if quick else found)
+    ]
+    done = []
+    for outcome in each(_table_run, jobs):
+        done.append(outcome)
+        _progress("measured curves", len(done), len(jobs))
+    return done
+
+
+def _right(outcome: TableOutcome) -> bool:
+    return outcome.regret <= CLOSE and outcome.slowdown <= outcome.limit + SLACK
+
+
+def _zeus_bars(done: Sequence[TableOutcome]) -> list[Bar]:
+    return [
+        Bar(
+            f"zeus_within_2pct_limit{100 * limit:g}",
+            _share([_right(o) for o in done if o.limit == limit]),
+            "%",
+            95.0,
+            at_least=True,
+        )
+        for limit in sorted({o.limit for o in done})
+    ]
+
+
+def _zeus_table(done: Sequence[TableOutcome]) -> Table:
+    rows = []
+    for limit in sorted({o.limit for o in done}):
+        for gpu in sorted({o.gpu for o in done}):
+            own = [o for o in done if (o.gpu, o.limit) == (gpu, limit)]
+            main = [o.main_regret <= CLOSE and o.main_slowdown <= limit + SLACK for o in own]
+            rows.append(
+                [
+                    gpu,
+                    f"{100 * limit:g}%",
+                    len(own),
+                    f"{_share([_right(o) for o in own]):.0f}",
+                    f"{_share([o.regret <= CLOSE for o in own]):.0f}",
+                    f"{_share([o.slowdown <= limit + SLACK for o in own]):.0f}",
+                    f"{100 * max(o.regret for o in own):.1f}",
+                    f"{100 * max(o.slowdown for o in own):.1f}",
+                    f"{_share(main):.0f}",
+                ]
+            )
+    header = (
+        "GPU",
+        "limit",
+        "curves",
+        "right %",
+        "energy within 2%",
+        "within the limit",
+        "largest regret %",
+        "largest slowdown %",
+        "main cap alone right %",
+    )
+    text = (
+        "Responsive curves of Zeus's artifact as trainings of an hour with steps of 0.3 s and the "
+        "noise and drift above; the second half is judged. Right: energy per step of the caps, as "
+        "they were used, within 2% of the best cap within the limit, and time within the limit and "
+        "0.5 points. *Main cap alone*: the same of the one cap that was used most; where two caps "
+        "take turns it may itself be over the limit."
+    )
+    return Table("Measured curves", header, rows, text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
