@@ -64,15 +64,21 @@ class EpochRecord(EnergyProperties):
 
     Attributes:
         index: number of the epoch, from 0.
+        kind: `epoch`, or the part of a `generate` call that it is.
         metrics: what the loop logged: loss, accuracy.
         steps: how many steps it had.
         final: whether all readings that bear on it are in.
     """
 
     def __init__(
-        self, index: int, begin: Edge, resolve: Callable[[EpochRecord], WindowResult]
+        self,
+        index: int,
+        begin: Edge,
+        resolve: Callable[[EpochRecord], WindowResult],
+        kind: str = "epoch",
     ) -> None:
         self.index = index
+        self.kind = kind
         self.begin = begin
         self.end: Edge | None = None
         self.metrics: dict[str, float] = {}

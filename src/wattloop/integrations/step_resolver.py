@@ -62,7 +62,7 @@ def epoch_event(epoch: EpochRecord) -> dict[str, Any]:
     metrics = {**epoch.signals, **epoch.metrics, "steps": epoch.steps}
     return {
         "type": "step",
-        "kind": "epoch",
+        "kind": epoch.kind,
         "index": epoch.index,
         "begin_s": result.begin_s,
         "end_s": result.end_s,
@@ -261,7 +261,7 @@ class StepResolver:
         """
         now_s = self._session.clock.now_s()
         begin_s, end_s, blur_s = _stretch(epoch.begin, epoch.end or Edge(now_s), device=True)
-        name = f"epoch {epoch.index}"
+        name = f"{epoch.kind} {epoch.index}"
         by_device = self._session.between(begin_s, end_s, name=name)
         host_end_s = now_s if epoch.end is None else epoch.end.host_s
         by_host = self._session.between(epoch.begin.host_s, host_end_s, name=name)
