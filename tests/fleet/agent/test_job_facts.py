@@ -1,8 +1,16 @@
 """Promises of job facts: what Slurm says is understood, what a user spells out is not believed."""
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
 import pytest
 
+from tests.fleet.agent.scripted_node import QuietDesk, ScriptedNode, counter
+from wattloop.core.records import Scope
+from wattloop.fleet.agent.job_caps import JobSetup
 from wattloop.fleet.agent.job_facts import (
+    JobFacts,
     admin_comment,
     cpus_on_node,
     event_facts,
@@ -114,3 +122,44 @@ def test_gpus_are_found_by_their_minor_numbers() -> None:
     assert gpu_names([0, 7], known, {}) == (["gpu:0"], [7])
     # virtual cards are counted after the real ones
     assert gpu_names([0, 1], ["gpu:8", "gpu:9"], {}) == (["gpu:8", "gpu:9"], [])
+
+
+class WaitingSlurm(QuietDesk):
+    """A controller that has been asked and has not answered."""
+
+    asked: ClassVar[list[tuple[str, str]]] = []
+
+    def job_began(self, run_id: str, job: str, uid: int, gpus: Sequence[str]) -> None:
+        self.asked.append((run_id, job))
+
+    def ask_facts(self, run_id: str, job: str) -> None:
+        self.asked.append((run_id, job))
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["running", "ended"])
+def test_facts_that_a_killed_agent_waited_for_are_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """A restart does not shorten the time to answer, however long ago the job began."""
+    node = ScriptedNode(tmp_path, [(counter("gpu:0", Scope.GPU), lambda s: 100.0 * s)], monkeypatch)
+    monkeypatch.setattr("wattloop.fleet.agent.open_runs.PATIENCE_S", 6.0)
+    monkeypatch.setattr("wattloop.fleet.agent.agent.JobSetupThread", WaitingSlurm)
+    monkeypatch.setattr(WaitingSlurm, "asked", [])
+    node.start()
+    node.event("start", "7", gpus="0")
+    node.pass_time(2.0)
+    if ended:
+        node.event("end", "7", exit="0")
+        node.pass_time(2.0)
+    (first,) = WaitingSlurm.asked
+    node.kill()
+    node.pass_time(60.0)
+    agent = node.start()
+    assert WaitingSlurm.asked == [first, first]
+    node.pass_time(5.0)
+    assert [j for j in node.journals() if j.header["job"]] == [], "it waits for the answer"
+    agent.open_runs.apply_setup(JobSetup(first[0], JobFacts({"name": "two cards"})))
+    node.pass_time(1.0)
+    (journal,) = [j for j in node.journals() if j.header["job"]]
+    assert journal.header["name"] == "two cards"
+    node.stop()

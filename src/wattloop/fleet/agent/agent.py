@@ -74,8 +74,12 @@ class Agent:
             self.events.remember(state.handled)
         self.attribution.resume(state)
         self.job_setup.start()
-        for plan in self.open_runs.running():
-            self.job_setup.job_began(plan.run_id, plan.job, plan.uid, plan.gpus)
+        for run in self.open_runs.runs.values():
+            plan = run.plan
+            if plan.ended_s is None:
+                self.job_setup.job_began(plan.run_id, plan.job, plan.uid, plan.gpus)
+            elif not plan.asked:
+                self.job_setup.ask_facts(plan.run_id, plan.job)
         self._report_jobs()
         self.step()
 

@@ -207,6 +207,10 @@ class JobSetupThread:
         """Query the job's facts and set its cap."""
         self._tasks.put(partial(self._set_up, _Job(run_id, job, uid, tuple(gpus))))
 
+    def ask_facts(self, run_id: str, job: str) -> None:
+        """Query the facts of a job that has ended."""
+        self._tasks.put(partial(self._answer_facts, run_id, job))
+
     def job_ended(self, job: str) -> None:
         if self._caps is not None:
             self._tasks.put(partial(self._end, job))
@@ -256,6 +260,10 @@ class JobSetupThread:
         self._running.pop(job, None)
         if self._caps is not None:
             self._caps.end(job)
+
+    def _answer_facts(self, run_id: str, job: str) -> None:
+        facts, reason = ask_slurm(job, folder=self._config.slurm_bin)
+        self._answers.put(JobSetup(run_id, facts, reason))
 
     def _set_up(self, task: _Job, *, again: bool = False) -> None:
         facts, reason, cap_w, why = None, "", {}, ""

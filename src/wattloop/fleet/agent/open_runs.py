@@ -33,7 +33,9 @@ from wattloop.version import __version__
 _log = logging.getLogger("wattloop.agent")
 UNALLOCATED = "unallocated"
 PATIENCE_S = 6.0
-"""Time for which a journal waits for the facts of its job from Slurm's controller."""
+"""Time for which a journal waits for the facts of its job from Slurm's controller, from the moment
+at which this agent asks for them.
+"""
 ROWS = 2_000
 """Enough for totals, holes and edges; a week has 600,000."""
 Row = tuple[float, Sequence[float]]
@@ -201,6 +203,7 @@ class OpenRun:
         clock: Clock,
     ) -> None:
         self.plan = plan
+        self.opened_s = clock.now_s()
         self.missing = list(missing)
         self.feed = MeterStream(ShareMeter(domains, signals), clock, 0)
         self._journal = RunJournal(synced=True)
@@ -443,7 +446,7 @@ class OpenRuns:
         faults = []
         for run in self.all():
             plan = run.plan
-            waited = now_s - plan.started_s > PATIENCE_S
+            waited = now_s - run.opened_s > PATIENCE_S
             if run.path is not None or not (plan.asked or waited):
                 continue
             if plan.job:
