@@ -36,7 +36,7 @@ socket: {{path: {folder}/c.sock, mode: 0666}}
 log: {folder}/c.jsonl
 jobs_file: {folder}/jobs.json
 low_power: 70%
-limits: {{connections_per_user: 4, line_s: 0.5}}
+limits: {{connections_per_user: 4, line_s: 60}}
 rules:
   - uids: [{uid}]
     trusted: true

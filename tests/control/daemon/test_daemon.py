@@ -269,7 +269,7 @@ def test_what_somebody_else_has_set_since_is_left_alone(daemon: DaemonRig) -> No
 
 def test_a_client_connects_again_after_a_silence(rig: DaemonRig) -> None:
     """While it holds nothing it notices nothing; while it holds something it is not cut off."""
-    rules = rig.rules.read_text().replace("line_s: 0.5", "idle_s: 0.2")
+    rules = rig.rules.read_text().replace("line_s: 60", "idle_s: 0.2")
     rig.rules.write_text(rules)
     rig.start()
     with rig.connect() as client, rig.connect() as holder:
