@@ -291,3 +291,75 @@ def test_follower_reads_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert role.interval_s(0.1, []) == 1.0
     estimate = SimpleNamespace(cheap_at_edges=False)  # nobody reads it for us, not even a window
     assert role.interval_s(0.1, [estimate]) == 0.1
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["ended", "killed"])
+@pytest.mark.parametrize("read_since", [False, True], ids=["before reading", "after reading"])
+def test_energy_at_the_change_of_leaders_is_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool, read_since: bool
+) -> None:
+    """The power changes between two readings of the follower, a second apart, and so does the
+    leader: each joule is counted by one of them.
+    """
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    clock = VirtualClock()
+
+    def joules(time_s: float) -> float:  # 20 W, and 60 W from 12.2 s on; it wraps
+        return (20.0 * time_s + 40.0 * max(0.0, time_s - 12.2)) % 250.0
+
+    script = (counter(update_period_s=1e-6, wrap_j=250.0, max_power_w=100.0), joules)
+    leads, follows = (MeterStream(ScriptedMeter(clock, [script]), clock, 0) for _ in range(2))
+    owner, follower = (LeaderRole(f"run{i}", Job("job", "user", i, i, 2)) for i in range(2))
+    writer = JournalWriter(tmp_path / "owner.journal", {"feeds": [feed_to_dict(leads)]})
+    clock.advance(10.0)
+    owner.decide(writer.path)
+    follower.decide(None)
+    follower.watch([follows])
+    for tenth in range(26):
+        leads.read()
+        if tenth in (0, 10, 20):
+            follows.read()
+        clock.advance(0.1)
+    times_s, values, _, _ = leads.drained()
+    writer.samples(0, 1, times_s, values)
+    ended_s = times_s[-1]
+    assert ended_s == pytest.approx(12.5)
+    if killed:
+        owner.forget()  # the kernel releases the lock, and nothing more is said
+    else:
+        owner.release(ended_s, [leads])
+    if read_since:
+        clock.advance(0.4)
+        follows.read()
+    assert follower.flush([follows]) and follower.counts_from_s == ended_s
+    clock.advance(0.5)
+    follows.read()
+    end_s = clock.now_s()
+    first, rest = leads.between(0, 10.0, ended_s), follows.between(0, ended_s, end_s)
+    assert first is not None and rest is not None
+    assert first.energy_j == pytest.approx(20 * 2.5 + 40 * 0.3, abs=0.01)
+    assert rest.energy_j == pytest.approx(60 * (end_s - ended_s), abs=0.01)
+    follower.release(end_s)
+    writer.close()
+
+
+def test_counters_of_another_version_in_the_lock_are_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that takes over counts from the stated time, by its own readings."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    clock = VirtualClock()
+    feed = MeterStream(ScriptedMeter(clock, [(counter(), lambda t: 10.0 * t)]), clock, 0)
+    owner, follower = (LeaderRole(f"run{i}", Job("job", "user", i, i, 2)) for i in range(2))
+    owner.decide(None)
+    follower.decide(None)
+    for _ in range(3):
+        feed.read()
+        clock.advance(1.0)
+    owner.release(1.0)
+    (lock,) = tmp_path.rglob("*.claim")
+    stated = json.loads(lock.read_text())
+    lock.write_text(json.dumps({**stated, "counters": [{"sensor": "rapl"}]}))
+    assert follower.flush([feed])
+    assert follower.counts_from_s == 1.0
+    follower.release(2.0)

@@ -279,6 +279,47 @@ class CounterCurve(SensorCurve):
         """The last reading as the sensor showed it; NaN before the first."""
         return self._raw_j
 
+    def raw_at(self, time_s: float) -> float | None:
+        """Return the reading that the sensor would have shown at `time_s`, near the last one; None
+        where readings do not reach.
+        """
+        if len(self.times_s) < 2 or time_s < self.times_s[0] or self._reset_since(time_s):
+            return None
+        if time_s - self._read_s > BRIDGE_S:
+            return None
+        raw_j = self._raw_j - (self._total_j - self.at(time_s)[0])
+        return raw_j if self.domain.wrap_j is None else raw_j % self.domain.wrap_j
+
+    def insert(self, time_s: float, raw_j: float) -> None:
+        """Add a reading of another process, as `raw_at` there gives it.
+
+        It may lie between readings of this process, or after them. One that does not fit between
+        its neighbours is ignored.
+        """
+        i, count = bisect_right(self.times_s, time_s), len(self.times_s)
+        if i <= self._thin or self._reset_since(time_s):
+            return
+        since_j = self._raw_j - raw_j
+        wrap_j = self.domain.wrap_j
+        if i == count:
+            rise_j = counter_rise_j(-since_j, time_s - self._read_s, wrap_j)
+            if rise_j is None:
+                return
+            total_j = self._total_j + rise_j
+        else:
+            total_j = self._total_j - (since_j if wrap_j is None else since_j % wrap_j)
+            if not self.totals_j[i - 1] <= total_j <= self.totals_j[i]:
+                return
+        self.times_s.insert(i, time_s)
+        self.totals_j.insert(i, total_j)
+        self._blurs_s.insert(i, self._blurs_s[i - 1])
+        if i == count:
+            self._total_j, self._raw_j = total_j, raw_j
+            self._read_s = self._changed_s = time_s
+
+    def _reset_since(self, time_s: float) -> bool:
+        return bool(self.resets) and self.resets[-1][1] > time_s
+
     def power_w(self, over_s: float = 1.0) -> float | None:
         """Return the mean power of the last `over_s` seconds."""
         if len(self.times_s) < 2:

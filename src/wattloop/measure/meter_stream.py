@@ -232,6 +232,21 @@ class MeterStream:
                 self.tracks[i].feed(time_s, value, doubt_s)
                 self._last_gaps[i] = None
 
+    def counters_at(self, time_s: float) -> list[float | None]:
+        """Return the reading of each counter at an instant near the last one; None for a gauge."""
+        with self._lock:
+            self.settle()
+            return [t.raw_at(time_s) if isinstance(t, CounterCurve) else None for t in self.tracks]
+
+    def insert(self, time_s: float, values: Sequence[float | None]) -> None:
+        """Add counters that another process read, also between readings of this process."""
+        with self._lock:
+            self.settle()
+            for track, value in zip(self.tracks, values, strict=True):
+                if isinstance(track, CounterCurve) and value is not None:
+                    track.insert(time_s, value)
+            self.last_s = max(self.last_s, time_s)
+
     def read_signals(self, *, journaled: bool = True) -> None:
         """Read signals such as utilisation, clocks and temperatures.
 

@@ -31,6 +31,15 @@ TIDY_EVERY_S = 3600.0
 """Checking thousands of lock files takes a tenth of a second, so not every run does it."""
 
 
+class CounterRow(NamedTuple):
+    """Counters of one meter where a process stopped counting; None for a gauge or a gap."""
+
+    meter: str
+    domains: Sequence[str]
+    time_s: float
+    values: Sequence[float | None]
+
+
 class NodeLock:
     """The right to count this node's devices for one job."""
 
@@ -70,13 +79,16 @@ class NodeLock:
             return None
         return data
 
-    def release(self, until_s: float | None = None) -> None:
-        """Let another process lead; this one counted up to `until_s`."""
+    def release(self, until_s: float | None = None, counters: Sequence[CounterRow] = ()) -> None:
+        """Let another process lead; this one counted up to `until_s`, where its `counters` were."""
         if not self.held:
             return
         owner = self.owner()
         if until_s is not None and owner is not None:
-            self._lock.describe(json.dumps({**owner, "until_s": until_s}))
+            owner["until_s"] = until_s
+            if counters:
+                owner["counters"] = [row._asdict() for row in counters]
+            self._lock.describe(json.dumps(owner))
         self._lock.release()
         _tidy(self._lock.path.parent)
 
@@ -259,11 +271,14 @@ class LeaderRole:
         self._tail: JournalTail | None = None
         self._tail_path = ""
         self._feed_map: dict[int, MeterStream] = {}
+        self._leader_feeds: list[_Layout] = []
         self._seen_s = -math.inf
         self.counts = True
         self.counted_by: str | None = None
         self.counts_from_s = -math.inf
         """Time up to which another process has counted; this process counts from there."""
+        self._last_rows: dict[int, CounterRow] = {}
+        """Last readings of the leader, by its streams."""
 
     @property
     def nested(self) -> bool:
@@ -321,12 +336,13 @@ class LeaderRole:
         followed = self._tail
         self._poll(feeds)
         if not ending and self._try_claim():
+            self._insert_seam(feeds)
             self._drop_tail()
             return True
         self.watch(feeds)
         return self._tail is not followed
 
-    def settle(self, started_s: float, end_s: float) -> None:
+    def settle(self, started_s: float, end_s: float, feeds: Sequence[MeterStream] = ()) -> None:
         """Count what no other process has counted, at the end of a run that never became leader.
 
         Ignores the last moments of ranks that end together.
@@ -334,12 +350,21 @@ class LeaderRole:
         if self.counts:
             return
         until_s = max(started_s, self._counted_until_s(self._claim.owner()))
-        if until_s == started_s or end_s - until_s > LAST_MOMENTS * (end_s - started_s):
-            self._try_claim()
+        tail = end_s - until_s > LAST_MOMENTS * (end_s - started_s)
+        if (until_s == started_s or tail) and self._try_claim():
+            self._insert_seam(feeds)
 
-    def release(self, until_s: float) -> None:
+    def release(self, until_s: float, feeds: Sequence[MeterStream] = ()) -> None:
         """Let another process of the job lead from `until_s` on."""
-        self._claim.release(until_s)
+        rows = [
+            CounterRow(feed.meter.name, names, until_s, feed.counters_at(until_s))
+            for feed in feeds
+            if feed.meter.name not in OWN_ZERO
+            for names in [[domain.name for domain in feed.domains]]
+        ]
+        self._claim.release(
+            until_s, [row for row in rows if any(value is not None for value in row.values)]
+        )
         self._drop_tail()
 
     def forget(self) -> None:
@@ -375,6 +400,18 @@ class LeaderRole:
             return self._seen_s
         return last_reading_s(owner.get("journal"))
 
+    def _insert_seam(self, feeds: Sequence[MeterStream]) -> None:
+        """Add the last counters of the previous leader to the curves of this process.
+
+        A follower reads seldom. Without them, its energy from `counts_from_s` on would be
+        interpolated over up to a second in which the power may have changed.
+        """
+        mine = {(feed.meter.name, *(d.name for d in feed.domains)): feed for feed in feeds}
+        for row in _stated_rows(self._claim.before) or self._last_rows.values():
+            feed = mine.get((row.meter, *row.domains))
+            if feed is not None and feed.meter.name not in OWN_ZERO:
+                feed.insert(row.time_s, row.values)
+
     def _poll(self, feeds: Sequence[MeterStream]) -> None:
         if self._tail is None:
             return
@@ -388,7 +425,13 @@ class LeaderRole:
                 self._seen_s = max(self._seen_s, data.times_s[-1])
             if kind == HEADER:
                 self._map_feeds(data, feeds)
-            elif kind == SAMPLES and data.feed in self._feed_map:
+                self._leader_feeds = [_layout(feed) for feed in data["feeds"]]
+            elif kind == SAMPLES and data.times_s and data.feed < len(self._leader_feeds):
+                layout = self._leader_feeds[data.feed]
+                last = [None if math.isnan(v) else v for v in data.values[-data.width :]]
+                row = CounterRow(layout.meter, layout.names, data.times_s[-1], last)
+                self._last_rows[data.feed] = row
+            if kind == SAMPLES and data.feed in self._feed_map:
                 feed = self._feed_map[data.feed]
                 width = data.width
                 with feed.lock:
@@ -417,6 +460,17 @@ class LeaderRole:
         self._tail_path = ""
         self._seen_s = -math.inf
         self._feed_map.clear()
+        self._leader_feeds.clear()
+        self._last_rows.clear()
+
+
+def _stated_rows(owner: dict[str, Any] | None) -> list[CounterRow]:
+    """Return the counters that a leader left in the lock; none from an older version."""
+    try:
+        rows = [CounterRow(**row) for row in (owner or {}).get("counters", ())]
+        return [row for row in rows if len(row.domains) == len(row.values)]
+    except TypeError:
+        return []
 
 
 def last_reading_s(path: str | None) -> float:

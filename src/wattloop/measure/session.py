@@ -426,14 +426,14 @@ class Session:
             self._end_open_windows(end_s)
             self._call_before_end()
             self._flush(final=True)
-            self.role.settle(self.started_s, end_s)
+            self.role.settle(self.started_s, end_s, self.feeds)
             left_out = [each.text for each in self.left_out]
             warnings = [*self.notes, *left_out, *self._journal.warnings()]
             result = self._whole_run(end_s, warnings)
             shared = self._presence.end(result, end_s)
             run = self._run_result(result, shared, status, exit_code, signal)
             self.closed = self._end_journal(run)
-            self.role.release(end_s)
+            self.role.release(end_s, self.feeds)
             if self.shares is not None:
                 self.shares.close()
             if not hung:
