@@ -1,3 +1,9 @@
+import importlib
+import json
+import os
+import sqlite3
+import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -118,23 +124,151 @@ def test_the_trainers_tensorboard_gets_the_energy(
     (folder,) = {p.parent for p in tmp_path.rglob("events.out.tfevents.*")}
     board = events.EventAccumulator(str(folder))
     board.Reload()
-    assert [e.step for e in board.Scalars("energy/epoch_energy_j")] == [0, 1]
-    assert {"train/loss", "energy/total_j"} <= set(board.Tags()["scalars"])
+    assert [e.step for e in board.Scalars("energy/epoch_energy_j")] == [4, 8]
+    at_steps = [e.step for e in board.Scalars("train/loss")]
+    assert [e.step for e in board.Scalars("energy/step_j")] == at_steps == [2, 4, 6, 8]
+    (total,) = board.Scalars("energy/total_j")
+    assert total.step == 8
+    assert [e.value for e in board.Scalars("energy/total_steps")] == [8]
+    assert len(list(folder.glob("events.out.tfevents.*"))) == 1  # the trainer's own file
 
 
 def test_the_trainers_mlflow_run_gets_every_epoch_and_the_totals(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise: though the trainer ends its MLflow run before it tells us that it is over."""
+    """Promise: at the trainer's steps, though it ends its MLflow run when the training ends."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path / 'mlruns'}")
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
+    mlflow.set_tracking_uri(f"file:{tmp_path / 'mlruns'}")
+    mlflow.set_experiment("trainer")  # not the one of another test
     energy = EnergyCallback()
     trainer(tmp_path, [energy], report_to="mlflow").train()
     assert mlflow.active_run() is None
     client = mlflow.tracking.MlflowClient(f"file:{tmp_path / 'mlruns'}")
     (run,) = client.search_runs([e.experiment_id for e in client.search_experiments()])
     history = client.get_metric_history(run.info.run_id, "energy/epoch_energy_j")
-    assert sorted(m.step for m in history) == [0, 1]
+    assert sorted(m.step for m in history) == [4, 8]
     total_j = energy.meter.energy_so_far_j()
     assert run.data.metrics["energy/total_j"] == pytest.approx(total_j)
+    for name, steps in (("energy/total_j", [8]), ("energy/step_j", [2, 4, 6, 8])):
+        found = client.get_metric_history(run.info.run_id, name)
+        assert sorted(m.step for m in found) == steps
+    assert [step.loss is not None for step in energy.meter.steps] == [False, True] * 4
+
+
+TRACKERS = ("wandb", "trackio", "comet_ml", "clearml")
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_a_tracker_of_the_trainer_gets_steps_epochs_and_totals(
+    tracker: str, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: read back from what the tracker wrote offline, all is at the trainer's steps."""
+    offline = {
+        **{"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"},
+        **{"COMET_OFFLINE_DIRECTORY": str(tmp_path), "COMET_START_ONLINE": "0"},
+        **{"COMET_API_KEY": "none", "HF_HUB_OFFLINE": "1", "TRACKIO_DIR": str(tmp_path)},
+        **{"CLEARML_OFFLINE_MODE": "1", "CLEARML_CACHE_DIR": str(tmp_path)},
+    }
+    for name, value in offline.items():
+        monkeypatch.setenv(name, value)
+    module = pytest.importorskip(tracker, reason=f"{tracker} is not installed")
+    energy = EnergyCallback()
+    if tracker == "clearml":  # a task that does not look for what the tests import
+        module.Task.force_requirements_env_freeze(requirements_file=os.devnull)
+        quiet = {"auto_connect_streams": False, "auto_resource_monitoring": False}
+        module.Task.init("tests", "energy", auto_connect_frameworks=False, **quiet)
+    trainer(tmp_path, [energy], report_to=tracker).train()
+    if tracker == "clearml":
+        module.Task.current_task().close()
+    if tracker == "wandb":
+        module.finish()
+    if tracker == "comet_ml":
+        module.get_running_experiment().end()
+    found = {
+        "wandb": read_wandb,
+        "trackio": read_trackio,
+        "comet_ml": read_comet,
+        "clearml": read_clearml,
+    }[tracker](tmp_path)
+    assert [step for step, _ in found["energy/step_j"]] == [2, 4, 6, 8]
+    epochs = [0, 1] if tracker == "wandb" else [4, 8]  # W&B has an axis for epochs
+    assert [step for step, _ in found["energy/epoch_energy_j"]] == epochs
+    energies_j = [value for _, value in found["energy/epoch_energy_j"]]
+    assert energies_j == pytest.approx([epoch.energy_j for epoch in energy.meter.epochs])
+    last = None if tracker == "wandb" else 8  # a summary has no step
+    total_j = energy.meter.energy_so_far_j()
+    assert found["energy/total_j"] == [(last, pytest.approx(total_j))]
+    assert [value for _, value in found["energy/total_steps"]] == [8]
+
+
+Found = dict[str, list[tuple[int | None, float]]]
+
+
+def read_wandb(folder: Path) -> Found:
+    """Records of W&B's file: LevelDB's log format after a head of seven bytes."""
+    records = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    data, position, part = path.read_bytes(), 7, b""
+    found: Found = {}
+    while position < len(data):
+        if (left := 32_768 - position % 32_768) < 7:
+            position += left
+            continue
+        size, kind = struct.unpack("<HB", data[position + 4 : position + 7])
+        part = (b"" if kind <= 2 else part) + data[position + 7 : position + 7 + size]
+        position += 7 + size
+        if kind not in (1, 4):
+            continue
+        record = records.Record.FromString(part)
+        row = {i.key or "/".join(i.nested_key): i.value_json for i in record.history.item}
+        numbers = {name: json.loads(value) for name, value in row.items()}
+        step = numbers.get("energy/step", numbers.get("energy/epoch"))
+        for name, value in numbers.items():
+            found.setdefault(name, []).append((step, value))
+        for item in record.summary.update:
+            name = item.key or "/".join(item.nested_key)
+            if name.startswith("energy/total"):
+                found[name] = [(None, json.loads(item.value_json))]
+    return found
+
+
+def read_trackio(folder: Path) -> Found:
+    (path,) = folder.glob("*.db")
+    found: Found = {}
+    own_steps = []
+    with sqlite3.connect(path) as database:
+        rows = database.execute("SELECT step, metrics FROM metrics ORDER BY id").fetchall()
+    for own_step, text in rows:
+        metrics = json.loads(text)
+        if "train/loss" in metrics or "eval/loss" in metrics:
+            own_steps.append(own_step)
+        for name, value in metrics.items():
+            found.setdefault(name, []).append((metrics.get("train/global_step"), value))
+    assert own_steps == list(range(6))  # the trainer's rows are where they would be without us
+    return found
+
+
+def read_comet(folder: Path) -> Found:
+    (path,) = folder.glob("*.zip")
+    with zipfile.ZipFile(path) as archive:
+        lines = archive.read("messages.json").decode().splitlines()
+    found: Found = {}
+    for message in map(json.loads, lines):
+        metric = (message.get("payload") or {}).get("metric")
+        if isinstance(metric, dict):
+            pair = (metric.get("step"), float(metric["metricValue"]))
+            found.setdefault(metric["metricName"], []).append(pair)
+    return found
+
+
+def read_clearml(folder: Path) -> Found:
+    (path,) = folder.glob("offline/*/metrics.jsonl")
+    found: Found = {}
+    for line in path.read_text().splitlines():
+        for event in json.loads(line):
+            if event.get("metric") == "energy":
+                pair = (event["iter"], event["value"])
+                found.setdefault(f"energy/{event['variant']}", []).append(pair)
+    return found

@@ -41,9 +41,20 @@ def test_fit_is_measured_under_both_names(package: str, machine: Machine, tmp_pa
     assert told == ["32-true"]  # advice asks for it
     assert all(e.energy_j and e.energy_j > 0 for e in meter.epochs)
     with (Path(logger.log_dir) / "metrics.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["energy/epoch_energy_j"]]
-    # each epoch at the step at which it ended, though its energy was known later
-    assert sorted(int(row["step"]) for row in rows) == [4, 8]
+        rows = list(csv.DictReader(file))
+
+    def steps_of(name: str) -> list[int]:
+        return sorted(int(row["step"]) for row in rows if row[name])
+
+    # where Lightning puts what the model logs, though the energy was known later
+    assert steps_of("energy/epoch_energy_j") == steps_of("loss_epoch") == [3, 7]
+    assert steps_of("energy/step_j") == steps_of("loss_step") == list(range(8))
+    assert steps_of("energy/total_j") == [7]
+    (total,) = [row for row in rows if row["energy/total_j"]]
+    assert float(total["energy/total_steps"]) == 8
+    assert float(total["energy/total_samples"]) == 32
+    per_sample_j = sum(s.energy_j or 0.0 for s in meter.steps) / 32
+    assert float(total["energy/total_sample_j"]) == pytest.approx(per_sample_j, rel=1e-3)
 
 
 def test_a_failed_fit_ends_its_run(machine: Machine) -> None:
@@ -79,10 +90,13 @@ def _model(pl: Any) -> Any:
         def training_step(self, batch: Any, number: int) -> Any:
             if self.fail:
                 raise ZeroDivisionError
-            return torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+            loss = torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+            self.log("loss", loss, on_step=True, on_epoch=True)
+            return loss
 
         def validation_step(self, batch: Any, number: int) -> None:
-            self.log("val_loss", self.training_step(batch, number))
+            logits = self.layer(batch[0])
+            self.log("val_loss", torch.nn.functional.cross_entropy(logits, batch[1]))
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.1)

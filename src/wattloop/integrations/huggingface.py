@@ -9,6 +9,7 @@ print(energy.meter.energy_so_far_j())
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from types import FrameType
@@ -26,8 +27,8 @@ from wattloop.integrations.training_meter import TrainingMeter
 class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is not typed here
     """Measures a training per optimizer step and epoch.
 
-    W&B and MLflow runs that the trainer opens are found by themselves, and so is the TensorBoard
-    writer of a trainer with `report_to="tensorboard"`.
+    Trackers of the trainer's `report_to` get the energy of steps as often as the trainer logs, at
+    its own step: TensorBoard, MLflow, W&B, Trackio, Comet and ClearML.
 
     Args:
         options: what `EnergyMeter` takes.
@@ -35,6 +36,7 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is n
 
     def __init__(self, **options: Any) -> None:
         self._options = options
+        self._tokens = 0
         self.meter = EnergyMeter(**options)
 
     @classmethod
@@ -49,7 +51,11 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is n
         if self.meter.result is not None:
             self.meter.end(RunStatus.FAILED)  # one that broke off; what has ended stays as it is
             self.meter = EnergyMeter(**self._options)
+        self._come_first()
         self._add_writers()
+        self.meter.at_step = state.global_step
+        self.meter.report_every_s = math.inf  # the trainer has an interval of its own
+        self._tokens = state.num_input_tokens_seen or 0
         self.meter.begin()
         self.meter.tell_precision(_precision(args, kwargs.get("model")))
 
@@ -61,11 +67,19 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is n
         self.meter.step_begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.meter.step_end()
+        """An optimizer step has ended, with its tokens where the trainer counts them."""
+        self.meter.at_step = state.global_step
+        tokens = state.num_input_tokens_seen or 0  # with `include_num_input_tokens_seen`
+        more, self._tokens = tokens - self._tokens, tokens
+        self.meter.step_end(**({"tokens": more} if more > 0 else {}))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Loss and metrics, as often as the trainer reports them."""
-        self.meter.log(**{name: v for name, v in (logs or {}).items() if name != "epoch"})
+        logs = logs or {}
+        self.meter.log(**{name: v for name, v in logs.items() if name != "epoch"})
+        if isinstance(logs.get("loss"), int | float):  # not of the summary at the end
+            self.meter.log_step(loss=logs["loss"])
+            self.meter.report_steps()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Evaluation belongs to no step."""
@@ -89,6 +103,16 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is n
             writer = getattr(callback, "tb_writer", None)
             if writer is not None and writer not in known:
                 self.meter.loggers = (*self.meter.loggers, _Writer(writer))
+
+    def _come_first(self) -> None:
+        """Be called before the trainer's trackers, which close their runs when the training ends.
+
+        Our totals are known and reported before that.
+        """
+        callbacks = self._siblings()
+        if isinstance(callbacks, list) and callbacks[0] is not self:
+            callbacks.remove(self)
+            callbacks.insert(0, self)
 
     def _siblings(self) -> Sequence[Any]:
         """All callbacks of the trainer. It passes no reference to itself: its handler, the object

@@ -10,12 +10,13 @@ print(energy.meter.last_epoch.energy_j)
 from __future__ import annotations
 
 import importlib
+import math
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from wattloop.core.results import RunStatus
 from wattloop.integrations.loggers import EnergyLogger, MetricsLogger
+from wattloop.integrations.step_hook.torch_steps import batch_samples
 from wattloop.integrations.torch_loop import EnergyMeter
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -45,13 +46,12 @@ class EnergyCallback(callback_class()):  # type: ignore[misc] # the base is chos
         super().__init__()
         self._options = options
         self.meter: EnergyMeter = EnergyMeter(**options)
-        self._steps: dict[int, int] = {}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin; a second `fit` is a run of its own."""
-        self._steps = {}
-        own = tuple(TrainerLogger(logger, trainer, self._steps) for logger in trainer.loggers)
+        own = tuple(TrainerLogger(logger) for logger in trainer.loggers)
         self.meter = _LightningMeter(own, **self._options)
+        self.meter.report_every_s = math.inf  # the trainer has an interval of its own
         self.meter.begin()
         self.meter.tell_precision(str(trainer.precision))
 
@@ -68,7 +68,11 @@ class EnergyCallback(callback_class()):  # type: ignore[misc] # the base is chos
     ) -> None:
         """It has ended; its loss stays on the device until it can be had for nothing."""
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        self.meter.step_end(loss)
+        samples = batch_samples(batch)
+        self.meter.at_step = step = _batches_that_stepped(trainer)
+        self.meter.step_end(loss, **({} if math.isnan(samples) else {"samples": samples}))
+        if (step + 1) % max(1, trainer.log_every_n_steps) == 0:
+            self.meter.report_steps()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Validation belongs to no step."""
@@ -76,7 +80,7 @@ class EnergyCallback(callback_class()):  # type: ignore[misc] # the base is chos
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """An epoch has ended, its validation included."""
-        self._steps[trainer.current_epoch] = trainer.global_step
+        self.meter.at_step = max(0, _batches_that_stepped(trainer) - 1)
         self.meter.epoch_end(**trainer.callback_metrics)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -88,25 +92,26 @@ class EnergyCallback(callback_class()):  # type: ignore[misc] # the base is chos
 
 
 class TrainerLogger(MetricsLogger):
-    """One of the trainer's loggers.
+    """One of the trainer's loggers."""
 
-    Args:
-        logger: where to report to.
-        trainer: whose step the totals are reported at.
-        steps: the trainer's step at the end of each epoch; its energy is known later.
-    """
-
-    def __init__(self, logger: Any, trainer: Any, steps: Mapping[int, int]) -> None:
+    def __init__(self, logger: Any) -> None:
         super().__init__()
         self._logger = logger
-        self._trainer = trainer
-        self._steps = steps
 
-    def write(self, numbers: dict[str, float], epoch: int | None) -> None:
-        """At the step at which the epoch ended, as what the model logs itself."""
-        now = self._trainer.global_step
-        step = now if epoch is None else self._steps.get(epoch, now)
+    def write(
+        self, numbers: dict[str, float], step: int, epoch: int | None, *, total: bool
+    ) -> None:
+        """Log at the step at which Lightning logs what the model reports then."""
         self._logger.log_metrics(numbers, step=step)
+
+
+def _batches_that_stepped(trainer: Any) -> int:
+    """Return the step of Lightning's loggers; in `on_train_batch_end` that of the batch itself.
+
+    Unlike `global_step` it counts a batch once where several optimizers step.
+    """
+    loop = getattr(getattr(trainer, "fit_loop", None), "epoch_loop", None)
+    return int(getattr(loop, "_batches_that_stepped", trainer.global_step))
 
 
 class _LightningMeter(EnergyMeter):

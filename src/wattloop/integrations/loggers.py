@@ -1,4 +1,4 @@
-"""Log energy to MLflow, Weights & Biases and TensorBoard where one of them is in use."""
+"""Trackers: energy of steps, epochs and trainings in MLflow, W&B, TensorBoard and others."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import logging
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from wattloop.integrations.records import EpochRecord
+from wattloop.integrations.records import EpochRecord, StepRecord
 
 if TYPE_CHECKING:
     from wattloop.integrations.training_meter import TrainingMeter
@@ -20,7 +21,7 @@ _log = logging.getLogger("wattloop")
 
 
 class EnergyLogger(Protocol):
-    """Somewhere to report to."""
+    """Somewhere to report to. One with a method `steps(numbers, step)` gets those of steps, too."""
 
     def epoch(self, epoch: EpochRecord) -> None:
         """An epoch's energy is known."""
@@ -30,23 +31,26 @@ class EnergyLogger(Protocol):
 
 
 def active_loggers(known: Sequence[EnergyLogger] = ()) -> list[EnergyLogger]:
-    """MLflow and W&B, if the program has imported them and has a run open. Imports nothing.
+    """Trackers that the program has imported and that have a run open. Imports nothing.
 
     Args:
         known: those of the last time; one that reports to a run still open stays, and with it the
             memory that its service has failed. So does one that can report to a run that has
-            ended, until another is open: Hugging Face's trainer ends its MLflow run before it
-            tells other callbacks that the training is over.
+            ended, until another is open: a program may end its MLflow run before its training
+            is over.
     """
     found: list[MetricsLogger] = []
-    mlflow = sys.modules.get("mlflow")
-    if mlflow is not None and hasattr(mlflow, "active_run"):
-        run = mlflow.active_run()
-        if run is not None:
-            found.append(MlflowLogger(mlflow, run.info.run_id))
-    wandb = sys.modules.get("wandb")
-    if wandb is not None and getattr(wandb, "run", None) is not None:
-        found.append(WandbLogger(wandb.run))
+    for name, find in _OPEN_RUNS.items():
+        module = sys.modules.get(name)
+        if module is None:
+            continue
+        try:
+            logger = find(module)
+        except Exception as error:  # noqa: BLE001 - a library that is half imported, or of another version
+            _log.debug("no open run of %s: %s", name, error)
+            continue
+        if logger is not None:
+            found.append(logger)
     current = [next((old for old in known if _same_run(old, new)), new) for new in found]
     if not any(isinstance(logger, MlflowLogger) for logger in current):
         current += [old for old in known if isinstance(old, MlflowLogger)]
@@ -60,7 +64,7 @@ def _same_run(one: EnergyLogger, other: MetricsLogger) -> bool:
 
 
 class MetricsLogger(ABC):
-    """Turns epochs and totals into named numbers; subclasses say where they go.
+    """Turns steps, epochs and totals into named numbers; subclasses say where they go.
 
     A logging service that fails must not cost the training anything: it is told once, then left.
 
@@ -72,23 +76,39 @@ class MetricsLogger(ABC):
         self.target = target
         self._failed = False
 
+    def steps(self, numbers: dict[str, float], step: int) -> None:
+        """Means of the steps since the last report."""
+        self._try(numbers, step)
+
     def epoch(self, epoch: EpochRecord) -> None:
-        """Energy, power and time of an epoch."""
-        self._try(epoch_numbers(epoch), epoch.index)
+        """Energy, power and time of an epoch, at the framework's step where it has one."""
+        at = epoch.index if epoch.at_step is None else epoch.at_step
+        self._try(epoch_numbers(epoch), at, epoch.index)
 
     def total(self, meter: TrainingMeter) -> None:
-        """Energy, power and time of the whole training."""
-        self._try(total_numbers(meter), None)
+        """Energy, power and time of the whole training, at its last step."""
+        self._try(total_numbers(meter), meter.last_step, total=True)
 
     @abstractmethod
-    def write(self, numbers: dict[str, float], epoch: int | None) -> None:
-        """Report numbers of an epoch, or of the whole training."""
+    def write(
+        self, numbers: dict[str, float], step: int, epoch: int | None, *, total: bool
+    ) -> None:
+        """Report numbers.
 
-    def _try(self, numbers: dict[str, float], epoch: int | None) -> None:
+        Args:
+            numbers: by name.
+            step: where they belong on the tracker's axis.
+            epoch: which epoch they are of, if of one.
+            total: whether they are of the whole training.
+        """
+
+    def _try(
+        self, numbers: dict[str, float], step: int, epoch: int | None = None, *, total: bool = False
+    ) -> None:
         if self._failed or not numbers:
             return
         try:
-            self.write(numbers, epoch)
+            self.write(numbers, step, epoch, total=total)
         except Exception as error:  # noqa: BLE001 - third parties' services fail in many ways
             self._failed = True
             _log.warning("energy is not reported to %s: %s", type(self).__name__, error)
@@ -101,14 +121,15 @@ class MlflowLogger(MetricsLogger):
         super().__init__(run_id)
         self._mlflow = mlflow
 
-    def write(self, numbers: dict[str, float], epoch: int | None) -> None:
-        """As metrics; the epoch is their step."""
+    def write(
+        self, numbers: dict[str, float], step: int, epoch: int | None, *, total: bool
+    ) -> None:
         active = self._mlflow.active_run()
         if self.target is None or (active is not None and active.info.run_id == self.target):
-            self._mlflow.log_metrics(numbers, step=epoch)
+            self._mlflow.log_metrics(numbers, step=step)
             return
         now_ms, metric = int(time.time() * 1_000), self._mlflow.entities.Metric
-        metrics = [metric(name, value, now_ms, epoch or 0) for name, value in numbers.items()]
+        metrics = [metric(name, value, now_ms, step) for name, value in numbers.items()]
         self._mlflow.tracking.MlflowClient().log_batch(self.target, metrics=metrics)
 
 
@@ -118,16 +139,22 @@ class WandbLogger(MetricsLogger):
     def __init__(self, run: Any) -> None:
         super().__init__(run)
         self._run = run
+        self._defined: set[str] = set()
 
-    def write(self, numbers: dict[str, float], epoch: int | None) -> None:
-        """Epochs against an axis of their own (W&B's own step counts calls), totals as summary."""
-        if epoch is None:
+    def write(
+        self, numbers: dict[str, float], step: int, epoch: int | None, *, total: bool
+    ) -> None:
+        """Log against axes of their own (W&B's own step counts calls); totals are its summary."""
+        if total:
             self._run.summary.update(numbers)
             return
-        axis = f"{PREFIX}epoch"
-        self._run.define_metric(axis, hidden=True)
-        self._run.define_metric(f"{PREFIX}*", step_metric=axis)
-        self._run.log({**numbers, axis: epoch})
+        axis, value = ("step", step) if epoch is None else ("epoch", epoch)
+        for name in (f"{PREFIX}{axis}", *numbers):
+            if name not in self._defined:
+                self._defined.add(name)
+                drawn = {"step_metric": f"{PREFIX}{axis}"} if name in numbers else {"hidden": True}
+                self._run.define_metric(name, **drawn)
+        self._run.log({**numbers, f"{PREFIX}{axis}": value})
 
 
 class TensorBoardLogger(MetricsLogger):
@@ -137,11 +164,135 @@ class TensorBoardLogger(MetricsLogger):
         super().__init__()
         self._writer = writer
 
-    def write(self, numbers: dict[str, float], epoch: int | None) -> None:
-        """As scalars; the epoch is their step."""
+    def write(
+        self, numbers: dict[str, float], step: int, epoch: int | None, *, total: bool
+    ) -> None:
         for name, value in numbers.items():
-            self._writer.add_scalar(name, value, 0 if epoch is None else epoch)
+            self._writer.add_scalar(name, value, step)
         self._writer.flush()
+
+
+class TrackioLogger(MetricsLogger):
+    """The open Trackio run."""
+
+    def __init__(self, run: Any) -> None:
+        super().__init__(run)
+        self._run = run
+
+    def write(
+        self, numbers: dict[str, float], step: int, epoch: int | None, *, total: bool
+    ) -> None:
+        """Log with the axis that the Trainer uses, at Trackio's present step: that one counts the
+        program's calls, and must not move because of us.
+        """
+        following = getattr(self._run, "_next_step", None)
+        now = max(0, following - 1) if isinstance(following, int) else None
+        self._run.log({**numbers, "train/global_step": step}, step=now)
+
+
+class CometLogger(MetricsLogger):
+    """The running Comet experiment."""
+
+    def __init__(self, experiment: Any) -> None:
+        super().__init__(experiment)
+        self._experiment = experiment
+
+    def write(
+        self, numbers: dict[str, float], step: int, epoch: int | None, *, total: bool
+    ) -> None:
+        self._experiment.log_metrics(numbers, step=step, epoch=epoch)
+
+
+class ClearmlLogger(MetricsLogger):
+    """The current ClearML task."""
+
+    def __init__(self, task: Any) -> None:
+        super().__init__(task.id)
+        self._task = task
+
+    def write(
+        self, numbers: dict[str, float], step: int, epoch: int | None, *, total: bool
+    ) -> None:
+        """Write a plot `energy` with a line per name, totals as single values as well."""
+        logger = self._task.get_logger()
+        for name, value in numbers.items():
+            series = name.removeprefix(PREFIX)
+            logger.report_scalar(PREFIX.rstrip("/"), series, value=value, iteration=step)
+            if total:
+                logger.report_single_value(name, value)
+
+
+def _mlflow_run(mlflow: Any) -> MetricsLogger | None:
+    run = mlflow.active_run()
+    return None if run is None else MlflowLogger(mlflow, run.info.run_id)
+
+
+def _wandb_run(wandb: Any) -> MetricsLogger | None:
+    return None if getattr(wandb, "run", None) is None else WandbLogger(wandb.run)
+
+
+def _trackio_run(trackio: Any) -> MetricsLogger | None:
+    run = trackio.context_vars.current_run.get()
+    return None if run is None else TrackioLogger(run)
+
+
+def _comet_experiment(comet_ml: Any) -> MetricsLogger | None:
+    experiment = comet_ml.get_running_experiment()
+    return None if experiment is None else CometLogger(experiment)
+
+
+def _clearml_task(clearml: Any) -> MetricsLogger | None:
+    task = clearml.Task.current_task()
+    return None if task is None else ClearmlLogger(task)
+
+
+_OPEN_RUNS: dict[str, Callable[[Any], MetricsLogger | None]] = {
+    "mlflow": _mlflow_run,
+    "wandb": _wandb_run,
+    "trackio": _trackio_run,
+    "comet_ml": _comet_experiment,
+    "clearml": _clearml_task,
+}
+"""Module of a tracker -> what finds its open run."""
+
+
+class StepSums:
+    """Sums over steps: their number, time, energy, samples and tokens.
+
+    `energy_j` and `time_s` are those of the `read` steps of which energy is known. Samples and
+    tokens are None once a step lacks them.
+    """
+
+    def __init__(self) -> None:
+        self.steps = self.read = 0
+        self.all_s = self.time_s = self.energy_j = 0.0
+        self.amounts: dict[str, float | None] = {"sample": 0.0, "token": 0.0}
+
+    def add(self, step: StepRecord) -> None:
+        self.steps += 1
+        self.all_s += step.duration_s
+        if step.energy_j is not None:
+            self.read += 1
+            self.time_s += step.duration_s
+            self.energy_j += step.energy_j
+        for unit, amount in self.amounts.items():
+            more = step.metrics.get(f"{unit}s")
+            self.amounts[unit] = None if amount is None or more is None else amount + more
+
+    def numbers(self, prefix: str = PREFIX) -> dict[str, float]:
+        """Return means per step, sample and token; what is not known is absent."""
+        if not self.steps:
+            return {}
+        numbers = {"step_s": self.all_s / self.steps}
+        if self.read:
+            numbers["step_j"] = self.energy_j / self.read
+            if self.time_s > 0:
+                numbers["step_power_w"] = self.energy_j / self.time_s
+        for unit, amount in self.amounts.items():
+            if amount and self.read == self.steps and self.energy_j > 0:
+                numbers[f"{unit}_j"] = self.energy_j / amount
+                numbers[f"{unit}s_per_j"] = amount / self.energy_j
+        return {f"{prefix}{name}": value for name, value in numbers.items()}
 
 
 def epoch_numbers(epoch: EpochRecord) -> dict[str, float]:
@@ -173,6 +324,10 @@ def total_numbers(meter: TrainingMeter) -> dict[str, float]:
     numbers |= {f"total_{_plain(d.name)}_j": d.energy_j for d in result.domains}
     if meter.run is not None:
         numbers["total_carbon_g"] = meter.run.accounting.get("carbon_g")
+    sums = meter.step_sums
+    if sums.steps:
+        numbers |= {"total_steps": sums.steps, **sums.numbers("total_")}
+        numbers |= {f"total_{unit}s": amount or None for unit, amount in sums.amounts.items()}
     return {f"{PREFIX}{name}": v for name, v in numbers.items() if v is not None}
 
 
@@ -207,3 +362,54 @@ class EpochReporter:
     def report_total(self, meter: TrainingMeter) -> None:
         for logger in self._loggers():
             logger.total(meter)
+
+
+class StepReporter:
+    """Reports means of steps, once their energy is known, at the step where they were asked for.
+
+    Called by the thread that trains.
+
+    Args:
+        loggers: where to report to at the moment.
+    """
+
+    def __init__(self, loggers: Callable[[], Sequence[EnergyLogger]]) -> None:
+        self.sums = StepSums()
+        """Of all steps that were reported."""
+        self._loggers = loggers
+        self._marks: deque[tuple[int, int]] = deque()
+        self._taken = self._marked = 0
+
+    def mark(self, steps: int, at_step: int) -> None:
+        """Report the steps up to number `steps`, at the tracker's step `at_step`."""
+        if steps > self._marked:
+            self._marked = steps
+            self._marks.append((steps, at_step))
+
+    def is_due(self, resolved: int) -> bool:
+        """Return True if a report can be made, of so many steps with energy."""
+        return bool(self._marks) and self._marks[0][0] <= resolved
+
+    def report(
+        self, known: Sequence[StepRecord], resolved: int, *, everything: bool = False
+    ) -> None:
+        """Report what is due, or as much of everything as is known.
+
+        Args:
+            known: the last steps with energy.
+            resolved: how many steps have energy.
+            everything: report also what is not complete.
+        """
+        while self.is_due(resolved) or (everything and self._marks):
+            steps, at_step = self._marks.popleft()
+            part = StepSums()
+            for step in known:
+                if self._taken <= step.index < steps:
+                    part.add(step)
+                    self.sums.add(step)
+            self._taken = steps
+            numbers = part.numbers()
+            for logger in self._loggers():
+                report = getattr(logger, "steps", None)
+                if numbers and report is not None:
+                    report(numbers, at_step)

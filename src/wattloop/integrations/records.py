@@ -67,6 +67,8 @@ class EpochRecord(EnergyProperties):
         kind: `epoch`, or the part of a `generate` call that it is.
         metrics: what the loop logged: loss, accuracy.
         steps: how many steps it had.
+        at_step: the framework's own step at its end, where trackers show it; None where the
+            framework counts epochs.
         final: whether all readings that bear on it are in.
     """
 
@@ -83,6 +85,7 @@ class EpochRecord(EnergyProperties):
         self.end: Edge | None = None
         self.metrics: dict[str, float] = {}
         self.steps = 0
+        self.at_step: int | None = None
         self.final = False
         self._resolve = resolve
         self._result: WindowResult | None = None

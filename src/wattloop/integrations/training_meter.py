@@ -13,7 +13,13 @@ from typing import Any, Self, TypeVar, cast
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.results import RunStatus, WindowResult
-from wattloop.integrations.loggers import EnergyLogger, EpochReporter, active_loggers
+from wattloop.integrations.loggers import (
+    EnergyLogger,
+    EpochReporter,
+    StepReporter,
+    StepSums,
+    active_loggers,
+)
 from wattloop.integrations.records import EpochRecord, PendingStep, StepRecord
 from wattloop.integrations.step_resolver import StepResolver
 from wattloop.integrations.step_timeline import Edge, HostTimeline, Timeline, as_number
@@ -24,6 +30,8 @@ EDGE_READ_EVERY_S = 0.01
 """Cheap counters are read at the edges of steps, but no more often than this."""
 Method = TypeVar("Method", bound=Callable[..., None])
 _log = logging.getLogger("wattloop")
+REPORT_EVERY_S = 10.0
+"""Trackers get the mean of the steps of this time, where the framework has no interval itself."""
 NOT_BEGUN = "the meter has not begun: write 'with EnergyMeter() as meter:', or call begin()"
 TRAINING = ("epoch_begin", "step_end")
 """What is only called while training; frameworks validate before it, too."""
@@ -58,8 +66,13 @@ class TrainingMeter:
 
     Args:
         name: what the run is called.
-        loggers: where epochs are reported to, in addition to an active MLflow or W&B run.
+        loggers: where steps and epochs are reported to, in addition to trackers with an open run.
         options: settings for the run, as `wattloop.measure()` takes them.
+
+    Attributes:
+        at_step: the framework's own number of the last step, where trackers show what is
+            reported; None counts the steps of this meter.
+        report_every_s: seconds of steps that trackers get the mean of.
     """
 
     def __init__(
@@ -80,6 +93,12 @@ class TrainingMeter:
         self._epoch: EpochRecord | None = None
         self._step_numbers = itertools.count()
         self._reporter = EpochReporter(self.reporting)
+        self._step_reporter = StepReporter(self.reporting)
+        self._steps_done = 0
+        self._last_values: dict[str, Any] = {}
+        self._reported_s = 0.0
+        self.at_step: int | None = None
+        self.report_every_s = REPORT_EVERY_S
         self._ended = False
 
     # -- the run ---------------------------------------------------------------------------
@@ -99,6 +118,7 @@ class TrainingMeter:
             self._resolver = StepResolver(session, self._watch_signals)
             self._resolver.start()
             self._chain = self._mark()
+            self._reported_s = self._chain.host_s
         except ConfigError:
             raise
         except Exception as error:  # noqa: BLE001 - see the class: never into the user's loop
@@ -118,6 +138,8 @@ class TrainingMeter:
             self._measurement.end(status)
             if self._resolver is not None:
                 self._resolver.expect_no_more()
+                self.report_steps()
+                self._report_due(everything=True)
             self._reporter.report(self.epochs, everything=True)
             self._reporter.report_total(self)
         except Exception as error:  # noqa: BLE001 - see the class
@@ -158,11 +180,25 @@ class TrainingMeter:
         if epoch is not None:
             epoch.steps += 1
         assert self._resolver is not None
+        self._steps_done = number + 1
+        self._last_values = metrics
         self._resolver.add_step(
             PendingStep(number, None if epoch is None else epoch.index, begin, end, metrics)
         )
+        if end.host_s - self._reported_s >= self.report_every_s:
+            self._reported_s = end.host_s
+            self.report_steps()
+        self._report_due()
 
     step_done = step_end
+
+    def log_step(self, **metrics: float) -> None:
+        """Metrics of the last step that are known after its end, such as a logged loss."""
+        self._last_values.update(metrics)
+
+    def report_steps(self) -> None:
+        """Report the mean of the steps since the last report here, once their energy is known."""
+        self._step_reporter.mark(self._steps_done, self.last_step)
 
     def interrupt(self) -> None:
         """Leave what follows (validation, saving) out of steps, until the next one begins."""
@@ -197,6 +233,7 @@ class TrainingMeter:
             return
         self.log(**metrics)
         epoch.end = self._chain = self._mark()
+        epoch.at_step = self.at_step
         self._watch_signals()
         self._epoch = None
         self.epochs.append(epoch)
@@ -226,6 +263,20 @@ class TrainingMeter:
     @property
     def last_epoch(self) -> EpochRecord | None:
         return self.epochs[-1] if self.epochs else None
+
+    @property
+    def last_step(self) -> int:
+        """Number of the last step, by the framework's count or by that of this meter; without
+        steps that of the last epoch.
+        """
+        if self.at_step is not None:
+            return self.at_step
+        return self._steps_done or (self.epochs[-1].index if self.epochs else 0)
+
+    @property
+    def step_sums(self) -> StepSums:
+        """Sums over the steps that were reported to trackers: all of them, at the end."""
+        return self._step_reporter.sums
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
@@ -293,6 +344,11 @@ class TrainingMeter:
         epoch = self._epoch
         if epoch is not None and self._session is not None:
             epoch.saw_signals(self._session.signals())
+
+    def _report_due(self, *, everything: bool = False) -> None:
+        resolved = 0 if self._resolver is None else self._resolver.resolved
+        if everything or self._step_reporter.is_due(resolved):
+            self._step_reporter.report(self.steps, resolved, everything=everything)
 
     def reporting(self) -> list[EnergyLogger]:
         """Where epochs and totals are reported to."""

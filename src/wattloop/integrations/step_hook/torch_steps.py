@@ -252,7 +252,7 @@ def _watch_batches(torch: Any, steps: ProgramSteps) -> None:
     def notice(self: Any, begin_s: float, batch: Any) -> None:
         if (number := numbers.get(self)) is None:
             number = numbers[self] = next(fresh)
-        steps.batch(number, begin_s, _samples(batch))
+        steps.batch(number, begin_s, batch_samples(batch))
 
     notice = _guarded(notice)
 
@@ -266,7 +266,7 @@ def _watch_batches(torch: Any, steps: ProgramSteps) -> None:
     iterator.__next__ = __next__
 
 
-def _samples(batch: Any) -> float:
+def batch_samples(batch: Any) -> float:
     """Return the first dimension of the first tensor of a batch; NaN where there is none."""
     for _ in range(4):
         shape = getattr(batch, "shape", None)
