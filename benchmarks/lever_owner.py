@@ -9,15 +9,18 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from wattloop.cap import saver
+from wattloop.cap.saver import SaverConfig as QuickSaver
 from wattloop.cli.main import main
 from wattloop.control.lever import LeverState, Setting
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.control.session import lever_session
 from wattloop.hardware.host import Host
 
-__all__ = ["cycle", "forked", "sweep", "warm_up"]
+__all__ = ["cycle", "forked", "saved_run", "sweep", "warm_up"]
 
 
 def forked(program: Callable[[], int], output: Path) -> int:
@@ -63,6 +66,37 @@ def cycle(levers: Sequence[str], seed: int) -> int:
                 time.sleep(rng.uniform(0, 0.01))
                 if rng.random() < 0.2:
                     held.restore()
+
+
+SAVED_PROGRAM = """
+import signal, sys, time
+from wattloop.integrations.step_hook.program_steps import ProgramSteps
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+end_s = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end_s:
+    time.sleep(0.005)
+    ProgramSteps.shared().step()
+"""
+
+
+def saved_run(seconds: float) -> int:
+    """`wattloop run --save` of a program that steps, with slices of tenths of a second."""
+    saver.SaverConfig = partial(  # type: ignore[misc]
+        QuickSaver,
+        wait_s=0.1,
+        slice_s=0.25,
+        hold_s=0.25,
+        settle_s=0.05,
+        lag_s=0.1,
+        least_steps=1,
+        reference_share=0.05,
+        first_references=4,
+    )
+    Path("saved_program.py").write_text(SAVED_PROGRAM)
+    program = [sys.executable, "saved_program.py", f"{seconds:g}"]
+    words = ["run", "--save", "--interval", "0.05", "--", *program]
+    sys.argv = ["wattloop", *words]
+    return main(words)
 
 
 def warm_up() -> None:

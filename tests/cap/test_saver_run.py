@@ -1,17 +1,39 @@
 """`wattloop run --save`: live steps, levers that are always restored, and what it says."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.saved_runs import TRAINING, TRAP, saved_run, start, wait_until
+from tests.cli.pseudo_terminal import in_terminal
+from tests.support.saved_runs import (
+    TRAINING,
+    TRAP,
+    command,
+    environment,
+    saved_run,
+    start,
+    wait_until,
+)
 from tests.support.virtual_caps import settle
-from wattloop.cap.saver_run import ProgramKey, format_saving, read_learned, write_learned
+from wattloop.cap.saver_run import (
+    LEASE_S,
+    JobFollower,
+    JobLeader,
+    ProgramKey,
+    _torchrun_nodes,
+    format_saving,
+    read_learned,
+    write_learned,
+)
 from wattloop.cap.saving import LearnedSetting, SavingResult, SavingState, Setting
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.control.session import lever_session
+from wattloop.core.errors import LeverError
 from wattloop.core.settings import Settings
 from wattloop.integrations.step_hook import step_file
 from wattloop.integrations.step_hook.collector import LiveSteps
@@ -166,6 +188,145 @@ def test_a_program_that_goes_into_the_background(folder):
     done, data = saved_run(folder, program, "--follow", WATTLOOP_GUARDIAN="1")
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     assert data["left_running"] == 0
+    assert data["saving"]["state"] == "applied", data["saving"]
+    assert limits() == AS_FOUND
+
+
+def test_ctrl_c(folder):
+    """Promise: in a terminal ctrl-C ends the program as without `--save`; levers are restored."""
+    program = TRAINING.replace("shared().step()", "shared().step(); look()") + (
+        "found = gpus[0].limits\n"
+        "def look():\n"
+        "    global found\n"
+        "    if gpus[0].limits != found: found = print('was set', flush=True)\n"
+        "train(600)"
+    )
+    words = command(folder, program)
+    shown = in_terminal(words, environment(folder), folder, 100, interrupt_after="was set")
+    assert shown.code == 130
+    assert limits() == AS_FOUND
+    assert "wattloop: sav" in shown.text
+
+
+def ranks(folder, rank, **more):
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29511",
+        "CUDA_VISIBLE_DEVICES": str(rank),
+        "XDG_RUNTIME_DIR": str(folder),
+        **more,
+    }
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_runs_of_one_job_follow_the_first(folder, killed):
+    """Promise: one run decides, the others set the same, and restore when it ends or dies."""
+    program = TRAINING + "open('pid', 'w').write(str(os.getpid()))\n"
+    program += "train(float(os.environ['TRAIN_S']))"
+    lasts = {"TRAIN_S": "600" if killed else "7", "WATTLOOP_GUARDIAN": "1"}
+    leader = start(folder, program, **ranks(folder, 0, **lasts))
+    other = folder / "other"
+    other.mkdir()
+    variables = environment(folder) | ranks(folder, 1, TRAIN_S="600")
+    follower = subprocess.Popen(
+        command(other, program), env=variables, cwd=other, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_until(lambda: limits()[:2] != AS_FOUND[:2])
+        wait_until(lambda: limits()[2:] != AS_FOUND[2:])
+        if killed:
+            leader.kill()
+            os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+        leader.communicate(timeout=60)
+        wait_until(lambda: limits() == AS_FOUND)
+        assert follower.poll() is None
+    finally:
+        follower.terminate()
+        _, said = follower.communicate(timeout=60)
+    data = json.loads((other / "run.json").read_text())["saving"]
+    assert data["state"] == "applied"
+    assert "of its job decided" in said
+    assert not list((folder / "saver" / "jobs").glob("*.json")) or killed
+
+
+def test_a_follower_that_may_not_set_its_gpu(folder):
+    """Promise: the leader restores and says which run refused."""
+    shared_gpus(2)[1].inject(Fault.SET_FORBIDDEN)
+    program = TRAINING + "train(9)"
+    leader = start(folder, program, **ranks(folder, 0))
+    other = folder / "other"
+    other.mkdir()
+    follower = subprocess.Popen(
+        command(other, program),
+        env=environment(folder) | ranks(folder, 1),
+        cwd=other,
+        stderr=subprocess.DEVNULL,
+    )
+    _, said = leader.communicate(timeout=60)
+    assert follower.wait(60) == 0
+    assert "gpu:1/power_limit cannot be set" in said
+    assert limits() == AS_FOUND
+
+
+def test_a_lease_that_is_not_renewed(tmp_path):
+    """Promise: a file left from a dead leader is never followed, a living one until its lease."""
+    path = tmp_path / "jobs" / "job.json"
+    JobLeader(path, "dead").set(Setting(300.0, None))
+    follower = JobFollower(path)
+    assert follower.poll(0.0) is None
+    leader = JobLeader(path, "living")
+    leader.set(Setting(400.0, None))
+    assert follower.poll(1.0) == Setting(400.0, None)
+    path.write_text("{half")
+    assert follower.poll(2.0) == Setting(400.0, None)
+    assert follower.poll(1.0 + LEASE_S + 0.1) is None
+    leader.set(Setting(None, 900.0))
+    assert follower.poll(30.0) == Setting(None, 900.0)
+    leader.set(None)
+    assert follower.poll(31.0) is None
+    follower.refuse("no permission")
+    with pytest.raises(LeverError, match="no permission"):
+        leader.set(Setting(400.0, None))
+    leader.close()
+    assert follower.poll(32.0) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "rank"),
+    [
+        ("torchrun --nnodes 2 --node-rank 1 --rdzv-id 7 train.py", 1),
+        ("torchrun --nnodes=2 --node_rank=0 train.py", 0),
+        ("torchrun --nnodes 1 --node-rank 0 train.py", None),
+        ("torchrun --nproc-per-node 2 train.py", None),
+        ("python train.py --nnodes x --node-rank y", None),
+    ],
+)
+def test_nodes_of_torchrun(words, rank):
+    """Promise: one run per node is one job."""
+    job = _torchrun_nodes(words.split())
+    assert (None if job is None else job.rank) == rank
+
+
+def test_two_ranks_of_a_launcher(folder):
+    """Promise: real torch programs, started by a shell as ranks, are followed and restored."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    (folder / "rank.py").write_text(
+        TRAINING.replace("ProgramSteps.shared().step()", "model_step()")
+        + "import torch\nmodel = torch.nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "def model_step():\n    model(torch.ones(2, 4)).sum().backward(); optimizer.step()\n"
+        "train(6)\n"
+    )
+    program = (
+        "#!/bin/sh\n"
+        f"LOCAL_RANK=0 {sys.executable} rank.py & LOCAL_RANK=1 exec {sys.executable} rank.py\n"
+    )
+    done, data = saved_run(folder, program, "--follow")
+    assert done.returncode == 0, done.stderr
+    assert data["step_totals"]["processes"] == 2
     assert data["saving"]["state"] == "applied", data["saving"]
     assert limits() == AS_FOUND
 

@@ -53,16 +53,23 @@ def saved_run(
 
 
 def start(folder: Path, program: str, *options: str, **variables: str) -> "subprocess.Popen[str]":
-    (folder / "program.py").write_text(program)
-    words = [*options, "--json", "run.json", "--", sys.executable, "program.py"]
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.saved_runs", "run", "--save", *words],
+        command(folder, program, *options),
         env=environment(folder) | variables,
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def command(folder: Path, program: str, *options: str) -> list[str]:
+    """`wattloop run --save OPTIONS -- python program.py`; a first line `#!` names other words."""
+    (folder / "program.py").write_text(program)
+    first = program.partition("\n")[0]
+    own = [sys.executable] if not first.startswith("#!") else first[2:].split()
+    words = [*options, "--json", "run.json", "--", *own, "program.py"]
+    return [sys.executable, "-m", "tests.support.saved_runs", "run", "--save", *words]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -80,7 +87,7 @@ def wait_until(true: Any, most_s: float = 60.0) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Be `wattloop` with a saver that is quick."""
-    from wattloop.cap import saver
+    from wattloop.cap import saver, saver_run
     from wattloop.cli.main import main as wattloop
 
     saver.SaverConfig = partial(  # type: ignore[misc]
@@ -93,6 +100,7 @@ def main(words: Sequence[str]) -> int:
         idle_s=float(os.environ.get("SAVED_RUNS_IDLE_S", "30")),
         least_steps=1,
     )
+    saver_run.LEASE_S, saver_run.BEAT_S = 2.0, 0.2
     if trap := os.environ.get(TRAP):
         _set_trap(Path(trap))
     return wattloop(list(words))

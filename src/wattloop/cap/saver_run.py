@@ -7,6 +7,7 @@ program, its output and its exit code never depend on it.
 
 import hashlib
 import json
+import math
 import os
 import re
 import shlex
@@ -29,16 +30,23 @@ from wattloop.cap.saving import (
     Setting,
 )
 from wattloop.control.lever import Lever
-from wattloop.control.lock import user_name
+from wattloop.control.lock import process_command, user_name
 from wattloop.control.registry import find_levers
 from wattloop.control.session import LeverSession, lever_session
-from wattloop.core.errors import ConfigError, WattloopError
+from wattloop.core.errors import (
+    ConfigError,
+    DeviceBusy,
+    LeverError,
+    MeterUnavailable,
+    WattloopError,
+)
 from wattloop.core.files import atomic_write_json, user_path
 from wattloop.core.records import Scope
 from wattloop.core.settings import Settings
 from wattloop.integrations.step_hook.collector import LiveSteps
 from wattloop.integrations.step_hook.program import StepHook
 from wattloop.measure.session import Session
+from wattloop.meters import nvidia
 from wattloop.meters.base import Context
 from wattloop.meters.visible_gpus import gpus_left_out
 
@@ -69,6 +77,7 @@ class SavingHook:
         self._steps, self._config, self._command = steps, config, list(command)
         self._session: Session | None = None
         self._levers: GpuLevers | None = None
+        self._leader: JobLeader | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="wattloop-save", daemon=True)
 
@@ -96,12 +105,25 @@ class SavingHook:
 
     def _work(self) -> None:
         try:
-            if self._stepped():
-                self._save()
+            role = self._role()
+            if isinstance(role, JobFollower):
+                self._follow(role)
+            elif self._stepped():
+                self._save(role)
         except Exception as error:  # noqa: BLE001 - the program matters more than its saving
             self.result = self._left(format_fault(error))
         finally:
             self._release()
+
+    def _role(self) -> "JobLeader | JobFollower | None":
+        """Return this run's part in a job of several runs; None for a single one."""
+        session = self._session
+        assert session is not None
+        job = job_of(session, self._command)
+        if job is None or self._config.observe:
+            return None
+        path = learned_folder(session.settings) / "jobs" / f"{_digest(job.name)}.json"
+        return JobFollower(path) if job.rank else JobLeader(path, session.run_id)
 
     def _stepped(self) -> bool:
         """Wait for the first file of steps; return False if the program ended without."""
@@ -115,16 +137,49 @@ class SavingHook:
             if ended:
                 return False
 
-    def _save(self) -> None:
+    def _follow(self, leader: "JobFollower") -> None:
+        """Set what the leader of the job has set, until it or this program ends."""
+        session = self._session
+        assert session is not None
+        levers = self._levers = self._job_levers()
+        applied = False
+        present: Setting | None = None
+        while not self._stop.wait(LOOK_EVERY_S):
+            wanted = leader.poll(time.monotonic())
+            if wanted == present:
+                continue
+            if not session.role.counts:  # a rank that sees the same GPUs
+                other = session.role.counted_by or leader.run_id
+                self.result = self._left(f"its GPUs are set by run {other} of the same job")
+                return
+            try:
+                if levers.refusal:
+                    raise LeverError(levers.refusal)
+                self._set(wanted)
+            except WattloopError as error:
+                leader.refuse(f"{session.run_id} on {session.host.name}: {error}")
+                raise
+            applied, present = applied or wanted is not None, wanted
+        if not applied:
+            self.result = self._left(leader.silence)
+            return
+        reason = f"set as run {leader.run_id} of its job decided; that run has the figures"
+        self.result = SavingResult(SavingState.APPLIED, reason)
+
+    def _job_levers(self) -> "GpuLevers":
+        assert self._session is not None
+        devices = job_gpus(self._session)
+        if not devices:
+            raise ConfigError("the program has no GPU whose energy is read here")
+        return GpuLevers(self._session, devices)
+
+    def _save(self, leader: "JobLeader | None") -> None:
         session, folder = self._session, self._steps.folder
         assert session is not None
         assert folder is not None
-        devices = job_gpus(session)
-        if not devices:
-            self.result = self._left("the program has no GPU whose energy is read here")
-            return
-        levers = self._levers = GpuLevers(session, devices)
-        config = self._config
+        levers = self._levers = self._job_levers()
+        self._leader = leader
+        devices, config = levers.devices, self._config
         if levers.refusal and not config.observe:
             config = replace(config, observe=True)
         program = ProgramKey.of(self._command, gpu_models(session, devices))
@@ -145,6 +200,8 @@ class SavingHook:
             while not self._stop.wait(LOOK_EVERY_S):
                 feed(saver, live)
                 saver.tick(time.monotonic())
+                if leader is not None:
+                    leader.beat(time.monotonic())
                 if saver.reason and not config.observe:
                     self._release()
             self._restore()
@@ -166,14 +223,18 @@ class SavingHook:
             # should this process be killed, the record still says that levers were set
             self._session.record_saving(SavingResult(SavingState.APPLIED, CUT_OFF).to_dict())
         self._levers.set(setting)
+        if self._leader is not None:
+            self._leader.set(setting)
 
     def _restore(self) -> None:
         with suppress(WattloopError):  # reported by `_release`
             if self._levers is not None:
-                self._levers.set(None)
+                self._set(None)
 
     def _release(self) -> None:
         assert self._session is not None
+        if self._leader is not None:
+            self._leader.close()
         if self._levers is not None:
             for note in self._levers.close():
                 self._session.note(note)
@@ -225,6 +286,8 @@ def format_saving(result: SavingResult) -> str:
         last = result.periods[-1].setting if result.periods else REFERENCE
         text += f", last at {last}" if last != REFERENCE else ""
         return text + (f"; then left alone: {result.reason}" if result.reason else "")
+    if result.state is SavingState.APPLIED:
+        return f"saving unknown: {result.reason or 'nothing was compared'}"
     if result.state is SavingState.OBSERVED:
         return f"{expected or 'nothing is known of its saving'}; nothing was set: {result.reason}"
     text = f"left alone: {result.reason}" if result.reason else "nothing was compared"
@@ -253,6 +316,39 @@ def gpu_models(session: Session, devices: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(known[name] for name in devices))
 
 
+def other_user(session: Session, devices: Sequence[str]) -> str:
+    """Return which process of another user works on a GPU; empty where none is known.
+
+    A cap would slow that process as well. Processes of other containers cannot be seen.
+    """
+    identities = {c.domain.name: c.domain.identity for c in session.channels}
+    try:
+        nvml = nvidia.open_nvml(session.host)
+    except MeterUnavailable:
+        return ""
+    try:
+        for name in devices:
+            with suppress(nvml.NVMLError):
+                handle = nvml.nvmlDeviceGetHandleByUUID(identities[name])
+                for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                    uid = _owner(process.pid)
+                    if uid not in (None, os.getuid()):
+                        return (
+                            f"{name} is also used by process {process.pid} "
+                            f"({process_command(process.pid)}) of {user_name(uid)}"
+                        )
+    finally:
+        nvidia.shut_down(nvml)
+    return ""
+
+
+def _owner(pid: int) -> int | None:
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+
+
 MOST_CLOCKS = 9
 LOWEST_CLOCK = 0.4
 """Part of the highest SM clock below which no clock saves energy."""
@@ -274,7 +370,8 @@ class GpuLevers:
     """
 
     def __init__(self, session: Session, devices: Sequence[str]) -> None:
-        self._devices = tuple(devices)
+        self._session = session
+        self.devices = tuple(devices)
         levers = find_levers(Context(session.host, session.settings))
         numbers = ",".join(name.removeprefix("gpu:") for name in devices)
         plan = cap_plan(levers, numbers, permitted=False)
@@ -306,6 +403,8 @@ class GpuLevers:
         if self._closed:
             raise ConfigError("the levers were restored for good")
         if self._held is None:
+            if other := other_user(self._session, self.devices):
+                raise DeviceBusy(other)
             levers = [*self._limits, *self._clocks]
             held = lever_session(levers, report=self._notes.append)
             held.__enter__()
@@ -336,7 +435,7 @@ class GpuLevers:
         self, levers: Sequence[Lever]
     ) -> tuple[list[Lever], tuple[float, ...], float | None]:
         """Return SM clock levers, clocks that all GPUs accept, and the highest; none without."""
-        names = [f"{device}/sm_clock" for device in self._devices]
+        names = [f"{device}/sm_clock" for device in self.devices]
         by_name = {lever.name: lever for lever in levers}
         own = [by_name[name] for name in names if name in by_name]
         states = [lever.state() for lever in own]
@@ -358,6 +457,137 @@ class GpuLevers:
             if len(accepted) == 1 and isinstance(value := accepted.pop(), int | float):
                 clocks.add(float(value))
         return own, tuple(sorted(clocks)), high
+
+
+# A job with a `wattloop run --save` per node or per rank. The run of rank 0 decides. It writes its
+# setting to a small file that the others read and follow. The file is written in place: a file
+# system between nodes shows a file that was opened again as it is, and a renamed one later. The
+# leader holds a lease: its file changes every few seconds, or followers restore.
+
+BEAT_S = 2.0
+LEASE_S = 15.0
+RECORD_B = 1_024
+
+
+class SavingJob(NamedTuple):
+    """A job of several runs, and the rank of this one."""
+
+    name: str
+    rank: int
+
+
+def job_of(session: Session, command: Sequence[str]) -> SavingJob | None:
+    """Return the job that has more runs than this one, by its launcher; None for a single run."""
+    job = session.job
+    if job is not None and job.kind != "wattloop" and job.rank is not None:
+        return SavingJob(job.job_id, job.rank) if (job.world_size or 1) > 1 else None
+    return _torchrun_nodes(command)
+
+
+def _torchrun_nodes(command: Sequence[str]) -> SavingJob | None:
+    """Return the job of `torchrun --nnodes 2 --node-rank 1 ...`, started once per node."""
+    given: dict[str, str] = {}
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        name, separator, value = word.partition("=")
+        if name.startswith("--"):
+            given.setdefault(name[2:].replace("_", "-"), value if separator else following)
+    nodes, rank = given.get("nnodes", ""), given.get("node-rank", "")
+    if not (nodes.isdigit() and int(nodes) > 1 and rank.isdigit()):
+        return None
+    parts = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port")
+    return SavingJob("-".join(["torchrun", *(given.get(part, "") for part in parts)]), int(rank))
+
+
+class JobLeader:
+    """Writes the setting of a job for its followers.
+
+    Raises:
+        LeverError: from `set`, where a follower cannot set it.
+    """
+
+    def __init__(self, path: Path, run_id: str) -> None:
+        self._path, self._run_id = path, run_id
+        self._beats, self._beaten_s = 0, -math.inf
+        self._setting: Setting | None = None
+        with suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for old in path.parent.glob(f"{path.stem}.*.refused"):
+                old.unlink()
+
+    def set(self, setting: Setting | None) -> None:
+        self._setting = setting
+        self._write()
+        for path in self._path.parent.glob(f"{self._path.stem}.*.refused"):
+            raise LeverError(path.read_text("utf-8", "replace")[:500])
+
+    def beat(self, now_s: float) -> None:
+        if now_s >= self._beaten_s + BEAT_S:
+            self._beaten_s = now_s
+            self._write()
+
+    def close(self) -> None:
+        """End the lease: followers restore."""
+        with suppress(OSError):
+            self._path.unlink()
+
+    def _write(self) -> None:
+        self._beats += 1
+        setting = None if self._setting is None else self._setting._asdict()
+        data = {"run_id": self._run_id, "beat": self._beats, "setting": setting}
+        with suppress(OSError):
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.pwrite(file, json.dumps(data).encode().ljust(RECORD_B), 0)
+            finally:
+                os.close(file)
+
+
+class JobFollower:
+    """Reads the setting of a job's leader, while that lives."""
+
+    def __init__(self, path: Path) -> None:
+        self.run_id = ""
+        self._path = path
+        self._setting: Setting | None = None
+        self._last: tuple[str, int] | None = None
+        self._changed_s = -math.inf
+
+    @property
+    def silence(self) -> str:
+        if self.run_id:
+            return f"run {self.run_id} of its job, which decides, has set nothing"
+        return (
+            f"the run of its job's first rank, which decides, was not seen in "
+            f"{self._path.parent}: all nodes need a store in a common folder, and --save"
+        )
+
+    def poll(self, now_s: float) -> Setting | None:
+        """Return the leader's setting; None for the reference, and without a living leader."""
+        try:
+            data = json.loads(self._path.read_bytes())
+            beat, given = (str(data["run_id"]), int(data["beat"])), data["setting"]
+            self._setting = None if given is None else Setting(given["cap_w"], given["clock_mhz"])
+        except OSError:
+            return None  # the leader has ended
+        except (ValueError, KeyError, TypeError):
+            return self._leased(now_s)  # half written
+        if self._last is None:
+            self._last = beat  # may be left from a job that died
+        if beat != self._last:
+            self._last, self._changed_s = beat, now_s
+            self.run_id = beat[0]
+        return self._leased(now_s)
+
+    def _leased(self, now_s: float) -> Setting | None:
+        return self._setting if now_s - self._changed_s <= LEASE_S else None
+
+    def refuse(self, why: str) -> None:
+        """Tell the leader that its setting cannot be followed."""
+        path = self._path.with_name(
+            f"{self._path.stem}.{os.uname().nodename}-{os.getpid()}.refused"
+        )
+        with suppress(OSError):
+            path.write_text(why, "utf-8")
 
 
 # What runs of a program have learned: a small file for each program and kind of GPU, in a folder
