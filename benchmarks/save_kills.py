@@ -34,7 +34,7 @@ LATEST_S = 4.0
 """Kills lie within this time of the first file of steps; the program trains for 8 s."""
 STARTED_S = 20.0
 ALONE_S = 20.0
-"""For the watchdog, or wattloop itself, to restore; a busy machine may take seconds to start one."""
+"""For the watchdog, or wattloop itself, to restore; on a busy machine that takes seconds."""
 TARGETS = (
     "wattloop",
     "program",
