@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.scripted_meter import ScriptedMeter, counter
 from wattloop.core.clock import RealClock, VirtualClock
+from wattloop.core.records import Signal
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.sampler import (
     DUTY_ALONE,
@@ -150,3 +151,28 @@ def test_counters_are_read_less_often_when_the_thread_takes_too_much_cpu() -> No
         sampler._keep_budget(PeriodicTasks(0.0), 1.0)
     sampler._set_interval(plan)
     assert plan.interval_s == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(("cost_s", "reads"), [(0.0, 50), (0.02, 10)])
+def test_signals_with_a_listener_are_read_more_often(cost_s: float, reads: int) -> None:
+    """Five times a second if they are cheap, and written once a second in any case."""
+    clock = VirtualClock()
+
+    def read(_: float) -> float:
+        clock.sleep(cost_s)
+        return 0.5
+
+    meter = ScriptedMeter(clock, [], signals=[(Signal("gpu:0/utilisation", "fraction"), read)])
+    feed = MeterStream(meter, clock, 0)
+    heard: list[float] = []
+    feed.on_signals = lambda time_s, _: heard.append(time_s)
+    sampler = Sampler([], [feed], clock, 0.1, in_process=False, on_flush=lambda: None)
+    sampler._followed_cost_s = cost_s
+    begin_s = clock.now_s()
+    chores = PeriodicTasks(begin_s)
+    while (time_s := clock.now_s()) < begin_s + 10:
+        if time_s >= chores.due_s:
+            sampler._do(chores, time_s)
+        clock.sleep(0.01)
+    assert len(heard) == pytest.approx(reads, rel=0.25)
+    assert len(feed.drained()[2]) == pytest.approx(10, abs=1)
