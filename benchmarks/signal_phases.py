@@ -191,7 +191,7 @@ def page(trainings: Sequence[Training]) -> str:
             *rows,
             "",
             f"{totals[0].events} events are few: a single miss would be "
-            f"{1 / max(1, totals[0].events):.0%}. Other files of the same form can be given.",
+            f"{1 / max(1, totals[0].events):.0%}. `benchmarks/signal_recordings.py` records more.",
             "",
             f"At 5 Hz the {EVERY} possible beginnings of the sampler are counted. Edges of found "
             f"events are {error_s * 1e3:.0f} ms from the marks on average. The baseline in the "

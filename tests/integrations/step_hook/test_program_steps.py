@@ -143,6 +143,16 @@ HARD = {
         "signal.setitimer(signal.ITIMER_REAL, 0)",
         300,
     ),
+    "a GradScaler that skips updates": (
+        "import torch\nmodel = torch.nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "scaler = torch.amp.GradScaler('cpu')\n"
+        "for i in range(30):\n"
+        "    loss = model(torch.randn(2, 4)).sum() * (float('inf') if i % 10 == 3 else 1.0)\n"
+        "    optimizer.zero_grad(); scaler.scale(loss).backward()\n"
+        "    scaler.step(optimizer); scaler.update()\n",
+        27,
+    ),
     "torch.save is pickled": (
         TRAINED + "import pickle; pickle.loads(pickle.dumps(torch.save)); train(5)",
         5,
