@@ -14,7 +14,7 @@ from select import select
 
 __all__ = ["Shown", "in_terminal"]
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 600.0
 CTRL_C = b"\x03"
 ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][A-Z0-9])")
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;[0-9;]*)?m")

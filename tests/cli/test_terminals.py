@@ -21,7 +21,6 @@ from tests.tune.replay.small_tables import write_tables
 from wattloop.cap.evaluation import COLUMNS
 from wattloop.predict.workload.files import save_workload
 from wattloop.store.database import open_store
-from wattloop.store.experiments import find_experiment, set_experiment_status
 from wattloop.store.runs import find_run
 
 GPU_WORK = """
@@ -197,18 +196,6 @@ PRINTED_CASES += [(verb, DUMB) for verb in PRINTED if verb not in SLOW]
 TABLE_LINE = re.compile(r"(?!wattloop:)\S.* {2,}\S.* {2,}\S")
 
 
-@pytest.mark.parametrize(("verb", "setting"), CASES, ids=str)
-def test_verb_in_a_terminal(node: Machine, verb: str, setting: Setting) -> None:
-    """Promise: each verb ends well, its bars and tables fit, and it colours only where wanted."""
-    if verb == "sweep resume":
-        with open_store(node.store) as store:
-            set_experiment_status(
-                store, find_experiment(store, "last", "sweep").experiment_id, "stopped"
-            )
-    found = shown(node, DRAWN[verb].replace("{setting}", str(setting)), setting)
-    assert_fits(found, setting)
-
-
 def assert_fits(found: Shown, setting: Setting) -> None:
     """It ended well, and neither a bar nor a table is wider than the terminal."""
     assert found.code == 0, found.text
@@ -221,7 +208,13 @@ MARK = "@@@"
 ONE_AFTER_ANOTHER = """
 import json, os, sys
 from wattloop.cli.main import main
+from wattloop.store.database import open_store
+from wattloop.store.experiments import find_experiment, set_experiment_status
 for verb, words in json.loads(sys.argv[1]).items():
+    if verb == "sweep resume":
+        with open_store(os.environ["WATTLOOP_STORE"]) as store:
+            sweep = find_experiment(store, "last", "sweep")
+            set_experiment_status(store, sweep.experiment_id, "stopped")
     os.write(1, f"\\n{mark} {verb}\\n".encode())
     code = main(words.split())
     os.write(1, f"\\n{mark} {code}\\n".encode())
@@ -229,12 +222,16 @@ for verb, words in json.loads(sys.argv[1]).items():
 
 
 @pytest.fixture(scope="module")
-def printed(node: Machine) -> Callable[[Setting], dict[str, Shown]]:
-    """What the verbs of `PRINTED` show in a terminal, one after another in one process."""
+def in_one_process(node: Machine) -> Callable[[Setting], dict[str, Shown]]:
+    """What all verbs show in a terminal, one after another in one process."""
 
     @functools.cache
     def show(setting: Setting) -> dict[str, Shown]:
-        verbs = {verb: PRINTED[verb] for verb, where in PRINTED_CASES if where == setting}
+        verbs = {
+            verb: (DRAWN | PRINTED)[verb].replace("{setting}", str(setting))
+            for verb, where in CASES + PRINTED_CASES
+            if where == setting
+        }
         command = [PYTHON, "-c", ONE_AFTER_ANOTHER, json.dumps(verbs)]
         raw = started(node, command, setting).raw
         parts = re.findall(rf"{MARK} (\D[^\r\n]*)\r\n(.*?)\r\n{MARK} (\d+)\r\n", raw, re.DOTALL)
@@ -243,13 +240,18 @@ def printed(node: Machine) -> Callable[[Setting], dict[str, Shown]]:
     return show
 
 
-@pytest.mark.parametrize(("verb", "setting"), PRINTED_CASES, ids=str)
-def test_verb_prints_in_a_terminal(
-    printed: Callable[[Setting], dict[str, Shown]], verb: str, setting: Setting
+@pytest.mark.parametrize(("verb", "setting"), CASES + PRINTED_CASES, ids=str)
+def test_verb_in_a_terminal(
+    in_one_process: Callable[[Setting], dict[str, Shown]], verb: str, setting: Setting
 ) -> None:
-    """Promise: as above, of verbs that print a table, or draw a bar for seconds."""
-    found = printed(setting)[verb]
-    assert_fits(found, setting)
+    """Promise: each verb ends well, its bars and tables fit, and it colours only where wanted."""
+    assert_fits(in_one_process(setting)[verb], setting)
+
+
+def test_verb_in_a_process_of_its_own(node: Machine) -> None:
+    """Promise: a command draws the same as the first of a process as after others."""
+    for verb in ("sweep", "predict"):
+        assert_fits(shown(node, DRAWN[verb], NARROW), NARROW)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
