@@ -12,7 +12,8 @@ SOURCES := src tests benchmarks examples
 FOUND_SOURCES := $(wildcard $(SOURCES))
 BENCHMARKS ?= $(wildcard benchmarks/measure_*.py) $(addprefix benchmarks/,campaign_speed.py cap_finder.py cap_overhead.py document_004.py engine_speed.py kernels.py lever_kills.py predict_h200.py predict_speed.py tune_overhead.py)
 BENCH_OUT := build/bench
-TEST_WORKERS ?= 2
+# Three on two cores: tests wait for programs, sockets and clocks for about 40% of their time.
+TEST_WORKERS ?= 3
 DEMO_FOLDER ?= build/demo
 
 .PHONY: help setup demo test check format format-check lint types ratchet imports lock audit bench clean
@@ -27,7 +28,7 @@ demo: $(STAMP)  ## the whole loop without a GPU: measure, tune, sweep, predict, 
 	@sh scripts/demo.sh $(BIN) $(DEMO_FOLDER)
 
 test: $(STAMP)  ## run the tests, with a PostgreSQL server of their own where it is installed
-	sh scripts/with-postgres.sh $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+	sh scripts/with-postgres.sh $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: format-check lint types imports ratchet test  ## format, lint, types, import rules, ratchet and tests: what CI runs
 

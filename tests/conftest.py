@@ -11,6 +11,29 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+LONGEST_FIRST = (
+    *("tests/benchmarks/test_tune_h200.py", "tests/cli/test_terminals.py"),
+    *("tests/integrations/test_each_joule_once.py", "tests/cli/test_report.py"),
+    *("tests/cli/test_serve.py", "tests/test_examples.py"),
+    *("tests/integrations/step_hook/test_program_steps.py", "tests/tune/executors/test_ray.py"),
+    *("tests/serve/test_browser.py", "tests/benchmarks/test_measure_overhead.py"),
+    *("tests/cli/test_sweep.py", "tests/schedule/slurm/test_driver_on_slurm.py"),
+    *("tests/serve/test_stored_text.py", "tests/sweep/test_runner.py"),
+    *("tests/test_known_faults.py", "tests/fleet/delivery/test_outages.py"),
+    *("tests/benchmarks/test_measure_faults.py", "tests/predict/calibrate/test_h200_data.py"),
+    *("tests/integrations/test_distributed.py", "tests/benchmarks/test_campaign_speed.py"),
+    *("tests/fleet/agent/test_real_slurm.py", "tests/cli/test_cap.py"),
+    *("tests/cli/test_run_full_disk.py", "tests/test_readme.py", "tests/cli/test_bad_machine.py"),
+    *("tests/predict/calibrate/test_host_speed.py", "tests/benchmarks/test_kernels.py"),
+)
+"""Files that take longest. One that begins last would leave the other workers idle."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    order = {config.rootpath / path: rank for rank, path in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
+
+
 @pytest.fixture(autouse=True)
 def alone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of its own in which runs list themselves."""

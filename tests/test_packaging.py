@@ -5,6 +5,8 @@ import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
+from tests.conftest import LONGEST_FIRST
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
@@ -36,3 +38,8 @@ def test_every_extra_that_is_named_exists() -> None:
     }
     assert {"torch", "report", "serve"} <= named
     assert named - {"extra"} <= extras
+
+
+def test_files_that_are_begun_first_exist() -> None:
+    """A file that was renamed would be begun last, and the other workers would wait for it."""
+    assert [path for path in LONGEST_FIRST if not (ROOT / path).is_file()] == []
