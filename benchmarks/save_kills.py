@@ -3,8 +3,8 @@
 `wattloop run --save` runs a program that steps, on two stub NVIDIA cards behind the real
 nvidia-ml-py, whose power follows their limits and clocks. The saver's slices last tenths of a
 second, so that it sets levers a few times a second. At a random moment wattloop, the program, the
-watchdog, or several of them in random order and some milliseconds apart, are killed with SIGKILL;
-in some cases wattloop or the program are asked to end instead. A wattloop that still lives is
+watchdog, or several of them in random order and some milliseconds apart, are killed with SIGKILL,
+every other time shortly after a lever was set; in some cases wattloop or the program are asked to end instead. A wattloop that still lives is
 then asked to end (SIGTERM). Where the watchdog was not killed, levers have to be back without
 help; then `wattloop restore` runs, as a user would run it, and every setting of the machine is
 compared with what it was before. Previous limits are drawn for each kill.
@@ -32,6 +32,8 @@ from wattloop.measure.command import PROC
 
 LATEST_S = 4.0
 """Kills lie within this time of the first file of steps; the program trains for 8 s."""
+SHORTLY_S = 0.3
+"""Every other kill lies within this time after a lever was set."""
 STARTED_S = 20.0
 ALONE_S = 20.0
 """For the watchdog, or wattloop itself, to restore; on a busy machine that takes seconds."""
@@ -116,7 +118,11 @@ def strike(machine: LeverMachine, kill: SaveKill) -> None:
     output = machine.folder / "output"
     owner = forked(partial(saved_run, 8.0), output)
     program = wait_for_program(machine.folder, owner)
-    time.sleep(kill.after_s)
+    if kill.number // len(TARGETS) % 2:
+        wait_for_change(machine, before)
+        time.sleep(kill.after_s * SHORTLY_S / LATEST_S)
+    else:
+        time.sleep(kill.after_s)
     found = {"wattloop": [owner], "program": [program], "watchdog": watchdogs_of(owner)}
     kill.ended = os.waitid(os.P_PID, owner, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     kill.left_set = sum(value != before[name] for name, value in machine.settings().items())
@@ -153,6 +159,12 @@ def is_back(machine: LeverMachine, before: dict[str, object]) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def wait_for_change(machine: LeverMachine, before: dict[str, object]) -> None:
+    give_up_s = time.monotonic() + LATEST_S
+    while machine.settings() == before and time.monotonic() < give_up_s:
+        time.sleep(0.002)
 
 
 def wait_for_program(folder: Path, owner: int) -> int:

@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.cli.pseudo_terminal import in_terminal
+from tests.support.nvml_stub import NoCompiler, StubNvml
 from tests.support.saved_runs import (
     TRAINING,
     TRAP,
@@ -190,6 +192,108 @@ def test_a_program_that_goes_into_the_background(folder):
     assert data["left_running"] == 0
     assert data["saving"]["state"] == "applied", data["saving"]
     assert limits() == AS_FOUND
+
+
+STEPS = """
+import sys, time
+from wattloop.integrations.step_hook.program_steps import ProgramSteps
+end_s = time.monotonic() + 4
+while time.monotonic() < end_s:
+    time.sleep(0.01)
+    ProgramSteps.shared().step()
+"""
+
+
+@pytest.fixture
+def cards(folder):
+    """Two stub NVIDIA cards behind the real nvidia-ml-py, busy."""
+    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    # readable for other users, unlike pytest's own folders
+    with tempfile.TemporaryDirectory(prefix="wattloop-stub-") as place:
+        try:
+            stub = StubNvml(Path(place), gpus=2)
+        except NoCompiler as reason:
+            pytest.skip(str(reason))
+        with stub:
+            for index in (0, 1):
+                stub.constant(index, 650.0)
+            yield stub
+
+
+def on_cards(cards, **more):
+    nvidia = {"WATTLOOP_VIRTUAL_GPUS": "0", "WATTLOOP_METERS": "nvidia"}
+    return {**cards.environment, **nvidia, **more}
+
+
+def changes(cards):
+    return [cards.gpu(index).segment_count for index in (0, 1)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may set the cards")
+def test_nvidia_cards_are_restored(folder, cards):
+    """Promise: through NVML as on virtual cards; the limit and the clocks are what they were."""
+    before = [cards.settings(index) for index in (0, 1)]
+    count = changes(cards)
+    done, data = saved_run(folder, STEPS, **on_cards(cards))
+    assert data["saving"]["state"] == "applied", (data["saving"], done.stderr)
+    assert [cards.settings(index) for index in (0, 1)] == before
+    assert all(a < b for a, b in zip(count, changes(cards), strict=True))
+
+
+@pytest.mark.parametrize("options", [[], ["--observe"]])
+def test_nvidia_cards_of_root(folder, cards, options):
+    """Promise: no setter is called without permission, nor with `--observe`."""
+    count = changes(cards)
+    uid = "0" if options else "1234"
+    done, data = saved_run(folder, STEPS, *options, **on_cards(cards, SAVED_RUNS_UID=uid))
+    assert data["saving"]["state"] == "observed"
+    assert data["saving"]["expected_pct"] is not None
+    assert options or "lets only root set it" in done.stderr
+    assert changes(cards) == count
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="starting a process of another user needs root")
+def test_a_card_that_another_user_works_on(folder, cards):
+    """Promise: it is not slowed, and the summary names the process."""
+    count = changes(cards)
+    with subprocess.Popen(["sleep", "600"], user=65534) as other:
+        try:
+            cards.gpu(1).process_pids[0] = other.pid
+            _, data = saved_run(folder, STEPS, **on_cards(cards))
+        finally:
+            other.kill()
+    assert data["saving"]["state"] == "left alone"
+    assert f"gpu:1 is also used by process {other.pid} (sleep 600)" in data["saving"]["reason"]
+    assert changes(cards) == count
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a control daemon of another user needs root")
+def test_through_the_control_daemon(folder, cards):
+    """Promise: a user without permission saves within the operator's rules; then it is restored."""
+    from tests.control.daemon.conftest import made_rig, tidied
+
+    rig = made_rig(Path(tempfile.mkdtemp(prefix="wattloop-daemon-")))
+    rig.extra |= on_cards(cards)
+    rig.write_rules(
+        "socket: {{path: {folder}/c.sock, mode: 0666}}\nlog: {folder}/c.jsonl\n"
+        "rules:\n  - uids: [{uid}]\n    levers: {{'gpu:*/power_limit': 40% to 80%}}\n"
+    )
+    before = [cards.settings(index) for index in (0, 1)]
+    try:
+        rig.start()
+        variables = {"SAVED_RUNS_UID": "1234", "WATTLOOP_CONTROL_SOCKET": str(rig.socket)}
+        _, data = saved_run(folder, STEPS, **on_cards(cards, **variables))
+        saving = SavingResult.from_dict(data["saving"])
+        assert saving.state is SavingState.APPLIED, saving
+        caps = {p.setting.cap_w for p in saving.periods} - {None}
+        assert caps <= {cap / 1.0 for cap in range(280, 561)}
+        assert {record["lever"] for record in rig.log("set")} == {
+            "gpu:0/power_limit",
+            "gpu:1/power_limit",
+        }
+        wait_until(lambda: [cards.settings(index) for index in (0, 1)] == before)
+    finally:
+        tidied(rig)
 
 
 def test_ctrl_c(folder):

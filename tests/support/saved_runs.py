@@ -100,6 +100,8 @@ def main(words: Sequence[str]) -> int:
         idle_s=float(os.environ.get("SAVED_RUNS_IDLE_S", "30")),
         least_steps=1,
     )
+    if uid := os.environ.get("SAVED_RUNS_UID"):
+        os.geteuid = lambda: int(uid)
     saver_run.LEASE_S, saver_run.BEAT_S = 2.0, 0.2
     if trap := os.environ.get(TRAP):
         _set_trap(Path(trap))

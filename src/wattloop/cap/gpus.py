@@ -91,13 +91,11 @@ def cap_plan(
     caps: str | None = None,
     *,
     named: str = "--caps",
-    permitted: bool = True,
 ) -> CapPlan:
     """Return caps that every chosen GPU accepts: `100:250:25`, or values with commas, in W or %.
 
     Without `caps` they are round numbers from the lowest the cards allow up to the present limit:
     a limit that was lowered before is not raised. `named` is the option's name in messages.
-    `permitted` refuses GPUs that this user may not set; else caps are only listed.
 
     Raises:
         ConfigError: no GPU with a power limit that may be set, or caps outside its limits.
@@ -107,7 +105,7 @@ def cap_plan(
     )
     states = [lever.state() for lever in chosen]
     for state in states:
-        if state.refusal and permitted:
+        if state.refusal:
             raise ConfigError(state.refusal)
     if caps is not None:
         try:
@@ -126,7 +124,7 @@ def cap_plan(
                 f"{', '.join(s.name for s in states)}: the limit is {high_w:g} W and cannot be set "
                 f"lower than {low_w:g} W, so there is nothing to choose; give {named}"
             )
-        numbers = _round_caps(low_w, high_w)
+        numbers = round_caps(low_w, high_w)
         for cap_w in numbers:
             _accepted(cap_w, chosen)
     if len(numbers) < 2:
@@ -152,7 +150,7 @@ def _accepted(value: str | float, levers: Sequence[Lever]) -> float:
     return float(numbers[0])
 
 
-def _round_caps(low_w: float, high_w: float) -> list[float]:
+def round_caps(low_w: float, high_w: float) -> list[float]:
     """Steps of a round number of watts below the highest, both ends included."""
     step_w = next((s for s in STEPS_W if (high_w - low_w) / s < MOST_CAPS), STEPS_W[-1])
     inner = math.floor((high_w - 0.4 * step_w) / step_w) * step_w

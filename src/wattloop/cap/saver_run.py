@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
-from wattloop.cap.gpus import cap_plan, devices_energy
+from wattloop.cap.gpus import devices_energy, round_caps
 from wattloop.cap.saver import Saver, SaverConfig
 from wattloop.cap.saving import (
     REFERENCE,
@@ -31,7 +31,7 @@ from wattloop.cap.saving import (
 )
 from wattloop.control.lever import Lever
 from wattloop.control.lock import process_command, user_name
-from wattloop.control.registry import find_levers
+from wattloop.control.registry import find_levers, levers_named
 from wattloop.control.session import LeverSession, lever_session
 from wattloop.core.errors import (
     ConfigError,
@@ -374,13 +374,22 @@ class GpuLevers:
         self.devices = tuple(devices)
         levers = find_levers(Context(session.host, session.settings))
         numbers = ",".join(name.removeprefix("gpu:") for name in devices)
-        plan = cap_plan(levers, numbers, permitted=False)
-        self._limits = list(plan.levers)
-        refusals = (lever.state().refusal for lever in self._limits)
-        self.refusal = next(filter(None, refusals), "")
-        self.caps_w = plan.caps_w
+        self._limits = levers_named(levers, f"gpu:{numbers}/power_limit")
+        states = [lever.state() for lever in self._limits]
+        self.refusal = next((state.refusal for state in states if state.refusal), "")
+        found_w = min((float(s.value) for s in states if _is_number(s.value)), default=0.0)
+        low_w = max(state.low or 0.0 for state in states)
+        # a control daemon may let this user set less than the limit found
+        high_w = min([found_w, *(state.high for state in states if state.high)])
+        caps_w = round_caps(low_w, high_w) if 0 < low_w < high_w else []
+        self.caps_w = _accepted_by_all(self._limits, caps_w)
         self._clocks, self.clocks_mhz, highest_mhz = self._clock_steps(levers)
-        self.found = Setting(plan.caps_w[-1], highest_mhz)
+        self.found = Setting(found_w, highest_mhz)
+        if not self.caps_w and not self.clocks_mhz:
+            raise ConfigError(
+                f"{', '.join(s.name for s in states)}: the limit is {found_w:g} W and cannot be "
+                f"set lower than {low_w:g} W, so there is nothing to choose"
+            )
         self._held: LeverSession | None = None
         self._closed = False
         self._notes: list[str] = []
@@ -443,20 +452,29 @@ class GpuLevers:
         highs, lows = [s.high for s in states if s.high], [s.low for s in states if s.low]
         if len(own) < len(names) or not all(usable) or not (len(highs) == len(lows) == len(own)):
             return [], (), None
-        locked = [value for lever in own if isinstance(value := lever.read(), int | float)]
+        locked = [float(value) for lever in own if _is_number(value := lever.read())]
+        # above the range that a control daemon allows, the present clock is all that is known
+        present = [float(state.value) for state in states if _is_number(state.value)]
+        found = min(locked) if locked else max([*highs, *present])
         high = min([*highs, *locked])
-        low = max(*lows, LOWEST_CLOCK * high)
-        clocks = set()
-        for i in range(MOST_CLOCKS):
-            try:
-                accepted = {
-                    lever.accepted(low + i / (MOST_CLOCKS - 1) * (high - low)) for lever in own
-                }
-            except WattloopError:
-                continue
-            if len(accepted) == 1 and isinstance(value := accepted.pop(), int | float):
-                clocks.add(float(value))
-        return own, tuple(sorted(clocks)), high
+        low = max(*lows, LOWEST_CLOCK * found)
+        steps = [low + i / (MOST_CLOCKS - 1) * (high - low) for i in range(MOST_CLOCKS)]
+        return own, _accepted_by_all(own, steps), found
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float)
+
+
+def _accepted_by_all(levers: Sequence[Lever], values: Sequence[float]) -> tuple[float, ...]:
+    """Return values as the devices round them, without those that one refuses or rounds alone."""
+    accepted: set[float] = set()
+    for value in values:
+        with suppress(WattloopError):
+            rounded = {lever.accepted(value) for lever in levers}
+            if len(rounded) == 1 and _is_number(one := rounded.pop()):
+                accepted.add(float(one))
+    return tuple(sorted(accepted))
 
 
 # A job with a `wattloop run --save` per node or per rank. The run of rank 0 decides. It writes its
