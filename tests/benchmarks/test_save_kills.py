@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from tests.benchmarks.running import run_benchmark
 from tests.support.nvml_stub import NoCompiler, build
 
