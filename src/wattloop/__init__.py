@@ -39,6 +39,13 @@ __all__ = [
 _keep_earlier_paths()
 
 
+def load_ipython_extension(shell: object) -> None:
+    """Add the magic `%%wattloop` to a notebook or to IPython, after `%load_ext wattloop`."""
+    from wattloop.integrations.notebook import register_magic
+
+    register_magic(shell)
+
+
 def __getattr__(name: str) -> object:
     """What measures is loaded when it is first used; importing Wattloop costs little."""
     import importlib

@@ -130,6 +130,9 @@ class WindowResult(NamedTuple):
     def dram_energy_j(self) -> float | None:
         return self.scope_energy_j(Scope.DRAM)
 
+    def _repr_html_(self) -> str:
+        return result_html(self)
+
     def scope_energy_j(self, scope: Scope) -> float | None:
         """Return joules of one scope, without overlapping domains; None when it was not read."""
         return _sum_j(self.scope_domains(scope))
@@ -252,6 +255,57 @@ class EnergyProperties(ABC):
     @property
     def power_w(self) -> float | None:
         return self.result.power_w
+
+    def _repr_html_(self) -> str:
+        return result_html(self.result)
+
+
+def result_html(result: WindowResult, lines: Sequence[str] = ()) -> str:
+    """Return a result as a small table for a notebook.
+
+    It takes fonts and colours of the page, so that it suits light and dark ones, and loads nothing.
+
+    Args:
+        result: the energies.
+        lines: text to show below the table.
+    """
+    from html import escape  # not needed to measure
+
+    from wattloop.core.units import format_duration, format_energy, format_power
+
+    def energy(joules: float | None) -> str:
+        return "not known" if joules is None else format_energy(joules)
+
+    def row(name: str, joules: float | None, off_j: float, how: str) -> tuple[str, ...]:
+        known = joules is not None and result.duration_s > 0
+        power = format_power((joules or 0.0) / result.duration_s) if known else ""
+        return name, energy(joules), f"± {format_energy(off_j)}" if known else "", power, how
+
+    domains = [
+        row(
+            d.name + ("" if d.in_total else " (within another)"),
+            d.energy_j,
+            d.uncertainty_j,
+            d.provenance.value,
+        )
+        for d in result.domains
+    ]
+    domains += [(m.name, "not known", "", "", m.reason) for m in result.missing]
+    head = f"<b>{escape(result.name)}</b>: {escape(energy(result.energy_j))}"
+    if result.energy_j is not None:
+        head += escape(f" ± {format_energy(result.uncertainty_j)}")
+    head += escape(f" in {format_duration(result.duration_s)}")
+    head += "" if result.complete else ", incomplete"
+    titles = ("domain", "energy", "uncertainty", "mean power", "how")
+    left = ' style="text-align:left"'
+    body = "".join(
+        f"<tr>{''.join(f'<td{left}>{escape(cell)}</td>' for cell in cells)}</tr>"
+        for cells in domains
+    )
+    heads = "".join(f'<th scope="col"{left}>{title}</th>' for title in titles)
+    below = "".join(f"<div>{escape(line)}</div>" for line in (*lines, *result.warnings))
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wattloop-result"><div>{head}</div>{table if domains else ""}{below}</div>'
 
 
 LOW = 0.4

@@ -55,6 +55,12 @@ class RunResult(NamedTuple):
     saving: Mapping[str, Any] | None = None
     """What `wattloop run --save` saved, and how that is known."""
 
+    def _repr_html_(self) -> str:
+        from wattloop.core.results import result_html
+
+        lines = [self.summary] if self.summary else []
+        return result_html(self.result, [*lines, f"run {self.run_id}, {self.status.value}"])
+
     def accounted(self, settings: Settings, machine_id: str) -> RunResult:
         """Return a copy with its accounting: idle energy, carbon, cost and labels."""
         from wattloop.accounting.summary import account

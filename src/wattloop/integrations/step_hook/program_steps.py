@@ -38,7 +38,7 @@ class ProgramSteps:
     def shared(cls) -> ProgramSteps:
         """Return the recorder of this process."""
         if cls._shared is None:
-            cls._shared = cls(os.environ["WATTLOOP_STEPS"])
+            cls._shared = cls(os.environ.get("WATTLOOP_STEPS", ""))
         return cls._shared
 
     def __init__(self, folder: str) -> None:
@@ -48,6 +48,7 @@ class ProgramSteps:
         self._timeline: HostTimeline | TorchTimeline | None = None
         self._pending: deque[tuple[Edge, float, float, float]] = deque()
         self._reset()
+        self._off = not folder
         atexit.register(self._finish)
 
     def _reset(self) -> None:
@@ -66,6 +67,13 @@ class ProgramSteps:
         self._batches: dict[int, list[float]] = {}
         """Iterator -> begin of the first wait, seconds of waiting, samples since the last step."""
         self._last_iterator = self._training_iterator = 0
+
+    def record_to(self, folder: str) -> None:
+        """Write what is left, and record to another folder from now on; an empty one stops."""
+        self._finish()
+        self._reset()
+        self._folder = folder
+        self._off = not folder
 
     def step(self, time_s: float | None = None, device: int | None = None) -> None:
         """A step has ended here and now, or earlier on the host's clock.

@@ -49,7 +49,7 @@ def _run_hidden():
     spec.loader.exec_module(module)
 
 
-class _ImportWatcher(object):  # noqa: UP004 - Python 2
+class ImportWatcher(object):  # noqa: UP004 - Python 2
     """First finder of imports: finds nothing itself, but learns when a watched module is loaded."""
 
     def __init__(self, folder):
@@ -75,6 +75,12 @@ class _ImportWatcher(object):  # noqa: UP004 - Python 2
             return None
         finally:
             self._searching.discard(name)
+
+    def install_now(self, name: str) -> None:
+        """Install the hook of a module that is loaded already."""
+        hook = self._pending.pop(name, None)
+        if hook is not None:
+            self._install(hook, sys.modules[name])
 
     def _call_after(self, name, loader):
         # type: (str, Any) -> None
@@ -130,5 +136,5 @@ if __name__ == "sitecustomize":
     _folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _folder]  # noqa: PTH100
     if sys.version_info >= (3, 8) and os.path.isdir(os.environ.get(VARIABLE, "")):  # noqa: PTH112
-        sys.meta_path.insert(0, _ImportWatcher(_folder))
+        sys.meta_path.insert(0, ImportWatcher(_folder))
     _run_hidden()

@@ -110,6 +110,7 @@ class OptimizerSteps:
         self._add_others()
         if not self.exist and not self._steps.count:
             self._add_backwards()
+        self._backwards_s, self._by_hand = [], False
 
     def _add_backwards(self) -> None:
         if not self._steps.count:
