@@ -307,3 +307,22 @@ def test_bad_input_names_the_option_and_the_remedy(
     assert said in err
     assert err.startswith("wattloop: ")
     assert "Traceback" not in err
+
+
+def test_serving_is_shown_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Promise: JSON has what the terminal shows."""
+    file = tmp_path / "serve.json"
+    asked = ["predict", "serve", "--model", "hf:qwen3-8b", "--gpu", "h100", "--concurrency", "16"]
+    assert main(asked) == 0
+    out, err = capsys.readouterr()
+    assert "time to first token" in out
+    assert "least energy per token" in err
+    assert main([*asked, "--json", str(file)]) == 0
+    data = json.loads(file.read_text())
+    assert data["token_j"] == pytest.approx(data["power_w"] / data["tokens_s"])
+    assert data["best_cap"]["token_j"] <= data["token_j"]
+
+
+def test_serving_that_does_not_fit_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "serve", "--model", "hf:llama-3.1-70b", "--gpu", "h100"]) != 0
+    assert "use --tp 2, or --weights int4" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from wattloop.cli.commands.predict.options import (
     with_axes_named,
     with_options_named,
 )
+from wattloop.cli.commands.predict.serve import serve_command
 from wattloop.cli.commands.predict.view import keep_workload, print_forecast, print_points
 from wattloop.cli.options import (
     Config,
@@ -180,6 +181,7 @@ def _draw(points: Sequence[ComparisonPoint], axes: Sequence[Axis], plot: str) ->
 
 app.command("inspect")(inspect_command)
 app.command("job")(job_command)
+app.command("serve")(serve_command)
 
 
 @app.command("models")

@@ -71,7 +71,7 @@ class WorkloadOptions:
 FIELDS = (
     "model|gpus|gpu|batch|seq|image|precision|optimizer|style|accumulate|cap|clock|head|input|"
     "samples-per-second|network|host-speed|estimator|calibration|sweep|compare|inference|steps|"
-    "epochs|samples|plot|save-workload"
+    "epochs|samples|plot|save-workload|concurrency|prompt|output|weights|tp"
 )
 BEGINS_WITH_FIELD = re.compile(rf"({FIELDS})( .*)?: ", re.DOTALL)
 

@@ -133,6 +133,8 @@ PROCESS_NM = {
     "gaudi3": 5.0,
 }
 """Feature size by the foundry's name (the makers' white papers)."""
+SUCCESSORS = {"hopper": "blackwell"}
+"""Architecture -> the one with the same process and multiprocessors of the same make."""
 GA102_NM = 8.0
 """Feature size of Ampere with GDDR memory, made by Samsung, not TSMC."""
 GDDR_QUICKER = 1.4
@@ -156,7 +158,7 @@ def spec_constants(
     rules = shipped_rules() if rules is None else rules
     intervals = _intervals(reference, gpu, rules)
     made = {"calibrated": calibrated.name, **rules.made}
-    if gpu.architecture == calibrated.architecture:
+    if _is_like(gpu, calibrated):
         start, rules = reference, SpecRules()
     else:
         start = replace(reference, values=_general(reference.values), residuals=Residuals())
@@ -174,6 +176,14 @@ def spec_constants(
         made=made,
         before={},  # a fit starts from these, not from the calibrated GPU's
     )
+
+
+def _is_like(gpu: Gpu, calibrated: Gpu) -> bool:
+    """Return whether a GPU has the calibrated architecture, or the one made from it."""
+    if gpu.architecture == calibrated.architecture:
+        return True
+    follows = SUCCESSORS.get(calibrated.architecture) == gpu.architecture
+    return follows and gpu.memory_type.startswith("hbm") == calibrated.memory_type.startswith("hbm")
 
 
 def _general(values: Values) -> Values:

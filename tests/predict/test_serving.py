@@ -1,0 +1,153 @@
+"""Predictions of language model servers: sizes, monotony, limits, refusals."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.gpus import gpu_named
+from wattloop.predict.serving import (
+    DecoderShape,
+    ServingForecast,
+    ServingModel,
+    ServingQuestion,
+    decoder_named,
+    predict_serving,
+)
+
+QWEN = ServingQuestion(model="hf:qwen3-8b", gpu="h100-sxm", concurrency=64, prompt=200, output=640)
+
+
+@pytest.mark.parametrize(
+    ("model", "billions", "active"),
+    [
+        ("llama-3.1-70b", 70.6, 70.6),
+        ("llama-3.1-405b", 405.9, 405.9),
+        ("qwen3-8b", 8.19, 8.19),
+        ("qwen3-30b-a3b", 30.5, 3.3),
+        ("qwen3-235b-a22b", 235.1, 22.0),
+        ("gemma-3-12b", 11.8, 11.8),
+        ("mixtral-8x7b", 46.7, 12.9),
+        ("gpt-oss-20b", 20.9, 3.6),
+        ("gpt-oss-120b", 116.8, 5.1),
+        ("phi-4", 14.7, 14.7),
+        ("mistral-small-24b", 23.6, 23.6),
+        ("qwen3-0.6b", 0.6, 0.6),
+        ("deepseek-v3", 671.0, 37.0),
+    ],
+)
+def test_parameters_are_those_that_makers_publish(
+    model: str, billions: float, active: float
+) -> None:
+    """gpt-oss counts active parameters without the embedding, DeepSeek has further projections."""
+    shape = decoder_named(f"hf:{model}")
+    assert shape.parameters / 1e9 == pytest.approx(billions, rel=0.015)
+    assert shape.active_parameters / 1e9 == pytest.approx(active, rel=0.18)
+
+
+def test_local_layers_keep_a_window() -> None:
+    assert decoder_named("hf:gemma-3-12b").windowed_layers == 40
+    assert decoder_named("hf:gpt-oss-20b").windowed_layers == 12
+    assert decoder_named("hf:qwen3-8b").windowed_layers == 0
+
+
+def test_a_measured_server_is_predicted() -> None:
+    """The ML.ENERGY Benchmark: 14.8 ms, 514 W and 0.119 J per token at 64 requests on an H100."""
+    forecast = predict_serving(QWEN)
+    assert forecast.token_s == pytest.approx(14.8e-3, rel=0.1)
+    assert forecast.power_w == pytest.approx(514, rel=0.1)
+    assert forecast.token_j == pytest.approx(0.119, rel=0.1)
+    assert 440 < replace_requests(QWEN, 1).most_requests < 600
+
+
+def replace_requests(question: ServingQuestion, requests: int) -> ServingForecast:
+    return predict_serving(replace(question, concurrency=requests))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    requests=st.integers(1, 200),
+    prompt=st.integers(1, 4_000),
+    output=st.integers(1, 4_000),
+    tp=st.sampled_from((1, 2, 4)),
+    weights=st.sampled_from(("bf16", "fp8", "int4")),
+)
+def test_figures_agree_with_each_other(
+    requests: int, prompt: int, output: int, tp: int, weights: str
+) -> None:
+    """Energy is power x time, more requests never give fewer tokens, parts are not negative."""
+    asked = ServingQuestion(
+        model="hf:qwen3-8b",
+        gpu="h200",
+        concurrency=requests,
+        prompt=prompt,
+        output=output,
+        tp=tp,
+        weights=weights,
+    )
+    forecast = predict_serving(asked)
+    assert forecast.token_j == pytest.approx(forecast.power_w / forecast.tokens_s)
+    assert forecast.request_j == pytest.approx(forecast.token_j * output)
+    assert 0 < forecast.power_w <= 1.001 * tp * forecast.gpu.cap_max_w
+    assert all(seconds >= 0 for seconds in forecast.parts_s.values())
+    assert forecast.first_token_s > forecast.token_s / 2
+    assert replace_requests(asked, requests + 1).tokens_s >= 0.999 * forecast.tokens_s
+
+
+def test_smaller_weights_are_quicker_and_leave_more_room() -> None:
+    bf16, fp8, int4 = (predict_serving(replace(QWEN, weights=w)) for w in ("bf16", "fp8", "int4"))
+    assert bf16.token_s > fp8.token_s > int4.token_s
+    assert bf16.token_j > fp8.token_j
+    assert bf16.most_requests < fp8.most_requests < int4.most_requests
+
+
+def test_a_cap_saves_energy_of_a_busy_server() -> None:
+    question = replace(QWEN, model="hf:llama-3.1-70b", tp=4, concurrency=200)
+    shape = decoder_named(question.model)
+    server = ServingModel(gpu_named("h100-sxm"))
+    free, best = server.forecast(question, shape), server.best_cap(question, shape)
+    assert best.question.cap_w is not None
+    assert best.question.cap_w < 700
+    assert best.token_j < free.token_j
+    assert best.is_below_cap
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tp": 3}, "tp 3: does not divide the 32 heads.*choose one of 1, 2, 4, 8"),
+        ({"weights": "fp3"}, "weights fp3: unknown; choose one of bf16"),
+        ({"weights": "fp8", "gpu": "a100"}, "has no fp8 arithmetic; use bf16 or int4"),
+        ({"concurrency": 5000}, r"concurrency 5000: .*does not fit.*; \d+ fit"),
+        ({"concurrency": 0}, "concurrency 0: must be at least 1"),
+        ({"prompt": 50_000}, "more than the 40960 positions"),
+        ({"cap_w": 10.0}, "cap 10: .* accepts 200 to 700 W"),
+        ({"model": "hf:llama-3.1-70b"}, "do not fit into .*use --tp 2, or --weights int4"),
+        ({"model": "hf:bert-base-uncased"}, "bert does not generate token by token"),
+        ({"model": "hf:resnet-18"}, "no hidden_size; serving is predicted for decoder-only"),
+        ({"model": "gpt2"}, "model gpt2: serving is predicted from a configuration; use hf:NAME"),
+        ({"gpu": "k80"}, "has no matrix units"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_what_would_work(
+    change: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        predict_serving(replace(QWEN, **change))  # type: ignore[arg-type]
+
+
+def test_a_config_file_of_a_vision_language_model_is_read(tmp_path: Path) -> None:
+    """Its language model is in `text_config`."""
+    inner = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llava", "text_config": inner}))
+    assert decoder_named(f"hf:{path}").hidden == 64
+
+
+def test_sizes_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="has no hidden_size"):
+        DecoderShape.of_config("x", {"model_type": "llama", "hidden_size": "many"})
