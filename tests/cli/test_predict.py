@@ -93,7 +93,7 @@ def test_gpus_are_compared_and_the_best_is_named(
 
 def test_sweeps_combine_and_are_drawn(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Caps times GPU counts, as a table and a figure of one definition."""
-    pytest.importorskip("altair", reason="Altair is not installed")
+    pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
     words = ("--sweep", "cap=300,700", "--sweep", "gpus=1..4", "--plot", "caps.svg")
     data = predicted("--model", "small.json", *words)
     settings = [tuple(p["setting"].values()) for p in data["points"]]

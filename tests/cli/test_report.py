@@ -7,7 +7,7 @@ import pytest
 
 from .conftest import Machine
 
-pytest.importorskip("altair", reason="altair is not installed")
+pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
 pytest.importorskip("vl_convert", reason="vl-convert is not installed")
 
 
@@ -72,9 +72,11 @@ def test_a_missing_library_is_named_with_its_remedy(
     """Promise: without the extra, one line says what to install; it is no fault of ours."""
     from wattloop.cli.main import main
 
-    monkeypatch.setitem(sys.modules, "altair", None)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
     assert main(["report", "last", "--html"]) == 2
     assert "pip install 'wattloop[figures]'" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "typst", None)
     assert main(["report", "last", "--pdf"]) == 2
-    assert "pip install 'wattloop[report]'" in capsys.readouterr().err, "it brings altair as well"
+    assert "pip install 'wattloop[report]'" in capsys.readouterr().err, (
+        "it brings vl-convert as well"
+    )

@@ -154,7 +154,7 @@ def test_zone_and_tariff_of_now_hold_for_a_stored_run(stored: Machine) -> None:
 
 def test_a_report_has_the_carbon_of_a_stored_run(stored: Machine) -> None:
     """`report` takes zone and tariff of now, as `runs show` does."""
-    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
     done = stored.wattloop(
         "report", "-o", "r.html", WATTLOOP_ZONE="FRA", WATTLOOP_TARIFF="0.30 EUR/kWh"
     )

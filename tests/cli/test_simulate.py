@@ -217,7 +217,7 @@ def test_the_table_of_the_page_is_what_is_printed(
 
 def test_what_came_of_it_is_drawn(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A page, and every figure on its own; of the first seed also power and GPUs over time."""
-    pytest.importorskip("altair", reason="Altair is not installed")
+    pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
     pytest.importorskip("vl_convert", reason="vl-convert is not installed")
     words = ("--policies", "fifo", "--seeds", "1", "--plot", "figures")
     assert simulate("tiny.yaml", *words) == 0

@@ -122,7 +122,7 @@ def test_a_search_is_run_listed_shown_exported_and_proven(here, capsys):
 
 def test_the_report_of_a_search_tells_its_final_training(here, capsys):
     """Promise: the name still means the search after `final`, whose report has what was saved."""
-    pytest.importorskip("altair", reason="Altair is not installed")
+    pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
     assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
     assert main(["report", "small", "-o", "before.html"]) == 0
     assert main(["tune", "final", "small", "--json", "final.json"]) == 0

@@ -194,7 +194,7 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 def test_no_event_breaks_a_report(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Promise: journals of other machines may hold anything; a report shows what is valid."""
-    pytest.importorskip("altair", reason="Altair is not installed")
+    pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
     from wattloop.report.run import step_blocks
     from wattloop.serve.blocks import blocks_html
 

@@ -26,7 +26,7 @@ def test_every_command_of_the_page_runs_and_prints_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One after the other, as a newcomer follows them, in one folder."""
-    for library in ("torch", "transformers", "altair"):
+    for library in ("torch", "transformers", "vl_convert"):
         pytest.importorskip(library, reason=f"{library} is not installed")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

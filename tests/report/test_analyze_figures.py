@@ -16,7 +16,7 @@ from wattloop.analyze.row_metrics import row_metrics
 from wattloop.analyze.table_reader import table_of
 from wattloop.analyze.top import top_runs
 from wattloop.core.errors import ConfigError
-from wattloop.report.figures.chart_data import spec_of
+from wattloop.report.figures.chart import spec_of
 from wattloop.report.figures.clusters import cluster_figures
 from wattloop.report.figures.render import save_one
 from wattloop.report.figures.scatter import MOST_POINTS, titled
@@ -35,7 +35,7 @@ from wattloop.report.figures.statistics import (
     regression_figures,
 )
 
-for library, extra in (("altair", "figures"), ("vl_convert", "figures"), ("sklearn", "analyze")):
+for library, extra in (("vl_convert", "figures"), ("sklearn", "analyze")):
     pytest.importorskip(library, reason=f"the extra '{extra}' is not installed")
 
 

@@ -10,18 +10,17 @@ import pytest
 
 from tests.support.synthetic_sweep import CAPS_W, energy_j, made_sweep
 from wattloop.core.errors import ConfigError
-from wattloop.report.figures.chart_data import spec_of
+from wattloop.report.figures.chart import spec_of
 from wattloop.report.figures.power import power_figure
 from wattloop.report.figures.render import page_of, save, writable_folder
-from wattloop.report.figures.style import lever_title, plain_name
-from wattloop.report.figures.sweep import sweep_figures, technique_figures
+from wattloop.report.figures.sweep import lever_title, plain_name, sweep_figures, technique_figures
 from wattloop.store.database import open_store
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import find_run
 from wattloop.sweep.result import SweepResult, result_of
 from wattloop.testing.journals import close_journal, ended, write_journal
 
-pytest.importorskip("altair", reason="the extra 'figures' is not installed")
+pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
 pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
 
 
@@ -127,7 +126,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 def test_wide_figures_take_both_columns_of_the_page(tmp_path: Path) -> None:
     """Nothing lies on top of its neighbour; the folder is checked before anything is measured."""
     charts = sweep_figures(result_of(*made_sweep()))
-    charts["wide"] = charts["edp"].properties(width=800)
+    charts["wide"] = {**charts["edp"], "width": 800}
     page = page_of(charts, title="t")
     assert '<figure id="chart-wide" class=wide>' in page
     assert '<figure id="chart-edp"></figure>' in page

@@ -9,9 +9,9 @@ from wattloop.predict.comparison import Axis, ComparisonPoint
 from wattloop.predict.forecaster import Forecaster
 from wattloop.predict.request import Question
 
-pytest.importorskip("altair", reason="Altair is not installed")
+pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
 
-from wattloop.report.figures.chart_data import spec_of
+from wattloop.report.figures.chart import spec_of
 from wattloop.report.figures.prediction import forecast_figures
 
 
@@ -35,7 +35,7 @@ def test_curves_are_drawn_against_the_first_axis() -> None:
         "Power per GPU (W)",
         "Energy per sample (J)",
     ]
-    first = spec["hconcat"][0]["layer"][0]["encoding"]
+    first = spec["hconcat"][0]["encoding"]
     assert first["x"]["title"] == "Power cap (W)"
     assert first["color"]["sort"] == ["gpu a100", "gpu h200"]
     assert "predicted by kernels, energy of the GPUs" in spec["title"]["subtitle"]

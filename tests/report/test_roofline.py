@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.synthetic_kernels import energy, made
-from wattloop.report.figures.chart_data import spec_of
+from wattloop.report.figures.chart import spec_of
 from wattloop.report.figures.roofline import roofline_figures
 
-pytest.importorskip("altair", reason="pip install 'wattloop[figures]'")
+pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
 
 GEMM = made("gemm", flops=10**11, bytes_moved=10**8, time_s=1.0)  # 100 GFLOPS
 TRIAD = made("triad", flops=10**9, bytes_moved=6 * 10**9, time_s=0.3)  # 20 GB/s

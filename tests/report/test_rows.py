@@ -1,4 +1,4 @@
-"""Promises of rows behind charts: out of Altair's way, in a page once, and always JSON."""
+"""Promises of rows behind charts: apart from definitions, in a page once, always JSON."""
 
 import json
 import math
@@ -7,13 +7,10 @@ import re
 import numpy as np
 import pytest
 
-pytest.importorskip("altair", reason="altair is not installed")
 pytest.importorskip("vl_convert", reason="vl-convert is not installed")
 
-import altair as alt
-
 from wattloop.report.document import Chart, Document, Section
-from wattloop.report.figures.chart_data import chart_parts, rows_data, spec_of
+from wattloop.report.figures.chart import chart_parts, layers, mark, spec_of
 from wattloop.report.figures.render import image_of
 from wattloop.report.html import document_html
 from wattloop.serve.blocks import sections_html
@@ -22,9 +19,8 @@ MANY = [{"x": n, "y": n / 7, "name": f"run {n}"} for n in range(300)]
 
 
 def test_a_chart_is_small_until_it_is_written() -> None:
-    """However many rows: Altair copies a definition many times while one is made."""
-    base = alt.Chart(rows_data(MANY)).encode(x="x:Q", y="y:Q")
-    chart = alt.layer(base.mark_point(), base.mark_line()).interactive()
+    """However many rows: a page has those of all its charts apart from the definitions."""
+    chart = layers(mark("point"), mark("line"), rows=MANY, x="x:Q", y="y:Q")
     spec, (table,) = chart_parts(chart)
     assert "run 299" not in json.dumps(spec)
     assert [row["name"] for row in table.rows] == [row["name"] for row in MANY]
@@ -34,10 +30,7 @@ def test_a_chart_is_small_until_it_is_written() -> None:
 
 def test_charts_of_the_same_rows_have_them_in_a_page_once() -> None:
     """Both in a report and on a page of the dashboard, also across sections."""
-    charts = [
-        alt.Chart(rows_data([dict(row) for row in MANY])).mark_point().encode(x=f"{x}:Q")
-        for x in "xy"
-    ]
+    charts = [mark("point", rows=[dict(row) for row in MANY], x=f"{x}:Q") for x in "xy"]
     sections = tuple(
         Section(f"part {n}", (Chart(f"chart{n}", chart, "points"),))
         for n, chart in enumerate(charts)
@@ -55,7 +48,7 @@ def test_rows_are_json_whatever_is_in_them() -> None:
         {"a": math.nan, "b": np.float32(1.5), "c": np.int64(3)},
         {"a": -math.inf, "d": "</script>", "c": True},
     ]
-    _, (table,) = chart_parts(alt.Chart(rows_data(odd)).mark_point().encode(x="a:Q"))
+    _, (table,) = chart_parts(mark("point", rows=odd, x="a:Q"))
     found = json.loads(table.text, parse_constant=pytest.fail)
     assert found["columns"] == ["a", "b", "c", "d"]
     assert found["rows"] == [[None, 1.5, 3, None], [None, None, True, "</script>"]]

@@ -12,9 +12,9 @@ from wattloop.report.document import Chart, Facts, Paragraph
 from wattloop.store.database import open_store
 from wattloop.store.runs import find_run
 
-pytest.importorskip("altair", reason="Altair is not installed")
+pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
 
-from wattloop.report.figures.chart_data import spec_of
+from wattloop.report.figures.chart import spec_of
 from wattloop.report.run import report_of_run
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("altair", reason="the extra 'figures' is not installed")
+pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
 pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
 
 from wattloop.cli.main import main

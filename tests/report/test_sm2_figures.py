@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from wattloop.report.figures.chart_data import spec_of
+from wattloop.report.figures.chart import spec_of
 from wattloop.report.figures.render import save
 from wattloop.report.figures.sm2 import SweptRates, course_figure, rate_figure, sm2_figures
 from wattloop.testing.strategy_contract import played
 from wattloop.testing.synthetic_trainings import SyntheticExecutor, synthetic_problem
 from wattloop.tune.strategies.sm2.sm2 import Sm2
 
-pytest.importorskip("altair", reason="the extra 'figures' is not installed")
+pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
 pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
 
 
@@ -34,9 +34,10 @@ def test_the_chosen_window_is_marked() -> None:
     losses = [(0.001, 2.0), (0.01, 1.5), (0.1, 1.0), (1.0, float("inf"))]
     swept = SweptRates(label="batch 64", losses=losses, window=(0.01, 0.1), rate=0.1)
     spec = spec_of(rate_figure(swept))
-    edges = [row["edge"] for row in spec["layer"][2]["data"]["values"]]
+    _, window, ring = spec["layer"]
+    edges = [row["edge"] for row in window["data"]["values"]]
     assert edges == [0.01, 0.1]
-    assert spec["layer"][3]["data"]["values"] == [{"rate": 0.1, "loss": 1.0}]
+    assert ring["data"]["values"] == [{"rate": 0.1, "loss": 1.0}]
     assert "1 rates broke the model" in json.dumps(spec)
 
 

@@ -9,7 +9,7 @@ from wattloop.core.errors import RunNotFound
 from wattloop.store.database import open_store
 from wattloop.store.runs import insert_run
 
-pytest.importorskip("altair", reason="Altair is not installed")
+pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
 
 from wattloop.report.subject import report_of
 

@@ -73,7 +73,7 @@ class Badges:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """An Altair chart with an alternative text."""
+    """A Vega-Lite definition with an alternative text."""
 
     name: str
     chart: Any

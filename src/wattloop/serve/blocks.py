@@ -7,7 +7,7 @@ from html import escape
 from markupsafe import Markup
 
 from wattloop.report.document import Block, Chart, Document
-from wattloop.report.figures.chart_data import chart_parts
+from wattloop.report.figures.chart import chart_parts
 from wattloop.report.html import block_html
 
 

@@ -144,7 +144,6 @@ def warm_up(oracle: OracleService | None = None) -> threading.Thread:
 
 def _load() -> None:
     with suppress(ImportError):  # pages that need what is not installed say so themselves
-        import altair
         import sklearn.cluster
         import sklearn.decomposition
         import sklearn.metrics
@@ -153,6 +152,4 @@ def _load() -> None:
         from wattloop.serve.pages.assets import vega_text
 
         vega_text()
-        # the first chart loads the schema; the others do not
-        altair.Chart(altair.Data(values=[{"x": 1}])).mark_point().encode(x="x:Q").to_dict()
         del sklearn, statsmodels

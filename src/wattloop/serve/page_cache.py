@@ -24,7 +24,7 @@ PARTS = (
     *("accounting", "analyze", "bench", "cap", "core", "report", "schedule", "serve", "study"),
     *("sweep", "trials", "tune"),
 )
-LIBRARIES = ("altair", "numpy", "scikit-learn", "scipy", "statsmodels")
+LIBRARIES = ("numpy", "scikit-learn", "scipy", "statsmodels", "vl-convert-python")
 MOST_PAGES = 64
 """Pages that are kept; the longest unused go first."""
 

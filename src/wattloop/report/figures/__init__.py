@@ -1,1 +1,1 @@
-"""Figures: Altair definitions, rendered to one self-contained HTML page, SVG and PNG (ADR 0006)."""
+"""Figures: Vega-Lite definitions, rendered to one offline HTML page, SVG and PNG (ADR 0006)."""

@@ -3,8 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wattloop.report.figures.chart_data import rows_data
-from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, colour, styled
+from wattloop.report.figures.chart import (
+    GREY,
+    HEIGHT,
+    PALETTE,
+    WIDTH,
+    Spec,
+    channel,
+    colour,
+    in_turn,
+    layers,
+    mark,
+    styled,
+)
 from wattloop.schedule.metrics import spread
 
 LETTER_PX = 6.2
@@ -69,7 +80,7 @@ MOST_NAMES = 14
 DASHES = ([1, 0], [6, 3], [2, 2])
 
 
-def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = None) -> Any:
+def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = None) -> Spec:
     """Draw throughput against energy with one standard deviation (5.3, 5.4, 5.8).
 
     Args:
@@ -77,8 +88,6 @@ def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = No
         said: what was simulated, for the subtitle.
         setting: a field of the rows that splits each policy, such as rigid and malleable jobs.
     """
-    import altair as alt
-
     data = [
         row
         for row in _means(rows, ("energy_kwh", "throughput_per_h"), setting)
@@ -87,63 +96,65 @@ def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = No
     order = list(dict.fromkeys(row["policy"] for row in data))
     domains = {name: _domain(data, name) for name in ("energy_kwh", "throughput_per_h")}
     _place_labels(data, domains)
-    base = alt.Chart(rows_data(data))
-    x_scale, y_scale = (alt.Scale(domain=ends, nice=False, zero=False) for ends in domains.values())
-    x = alt.X(
-        "energy_kwh:Q",
-        title="Energy (kWh)",
-        scale=x_scale,
-        axis=alt.Axis(tickCount=10),
-    )
-    y = alt.Y("throughput_per_h:Q", title="Jobs done per hour", scale=y_scale)
+    x_scale, y_scale = ({"domain": ends, "nice": False, "zero": False} for ends in domains.values())
+    x = channel("energy_kwh:Q", "Energy (kWh)", scale=x_scale, axis={"tickCount": 10})
+    y = channel("throughput_per_h:Q", "Jobs done per hour", scale=y_scale)
     named = len(data) <= MOST_NAMES
-    legend = None if named else alt.Legend(symbolOpacity=1)
-    color = alt.Color("policy:N", sort=order, title=None, scale=_scale(order), legend=legend)
-    across = base.mark_rule(opacity=0.4).encode(
-        x=alt.X("energy_kwh_low:Q", scale=x_scale), x2=alt.X2("energy_kwh_high:Q"), y=y, color=color
+    legend = None if named else {"symbolOpacity": 1}
+    split: Spec = (
+        {} if setting is None else {"shape": channel("setting:N", setting.replace("_", " "))}
     )
-    upwards = base.mark_rule(opacity=0.4).encode(
-        x=x,
-        y=alt.Y("throughput_per_h_low:Q", scale=y_scale),
-        y2=alt.Y2("throughput_per_h_high:Q"),
-        color=color,
-    )
-    mark: dict[str, Any] = {}
-    if setting is not None:
-        mark = {"shape": alt.Shape("setting:N", title=setting.replace("_", " "))}
-    points = base.mark_point(filled=True, size=70, opacity=1).encode(
-        x=x,
-        y=y,
-        color=color,
-        tooltip=[
-            alt.Tooltip("label:N"),
-            alt.Tooltip("energy_kwh:Q"),
-            alt.Tooltip("throughput_per_h:Q"),
-        ],
-        **mark,
-    )
-    names = base.mark_text(align="left", fontSize=11).encode(
-        x=alt.X("label_x:Q", scale=x_scale),
-        y=alt.Y("label_y:Q", scale=y_scale),
-        text=alt.Text("label:N"),
-        color=color,
-    )
-    layers = [across, upwards, points, *([names] if named else [])]
-    width, height = TRADE_OFF_PX
-    chart = alt.layer(*layers).properties(width=width, height=height)
+    thin = {"opacity": 0.4}
+    parts = [
+        mark(
+            "rule",
+            thin,
+            x=channel("energy_kwh_low:Q", scale=x_scale),
+            x2={"field": "energy_kwh_high"},
+            y=y,
+        ),
+        mark(
+            "rule",
+            thin,
+            x=x,
+            y=channel("throughput_per_h_low:Q", scale=y_scale),
+            y2={"field": "throughput_per_h_high"},
+        ),
+        mark(
+            "point",
+            {"filled": True, "size": 70, "opacity": 1},
+            x=x,
+            y=y,
+            tooltip=["label:N", "energy_kwh:Q", "throughput_per_h:Q"],
+            **split,
+        ),
+    ]
+    if named:
+        at_x, at_y = channel("label_x:Q", scale=x_scale), channel("label_y:Q", scale=y_scale)
+        text = {"align": "left", "fontSize": 11}
+        parts.append(mark("text", text, x=at_x, y=at_y, text="label:N"))
+    color = channel("policy:N", None, sort=order, scale=in_turn(order), legend=legend)
+    chart = layers(*parts, rows=data, size=TRADE_OFF_PX, color=color)
     return styled(chart, "Throughput against energy", f"mean ± sd over seeds; {said}")
 
 
-def miss_figure(rows: Sequence[Row], said: str) -> Any:
+def miss_figure(rows: Sequence[Row], said: str) -> Spec:
     """Draw the share of missed deadlines (5.5)."""
     data = _means(rows, ("miss_rate",), None)
-    return _bars(data, "miss_rate", "Deadlines missed", said, percent=True)
+    order, title = [row["policy"] for row in data], "Deadlines missed"
+    share = channel("miss_rate:Q", format=".1%")
+    chart = layers(
+        mark("bar", {"color": PALETTE[0]}, y=channel("miss_rate:Q", title, axis={"format": "%"})),
+        mark("text", {"dy": -8, "fontSize": 11, "color": GREY}, y="miss_rate:Q", text=share),
+        rows=data,
+        size=(max(WIDTH, BAR_PX * len(order)), HEIGHT),
+        x=channel("policy:N", None, sort=order, axis={"labelAngle": -35}),
+    )
+    return styled(chart, title, f"mean over seeds; {said}")
 
 
-def fairness_figure(rows: Sequence[Row], said: str) -> Any:
+def fairness_figure(rows: Sequence[Row], said: str) -> Spec:
     """Draw Jain's index of completion times and of GPU seconds (5.7)."""
-    import altair as alt
-
     titles = {"jain_jct": "Completion time", "jain_share": "GPU seconds"}
     data = [
         {"policy": row["policy"], "of": title, "value": row[name], "sd": row[f"{name}_sd"]}
@@ -152,18 +163,21 @@ def fairness_figure(rows: Sequence[Row], said: str) -> Any:
         if row.get(name) is not None
     ]
     order = list(dict.fromkeys(row["policy"] for row in data))
-    base = alt.Chart(rows_data(data))
-    x = alt.X("policy:N", sort=order, title=None, axis=alt.Axis(labelAngle=-35))
-    offset = alt.XOffset("of:N", sort=list(titles.values()))
-    y = alt.Y("value:Q", title="Jain's index over users", scale=alt.Scale(domain=[0, 1]))
-    bars = base.mark_bar().encode(x=x, xOffset=offset, y=y, color=colour("of", [*titles.values()]))
-    chart = bars.properties(width=max(WIDTH, 2 * BAR_PX * len(order)), height=HEIGHT)
+    chart = mark(
+        "bar",
+        rows=data,
+        x=channel("policy:N", None, sort=order, axis={"labelAngle": -35}),
+        xOffset=channel("of:N", sort=list(titles.values())),
+        y=channel("value:Q", "Jain's index over users", scale={"domain": [0, 1]}),
+        color=colour("of", [*titles.values()]),
+    )
+    chart["width"] = max(WIDTH, 2 * BAR_PX * len(order))
     return styled(chart, "Fairness", f"mean over seeds, 1 is equal; {said}")
 
 
-def goal_figures(rows: Sequence[Row], said: str) -> dict[str, Any]:
+def goal_figures(rows: Sequence[Row], said: str) -> dict[str, Spec]:
     """Draw deadlines and fairness where they are known: `misses`, `fairness`."""
-    charts: dict[str, Any] = {}
+    charts: dict[str, Spec] = {}
     if any(row["miss_rate"] is not None for row in rows):
         charts["misses"] = miss_figure(rows, said)
     if any(row["jain_share"] is not None for row in rows):
@@ -171,14 +185,12 @@ def goal_figures(rows: Sequence[Row], said: str) -> dict[str, Any]:
     return charts
 
 
-def load_figure(rows: Sequence[Row], said: str, *, rate: str = "rate_per_s") -> Any:
+def load_figure(rows: Sequence[Row], said: str, *, rate: str = "rate_per_s") -> Spec:
     """Draw mean completion time against the arrival rate (5.9).
 
     Twice: of the jobs that ended, as in the thesis, and of all, those that are left counted up to
     the end. Under overload a policy that leaves long jobs aside looks good in the first only.
     """
-    import altair as alt
-
     panels = {
         "jct_mean_s": "jobs that ended",
         "age_mean_s": "all jobs, unfinished ones up to the end",
@@ -188,26 +200,25 @@ def load_figure(rows: Sequence[Row], said: str, *, rate: str = "rate_per_s") -> 
         for name, title in panels.items()
         if any(row.get(name) is not None for row in rows)
     ]
-    chart = alt.hconcat(*charts).resolve_scale(y="shared")
+    chart = {"hconcat": charts, "resolve": {"scale": {"y": "shared"}}}
     return styled(chart, "Completion time against load", f"mean over seeds; {said}")
 
 
-def _load_panel(data: list[dict[str, Any]], name: str, title: str) -> Any:
-    import altair as alt
-
+def _load_panel(data: list[dict[str, Any]], name: str, title: str) -> Spec:
     order = list(dict.fromkeys(row["policy"] for row in data))
     for row in data:
         row["minutes"] = row[name] / 60
-    ticks = alt.Axis(format="~g")
-    x = alt.X("setting:Q", title="Arrivals per second", scale=alt.Scale(zero=False), axis=ticks)
-    y = alt.Y("minutes:Q", title="Mean completion time (min)", scale=alt.Scale(zero=True))
-    color = alt.Color("policy:N", sort=order, title=None, scale=_scale(order))
-    dash = alt.StrokeDash("policy:N", sort=order, title=None, scale=_dashes(order))
-    base = alt.Chart(rows_data(data)).encode(x=x, y=y, color=color)
-    above = alt.TitleParams(text=title, fontSize=11, offset=4)
-    return alt.layer(
-        base.mark_line().encode(strokeDash=dash), base.mark_point(filled=True, size=35)
-    ).properties(width=WIDTH, height=HEIGHT, title=above)
+    dashes = in_turn(order, DASHES, len(PALETTE))
+    chart = layers(
+        mark("line", strokeDash=channel("policy:N", None, sort=order, scale=dashes)),
+        mark("point", {"filled": True, "size": 35}),
+        rows=data,
+        size=(WIDTH, HEIGHT),
+        x=channel("setting:Q", "Arrivals per second", scale={"zero": False}, axis={"format": "~g"}),
+        y=channel("minutes:Q", "Mean completion time (min)", scale={"zero": True}),
+        color=channel("policy:N", None, sort=order, scale=in_turn(order)),
+    )
+    return {**chart, "title": {"text": title, "fontSize": 11, "offset": 4}}
 
 
 def _means(rows: Sequence[Row], names: Sequence[str], setting: str | None) -> list[dict[str, Any]]:
@@ -255,37 +266,3 @@ def _place_labels(data: Sequence[dict[str, Any]], domains: Mapping[str, list[flo
     found = label_places(points, [row["label"] for row in data], TRADE_OFF_PX)
     for row, (x_px, y_px) in zip(data, found, strict=True):
         row |= {"label_x": left + across * x_px, "label_y": top - upwards * y_px}
-
-
-def _bars(
-    data: Sequence[dict[str, Any]], name: str, title: str, said: str, *, percent: bool
-) -> Any:
-    import altair as alt
-
-    order = [row["policy"] for row in data]
-    base = alt.Chart(rows_data(list(data)))
-    x = alt.X("policy:N", sort=order, title=None, axis=alt.Axis(labelAngle=-35))
-    ticks = alt.Axis(format="%") if percent else alt.Axis()
-    bars = base.mark_bar(color=PALETTE[0]).encode(
-        x=x, y=alt.Y(f"{name}:Q", title=title, axis=ticks)
-    )
-    text = base.mark_text(dy=-8, fontSize=11, color=GREY).encode(
-        x=x, y=f"{name}:Q", text=alt.Text(f"{name}:Q", format=".1%" if percent else ".3g")
-    )
-    chart = alt.layer(bars, text).properties(width=max(WIDTH, BAR_PX * len(order)), height=HEIGHT)
-    return styled(chart, title, f"mean over seeds; {said}")
-
-
-def _scale(order: Sequence[str]) -> Any:
-    """Return colours in turn; beyond them, labels and dashes tell policies apart."""
-    import altair as alt
-
-    colours = [PALETTE[number % len(PALETTE)] for number in range(len(order))]
-    return alt.Scale(domain=list(order), range=colours)
-
-
-def _dashes(order: Sequence[str]) -> Any:
-    import altair as alt
-
-    dashes = [DASHES[number // len(PALETTE) % len(DASHES)] for number in range(len(order))]
-    return alt.Scale(domain=list(order), range=dashes)

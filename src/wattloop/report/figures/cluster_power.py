@@ -1,12 +1,20 @@
 """Figures of a cluster over time: power against the budget (thesis 5.6), GPU allocation."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from wattloop.report.figures.chart_data import rows_data
-from wattloop.report.figures.style import BEST, HEIGHT, PALETTE, WIDTH, styled
+from wattloop.report.figures.chart import (
+    BEST,
+    HEIGHT,
+    WIDTH,
+    Spec,
+    channel,
+    in_turn,
+    layers,
+    mark,
+    styled,
+)
 from wattloop.schedule.engine.result import SimulationResult
 from wattloop.schedule.estimates.oracle import Oracle
 from wattloop.schedule.metrics.curves import PowerCurve, gpu_allocations, power_curve
@@ -20,7 +28,7 @@ MOST_BARS = 4_000
 
 def over_time_figures(
     results: Mapping[str, SimulationResult], truth: Oracle, said: str
-) -> dict[str, Any]:
+) -> dict[str, Spec]:
     """Return `power` of all policies, and `gpus-POLICY`: the allocation of each."""
     charts = {"power": power_figure({p: power_curve(r) for p, r in results.items()}, said)}
     for policy, result in results.items():
@@ -29,27 +37,24 @@ def over_time_figures(
     return charts
 
 
-def power_figure(curves: Mapping[str, PowerCurve], said: str) -> Any:
+def power_figure(curves: Mapping[str, PowerCurve], said: str) -> Spec:
     """Draw the power of the whole cluster under each policy, and the budget dashed.
 
     Few policies share one chart; more would hide each other and get a strip each.
     """
-    import altair as alt
-
     order = list(curves)
     if len(order) <= MOST_TOGETHER:
         chart = _power_chart(curves, order, HEIGHT)
     else:
         strips = [_power_chart({name: curves[name]}, order, STRIP_PX) for name in order]
-        chart = alt.vconcat(*strips, spacing=6).resolve_scale(x="shared", y="shared")
+        shared = {"scale": {"x": "shared", "y": "shared"}}
+        chart = {"vconcat": strips, "spacing": 6, "resolve": shared}
     dashed = any(_budget_rows(curve) for curve in curves.values())
     about = f"means of short spans, one seed{'; dashed: the budget' if dashed else ''}"
     return styled(chart, "Power over time", f"{about}; {said}")
 
 
-def _power_chart(curves: Mapping[str, PowerCurve], order: Sequence[str], height: int) -> Any:
-    import altair as alt
-
+def _power_chart(curves: Mapping[str, PowerCurve], order: Sequence[str], height: int) -> Spec:
     data = [
         {"policy": policy, "hour": time_s / 3_600, "kw": power_w / 1_000}
         for policy, curve in curves.items()
@@ -57,36 +62,29 @@ def _power_chart(curves: Mapping[str, PowerCurve], order: Sequence[str], height:
     ]
     alone = len(curves) < len(order)
     last = not alone or order[-1] in curves
-    x = alt.X("hour:Q", title="Hours" if last else None, axis=alt.Axis(labels=last))
-    y = alt.Y("kw:Q", title="kW" if alone else "Power of the cluster (kW)")
-    scale = alt.Scale(domain=order, range=[PALETTE[n % len(PALETTE)] for n in range(len(order))])
-    color = alt.Color("policy:N", title=None, sort=list(order), scale=scale)
-    layers = [
-        alt.Chart(rows_data(data))
-        .mark_line(interpolate="step-after", strokeWidth=1.5, opacity=0.85)
-        .encode(x=x, y=y, color=color.legend(None) if alone else color)
-    ]
+    color = channel("policy:N", None, sort=list(order), scale=in_turn(order))
+    style = {"interpolate": "step-after", "strokeWidth": 1.5, "opacity": 0.85}
+    parts = [mark("line", style, rows=data, color={**color, "legend": None} if alone else color)]
     budget = _budget_rows(next(iter(curves.values()))) if curves else []
     if budget:
-        layers.append(
-            alt.Chart(alt.Data(values=budget))
-            .mark_line(interpolate="step-after", strokeDash=[6, 4], color=BEST)
-            .encode(x=x, y=y)
-        )
-    chart = alt.layer(*layers).properties(width=2 * WIDTH, height=height)
-    if not alone:
-        return chart
-    name = alt.TitleParams(text=next(iter(curves)), fontSize=11, offset=2)
-    return chart.properties(title=name)
+        dashed = {"interpolate": "step-after", "strokeDash": [6, 4], "color": BEST}
+        parts.append(mark("line", dashed, rows=budget))
+    chart = layers(
+        *parts,
+        size=(2 * WIDTH, height),
+        x=channel("hour:Q", "Hours" if last else None, axis={"labels": last}),
+        y=channel("kw:Q", "kW" if alone else "Power of the cluster (kW)"),
+    )
+    if alone:
+        chart["title"] = {"text": next(iter(curves)), "fontSize": 11, "offset": 2}
+    return chart
 
 
-def gantt_figure(result: SimulationResult, truth: Oracle, said: str) -> Any:
+def gantt_figure(result: SimulationResult, truth: Oracle, said: str) -> Spec:
     """Draw a row per GPU, a bar per job coloured by its model; black ends mark lost work.
 
     Of a large cluster the first GPUs are drawn, of many jobs the first ones.
     """
-    import altair as alt
-
     names, kinds = result.cluster.node_names, result.jobs.kinds
     types = [group.type_name for group in result.cluster.node_groups]
     rows: dict[tuple[int, int], str] = {}
@@ -107,32 +105,27 @@ def gantt_figure(result: SimulationResult, truth: Oracle, said: str) -> Any:
         if (each.node, each.gpu) in shown
     ]
     bars = stretches[:MOST_BARS]
-    base = alt.Chart(rows_data(bars))
-    y = alt.Y("gpu:N", sort=list(shown.values()), title=None, axis=alt.Axis(labelFontSize=9))
-    x = alt.X("begin:Q", title="Hours")
-    what = alt.Color("what:N", title=None)
-    blocks = base.mark_bar(stroke="white", strokeWidth=0.6).encode(
-        x=x,
-        x2=alt.X2("end:Q"),
-        y=y,
-        color=what,
-        tooltip=[
-            alt.Tooltip("job:Q"),
-            alt.Tooltip("what:N"),
-            alt.Tooltip("how:N"),
-            alt.Tooltip("begin:Q"),
-            "end:Q",
-        ],
-    )
-    lost = (
-        base.transform_filter("datum.how == 'preempted' || datum.how == 'node died'")
-        .mark_tick(color=BEST, thickness=2.5, size=ROW_PX)
-        .encode(x=alt.X("end:Q"), y=y)
-    )
-    height = ROW_PX * len(shown)
     stopped = any(bar["how"] in ("preempted", "node died") for bar in bars)
-    layers = [blocks, lost] if stopped else [blocks]
-    chart = alt.layer(*layers).properties(width=2 * WIDTH, height=height)
+    blocks = mark(
+        "bar",
+        {"stroke": "white", "strokeWidth": 0.6},
+        x=channel("begin:Q", "Hours"),
+        x2={"field": "end"},
+        color=channel("what:N", None),
+        tooltip=["job:Q", "what:N", "how:N", "begin:Q", "end:Q"],
+    )
+    lost = mark(
+        "tick",
+        {"color": BEST, "thickness": 2.5, "size": ROW_PX},
+        where="datum.how == 'preempted' || datum.how == 'node died'",
+        x="end:Q",
+    )
+    chart = layers(
+        *((blocks, lost) if stopped else (blocks,)),
+        rows=bars,
+        size=(2 * WIDTH, ROW_PX * len(shown)),
+        y=channel("gpu:N", None, sort=list(shown.values()), axis={"labelFontSize": 9}),
+    )
     cut = f"; first {MOST_GPUS} of {len(rows)} GPUs" if len(rows) > len(shown) else ""
     if len(stretches) > len(bars):
         cut += f"; first {MOST_BARS:,} of {len(stretches):,} stretches"

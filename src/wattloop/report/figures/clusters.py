@@ -6,14 +6,24 @@ from typing import Any
 import numpy as np
 
 from wattloop.analyze.clusters import Clusters
-from wattloop.report.figures.chart_data import rows_data
+from wattloop.report.figures.chart import (
+    GREY,
+    PALETTE,
+    Rows,
+    Spec,
+    channel,
+    in_turn,
+    layers,
+    mark,
+    rows_data,
+    styled,
+)
 from wattloop.report.figures.scatter import drawn_rows, fitted, tooltips, with_tooltips
-from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, styled
 
 SIZE = 380
 
 
-def cluster_figures(found: Clusters, dimensions: int = 2) -> dict[str, Any]:
+def cluster_figures(found: Clusters, dimensions: int = 2) -> dict[str, Spec]:
     """Draw two and three main components, any two columns, and silhouettes."""
     rows, sampled = _rows(found)
     data = rows_data(rows)
@@ -28,7 +38,7 @@ def cluster_figures(found: Clusters, dimensions: int = 2) -> dict[str, Any]:
             ),
         )
     )
-    charts: dict[str, Any] = {"clusters-2d": _plane(found, data, said)}
+    charts: dict[str, Spec] = {"clusters-2d": _plane(found, data, said)}
     if found.projection.shape[1] > 2:
         space = {"clusters-3d": _space(found, data, said)}
         charts = {**space, **charts} if dimensions == 3 else {**charts, **space}
@@ -52,170 +62,118 @@ def _rows(found: Clusters) -> tuple[list[dict[str, Any]], str]:
     return rows, sampled
 
 
-def _plane(found: Clusters, data: Any, said: str) -> Any:
-    import altair as alt
+def _dots(found: Clusters, rows: Rows, style: Spec | None = None, **channels: Any) -> Spec:
+    """Return a point per run, coloured by cluster."""
+    order = [str(label) for label in sorted({int(label) for label in found.labels})]
+    # marks tell clusters apart when there are more of them than colours
+    shapes = in_turn(order, ("circle", "triangle-up"), len(PALETTE))
+    return mark(
+        "point",
+        {"filled": True, "opacity": 0.75, **(style or {})},
+        rows=rows,
+        color=channel("cluster:N", "cluster", scale=in_turn(order)),
+        shape=channel("cluster:N", "cluster", scale=shapes),
+        tooltip=["cluster:N", *tooltips([*found.table.parameters, *found.table.results])],
+        **channels,
+    )
 
+
+def _plane(found: Clusters, rows: Rows, said: str) -> Spec:
     # with room at the edges: a chart that can be moved cuts off what reaches over them
     room = [fitted(found.projection[:, n].tolist()) for n in range(found.projection.shape[1])]
-    flat = len(room) < 2
-    y = alt.Y("cluster:N")
-    if not flat:
-        y = alt.Y("pc2:Q", title=_component(found, 1), scale=room[1])
-    chart = (
-        alt.Chart(data)
-        .mark_point(filled=True, size=45, opacity=0.75)
-        .encode(
-            x=alt.X("pc1:Q", title=_component(found, 0), scale=room[0]),
-            y=y,
-            color=_colour(found),
-            shape=_shape(found),
-            tooltip=_tooltips(found),
-        )
-        .properties(width=WIDTH, height=HEIGHT)
-    )
-    return styled(chart.interactive(), "Clusters, two main components", said)
+    y: Any = "cluster:N"
+    if len(room) > 1:
+        y = channel("pc2:Q", _component(found, 1), scale=room[1])
+    x = channel("pc1:Q", _component(found, 0), scale=room[0])
+    chart = _dots(found, rows, {"size": 45}, x=x, y=y)
+    moved = {"select": {"type": "interval", "encodings": ["x", "y"]}, "bind": "scales"}
+    chart["params"] = [{"name": "moved", **moved}]
+    return styled(chart, "Clusters, two main components", said)
 
 
-def _space(found: Clusters, data: Any, said: str) -> Any:
+def _space(found: Clusters, rows: Rows, said: str) -> Spec:
     """Draw a 3-D view that sliders turn; the page computes the projection."""
-    import altair as alt
-
-    turn = alt.param(
-        name="turn", value=35, bind=alt.binding_range(min=0, max=360, step=1, name="turn ")
-    )
-    tilt = alt.param(
-        name="tilt", value=25, bind=alt.binding_range(min=-90, max=90, step=1, name="tilt ")
-    )
     reach = float(np.abs(found.projection).max()) or 1.0
     # a depth in every row makes near points larger
     axes = [
         {f"pc{c + 1}": reach * (c == number) for c in range(3)} | {"name": f"PC{number + 1}"}
         for number in range(3)
     ]
-    scale = alt.Scale(domain=[-1.25 * reach, 1.25 * reach])
-    bare = alt.Axis(labels=False, ticks=False, grid=False, domain=False)
-
-    def projected(of: Any) -> Any:
-        angle = "PI / 180"
-        return (
-            alt.Chart(of)
-            .transform_calculate(
-                u=f"datum.pc1 * cos(turn * {angle}) - datum.pc2 * sin(turn * {angle})",
-                v=f"datum.pc1 * sin(turn * {angle}) + datum.pc2 * cos(turn * {angle})",
-            )
-            .transform_calculate(
-                height=f"datum.pc3 * cos(tilt * {angle}) - datum.v * sin(tilt * {angle})",
-                depth=f"datum.v * cos(tilt * {angle}) + datum.pc3 * sin(tilt * {angle})",
-                zero="0",
-            )
-            .encode(
-                x=alt.X("u:Q", scale=scale, axis=bare, title=None),
-                y=alt.Y("height:Q", scale=scale, axis=bare, title=None),
-            )
-        )
-
-    near = alt.Size("depth:Q", scale=alt.Scale(domain=[-reach, reach], range=[70, 20]), legend=None)
-    dots = (
-        projected(data)
-        .mark_point(filled=True, opacity=0.75)
-        .encode(color=_colour(found), shape=_shape(found), size=near, tooltip=_tooltips(found))
+    scale = {"domain": [-1.25 * reach, 1.25 * reach]}
+    bare = {"labels": False, "ticks": False, "grid": False, "domain": False}
+    angle = "PI / 180"
+    projection = {
+        "u": f"datum.pc1 * cos(turn * {angle}) - datum.pc2 * sin(turn * {angle})",
+        "v": f"datum.pc1 * sin(turn * {angle}) + datum.pc2 * cos(turn * {angle})",
+        "height": f"datum.pc3 * cos(tilt * {angle}) - datum.v * sin(tilt * {angle})",
+        "depth": f"datum.v * cos(tilt * {angle}) + datum.pc3 * sin(tilt * {angle})",
+        "zero": "0",
+    }
+    sizes = {"domain": [-reach, reach], "range": [70, 20]}
+    chart = layers(
+        layers(
+            mark("rule", {"color": GREY}, x2={"field": "zero"}, y2={"field": "zero"}),
+            mark("text", {"dx": 10, "dy": -6, "fontSize": 11, "color": GREY}, text="name:N"),
+            rows=axes,
+        ),
+        _dots(found, rows, size=channel("depth:Q", scale=sizes, legend=None)),
+        size=(SIZE, SIZE),
+        x=channel("u:Q", None, scale=scale, axis=bare),
+        y=channel("height:Q", None, scale=scale, axis=bare),
     )
-    ends = projected(rows_data(axes))
-    lines = ends.mark_rule(color=GREY).encode(x2=alt.X2("zero:Q"), y2=alt.Y2("zero:Q"))
-    names = ends.mark_text(dx=10, dy=-6, fontSize=11, color=GREY).encode(text=alt.Text("name:N"))
-    chart = alt.layer(lines, names, dots).add_params(turn, tilt)
+    for part in chart["layer"]:
+        part["transform"] = [{"calculate": text, "as": name} for name, text in projection.items()]
+    chart["params"] = [_slider("turn", 35, 0, 360), _slider("tilt", 25, -90, 90)]
     shares = ", ".join(_component(found, number) for number in range(3))
-    return styled(
-        chart.properties(width=SIZE, height=SIZE),
-        "Clusters, three main components",
-        f"{shares}; {said}",
-    )
+    return styled(chart, "Clusters, three main components", f"{shares}; {said}")
 
 
-def _columns(found: Clusters, data: Any, said: str) -> Any:
+def _slider(name: str, value: float, low: float, high: float) -> Spec:
+    bind = {"input": "range", "min": low, "max": high, "step": 1, "name": f"{name} "}
+    return {"name": name, "value": value, "bind": bind}
+
+
+def _columns(found: Clusters, rows: Rows, said: str) -> Spec:
     """Draw any column against any other, chosen on the page."""
-    import altair as alt
-
     table = found.table
     results = [name for name in table.results if table.is_numeric(name)]
     names = [*results, *(name for name in table.parameters if table.is_numeric(name))]
     first, second = (results + names)[:1], [n for n in results if n != found.ordered_by]
-    across = alt.param(
-        name="across",
-        value=found.ordered_by if found.ordered_by in names else first[0],
-        bind=alt.binding_select(options=names, name="across "),
-    )
-    up = alt.param(
-        name="up",
-        value=(second or first)[0],
-        bind=alt.binding_select(options=names, name="up "),
-    )
+    chosen = {
+        "across": found.ordered_by if found.ordered_by in names else first[0],
+        "up": (second or first)[0],
+    }
+    x, y = (channel(f"{field}:Q", None, scale={"zero": False}) for field in "xy")
+    chart = _dots(found, rows, {"size": 45}, x=x, y=y)
     # where `with_tooltips` put a column
     place = f"indexof({json.dumps([*table.parameters, *table.results])}, "
-    chart = (
-        alt.Chart(data)
-        .transform_calculate(x=f"datum['t' + {place}across)]", y=f"datum['t' + {place}up)]")
-        .mark_point(filled=True, size=45, opacity=0.75)
-        .encode(
-            x=alt.X("x:Q", title=None, scale=alt.Scale(zero=False)),
-            y=alt.Y("y:Q", title=None, scale=alt.Scale(zero=False)),
-            color=_colour(found),
-            shape=_shape(found),
-            tooltip=_tooltips(found),
-        )
-        .properties(width=WIDTH, height=HEIGHT)
-        .add_params(across, up)
-    )
-    return styled(chart, alt.expr("up + ' against ' + across"), said)
+    chart["transform"] = [
+        {"calculate": f"datum['t' + {place}{name})]", "as": field}
+        for field, name in zip("xy", chosen, strict=True)
+    ]
+    chart["params"] = [
+        {
+            "name": name,
+            "value": value,
+            "bind": {"input": "select", "options": names, "name": f"{name} "},
+        }
+        for name, value in chosen.items()
+    ]
+    return styled(chart, {"expr": "up + ' against ' + across"}, said)
 
 
-def _silhouettes(found: Clusters, rows: list[dict[str, Any]]) -> Any:
-    import altair as alt
-
-    taken = alt.condition(
-        f"datum.k == {found.facts['clusters']}", alt.value(PALETTE[1]), alt.value(PALETTE[0])
-    )
-    chart = (
-        alt.Chart(rows_data(rows))
-        .mark_bar()
-        .encode(
-            x=alt.X("k:O", title="Clusters", axis=alt.Axis(labelAngle=0)),
-            y=alt.Y("silhouette:Q", title="Silhouette"),
-            color=taken,
-            tooltip=[alt.Tooltip("k:O"), alt.Tooltip("silhouette:Q", format=".3f")],
-        )
-        .properties(width=WIDTH, height=HEIGHT)
+def _silhouettes(found: Clusters, rows: Rows) -> Spec:
+    taken = {"test": f"datum.k == {found.facts['clusters']}", "value": PALETTE[1]}
+    chart = mark(
+        "bar",
+        rows=rows,
+        x=channel("k:O", "Clusters", axis={"labelAngle": 0}),
+        y=channel("silhouette:Q", "Silhouette"),
+        color={"condition": taken, "value": PALETTE[0]},
+        tooltip=["k:O", channel("silhouette:Q", format=".3f")],
     )
     return styled(chart, "How many clusters", "mean silhouette; the highest is taken")
 
 
 def _component(found: Clusters, number: int) -> str:
     return f"PC{number + 1} ({found.explained[number]:.0%} of variance)"
-
-
-def _order(found: Clusters) -> list[str]:
-    return [str(label) for label in sorted({int(label) for label in found.labels})]
-
-
-def _colour(found: Clusters) -> Any:
-    import altair as alt
-
-    order = _order(found)
-    colours = [PALETTE[n % len(PALETTE)] for n in range(len(order))]
-    return alt.Color("cluster:N", title="cluster", scale=alt.Scale(domain=order, range=colours))
-
-
-def _shape(found: Clusters) -> Any:
-    """Return marks that tell clusters apart when there are more of them than colours."""
-    import altair as alt
-
-    order = _order(found)
-    kinds = ["circle" if n < len(PALETTE) else "triangle-up" for n in range(len(order))]
-    return alt.Shape("cluster:N", title="cluster", scale=alt.Scale(domain=order, range=kinds))
-
-
-def _tooltips(found: Clusters) -> list[Any]:
-    import altair as alt
-
-    shown = [*found.table.parameters, *found.table.results]
-    return [alt.Tooltip("cluster:N"), *tooltips(shown)]

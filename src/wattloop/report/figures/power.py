@@ -9,9 +9,20 @@ from wattloop.core.results import WindowResult
 from wattloop.core.units import format_energy
 from wattloop.integrations.serving import ServingPoint, ServingSum
 from wattloop.integrations.stored_steps import StepPoint
-from wattloop.report.figures.chart_data import rows_data
+from wattloop.report.figures.chart import (
+    GREY,
+    HEIGHT,
+    PALETTE,
+    WIDTH,
+    Spec,
+    channel,
+    colour,
+    in_turn,
+    layers,
+    mark,
+    styled,
+)
 from wattloop.report.figures.scatter import spread_over
-from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, colour, styled
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
 from wattloop.store.sample_queries import read_curve
@@ -25,7 +36,9 @@ from wattloop.store.samples import Series, power_series
 MAX_POINTS = 600
 
 
-def power_figure(store: Store, runs: Mapping[str, RunRecord], scope: str, tdp_w: float) -> Any:
+def power_figure(
+    store: Store, runs: Mapping[str, RunRecord], scope: str, tdp_w: float
+) -> Spec | None:
     """Draw power of one scope of several runs (label -> run) over time, with the TDP.
 
     Args:
@@ -34,39 +47,33 @@ def power_figure(store: Store, runs: Mapping[str, RunRecord], scope: str, tdp_w:
         scope: `gpu`, `cpu` or `node`.
         tdp_w: sum of the devices' TDP or default limits; 0 draws no line.
     """
-    import altair as alt
-
     rows: list[dict[str, Any]] = []
     for label, run in runs.items():
         rows += [{"run": label, **row} for row in _rows(store, run, scope)]
     if not rows:
         return None
-    order = list(runs)
-    base = alt.Chart(rows_data(rows)).encode(
-        x=alt.X(
-            "time_s:Q",
-            title="Time since the start (s)",
-            scale=alt.Scale(domainMin=0, nice=False),
-        )
-    )
-    color = colour("run", order)
     part = scope.upper() if scope in ("gpu", "cpu") else scope
     highest_w = max(tdp_w, *(row["power_w"] for row in rows))
-    scale = alt.Scale(domain=[0, 1.1 * highest_w], nice=False)
-    y = alt.Y("power_w:Q", title=f"Power of {part} (W)", scale=scale)
-    layers = [
-        base.mark_area(opacity=0.15).encode(y=alt.Y("power_w:Q", stack=None), color=color),
-        base.mark_line(strokeWidth=1.5).encode(y=y, color=color),
-    ]
+    y = channel(
+        "power_w:Q",
+        f"Power of {part} (W)",
+        scale={"domain": [0, 1.1 * highest_w], "nice": False},
+    )
+    curves = layers(
+        mark("area", {"opacity": 0.15}, y=channel("power_w:Q", stack=None)),
+        mark("line", {"strokeWidth": 1.5}, y=y),
+        rows=rows,
+        x=channel("time_s:Q", "Time since the start (s)", scale={"domainMin": 0, "nice": False}),
+        color=colour("run", list(runs)),
+    )
+    parts = [curves]
     if tdp_w > 0:
-        line = alt.Chart(alt.Data(values=[{"y": tdp_w, "text": f"TDP {tdp_w:.4g} W"}]))
-        layers.append(line.mark_rule(strokeDash=[6, 4], color=PALETTE[1]).encode(y=alt.Y("y:Q")))
-        layers.append(
-            line.mark_text(align="left", dx=4, dy=-7, color=PALETTE[1], fontSize=11).encode(
-                y=alt.Y("y:Q"), x=alt.value(0), text=alt.Text("text:N")
-            )
-        )
-    chart = alt.layer(*layers).properties(width=WIDTH * 1.5, height=HEIGHT)
+        limit = [{"y": tdp_w, "text": f"TDP {tdp_w:.4g} W"}]
+        above = {"align": "left", "dx": 4, "dy": -7, "color": PALETTE[1], "fontSize": 11}
+        dashed = {"strokeDash": [6, 4], "color": PALETTE[1]}
+        parts.append(mark("rule", dashed, rows=limit, y="y:Q"))
+        parts.append(mark("text", above, rows=limit, y="y:Q", x={"value": 0}, text="text:N"))
+    chart = layers(*parts, size=(WIDTH * 1.5, HEIGHT))
     kinds = {d.provenance.value for r in runs.values() for d in _domains(r, scope)}
     said = f"energy is the area under the curve; {', '.join(sorted(kinds)) or 'not measured'}"
     against = " against the TDP" if tdp_w > 0 else ""
@@ -114,10 +121,8 @@ def _series(run: RunRecord, name: str) -> Series | None:
 ROW_PX = 34
 
 
-def components_figure(result: WindowResult) -> Any:
+def components_figure(result: WindowResult) -> Spec | None:
     """Draw a bar per counted domain with its uncertainty; None without any."""
-    import altair as alt
-
     rows: list[dict[str, Any]] = [
         {
             "domain": domain.name,
@@ -132,38 +137,38 @@ def components_figure(result: WindowResult) -> Any:
     ]
     if not rows:
         return None
-    base = alt.Chart(rows_data(rows))
-    y = alt.Y("domain:N", sort=[row["domain"] for row in rows], title=None)
     # room for the text behind the longest bar
-    scale = alt.Scale(domain=[0, 1.25 * max(row["high"] for row in rows)], nice=False)
-    x = alt.X("energy_j:Q", title="Energy (J)", scale=scale)
-    color = alt.Color("scope:N", title=None)
-    bars = base.mark_bar().encode(x=x, y=y, color=color)
-    ends = base.mark_rule(color=GREY).encode(
-        x=alt.X("low:Q", title="Energy (J)"), x2=alt.X2("high:Q"), y=y
+    scale = {"domain": [0, 1.25 * max(row["high"] for row in rows)], "nice": False}
+    title = "Energy (J)"
+    chart = layers(
+        mark("bar", x=channel("energy_j:Q", title, scale=scale), color=channel("scope:N", None)),
+        mark("rule", {"color": GREY}, x=channel("low:Q", title), x2={"field": "high"}),
+        mark(
+            "text",
+            {"align": "left", "dx": 5, "fontSize": 11, "color": GREY},
+            x=channel("high:Q", title),
+            text="shown:N",
+        ),
+        rows=rows,
+        size=(WIDTH, ROW_PX * len(rows)),
+        y=channel("domain:N", None, sort=[row["domain"] for row in rows]),
     )
-    text = base.mark_text(align="left", dx=5, fontSize=11, color=GREY).encode(
-        x=alt.X("high:Q", title="Energy (J)"), y=y, text=alt.Text("shown:N")
-    )
-    chart = alt.layer(bars, ends, text).properties(width=WIDTH, height=ROW_PX * len(rows))
     missing = f"; missing: {', '.join(part.name for part in result.missing)}"
     kinds = sorted({d.provenance.value for d in result.domains if d.energy_j is not None})
     said = f"{', '.join(kinds)}; lines: uncertainty{missing if result.missing else ''}"
     return styled(chart, "Energy by component", said)
 
 
-def steps_figure(points: Sequence[StepPoint], provenance: str) -> Any:
+def steps_figure(points: Sequence[StepPoint], provenance: str) -> Spec | None:
     """Draw joules per step and the loss over steps; None where neither is known of two steps.
 
     Args:
         points: the steps.
         provenance: of their energies.
     """
-    import altair as alt
-
     energies = [(p.number, p.energy_j, p.steps) for p in points if p.energy_j is not None]
     losses = [(p.number, p.loss, 1) for p in points if p.loss is not None]
-    panels: list[Any] = []
+    panels: list[Spec] = []
     most = 1
     for title, values in (("Energy per step (J)", energies), ("Loss", losses)):
         if len(values) < 2:
@@ -178,22 +183,17 @@ def steps_figure(points: Sequence[StepPoint], provenance: str) -> Any:
             }
             for part in parts
         ]
-        kind = spread_over([row["value"] for row in rows])
-        scale = alt.Scale(type=kind, zero=kind == "linear" and values is energies)
-        color = PALETTE[len(panels)]
-        dots = alt.OverlayMarkDef(color=color) if len(rows) <= FEW_STEPS else False
-        line = alt.Chart(rows_data(rows)).mark_line(strokeWidth=1.5, color=color, point=dots)
-        x = alt.X("step:Q", title="Step", scale=alt.Scale(nice=False, zero=False))
-        y = alt.Y("value:Q", title=title, scale=scale)
-        panels.append(line.encode(x=x, y=y).properties(width=WIDTH * 1.5, height=PANEL_PX))
+        x = channel("step:Q", "Step", scale={"nice": False, "zero": False})
+        panels.append(_panel(rows, x, title, len(panels), from_zero=values is energies))
     if not panels:
         return None
-    chart = alt.vconcat(*panels).resolve_scale(x="shared")
     said = f"each point is the mean of up to {most:,} steps" if most > 1 else "every step"
-    return styled(chart, "Training steps", f"{said}; energy {provenance}")
+    return styled(_above(panels), "Training steps", f"{said}; energy {provenance}")
 
 
-def serving_figure(points: Sequence[ServingPoint], started_s: float, provenance: str) -> Any:
+def serving_figure(
+    points: Sequence[ServingPoint], started_s: float, provenance: str
+) -> Spec | None:
     """Draw generated tokens per second, and joules per generated token, over time.
 
     Args:
@@ -201,33 +201,39 @@ def serving_figure(points: Sequence[ServingPoint], started_s: float, provenance:
         started_s: the start of the run on their clock.
         provenance: of their energies.
     """
-    import altair as alt
-
     size = math.ceil(len(points) / MAX_POINTS) or 1
     parts = [ServingSum(points[n : n + size]) for n in range(0, len(points), size)]
     begins_s = [points[n].begin_s - started_s for n in range(0, len(points), size)]
     costs = [(s, part.totals().costs) for s, part in zip(begins_s, parts, strict=True)]
-    panels: list[Any] = []
+    x = channel("time_s:Q", "Time since the start (s)", scale={"nice": False})
+    panels: list[Spec] = []
     for title, key in (
         ("Generated tokens/s", "generated_tokens_per_s"),
         ("J per generated token", "generated_token_j"),
     ):
         rows = [{"time_s": s, "value": cost[key]} for s, cost in costs if key in cost]
-        if len(rows) < 2:
-            continue
-        kind = spread_over([row["value"] for row in rows])
-        scale = alt.Scale(type=kind, zero=kind == "linear")
-        color = PALETTE[len(panels)]
-        dots = alt.OverlayMarkDef(color=color) if len(rows) <= FEW_STEPS else False
-        line = alt.Chart(rows_data(rows)).mark_line(strokeWidth=1.5, color=color, point=dots)
-        x = alt.X("time_s:Q", title="Time since the start (s)", scale=alt.Scale(nice=False))
-        y = alt.Y("value:Q", title=title, scale=scale)
-        panels.append(line.encode(x=x, y=y).properties(width=WIDTH * 1.5, height=PANEL_PX))
+        if len(rows) > 1:
+            panels.append(_panel(rows, x, title, len(panels), from_zero=True))
     if not panels:
         return None
     said = "times without a generated token have no energy per token"
-    chart = alt.vconcat(*panels).resolve_scale(x="shared")
-    return styled(chart, "Tokens of the server", f"{said}; energy {provenance}")
+    return styled(_above(panels), "Tokens of the server", f"{said}; energy {provenance}")
+
+
+def _panel(
+    rows: Sequence[dict[str, Any]], x: Spec, title: str, number: int, *, from_zero: bool
+) -> Spec:
+    """Return a curve of `value`, logarithmic over two decades."""
+    kind, color = spread_over([row["value"] for row in rows]), PALETTE[number]
+    dots = {"color": color} if len(rows) <= FEW_STEPS else False
+    scale = {"type": kind, "zero": kind == "linear" and from_zero}
+    style = {"strokeWidth": 1.5, "color": color, "point": dots}
+    line = mark("line", style, rows=rows, x=x, y=channel("value:Q", title, scale=scale))
+    return {**line, "width": WIDTH * 1.5, "height": PANEL_PX}
+
+
+def _above(panels: Sequence[Spec]) -> Spec:
+    return {"vconcat": panels, "resolve": {"scale": {"x": "shared"}}}
 
 
 FEW_STEPS = 60
@@ -238,37 +244,36 @@ MOST_POINTS = 600
 
 def slope_figure(
     points: Sequence[tuple[str, float, float]], lines: Sequence[tuple[str, float, float]]
-) -> Any:
+) -> Spec:
     """Draw each run as a point and each device as a line.
 
     Args:
         points: device, seconds, joules of every run.
         lines: device, watts of its slope, joules at 0 s.
     """
-    import altair as alt
-
     step = max(1, -(-len(points) // MOST_POINTS))
     shown = points[::step]
     longest_s: dict[str, float] = {}
     for device, duration_s, _ in points:
         longest_s[device] = max(longest_s.get(device, 0.0), duration_s)
     order = list(dict.fromkeys(device for device, _, _ in points))
-    scale = alt.Scale(domain=order, range=[PALETTE[n % len(PALETTE)] for n in range(len(order))])
-    colour = alt.Color("device:N", title=None, scale=scale)
-    x, y = alt.X("s:Q", title="Duration (s)"), alt.Y("j:Q", title="Energy (J)")
-    dots = (
-        alt.Chart(rows_data([{"device": d, "s": s, "j": j} for d, s, j in shown]))
-        .mark_point(filled=True, size=35, opacity=0.6)
-        .encode(
-            x=x, y=y, color=colour, tooltip=[alt.Tooltip("device:N"), alt.Tooltip("s:Q"), "j:Q"]
-        )
-    )
     ends = [
         {"device": device, "s": s, "j": intercept_j + slope_w * s}
         for device, slope_w, intercept_j in lines
         for s in (0.0, longest_s.get(device, 0.0))
     ]
-    drawn = alt.Chart(alt.Data(values=ends)).mark_line().encode(x=x, y=y, color=colour)
     sampled = f"; {len(shown)} of {len(points)} runs drawn" if step > 1 else ""
-    chart = alt.layer(dots, drawn).properties(width=int(1.5 * WIDTH), height=HEIGHT)
+    chart = layers(
+        mark(
+            "point",
+            {"filled": True, "size": 35, "opacity": 0.6},
+            rows=[{"device": d, "s": s, "j": j} for d, s, j in shown],
+            tooltip=["device:N", "s:Q", "j:Q"],
+        ),
+        mark("line", rows=ends),
+        size=(int(1.5 * WIDTH), HEIGHT),
+        x=channel("s:Q", "Duration (s)"),
+        y=channel("j:Q", "Energy (J)"),
+        color=channel("device:N", None, scale=in_turn(order)),
+    )
     return styled(chart, "Energy against duration", f"lines: least squares per device{sampled}")

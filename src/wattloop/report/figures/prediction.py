@@ -6,8 +6,17 @@ from typing import Any
 
 from wattloop.predict.comparison import Axis, ComparisonPoint
 from wattloop.predict.prediction import Interval
-from wattloop.report.figures.chart_data import rows_data
-from wattloop.report.figures.style import GREY, HEIGHT, colour, styled
+from wattloop.report.figures.chart import (
+    GREY,
+    HEIGHT,
+    Row,
+    Spec,
+    channel,
+    colour,
+    layers,
+    mark,
+    styled,
+)
 
 PANEL_PX = 300
 POINT_PX2 = 60
@@ -34,18 +43,16 @@ PANELS = {
 }
 
 
-def forecast_figures(points: Sequence[ComparisonPoint], axes: Sequence[Axis]) -> dict[str, Any]:
+def forecast_figures(points: Sequence[ComparisonPoint], axes: Sequence[Axis]) -> dict[str, Spec]:
     """Draw three panels with 90% intervals.
 
     Points that do not fit are hollow, those of uncalibrated GPUs are diamonds.
     """
-    import altair as alt
-
     x = axes[0]
     others = [axis.name for axis in axes[1:]]
     data = [_row(point, x.name, others) for point in points]
     order = list(dict.fromkeys(row["curve"] for row in data))
-    panels = [_panel(alt, data, x, quantity, title, order) for quantity, title in PANELS.items()]
+    panels = [_panel(data, x, quantity, title, order) for quantity, title in PANELS.items()]
     first = points[0].forecast
     has_intervals = first.prediction.energy_interval is not None
     said = f"predicted by {first.estimator}, energy of the GPUs"
@@ -53,7 +60,7 @@ def forecast_figures(points: Sequence[ComparisonPoint], axes: Sequence[Axis]) ->
     said += "" if all(p.forecast.fits for p in points) else "; hollow: does not fit into memory"
     unmeasured = dict.fromkeys(_gpu(p) for p in points if not p.forecast.is_calibrated)
     said += f"; diamonds: spec-only, not calibrated ({', '.join(unmeasured)})" * bool(unmeasured)
-    chart = alt.hconcat(*panels)
+    chart = {"hconcat": panels}
     return {"predictions": styled(chart, f"{first.workload.name}: predictions", said)}
 
 
@@ -86,40 +93,28 @@ def _ends(name: str, interval: Interval | None, value: Any) -> dict[str, float]:
     return {f"{name}_low": low, f"{name}_high": high}
 
 
-def _panel(
-    alt: Any,
-    data: Sequence[dict[str, Any]],
-    axis: Axis,
-    quantity: str,
-    title: str,
-    order: list[str],
-) -> Any:
+def _panel(data: Sequence[Row], axis: Axis, quantity: str, title: str, order: list[str]) -> Spec:
     numeric = not isinstance(axis.values[0], str)
-    base = alt.Chart(rows_data(list(data)))
-    shown = TITLES.get(axis.name, axis.name)
-    several = len(order) > 1
+    shown, several = TITLES.get(axis.name, axis.name), len(order) > 1
     if numeric:
-        scale = alt.Scale(type="log", base=2) if axis.name in DOUBLED else alt.Scale(zero=False)
-        ticks = alt.Axis(values=list(axis.values), format="d", labelOverlap=True)
-        x = alt.X("x:Q", title=shown, scale=scale, axis=ticks)
-        offset: dict[str, Any] = {}
+        scale = {"type": "log", "base": 2} if axis.name in DOUBLED else {"zero": False}
+        ticks = {"values": list(axis.values), "format": "d", "labelOverlap": True}
+        places = {"x": channel("x:Q", shown, scale=scale, axis=ticks)}
     else:
-        x = alt.X("x:N", title=shown, sort=list(axis.values), axis=alt.Axis(labelAngle=0))
-        offset = {"xOffset": alt.XOffset("curve:N", sort=order)} if several else {}
-    y = alt.Y(f"{quantity}:Q", title=title, scale=alt.Scale(zero=True))
-    color = colour("curve", order, several=several)
-    layers = []
-    if numeric:
-        layers.append(base.mark_line().encode(x=x, y=y, color=color))
+        names = channel("x:N", shown, sort=list(axis.values), axis={"labelAngle": 0})
+        offset = {"xOffset": channel("curve:N", sort=order)} if several else {}
+        places = {"x": names, **offset}
+    y = channel(f"{quantity}:Q", title, scale={"zero": True})
+    parts = [mark("line", y=y)] if numeric else []
     if f"{quantity}_low" in data[0]:
-        ends = {"y": alt.Y(f"{quantity}_low:Q", title=title), "y2": f"{quantity}_high:Q"}
-        layers.append(base.mark_rule(opacity=0.5).encode(x=x, color=color, **ends, **offset))
-    places = {"x": x, "y": y, "color": color, **offset}
-    places["shape"] = alt.Shape("shape:N", scale=None, legend=None)
-    layers.append(base.mark_point(filled=False, size=POINT_PX2).encode(**places))
-    fitting = base.transform_filter("datum.fits")
-    layers.append(fitting.mark_point(filled=True, size=POINT_PX2).encode(**places))
-    return alt.layer(*layers).properties(width=PANEL_PX, height=HEIGHT)
+        low = channel(f"{quantity}_low:Q", title)
+        parts.append(mark("rule", {"opacity": 0.5}, y=low, y2={"field": f"{quantity}_high"}))
+    shape = channel("shape:N", scale=None, legend=None)
+    for filled, where in ((False, ""), (True, "datum.fits")):
+        style = {"filled": filled, "size": POINT_PX2}
+        parts.append(mark("point", style, where=where, y=y, shape=shape))
+    color = colour("curve", order, several=several)
+    return layers(*parts, rows=data, size=(PANEL_PX, HEIGHT), color=color, **places)
 
 
 SIDE = 300
@@ -150,21 +145,17 @@ class PredictedStep:
     predicted: tuple[float, float]
 
 
-def predicted_figures(steps: Sequence[PredictedStep], said: str = "") -> dict[str, Any]:
+def predicted_figures(steps: Sequence[PredictedStep], said: str = "") -> dict[str, Spec]:
     """Return `predicted`: time, power and energy side by side."""
-    import altair as alt
-
     if not steps:
         return {}
     panels = [_panel_predicted(steps, quantity) for quantity in _QUANTITIES]
-    row = alt.hconcat(*panels, spacing=30)
+    row = {"hconcat": panels, "spacing": 30}
     title = "Predicted against measured"
     return {"predicted": styled(row, title, "; ".join(filter(None, (said, "band: within 10%"))))}
 
 
-def _panel_predicted(steps: Sequence[PredictedStep], quantity: str) -> Any:
-    import altair as alt
-
+def _panel_predicted(steps: Sequence[PredictedStep], quantity: str) -> Spec:
     title, scale_by, kind = _QUANTITIES[quantity]
     data = [
         {
@@ -182,31 +173,34 @@ def _panel_predicted(steps: Sequence[PredictedStep], quantity: str) -> Any:
         for pair in (step.measured, step.predicted)
     ]
     low, high = 0.9 * min(values), 1.1 * max(values)
-    scale = alt.Scale(type=kind, domain=[low, high], nice=False)
+    scale = {"type": kind, "domain": [low, high], "nice": False}
     # a curve of many points: the band is straight on both kinds of axes
     ends = [low * (high / low) ** (n / 20) for n in range(21)]
     band = [{"x": x, "low": x * (1 - NEAR), "high": x * (1 + NEAR)} for x in ends]
-    x = alt.X("x:Q", scale=scale, title=f"measured {title}")
-    behind = alt.Chart(alt.Data(values=band))
-    area = behind.mark_area(color=GREY, opacity=0.18, clip=True).encode(
-        x=x, y=alt.Y("low:Q", scale=scale, title=f"predicted {title}"), y2=alt.Y2("high:Q")
+    behind = layers(
+        mark(
+            "area",
+            {"color": GREY, "opacity": 0.18, "clip": True},
+            y=channel("low:Q", f"predicted {title}", scale=scale),
+            y2={"field": "high"},
+        ),
+        mark(
+            "line", {"color": GREY, "strokeWidth": 1, "clip": True}, y=channel("x:Q", scale=scale)
+        ),
+        rows=band,
+        x=channel("x:Q", f"measured {title}", scale=scale),
     )
-    line = behind.mark_line(color=GREY, strokeWidth=1, clip=True).encode(
-        x=x, y=alt.Y("x:Q", scale=scale)
+    points = mark(
+        "point",
+        {"opacity": 0.75, "size": 42, "filled": True},
+        rows=data,
+        x=channel("measured:Q", scale=scale),
+        y=channel("predicted:Q", scale=scale),
+        color=colour("kind", list(dict.fromkeys(step.kind for step in steps))),
+        shape=channel("precision:N", None),
+        tooltip=["step:N", "measured:Q", "predicted:Q"],
     )
-    kinds = list(dict.fromkeys(step.kind for step in steps))
-    points = (
-        alt.Chart(rows_data(data))
-        .mark_point(opacity=0.75, size=42, filled=True)
-        .encode(
-            x=alt.X("measured:Q", scale=scale),
-            y=alt.Y("predicted:Q", scale=scale),
-            color=colour("kind", kinds, several=True),
-            shape=alt.Shape("precision:N", title=None),
-            tooltip=[alt.Tooltip("step:N"), alt.Tooltip("measured:Q"), "predicted:Q"],
-        )
-    )
-    return alt.layer(area, line, points).properties(width=SIDE, height=SIDE)
+    return layers(behind, points, size=(SIDE, SIDE))
 
 
 def _value(pair: tuple[float, float], quantity: str) -> float:

@@ -7,12 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.files import user_path
-from wattloop.report.figures.chart_data import chart_parts, spec_of
-from wattloop.report.figures.style import with_hint
+from wattloop.report.figures.chart import Spec, chart_parts, spec_of, with_hint
 
 PNG_SCALE = 2.0
 COLUMN_PX = 500
@@ -24,7 +22,6 @@ REMEDY = "pip install 'wattloop[figures]'"
 def needs_libraries() -> None:
     """Raise ConfigError with the command that installs what is missing."""
     try:
-        import altair  # noqa: F401 - only whether it is there
         import vl_convert  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise ConfigError(f"figures need {error.name}, which is not installed: {REMEDY}") from None
@@ -49,7 +46,7 @@ def check_drawable(folder: str) -> None:
 
 
 def save(
-    charts: Mapping[str, Any], folder: Path, *, title: str, notes: Sequence[str] = ()
+    charts: Mapping[str, Spec], folder: Path, *, title: str, notes: Sequence[str] = ()
 ) -> list[Path]:
     """Write `NAME.svg` and `NAME.png` of each chart, and `index.html` with all of them.
 
@@ -74,7 +71,7 @@ def save(
 
 
 def save_one(
-    charts: Mapping[str, Any], path: Path, *, title: str, notes: Sequence[str] = ()
+    charts: Mapping[str, Spec], path: Path, *, title: str, notes: Sequence[str] = ()
 ) -> None:
     """Write one file: a page with all charts (.html), or the first of them (.svg, .png).
 
@@ -95,7 +92,7 @@ def save_one(
         place.write_bytes(data)
 
 
-def image_of(chart: Any, kind: str) -> bytes:
+def image_of(chart: Spec, kind: str) -> bytes:
     import vl_convert
 
     spec, version = spec_of(chart), _version()
@@ -104,7 +101,7 @@ def image_of(chart: Any, kind: str) -> bytes:
     return bytes(vl_convert.vegalite_to_png(spec, vl_version=version, scale=PNG_SCALE))
 
 
-def page_of(charts: Mapping[str, Any], *, title: str, notes: Sequence[str] = ()) -> str:
+def page_of(charts: Mapping[str, Spec], *, title: str, notes: Sequence[str] = ()) -> str:
     """Return a page that contains everything it needs."""
     figures = "\n".join(
         f'<figure id="chart-{name}"{_wide(chart)}></figure>' for name, chart in charts.items()
@@ -115,7 +112,7 @@ def page_of(charts: Mapping[str, Any], *, title: str, notes: Sequence[str] = ())
     )
 
 
-def drawing_scripts(charts: Mapping[str, Any], renderer: str = "canvas") -> str:
+def drawing_scripts(charts: Mapping[str, Spec], renderer: str = "canvas") -> str:
     """Return scripts that draw each chart into the element `chart-NAME` of a page.
 
     Raises:
@@ -143,9 +140,8 @@ def _in_script(text: str) -> str:
     return text.replace("</", "<\\/")
 
 
-def _wide(chart: Any) -> str:
-    width = getattr(chart, "width", 0)
-    return " class=wide" if isinstance(width, int | float) and width > COLUMN_PX else ""
+def _wide(chart: Spec) -> str:
+    return " class=wide" if chart.get("width", 0) > COLUMN_PX else ""
 
 
 @lru_cache(maxsize=1)
@@ -161,13 +157,10 @@ def vega_bundle() -> str:
 
 
 def _version() -> str:
-    """Return the version of Vega-Lite that both libraries know."""
-    import altair
+    """Return the newest version of Vega-Lite that can be drawn."""
     import vl_convert
 
-    wanted = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    known = [str(version) for version in vl_convert.get_vegalite_versions()]
-    return wanted if wanted in known else known[-1]
+    return str(vl_convert.get_vegalite_versions()[-1])
 
 
 PAGE = """<!doctype html>

@@ -9,17 +9,17 @@ from typing import Any
 
 from wattloop.bench.result import KernelResult
 from wattloop.bench.roofline import Peaks, roofline
-from wattloop.report.figures.chart_data import rows_data
-from wattloop.report.figures.style import GREY, HEIGHT, WIDTH, colour, styled
+from wattloop.report.figures.chart import GREY, Spec, channel, colour, layers, mark, styled
 
 MARGIN = 2.0
 """How far axes go beyond the outermost point, as a factor."""
+RATE = channel("gflops:Q", "GFLOPS", scale={"type": "log"})
 
 
-def roofline_figures(results: Sequence[KernelResult]) -> dict[str, Any]:
+def roofline_figures(results: Sequence[KernelResult]) -> dict[str, Spec]:
     """Draw a roofline for each device and format with peaks, and power where it was read."""
     peaks, _ = roofline(results)
-    charts: dict[str, Any] = {}
+    charts: dict[str, Spec] = {}
     for own in peaks:
         mine = [r for r in results if r.ok and (r.device, r.dtype) == (own.device, own.dtype)]
         place = f"{own.device}-{own.dtype}".replace(":", "")
@@ -32,10 +32,8 @@ def roofline_figures(results: Sequence[KernelResult]) -> dict[str, Any]:
     return charts
 
 
-def roofline_figure(results: Sequence[KernelResult], peaks: Peaks) -> Any | None:
+def roofline_figure(results: Sequence[KernelResult], peaks: Peaks) -> Spec | None:
     """Draw one roofline; None without both peaks, or without a kernel that moves data."""
-    import altair as alt
-
     rows: list[dict[str, Any]] = [
         {
             "intensity": r.intensity,
@@ -57,47 +55,36 @@ def roofline_figure(results: Sequence[KernelResult], peaks: Peaks) -> Any | None
         {"intensity": x, "gflops": peaks.attainable_gflops(x), "order": number}
         for number, x in enumerate((low, ridge, high))
     ]
-    x = alt.X(
-        "intensity:Q",
-        title="Arithmetic intensity (FLOP per byte)",
-        scale=alt.Scale(type="log", domain=(low, high), nice=False),
-    )
-    y = alt.Y("gflops:Q", title="GFLOPS", scale=alt.Scale(type="log"))
-    line = alt.Chart(alt.Data(values=roof)).mark_line(color=GREY, strokeWidth=2)
-    names = list(dict.fromkeys(row["who"] for row in rows))
-    kernels = list(dict.fromkeys(row["kernel"] for row in rows))
-    points = (
-        alt.Chart(rows_data(rows))
-        .mark_point(size=70, filled=True, opacity=0.9)
-        .encode(
-            x=x,
-            y=y,
-            color=colour("who", names),
-            shape=alt.Shape("kernel:N", title=None, sort=kernels),
-            tooltip=[
-                alt.Tooltip("kernel:N"),
-                alt.Tooltip("who:N", title="framework"),
-                alt.Tooltip("gflops:Q", title="GFLOPS", format=",.3~f"),
-                alt.Tooltip("intensity:Q", title="FLOP/B", format=".3~f"),
-                alt.Tooltip("share:Q", title="of roof", format=".0%"),
+    chart = layers(
+        mark("line", {"color": GREY, "strokeWidth": 2}, rows=roof, order="order:Q"),
+        _kernels(
+            rows,
+            channel("kernel:N", None, sort=list(dict.fromkeys(row["kernel"] for row in rows))),
+            [
+                "kernel:N",
+                channel("who:N", "framework"),
+                channel("gflops:Q", "GFLOPS", format=",.3~f"),
+                channel("intensity:Q", "FLOP/B", format=".3~f"),
+                channel("share:Q", "of roof", format=".0%"),
             ],
-        )
+        ),
+        x=channel(
+            "intensity:Q",
+            "Arithmetic intensity (FLOP per byte)",
+            scale={"type": "log", "domain": [low, high], "nice": False},
+        ),
+        y=RATE,
     )
-    chart = alt.layer(line.encode(x=x, y=y, order=alt.Order("order:Q")), points)
     device = results[0].device_name or peaks.device
     said = (
         f"roof: best gemm ({peaks.gflops_from}, {peaks.gflops:,.0f} GFLOPS) and best triad "
         f"({peaks.gb_s_from}, {peaks.gb_s:,.0f} GB/s) of the same session"
     )
-    return styled(
-        chart.properties(width=WIDTH, height=HEIGHT), f"Roofline of {device}, {peaks.dtype}", said
-    )
+    return styled(chart, f"Roofline of {device}, {peaks.dtype}", said)
 
 
-def power_figure(results: Sequence[KernelResult]) -> Any | None:
+def power_figure(results: Sequence[KernelResult]) -> Spec | None:
     """Draw GFLOPS against mean power of the scope at work; None without power."""
-    import altair as alt
-
     rows: list[dict[str, Any]] = [
         {"power_w": r.power_w(), "gflops": r.gflops, "kernel": r.kernel, "who": _who(r)}
         for r in results
@@ -107,25 +94,19 @@ def power_figure(results: Sequence[KernelResult]) -> Any | None:
         return None
     scope = results[0].scope
     kinds = sorted({r.scopes[r.scope].provenance for r in results if r.scope in r.scopes})
-    names = list(dict.fromkeys(row["who"] for row in rows))
-    chart = (
-        alt.Chart(rows_data(rows))
-        .mark_point(size=70, filled=True, opacity=0.9)
-        .encode(
-            x=alt.X("power_w:Q", title=f"Power of {scope} (W)", scale=alt.Scale(zero=False)),
-            y=alt.Y("gflops:Q", title="GFLOPS", scale=alt.Scale(type="log")),
-            color=colour("who", names),
-            shape=alt.Shape("kernel:N", title=None),
-            tooltip=[
-                alt.Tooltip("kernel:N"),
-                alt.Tooltip("who:N"),
-                alt.Tooltip("gflops:Q"),
-                "power_w:Q",
-            ],
-        )
-        .properties(width=WIDTH, height=HEIGHT)
+    chart = layers(
+        _kernels(rows, channel("kernel:N", None), ["kernel:N", "who:N", "gflops:Q", "power_w:Q"]),
+        x=channel("power_w:Q", f"Power of {scope} (W)", scale={"zero": False}),
+        y=RATE,
     )
     return styled(chart, f"Rate against power of {scope}", f"power: {', '.join(kinds)}")
+
+
+def _kernels(rows: list[dict[str, Any]], shape: Spec, tooltip: list[Any]) -> Spec:
+    """Return a point per kernel, coloured by framework."""
+    names = list(dict.fromkeys(row["who"] for row in rows))
+    style = {"size": 70, "filled": True, "opacity": 0.9}
+    return mark("point", style, rows=rows, color=colour("who", names), shape=shape, tooltip=tooltip)
 
 
 def _who(result: KernelResult) -> str:

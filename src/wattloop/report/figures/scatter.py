@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from wattloop.analyze.table import RunTable, column_unit
+from wattloop.report.figures.chart import Spec, channel
 
 MOST_POINTS = 2_000
 """More points than this only cover each other."""
@@ -32,10 +33,7 @@ def with_tooltips(table: RunTable, number: int, columns: Sequence[str]) -> dict[
 
 def tooltips(columns: Sequence[str]) -> list[Any]:
     """Return the tooltips of rows made by `with_tooltips`."""
-    import altair as alt
-
-    own = [alt.Tooltip(field=f"t{n}", type="nominal", title=c) for n, c in enumerate(columns)]
-    return [alt.Tooltip("run:N"), *own]
+    return ["run:N", *(channel(f"t{n}:N", name) for n, name in enumerate(columns))]
 
 
 def titled(column: str) -> str:
@@ -52,8 +50,6 @@ def spread_over(values: Sequence[float]) -> str:
     return "log" if low > 0 and high / low > 100 else "linear"
 
 
-def fitted(values: Sequence[float]) -> Any:
+def fitted(values: Sequence[float]) -> Spec:
     """Return a scale around the values, with space for a label at its edge."""
-    import altair as alt
-
-    return alt.Scale(type=spread_over(values), zero=False, nice=False, padding=26)
+    return {"type": spread_over(values), "zero": False, "nice": False, "padding": 26}

@@ -1,7 +1,7 @@
 """Figures of searches: matrix of levels, parallel coordinates, Pareto front, quotient."""
 
+import json
 import math
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,19 @@ from wattloop.analyze.quotient import VARIANTS, Quotients
 from wattloop.analyze.roles import default_target
 from wattloop.analyze.table import RunTable
 from wattloop.core.units import J_PER_WH
-from wattloop.report.figures.chart_data import rows_data
+from wattloop.report.figures.chart import (
+    GREY,
+    HEIGHT,
+    PALETTE,
+    WIDTH,
+    Spec,
+    channel,
+    in_turn,
+    layers,
+    mark,
+    ringed,
+    styled,
+)
 from wattloop.report.figures.scatter import (
     MOST_POINTS,
     drawn_rows,
@@ -22,17 +34,14 @@ from wattloop.report.figures.scatter import (
     tooltips,
     with_tooltips,
 )
-from wattloop.report.figures.style import BEST, GREY, HEIGHT, PALETTE, WIDTH, styled
 
 MOST_LINES = 200
 """With more runs than this a line is the mean of several neighbours."""
 CELL_PX = 14
 
 
-def matrix_figures(found: Matrix) -> dict[str, Any]:
+def matrix_figures(found: Matrix) -> dict[str, Spec]:
     """Draw a line per run, best on top; a dark field is a level that was on."""
-    import altair as alt
-
     lines = np.array_split(np.arange(len(found.runs)), min(MOST_LINES, len(found.runs)))
     levels = [f"{parameter}_{level}" for parameter, level in found.levels]
     rows = []
@@ -54,42 +63,33 @@ def matrix_figures(found: Matrix) -> dict[str, Any]:
                 )
     order = list(dict.fromkeys(parameter for parameter, _ in found.levels))
     height = max(min(CELL_PX * len(lines), 640), 120)
-    chart = (
-        alt.Chart(rows_data(rows))
-        .mark_rect(stroke="white", strokeWidth=0.4 if len(lines) < MOST_LINES else 0)
-        .encode(
-            x=alt.X(
-                "level:N",
-                sort=levels,
-                title=None,
-                axis=alt.Axis(labelAngle=-60, labelLimit=200, labelOverlap=False),
-            ),
-            y=alt.Y(
-                "line:O",
-                title="Runs, best on top",
-                axis=alt.Axis(labels=False, ticks=False),
-                scale=alt.Scale(domain=list(range(1, len(lines) + 1))),
-            ),
-            color=alt.Color(
-                "parameter:N",
-                sort=order,
-                legend=None,
-                # neighbours differ, and ten parameters need more than eight colours
-                scale=alt.Scale(
-                    domain=order, range=[PALETTE[n % 2 * 6] for n in range(len(order))]
-                ),
-            ),
-            opacity=alt.Opacity(
-                "share:Q", legend=None, scale=alt.Scale(domain=[0, 1], range=[0, 1])
-            ),
-            tooltip=[
-                alt.Tooltip("run:N"),
-                alt.Tooltip("level:N"),
-                alt.Tooltip("value:Q", title=found.metric),
-            ],
-        )
-        .properties(width=CELL_PX * len(levels), height=height)
+    chart = mark(
+        "rect",
+        {"stroke": "white", "strokeWidth": 0.4 if len(lines) < MOST_LINES else 0},
+        rows=rows,
+        x=channel(
+            "level:N",
+            None,
+            sort=levels,
+            axis={"labelAngle": -60, "labelLimit": 200, "labelOverlap": False},
+        ),
+        y=channel(
+            "line:O",
+            "Runs, best on top",
+            axis={"labels": False, "ticks": False},
+            scale={"domain": list(range(1, len(lines) + 1))},
+        ),
+        # neighbours differ, and ten parameters need more than eight colours
+        color=channel(
+            "parameter:N",
+            sort=order,
+            legend=None,
+            scale=in_turn(order, (PALETTE[0], PALETTE[6])),
+        ),
+        opacity=channel("share:Q", legend=None, scale={"domain": [0, 1], "range": [0, 1]}),
+        tooltip=["run:N", "level:N", channel("value:Q", found.metric)],
     )
+    chart |= {"width": CELL_PX * len(levels), "height": height}
     ends = f"from {found.values[-1]:.4g} (top) to {found.values[0]:.4g}"
     each = f"; a line is the mean of {len(lines[0])}" if len(lines[0]) > 1 else ""
     said = f"{len(found.runs)} runs by {titled(found.metric)}, {ends}{each}"
@@ -101,13 +101,11 @@ MOST_PARALLEL_LINES = 600
 """More lines than this are one grey band."""
 
 
-def parallel_figure(table: RunTable) -> Any:
+def parallel_figure(table: RunTable) -> Spec | None:
     """Draw parallel coordinates scaled to their range; None with one axis.
 
     Columns that do not vary are left out; of text, levels take equal places.
     """
-    import altair as alt
-
     wanted = [*table.parameters, *(n for n in table.results if table.is_numeric(n))]
     places = {name: found for name in wanted if (found := _places(table, name)) is not None}
     axes = list(places)[:MOST_AXES]
@@ -131,34 +129,24 @@ def parallel_figure(table: RunTable) -> Any:
     ends = [
         {"axis": name, "place": at, "text": places[name][2][at]} for name in axes for at in (0, 1)
     ]
-    x = alt.X(
-        "axis:N",
-        sort=axes,
-        title=None,
-        axis=alt.Axis(labelAngle=-20, domain=False, ticks=False, labelPadding=16),
+    line = mark(
+        "line",
+        {"opacity": 0.45, "strokeWidth": 1.2},
+        rows=rows,
+        detail="run:N",
+        color=channel("target:Q", titled(target), scale={"scheme": "viridis"}),
+        tooltip=["run:N", "axis:N", "value:N", "target:Q"],
     )
-    y = alt.Y("place:Q", axis=None)
-    lines = (
-        alt.Chart(rows_data(rows))
-        .mark_line(opacity=0.45, strokeWidth=1.2)
-        .encode(
-            x=x,
-            y=y,
-            detail=alt.Detail("run:N"),
-            color=alt.Color("target:Q", title=titled(target), scale=alt.Scale(scheme="viridis")),
-            tooltip=[
-                alt.Tooltip("run:N"),
-                alt.Tooltip("axis:N"),
-                alt.Tooltip("value:N"),
-                "target:Q",
-            ],
-        )
+    above = {"dy": {"expr": "datum.place ? -8 : 10"}, "fontSize": 10, "color": "#374151"}
+    bare = {"labelAngle": -20, "domain": False, "ticks": False, "labelPadding": 16}
+    chart = layers(
+        mark("rule", {"color": GREY, "opacity": 0.6}, rows=ends),
+        line,
+        mark("text", above, rows=ends, text="text:N"),
+        size=(int(1.7 * WIDTH), HEIGHT),
+        x=channel("axis:N", None, sort=axes, axis=bare),
+        y=channel("place:Q", axis=None),
     )
-    base = alt.Chart(alt.Data(values=ends)).encode(x=x)
-    rules = base.mark_rule(color=GREY, opacity=0.6).encode(y=y)
-    texts = base.mark_text(dy=alt.expr("datum.place ? -8 : 10"), fontSize=10, color="#374151")
-    chart = alt.layer(rules, lines, texts.encode(y=y, text=alt.Text("text:N")))
-    chart = chart.properties(width=int(1.7 * WIDTH), height=HEIGHT)
     said = "; ".join(filter(None, (table.source, f"coloured by {titled(target)}", sampled)))
     return styled(chart, "Parallel coordinates", said)
 
@@ -183,13 +171,8 @@ def _places(
     return [at[text] for text in texts], texts, (levels[0], levels[-1])
 
 
-RING = {"size": 190, "filled": False, "stroke": BEST, "strokeWidth": 1.6}
-
-
-def pareto_figures(found: Front) -> dict[str, Any]:
+def pareto_figures(found: Front) -> dict[str, Spec]:
     """Draw the first two objectives; a third is the colour."""
-    import altair as alt
-
     table, names = found.table, list(found.objectives)
     shown = [*names, *table.parameters]
     numbers, sampled = drawn_rows(table, found.is_on_front)
@@ -205,34 +188,31 @@ def pareto_figures(found: Front) -> dict[str, Any]:
         }
         for n in numbers
     ]
-    x, y = (
-        axis(
-            f"{field}:Q",
-            title=titled(name),
-            scale=fitted([row[field] for row in rows]),
+    parts = [
+        mark(
+            "point",
+            {"color": GREY, "opacity": 0.35, "filled": True, "size": 28},
+            where="!datum.front",
         )
-        for axis, field, name in ((alt.X, "x", names[0]), (alt.Y, "y", names[1]))
-    )
-    base = alt.Chart(rows_data(rows)).encode(x=x, y=y, tooltip=tooltips(shown))
-    others = base.transform_filter("!datum.front").mark_point(
-        color=GREY, opacity=0.35, filled=True, size=28
-    )
-    front = base.transform_filter("datum.front")
-    layers = [others]
+    ]
+    dots = {"filled": True, "size": 60, "opacity": 1}
     if len(names) == 2:
         # between two points of the front the worse of them is what can be had
         step = "step-before" if found.objectives[names[0]] else "step-after"
-        layers.append(front.mark_line(color=PALETTE[1], interpolate=step, opacity=0.7))
-        layers.append(front.mark_point(color=PALETTE[1], filled=True, size=60, opacity=1))
+        line = {"color": PALETTE[1], "interpolate": step, "opacity": 0.7}
+        parts.append(mark("line", line, where="datum.front"))
+        parts.append(mark("point", {**dots, "color": PALETTE[1]}, where="datum.front"))
     else:
-        z = alt.Color("z:Q", title=titled(names[2]), scale=alt.Scale(scheme="viridis"))
-        layers.append(front.mark_point(filled=True, size=60, opacity=1).encode(color=z))
-    knee = base.transform_filter("datum.knee")
-    layers += [
-        knee.mark_point(**RING),
-        knee.mark_text(dy=-16, fontSize=11, color=BEST).encode(text=alt.Text("run:N")),
-    ]
-    chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+        z = channel("z:Q", titled(names[2]), scale={"scheme": "viridis"})
+        parts.append(mark("point", dots, where="datum.front", color=z))
+    chart = layers(
+        *parts,
+        *ringed("datum.knee", "run:N"),
+        rows=rows,
+        x=channel("x:Q", titled(names[0]), scale=fitted([row["x"] for row in rows])),
+        y=channel("y:Q", titled(names[1]), scale=fitted([row["y"] for row in rows])),
+        tooltip=tooltips(shown),
+    )
     count = sum(found.is_on_front)
     on_front = f"{count} run{'s' * (count != 1)} on the front"
     ring = "" if found.knee is None else "ring: knee"
@@ -240,10 +220,8 @@ def pareto_figures(found: Front) -> dict[str, Any]:
     return {"pareto": styled(chart, "Pareto front", said)}
 
 
-def metrics_figures(found: Findings) -> dict[str, Any]:
+def metrics_figures(found: Findings) -> dict[str, Spec]:
     """Draw energy gain against time loss; energy against time without a reference."""
-    import altair as alt
-
     compared = found.facts["reference"] is not None
     x_name, y_name = ("time_loss_pct", "energy_gain_pct") if compared else ("time_s", "energy_j")
     rows = [
@@ -258,33 +236,22 @@ def metrics_figures(found: Findings) -> dict[str, Any]:
     best = first["run"]
     if len(rows) > MOST_POINTS:
         rows = [first, *rows[:: len(rows) // MOST_POINTS + 1]]
-    base = alt.Chart(rows_data(rows)).encode(
-        x=alt.X("x:Q", title=x_title, scale=fitted([row["x"] for row in rows])),
-        y=alt.Y("y:Q", title=y_title, scale=fitted([row["y"] for row in rows])),
-        tooltip=[
-            alt.Tooltip("run:N"),
-            alt.Tooltip("x:Q", title=x_title),
-            alt.Tooltip("y:Q", title=y_title),
-        ],
+    points = layers(
+        mark("point", {"color": PALETTE[0], "filled": True, "size": 45, "opacity": 0.8}),
+        *ringed(f"datum.run === {json.dumps(best)}", "run:N"),
+        rows=rows,
+        x=channel("x:Q", x_title, scale=fitted([row["x"] for row in rows])),
+        y=channel("y:Q", y_title, scale=fitted([row["y"] for row in rows])),
+        tooltip=["run:N", channel("x:Q", x_title), channel("y:Q", y_title)],
     )
-    layers = []
+    parts = []
     if compared:
         low = max(min(row["x"] for row in rows), min(row["y"] for row in rows))
         high = min(max(row["x"] for row in rows), max(row["y"] for row in rows))
-        line = alt.Data(values=[{"x": v, "y": v} for v in (low, high)])
-        layers.append(
-            alt.Chart(line)
-            .mark_line(color=GREY, strokeDash=[4, 4], clip=True)
-            .encode(x=alt.X("x:Q"), y=alt.Y("y:Q"))
-        )
-    ring = base.transform_filter({"field": "run", "equal": best})
-    points = [
-        base.mark_point(color=PALETTE[0], filled=True, size=45, opacity=0.8),
-        ring.mark_point(**RING),
-        ring.mark_text(dy=-16, fontSize=11, color=BEST).encode(text=alt.Text("run:N")),
-    ]
-    # a layer of its own, so that the rows are in the file once
-    chart = alt.layer(*layers, alt.layer(*points)).properties(width=WIDTH, height=HEIGHT)
+        dashed = {"color": GREY, "strokeDash": [4, 4], "clip": True}
+        ends = [{"x": v, "y": v} for v in (low, high)]
+        parts.append(mark("line", dashed, rows=ends, x="x:Q", y="y:Q"))
+    chart = layers(*parts, points)
     said = "ring: lowest EDP" + (
         "; above the dashed line more is gained than lost" if compared else ""
     )
@@ -296,10 +263,8 @@ SHOWN = {"accuracy": "accuracy", "power": "energy_wh", "quotient": "quotient_per
 """Order -> the column that it is by."""
 
 
-def quotient_figures(table: RunTable, found: Quotients) -> dict[str, Any]:
+def quotient_figures(table: RunTable, found: Quotients) -> dict[str, Spec]:
     """Draw the quotient: the best runs are in the upper left corner, the best is ringed."""
-    import altair as alt
-
     known = np.isfinite(found.per_ws)
     best = int(np.nanargmax(found.per_ws))
     numbers, sampled = drawn_rows(table, [n == best for n in range(len(table))])
@@ -315,48 +280,40 @@ def quotient_figures(table: RunTable, found: Quotients) -> dict[str, Any]:
         if known[n]
     ]
     unit = "run" if found.facts["variant"] == "total" else "epoch"
-    colours = alt.Scale(type=spread_over([r["quotient"] for r in rows]), scheme="viridis")
-    base = alt.Chart(rows_data(rows)).encode(
-        x=alt.X(
-            "energy_wh:Q",
-            title=f"Energy per {unit} (Wh)",
-            scale=fitted([r["energy_wh"] for r in rows]),
+    colours = {"type": spread_over([r["quotient"] for r in rows]), "scheme": "viridis"}
+    energies, accuracies = ([r[name] for r in rows] for name in ("energy_wh", "accuracy"))
+    chart = layers(
+        mark(
+            "point",
+            {"filled": True, "size": 50, "opacity": 0.9},
+            color=channel("quotient:Q", "quotient (1/Wh)", scale=colours),
         ),
-        y=alt.Y(
-            "accuracy:Q", title=titled(found.column), scale=fitted([r["accuracy"] for r in rows])
-        ),
-        tooltip=[alt.Tooltip("quotient:Q", format=".4~g"), *tooltips(table.parameters)],
+        *ringed("datum.best", "run:N"),
+        rows=rows,
+        x=channel("energy_wh:Q", f"Energy per {unit} (Wh)", scale=fitted(energies)),
+        y=channel("accuracy:Q", titled(found.column), scale=fitted(accuracies)),
+        tooltip=[channel("quotient:Q", format=".4~g"), *tooltips(table.parameters)],
     )
-    dots = base.mark_point(filled=True, size=50, opacity=0.9).encode(
-        color=alt.Color("quotient:Q", title="quotient (1/Wh)", scale=colours)
-    )
-    first = base.transform_filter("datum.best")
-    ring = first.mark_point(size=190, filled=False, stroke=BEST, strokeWidth=1.6)
-    name = first.mark_text(dy=-16, fontSize=11, color=BEST).encode(text=alt.Text("run:N"))
-    chart = alt.layer(dots, ring, name).properties(width=WIDTH, height=HEIGHT)
     said = "; ".join(
         filter(None, (table.source, VARIANTS[str(found.facts["variant"])], "ring: best", sampled))
     )
     return {"quotient": styled(chart, "Accuracy against energy", said)}
 
 
-def top_figures(found: Findings) -> dict[str, Any]:
+def top_figures(found: Findings) -> dict[str, Spec]:
     """Draw bars of the best runs, a panel per order."""
-    import altair as alt
-
-    panels: list[Any] = []
+    panels: list[Spec] = []
     for table in (found, *found.others):
         key = SHOWN[table.name]
         title, order = table.columns[key], table.title.rpartition(": ")[2]
         rows = [{"run": r["run"], "value": r[key], "shown": f"{r[key]:.4g}"} for r in table.rows]
-        base = alt.Chart(rows_data(rows)).encode(
-            y=alt.Y("run:N", sort=None, title=None),
-            x=alt.X("value:Q", title=titled(title)),
+        panel = layers(
+            mark("bar", {"color": PALETTE[len(panels)]}),
+            mark("text", {"align": "left", "dx": 4, "fontSize": 11}, text="shown:N"),
+            rows=rows,
+            size=(WIDTH / 2, 26 * len(rows)),
+            y=channel("run:N", None, sort=None),
+            x=channel("value:Q", titled(title)),
         )
-        bars = base.mark_bar(color=PALETTE[len(panels)])
-        names = base.mark_text(align="left", dx=4, fontSize=11).encode(text=alt.Text("shown:N"))
-        panel = alt.layer(bars, names).properties(
-            width=WIDTH / 2, height=26 * len(rows), title=order.capitalize()
-        )
-        panels.append(panel)
-    return {"top": styled(alt.hconcat(*panels), "Best runs", found.notes[0])}
+        panels.append({**panel, "title": order.capitalize()})
+    return {"top": styled({"hconcat": panels}, "Best runs", found.notes[0])}

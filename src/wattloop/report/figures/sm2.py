@@ -10,8 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from wattloop.report.figures.chart_data import rows_data
-from wattloop.report.figures.style import BEST, GREY, HEIGHT, PALETTE, WIDTH, colour, styled
+from wattloop.report.figures.chart import (
+    BEST,
+    GREY,
+    HEIGHT,
+    PALETTE,
+    Spec,
+    channel,
+    colour,
+    layers,
+    mark,
+    styled,
+)
 from wattloop.tune.strategies.sm2.sm2 import Sm2
 
 NARROW = 300
@@ -34,7 +44,7 @@ class SweptRates:
     rate: float | None = None
 
 
-def sm2_figures(strategy: Sm2, *, said: str = "") -> dict[str, Any]:
+def sm2_figures(strategy: Sm2, *, said: str = "") -> dict[str, Spec]:
     """Return figure 1 of each configuration's last exploratory epoch, and figure 2, by name.
 
     Args:
@@ -58,47 +68,47 @@ def sm2_figures(strategy: Sm2, *, said: str = "") -> dict[str, Any]:
     return {name: chart for name, chart in figures.items() if chart is not None}
 
 
-def rate_figure(swept: SweptRates, *, said: str = "") -> Any:
+def rate_figure(swept: SweptRates, *, said: str = "") -> Spec | None:
     """Draw loss over learning rates with the chosen window; None without finite losses."""
-    import altair as alt
-
     rows = [{"rate": rate, "loss": loss} for rate, loss in swept.losses if math.isfinite(loss)]
     if not rows:
         return None
-    base = alt.Chart(rows_data(rows)).encode(
-        x=alt.X(
+    style = {"color": PALETTE[0]}
+    curve = layers(
+        mark("line", style),
+        mark("point", {"filled": True, "size": 35, **style}),
+        rows=rows,
+        x=channel(
             "rate:Q",
-            title="Learning rate",
-            scale=alt.Scale(type="log", nice=False),
-            axis=alt.Axis(format="~g"),
+            "Learning rate",
+            scale={"type": "log", "nice": False},
+            axis={"format": "~g"},
         ),
-        y=alt.Y("loss:Q", title="Loss", scale=alt.Scale(zero=False)),
-        tooltip=[alt.Tooltip("rate:Q"), "loss:Q"],
+        y=channel("loss:Q", "Loss", scale={"zero": False}),
+        tooltip=["rate:Q", "loss:Q"],
     )
-    layers = [
-        base.mark_line(color=PALETTE[0]),
-        base.mark_point(filled=True, size=35, color=PALETTE[0]),
-    ]
+    parts = [curve]
     if swept.window is not None:
-        edges = alt.Chart(alt.Data(values=[{"edge": edge} for edge in swept.window]))
-        layers.append(
-            edges.mark_rule(strokeDash=[3, 3], strokeWidth=1.5, color=PALETTE[1]).encode(
-                x=alt.X("edge:Q")
-            )
+        dotted = {"strokeDash": [3, 3], "strokeWidth": 1.5, "color": PALETTE[1]}
+        parts.append(
+            mark("rule", dotted, rows=[{"edge": edge} for edge in swept.window], x="edge:Q")
         )
     chosen = [row for row in rows if row["rate"] == swept.rate]
     if chosen:
-        ring = alt.Chart(alt.Data(values=chosen)).encode(x=alt.X("rate:Q"), y=alt.Y("loss:Q"))
-        layers.append(ring.mark_point(size=200, filled=False, stroke=BEST, strokeWidth=1.6))
+        ring = {"size": 200, "filled": False, "stroke": BEST, "strokeWidth": 1.6}
+        parts.append(mark("point", ring, rows=chosen, x="rate:Q", y="loss:Q"))
     left_out = len(swept.losses) - len(rows)
     notes = [swept.label, "dotted: the chosen window; ring: the rate that is trained with"]
     if left_out:
         notes.append(f"{left_out} rates broke the model")
-    chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
-    return styled(chart, "Loss over learning rates", "; ".join(filter(None, (*notes, said))))
+    return styled(
+        layers(*parts), "Loss over learning rates", "; ".join(filter(None, (*notes, said)))
+    )
 
 
-def course_figure(moments: Sequence[Mapping[str, Any]], metric: str, *, said: str = "") -> Any:
+def course_figure(
+    moments: Sequence[Mapping[str, Any]], metric: str, *, said: str = ""
+) -> Spec | None:
     """Draw performance, energy and learning rate of each configuration by epoch.
 
     Args:
@@ -106,19 +116,16 @@ def course_figure(moments: Sequence[Mapping[str, Any]], metric: str, *, said: st
         metric: the name of the performance.
         said: whose energy it is and where it comes from.
     """
-    import altair as alt
-
     rows = [{**moment, "epoch": moment["place"] + 1} for moment in moments]
     if not rows:
         return None
     order = list(dict.fromkeys(row["label"] for row in rows))
     explored = sorted({row["epoch"] for row in rows if row["exploring"]})
-    marks = alt.Chart(alt.Data(values=[{"epoch": epoch} for epoch in explored]))
     panels = []
-    wanted = (
-        ("quality", metric.capitalize(), alt.Scale(zero=False)),
-        ("energy_j", "Energy per epoch (J)", alt.Scale(zero=False)),
-        ("rate", "Learning rate", alt.Scale(type="log")),
+    wanted: tuple[tuple[str, str, Spec], ...] = (
+        ("quality", metric.capitalize(), {"zero": False}),
+        ("energy_j", "Energy per epoch (J)", {"zero": False}),
+        ("rate", "Learning rate", {"type": "log"}),
     )
     for field, title, scale in wanted:
         there = [
@@ -128,29 +135,27 @@ def course_figure(moments: Sequence[Mapping[str, Any]], metric: str, *, said: st
         ]
         if not there:
             continue
-        lines = (
-            alt.Chart(alt.Data(values=there))
-            .mark_line(point=alt.OverlayMarkDef(size=18, filled=True), strokeWidth=1.5)
-            .encode(
-                x=alt.X(
-                    "epoch:Q",
-                    title="Epoch",
-                    scale=alt.Scale(nice=False),
-                    axis=alt.Axis(tickMinStep=1),
-                ),
-                y=alt.Y(f"{field}:Q", title=title, scale=scale),
-                color=colour("label", order),
-                tooltip=[alt.Tooltip("label:N"), alt.Tooltip("epoch:Q"), f"{field}:Q"],
-            )
+        lines = mark(
+            "line",
+            {"point": {"size": 18, "filled": True}, "strokeWidth": 1.5},
+            rows=there,
+            y=channel(f"{field}:Q", title, scale=scale),
+            color=colour("label", order),
+            tooltip=["label:N", "epoch:Q", f"{field}:Q"],
         )
-        dotted = marks.mark_rule(strokeDash=[2, 4], color=GREY).encode(x=alt.X("epoch:Q"))
-        panels.append(alt.layer(dotted, lines).properties(width=NARROW, height=HEIGHT))
+        marks = [{"epoch": epoch} for epoch in explored]
+        panel = layers(
+            mark("rule", {"strokeDash": [2, 4], "color": GREY}, rows=marks),
+            lines,
+            size=(NARROW, HEIGHT),
+            x=channel("epoch:Q", "Epoch", scale={"nice": False}, axis={"tickMinStep": 1}),
+        )
+        panels.append(panel)
     if not panels:
         return None
     note = "dotted: exploratory epochs, which leave no trace in the model"
-    return styled(
-        alt.hconcat(*panels), "The course of the search", "; ".join(filter(None, (note, said)))
-    )
+    about = "; ".join(filter(None, (note, said)))
+    return styled({"hconcat": panels}, "The course of the search", about)
 
 
 def _label(parameters: Mapping[str, Any]) -> str:

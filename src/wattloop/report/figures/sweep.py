@@ -1,19 +1,17 @@
 """Figures of sweeps: Koszczal et al. (Euro-Par 2023), and thesis 3.5 and 6.6."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from wattloop.report.figures.chart_data import rows_data
-from wattloop.report.figures.style import (
-    BEST,
+from wattloop.report.figures.chart import (
     GREY,
-    HEIGHT,
-    WIDTH,
+    Spec,
+    channel,
     colour,
-    energy_source,
-    lever_title,
-    lever_x,
-    plain_name,
+    layers,
+    mark,
+    ringed,
     styled,
 )
 from wattloop.sweep.result import (
@@ -30,11 +28,45 @@ from wattloop.sweep.result import (
 )
 from wattloop.sweep.tables import main_scopes, scaling_rows, synthesis_rows
 
+LINE = {"point": {"size": 40, "filled": True}}
+NAME_ABOVE = {"dy": -6, "fontSize": 11, "color": GREY}
 
-def scaling_figures(result: SweepResult) -> dict[str, Any]:
+
+def energy_source(*results: SweepResult) -> str:
+    """Return scope and provenance of energy, and the window it covers."""
+    kinds = []
+    for result in results:
+        window = result.experiment.spec.get("window")
+        part = f", window '{window}'" if window else ""
+        kinds.append(f"energy of {result.scope}, {result.provenance}{part}")
+    return "; ".join(dict.fromkeys(kinds))
+
+
+def lever_title(axis: Mapping[str, Any]) -> str:
+    """Format `gpu:0/power_limit` as `GPU 0 power limit (W)`."""
+    device, _, leaf = axis["name"].partition("/")
+    family, _, number = device.partition(":")
+    words = filter(None, (family.upper(), number.replace(",", ", "), leaf.replace("_", " ")))
+    unit = f" ({axis['unit']})" if axis["unit"] not in ("", "name") else ""
+    return " ".join(words) + unit
+
+
+def plain_name(text: str) -> str:
+    """Format `gpu:0/power_limit` as `gpu-0-power_limit`."""
+    return re.sub(r"[^\w.-]+", "-", text)
+
+
+def _lever_x(axis: Mapping[str, Any], *, numeric: bool, field: str = "x") -> Spec:
+    """Return the horizontal axis of one lever: a scale for numbers, places for choices."""
+    if numeric:
+        scale = {"zero": False, "nice": False, "padding": 14}
+        return channel(f"{field}:Q", lever_title(axis), scale=scale)
+    order = [level["label"] for level in axis["levels"]]
+    return channel(f"{field}:O", lever_title(axis), sort=order, axis={"labelAngle": 0})
+
+
+def scaling_figures(result: SweepResult) -> dict[str, Spec]:
     """Draw times and speed-up for the default and the setting with the best gain minus loss."""
-    import altair as alt
-
     rows = scaling_rows(result)
     counts = sorted({row["gpus"] for row in rows})
     if len(counts) < 2:
@@ -57,25 +89,21 @@ def scaling_figures(result: SweepResult) -> dict[str, Any]:
         if row["is_default"] or row["setting"] in chosen
     ]
     data.sort(key=lambda row: "(default)" not in row["setting"])
-    base = alt.Chart(rows_data(data))
     order = list(dict.fromkeys(row["setting"] for row in data))
-    color = colour("setting", order)
-    offset = alt.XOffset("setting:N", sort=order)
-    gpus = alt.X("gpus:O", title="Number of GPUs", axis=alt.Axis(labelAngle=0))
-    bars = base.mark_bar().encode(
-        x=gpus, xOffset=offset, y=alt.Y("time_s:Q", title="Time (s)"), color=color
+    times = layers(
+        mark("bar", y=channel("time_s:Q", "Time (s)"), color=colour("setting", order)),
+        mark("text", NAME_ABOVE, y="time_s:Q", text="shown:N"),
+        rows=data,
+        x=channel("gpus:O", "Number of GPUs", axis={"labelAngle": 0}),
+        xOffset=channel("setting:N", sort=order),
     )
-    labels = base.mark_text(dy=-6, fontSize=11, color=GREY).encode(
-        x=gpus, xOffset=offset, y=alt.Y("time_s:Q"), text=alt.Text("shown:N")
-    )
-    times = alt.layer(bars, labels).properties(width=WIDTH, height=HEIGHT)
     ideal = [{"gpus": count, "speed_up": count / counts[0]} for count in counts]
-    x = alt.X("gpus:Q", title="Number of GPUs", axis=alt.Axis(values=counts, format="d"))
-    y = alt.Y("speed_up:Q", title=f"Speed-up over {counts[0]} GPU{'s' if counts[0] > 1 else ''}")
-    line = alt.Chart(alt.Data(values=ideal)).mark_line(strokeDash=[5, 4], color=GREY)
-    real = base.mark_line(point=alt.OverlayMarkDef(size=40, filled=True))
-    scaling = alt.layer(line.encode(x=x, y=y), real.encode(x=x, y=y, color=color)).properties(
-        width=WIDTH, height=HEIGHT
+    over = f"Speed-up over {counts[0]} GPU{'s' if counts[0] > 1 else ''}"
+    scaling = layers(
+        mark("line", {"strokeDash": [5, 4], "color": GREY}, rows=ideal),
+        mark("line", LINE, rows=data, color=colour("setting", order)),
+        x=channel("gpus:Q", "Number of GPUs", axis={"values": counts, "format": "d"}),
+        y=channel("speed_up:Q", over),
     )
     said = f"mean of the repeats; {energy_source(result)}"
     return {
@@ -92,7 +120,7 @@ def scaling_figures(result: SweepResult) -> dict[str, Any]:
 Value = Callable[[Gain], tuple[float, float | None]]
 
 
-def sweep_figures(result: SweepResult) -> dict[str, Any]:
+def sweep_figures(result: SweepResult) -> dict[str, Spec]:
     """Draw all figures that the sweep has data for, by name."""
     figures: dict[str, Any] = {}
     for axis in result.axes:
@@ -102,7 +130,7 @@ def sweep_figures(result: SweepResult) -> dict[str, Any]:
     return figures
 
 
-def _against(result: SweepResult, axis: Mapping[str, Any]) -> dict[str, Any]:
+def _against(result: SweepResult, axis: Mapping[str, Any]) -> dict[str, Spec]:
     groups = [group for group in result.groups if group.reference is not None]
     if len(axis["levels"]) < 2 or not groups:
         return {}
@@ -177,8 +205,6 @@ def _curves(
     best_is_low: bool = False,
 ) -> Any:
     """Draw one line per curve over the settings of one lever, with intervals and best points."""
-    import altair as alt
-
     rows: list[dict[str, Any]] = []
     for group, compared, label in curves:
         own = []
@@ -205,26 +231,23 @@ def _curves(
     for row in rows:  # two curves with the same best setting need its name once
         row["name"] = row["setting"] if row["best"] and row["setting"] not in named else ""
         named |= {row["setting"]} if row["best"] else set()
-    x = lever_x(axis, numeric=_is_numeric(axis))
     order = list(dict.fromkeys(row["curve"] for row in rows))
     color = colour("curve", order, several=len(order) > 1)
-    base = alt.Chart(rows_data(rows)).encode(
-        x=x,
-        tooltip=[
-            alt.Tooltip("curve:N"),
-            alt.Tooltip("setting:N"),
-            alt.Tooltip("value:Q", format=".3f"),
-        ],
+    y = channel("value:Q", y_title, scale={"zero": False})
+    chart = layers(
+        mark(
+            "rule",
+            {"opacity": 0.45},
+            y=channel("low:Q", y_title),
+            y2={"field": "high"},
+            color=color,
+        ),
+        mark("line", LINE, y=y, color=color),
+        *ringed("datum.best", "name:N", y=y),
+        rows=rows,
+        x=_lever_x(axis, numeric=_is_numeric(axis)),
+        tooltip=["curve:N", "setting:N", channel("value:Q", format=".3f")],
     )
-    y = alt.Y("value:Q", title=y_title, scale=alt.Scale(zero=False))
-    bars = base.mark_rule(opacity=0.45).encode(
-        y=alt.Y("low:Q", title=y_title), y2=alt.Y2("high:Q"), color=color
-    )
-    lines = base.mark_line(point=alt.OverlayMarkDef(size=40, filled=True)).encode(y=y, color=color)
-    best = base.transform_filter("datum.best")
-    rings = best.mark_point(size=190, filled=False, stroke=BEST, strokeWidth=1.6).encode(y=y)
-    names = best.mark_text(dy=-16, fontSize=11, color=BEST).encode(y=y, text=alt.Text("name:N"))
-    chart = alt.layer(bars, lines, rings, names).properties(width=WIDTH, height=HEIGHT)
     return styled(chart, title, f"{subtitle}; bars: 95% interval; ring: best")
 
 
@@ -265,7 +288,7 @@ def _with_group(said: str, groups: list[SweepGroup]) -> str:
     return f"{groups[0].label}; {said}" if len(groups) == 1 and groups[0].label else said
 
 
-def technique_figures(results: Sequence[SweepResult]) -> dict[str, Any]:
+def technique_figures(results: Sequence[SweepResult]) -> dict[str, Spec]:
     """Draw all figures that the data allow, by name."""
     figures = {"edp-against-time": _edp_against_time(results)}
     figures |= _powers(results)
@@ -274,8 +297,6 @@ def technique_figures(results: Sequence[SweepResult]) -> dict[str, Any]:
 
 
 def _edp_against_time(results: Sequence[SweepResult]) -> Any:
-    import altair as alt
-
     rows: list[dict[str, Any]] = []
     for result in results:
         for group in largest_groups(result.groups):
@@ -295,35 +316,27 @@ def _edp_against_time(results: Sequence[SweepResult]) -> Any:
                     )
     if not rows:
         return None
-    base = alt.Chart(rows_data(rows)).encode(
-        x=alt.X("time_s:Q", title="Time (s)", scale=alt.Scale(zero=False, nice=False, padding=24)),
-        y=alt.Y("edp:Q", title="EDP (kJ s)", scale=alt.Scale(zero=False, nice=False, padding=24)),
-        tooltip=[
-            alt.Tooltip("group:N"),
-            alt.Tooltip("setting:N"),
-            alt.Tooltip("time_s:Q"),
-            "edp:Q",
-        ],
-    )
     order = list(dict.fromkeys(row["group"] for row in rows))
-    color = colour("group", order, several=len(order) > 1)
-    shape = alt.Shape(
-        "is_default:N",
-        title=None,
-        scale=alt.Scale(domain=[False, True], range=["circle", "square"]),
-        legend=None,
+    room = {"zero": False, "nice": False, "padding": 24}
+    shapes = {"domain": [False, True], "range": ["circle", "square"]}
+    chart = layers(
+        mark(
+            "point",
+            {"filled": True, "size": 55},
+            color=colour("group", order, several=len(order) > 1),
+            shape=channel("is_default:N", None, scale=shapes, legend=None),
+        ),
+        *ringed("datum.is_best", "setting:N", 200),
+        rows=rows,
+        x=channel("time_s:Q", "Time (s)", scale=room),
+        y=channel("edp:Q", "EDP (kJ s)", scale=room),
+        tooltip=["group:N", "setting:N", "time_s:Q", "edp:Q"],
     )
-    dots = base.mark_point(filled=True, size=55).encode(color=color, shape=shape)
-    best = base.transform_filter("datum.is_best")
-    ring = best.mark_point(size=200, filled=False, stroke=BEST, strokeWidth=1.6)
-    name = best.mark_text(dy=-16, fontSize=11, color=BEST).encode(text=alt.Text("setting:N"))
-    chart = alt.layer(dots, ring, name).properties(width=WIDTH, height=HEIGHT)
-    return styled(
-        chart, "EDP against time", f"{energy_source(*results)}; square: default; ring: lowest EDP"
-    )
+    said = f"{energy_source(*results)}; square: default; ring: lowest EDP"
+    return styled(chart, "EDP against time", said)
 
 
-def _powers(results: Sequence[SweepResult]) -> dict[str, Any]:
+def _powers(results: Sequence[SweepResult]) -> dict[str, Spec]:
     """Draw power of the main and of the second component over each lever's settings."""
     figures = {}
     for number, result in enumerate(results):
@@ -337,8 +350,6 @@ def _powers(results: Sequence[SweepResult]) -> dict[str, Any]:
 
 
 def _power(result: SweepResult, axis: Mapping[str, Any]) -> Any:
-    import altair as alt
-
     main, second = main_scopes(result)
     others = {a["name"]: a["default"] for a in result.axes if a["name"] != axis["name"]}
     rows = []
@@ -364,31 +375,36 @@ def _power(result: SweepResult, axis: Mapping[str, Any]) -> Any:
     if len({row["label"] for row in rows}) < 2:
         return None
     numeric = all(row["x"] is not None for row in rows)
-    x = lever_x(axis, numeric=numeric, field="x" if numeric else "label")
-    base = alt.Chart(rows_data(rows)).encode(x=x)
-    y = alt.Y("power_w:Q", title="Average power (W)")
     parts = [scope.upper() for scope in (main, second) if scope]
-    dashes = alt.Scale(domain=parts, range=[[1, 0], [5, 4]][: len(parts)])
+    dashes = {"domain": parts, "range": [[1, 0], [5, 4]][: len(parts)]}
     split = "group" if len({row["group"] for row in rows}) > 1 else "component"
     # where colour tells the components apart, a second legend would only repeat the first
-    legend = None if split == "component" else alt.Legend(symbolType="stroke", symbolSize=400)
-    component = alt.StrokeDash("component:N", title=None, scale=dashes, legend=legend)
-    color = colour(split, list(dict.fromkeys(row[split] for row in rows)))
-    lines = base.mark_line(point=alt.OverlayMarkDef(size=35, filled=True)).encode(
-        y=y, color=color, strokeDash=component, detail=["group:N", "component:N"]
+    legend = None if split == "component" else {"symbolType": "stroke", "symbolSize": 400}
+    color, title = (
+        colour(split, list(dict.fromkeys(row[split] for row in rows))),
+        "Average power (W)",
     )
-    bars = base.mark_rule(opacity=0.45).encode(
-        y=alt.Y("low:Q", title="Average power (W)"), y2=alt.Y2("high:Q"), color=color
+    chart = layers(
+        mark(
+            "rule", {"opacity": 0.45}, y=channel("low:Q", title), y2={"field": "high"}, color=color
+        ),
+        mark(
+            "line",
+            {"point": {"size": 35, "filled": True}},
+            y=channel("power_w:Q", title),
+            color=color,
+            strokeDash=channel("component:N", None, scale=dashes, legend=legend),
+            detail=["group:N", "component:N"],
+        ),
+        rows=rows,
+        x=_lever_x(axis, numeric=numeric, field="x" if numeric else "label"),
     )
-    chart = alt.layer(bars, lines).properties(width=WIDTH, height=HEIGHT)
     kinds = [f"{s.upper()} {result.provenance_of(s)}" for s in (main, second) if s]
     kind = f"{', '.join(kinds)}; bars: standard deviation"
     return styled(chart, f"Average power against {lever_title(axis).partition(' (')[0]}", kind)
 
 
 def _synthesis(results: Sequence[SweepResult]) -> Any:
-    import altair as alt
-
     rows = [
         {**row, "place": " ".join(filter(None, (row["platform"], row["library"])))}
         for row in synthesis_rows(results)
@@ -396,15 +412,15 @@ def _synthesis(results: Sequence[SweepResult]) -> Any:
     if len(rows) < 2:
         return None
     data = [{**row, "shown": f"{row['edp_pct']:+.1f}%"} for row in rows]
-    base = alt.Chart(rows_data(data)).encode(
-        x=alt.X("place:N", title=None, axis=alt.Axis(labelAngle=0)), xOffset="technique:N"
+    chart = layers(
+        mark(
+            "bar",
+            y=channel("edp_pct:Q", "Best EDP gain, mean over workloads (%)"),
+            color=channel("technique:N", None),
+        ),
+        mark("text", {"dy": -6, "fontSize": 11}, y="edp_pct:Q", text="shown:N"),
+        rows=data,
+        x=channel("place:N", None, axis={"labelAngle": 0}),
+        xOffset="technique:N",
     )
-    bars = base.mark_bar().encode(
-        y=alt.Y("edp_pct:Q", title="Best EDP gain, mean over workloads (%)"),
-        color=alt.Color("technique:N", title=None),
-    )
-    labels = base.mark_text(dy=-6, fontSize=11).encode(
-        y=alt.Y("edp_pct:Q"), text=alt.Text("shown:N")
-    )
-    chart = alt.layer(bars, labels).properties(width=WIDTH, height=HEIGHT)
     return styled(chart, "EDP gain by technique", energy_source(*results))

@@ -170,8 +170,8 @@ def _csv(found: Findings) -> str:
 
 
 def _draw(target: str, table: RunTable, found: Findings, charts: Mapping[str, Any]) -> None:
+    from wattloop.report.figures.chart import with_source
     from wattloop.report.figures.render import save_one
-    from wattloop.report.figures.style import with_source
 
     if not charts:
         say("wattloop: nothing to draw")

@@ -15,8 +15,7 @@ from wattloop.core.units import format_duration
 from wattloop.core.yaml_spec import nearest
 from wattloop.report.figures.power import power_figure
 from wattloop.report.figures.render import needs_libraries, save
-from wattloop.report.figures.style import energy_source
-from wattloop.report.figures.sweep import sweep_figures, technique_figures
+from wattloop.report.figures.sweep import energy_source, sweep_figures, technique_figures
 from wattloop.report.sweep import (
     best_table,
     gain_text,
