@@ -41,9 +41,9 @@ _keep_earlier_paths()
 
 def load_ipython_extension(shell: object) -> None:
     """Add the magic `%%wattloop` to a notebook or to IPython, after `%load_ext wattloop`."""
-    from wattloop.integrations.notebook import register_magic
+    import importlib
 
-    register_magic(shell)
+    importlib.import_module("wattloop.integrations.notebook").register_magic(shell)
 
 
 def __getattr__(name: str) -> object:
