@@ -12,6 +12,7 @@ import pytest
 
 from wattloop.core import process
 from wattloop.core.errors import CommandError
+from wattloop.core.process import ProcessGroup
 from wattloop.trials.runner import run_group
 
 ENVIRONMENT = dict(os.environ)
@@ -59,14 +60,24 @@ def test_what_it_prints_goes_to_the_file_and_it_has_no_input(tmp_path: Path) -> 
     assert output.read_text() == "out\nerr\n"
 
 
-def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_a_program_that_hangs_is_ended_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also one that ignores SIGTERM, and the processes that it started."""
+    wait, child = ProcessGroup.wait, tmp_path / "child"
+
+    def wait_once_it_runs(group: ProcessGroup, timeout_s: float | None = None) -> bool:
+        while not (child.exists() and child.read_text().strip()):
+            time.sleep(0.01)
+        return wait(group, timeout_s)
+
+    monkeypatch.setattr(ProcessGroup, "wait", wait_once_it_runs)
     script = f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/child; wait; sleep 60"
     ended = run_group(["sh", "-c", script], ENVIRONMENT, timeout_s=0.3, grace_s=0.2)
     assert ended.timed_out
     assert ended.signal == signal.SIGKILL
     assert ended.lasted_s >= 0.3
-    assert gone(int((tmp_path / "child").read_text()))
+    assert gone(int(child.read_text()))
 
 
 def test_what_it_leaves_in_the_background_is_ended(tmp_path: Path) -> None:
