@@ -55,7 +55,7 @@ class Node:
             self.agent.poll()
             time.sleep(0.01)
 
-    def work_until(self, done: Callable[[], bool], limit_s: float = 8.0) -> None:
+    def work_until(self, done: Callable[[], bool], limit_s: float = 120.0) -> None:
         end_s = time.monotonic() + limit_s
         while not done():
             assert time.monotonic() < end_s, "the agent does not get there"

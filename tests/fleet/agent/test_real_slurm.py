@@ -105,7 +105,7 @@ class Fleet:
         return [r for n in nodes for r in self.runs(n) if r.job and r.job["id"] == str(number)]
 
     def wait_for_runs(self, number: int, count: int = 1) -> list[RunRecord]:
-        self.lab.wait(lambda: len(self.of_job(number)) >= count, f"no run of job {number}", 20.0)
+        self.lab.wait(lambda: len(self.of_job(number)) >= count, f"no run of job {number}")
         return self.of_job(number)
 
 

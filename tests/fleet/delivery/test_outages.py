@@ -28,7 +28,7 @@ from wattloop.fleet.delivery import DeliveryOptions, deliver
 deliver(DeliveryOptions(url=sys.argv[1], node="n1", folder=Path(sys.argv[2]), token=sys.argv[3],
                         every_s=0.02, timeout_s=5.0))
 """
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 @pytest.fixture(scope="module")
