@@ -34,6 +34,7 @@ from wattloop.cap.saver_run import (
 )
 from wattloop.cap.saving import LearnedSetting, SavingResult, SavingState, Setting
 from wattloop.control.registry import find_levers, lever_named
+from wattloop.control.restore import restore
 from wattloop.control.session import lever_session
 from wattloop.core.errors import LeverError
 from wattloop.core.settings import Settings
@@ -122,6 +123,21 @@ def test_levers_of_another_process_are_left_alone(folder):
     assert saving.state is SavingState.LEFT
     assert f"process {os.getpid()} (" in saving.reason
     assert saving.reason in done.stderr
+
+
+def test_a_lever_that_fails_meanwhile(folder):
+    """Promise: it is named, the program runs, and everything is restored when that is possible."""
+    program = TRAINING + (
+        "from wattloop.virtual.gpu import Fault\n"
+        "train(4)\ngpus[1].inject(Fault.SET_FORBIDDEN)\ntrain(4)\n"
+        "gpus[1].inject(Fault.NONE)\nprint('trained')\n"
+    )
+    done, data = saved_run(folder, program, "--reference-share", "40%")
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert "gpu:1" in data["saving"]["reason"], (data["saving"], done.stderr)
+    assert limits()[:2] == AS_FOUND[:2]
+    restore(folder / "state")
+    assert limits() == AS_FOUND
 
 
 def test_a_program_without_steps_is_left_alone(folder):
@@ -264,6 +280,17 @@ def test_a_card_that_another_user_works_on(folder, cards):
             other.kill()
     assert data["saving"]["state"] == "left alone"
     assert f"gpu:1 is also used by process {other.pid} (sleep 600)" in data["saving"]["reason"]
+    assert changes(cards) == count
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may set the cards")
+def test_a_card_of_mig_instances(folder, cards):
+    """Promise: a card whose energy cannot be read is not set, nor are the others without it."""
+    count = changes(cards)
+    cards.gpu(0).mig_mode = 1.0
+    _, data = saved_run(folder, STEPS, **on_cards(cards))
+    assert data["saving"]["state"] == "left alone"
+    assert "the energy of gpu:0 is not read" in data["saving"]["reason"]
     assert changes(cards) == count
 
 

@@ -302,11 +302,18 @@ def _percent(interval: Any) -> str:
 
 
 def job_gpus(session: Session) -> tuple[str, ...]:
-    """Return the GPUs that are measured and that the environment gives to the program."""
+    """Return the GPUs that are measured and that the environment gives to the program.
+
+    Raises:
+        ConfigError: the energy of one of them is not read; the others alone would be set unlike it.
+    """
     context = Context(session.host, session.settings)
     ranks = session.job is not None and (session.job.world_size or 1) > 1
     left_out = gpus_left_out(context, session.inventory, os.environ, ranks=ranks)
     hidden = {name for each in left_out for name in each.names}
+    for part in session.missing:
+        if re.fullmatch(r"gpu:\d+", part.name) and part.name not in hidden:
+            raise ConfigError(f"the energy of {part.name} is not read: {part.reason}")
     names = (c.domain.name for c in session.channels if c.domain.scope is Scope.GPU)
     return tuple(n for n in names if re.fullmatch(r"gpu:\d+", n) and n not in hidden)
 
@@ -316,7 +323,7 @@ def gpu_models(session: Session, devices: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(known[name] for name in devices))
 
 
-def other_user(session: Session, devices: Sequence[str]) -> str:
+def other_users(session: Session, devices: Sequence[str]) -> str:
     """Return which process of another user works on a GPU; empty where none is known.
 
     A cap would slow that process as well. Processes of other containers cannot be seen.
@@ -412,8 +419,8 @@ class GpuLevers:
         if self._closed:
             raise ConfigError("the levers were restored for good")
         if self._held is None:
-            if other := other_user(self._session, self.devices):
-                raise DeviceBusy(other)
+            if others := other_users(self._session, self.devices):
+                raise DeviceBusy(others)
             levers = [*self._limits, *self._clocks]
             held = lever_session(levers, report=self._notes.append)
             held.__enter__()
