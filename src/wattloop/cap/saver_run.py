@@ -419,8 +419,8 @@ class GpuLevers:
         if self._closed:
             raise ConfigError("the levers were restored for good")
         if self._held is None:
-            if others := other_users(self._session, self.devices):
-                raise DeviceBusy(others)
+            if users := other_users(self._session, self.devices):
+                raise DeviceBusy(users)
             levers = [*self._limits, *self._clocks]
             held = lever_session(levers, report=self._notes.append)
             held.__enter__()
