@@ -556,7 +556,7 @@ class Saver:
         horizon_s = max(HORIZON_S, elapsed_s / 2)
         allowed = math.inf
         if limit is not None:
-            allowed = min(max(limit + unspent_s / horizon_s, 0.0), MOST_OVER * limit)
+            allowed = min(max(limit + unspent_s / horizon_s, 0.0), limit + MOST_OVER)
         choice = belief.choice(allowed, self.config.certainty, self._chosen)
         if choice != self._chosen or not self._periods:
             self._chosen = choice
@@ -634,7 +634,8 @@ GRANT_S = 300.0
 """Work that changes all the time gets first reference slices no more often than this."""
 MOST_WAITS = 5
 HORIZON_S = 60.0
-MOST_OVER = 1.5
+MOST_OVER = 0.005
+"""A setting may be slower than the limit by this much, to spend what others have left."""
 LEAST_WORTH = 0.002
 FIRST_PROBES = 6
 PROBE_SHARE = 0.05
@@ -688,20 +689,25 @@ class _Belief:
         k: float,
         read: frozenset[Setting],
     ) -> None:
-        self.settings, self.read = settings, read
+        self.settings = settings
         self.log_time = log_time
         self.log_energy = log_time + log_power
         zero = np.zeros((len(log_time), 1))
         time, power = np.hstack([log_time, zero]), np.hstack([log_power, zero])
         values = log_metric(time, power, metric, k)
         self.metric: Array = values[:, :-1] - values[:, -1:]
+        # What lies between readings and the reference is known well enough to be chosen.
+        cap_w = min((s.cap_w for s in read if s.cap_w is not None), default=math.inf)
+        clock_mhz = min((s.clock_mhz for s in read if s.clock_mhz is not None), default=math.inf)
+        self._between = np.array(
+            [(s.cap_w or 0.0) >= cap_w or (s.clock_mhz or 0.0) >= clock_mhz for s in settings]
+        )
 
     def choice(self, allowed: float, certainty: float, current: Setting) -> Setting:
         """Return the best setting that keeps within `allowed` with some certainty."""
         value = self.metric.mean(axis=0)
         slow = np.quantile(self.log_time, certainty, axis=0)
-        known = np.array([s in self.read for s in self.settings])
-        fits = (slow <= math.log1p(allowed)) & known & (value < 0)
+        fits = (slow <= math.log1p(allowed)) & self._between & (value < 0)
         if not fits.any():
             return REFERENCE
         best = int(np.argmin(np.where(fits, value, np.inf)))
@@ -777,7 +783,7 @@ class _Options:
                 if r.setting.cap_w in self.caps_w[:-1] and r.setting.clock_mhz is None
             ]
             own.append(CapReading(len(self.caps_w) - 1, 0.0, power, REFERENCE_NOISE))
-            curves = fit_curves(physical_curves(), np.array(self.caps_w), own)
+            curves = fit_curves(physical_curves(CURVES), np.array(self.caps_w), own)
             times.append(curves.sampled_time[:, :-1] - curves.sampled_time[:, -1:])
             powers.append(curves.sampled_power[:, :-1] - curves.sampled_power[:, -1:])
         if len(self.clocks_mhz) > 1:
@@ -824,3 +830,5 @@ class _Options:
 
 
 REFERENCE_NOISE = 0.003
+CURVES = 5_000
+"""Of the physical family; a training is not to wait for a finer belief."""

@@ -207,13 +207,17 @@ class MeasuredSlice(NamedTuple):
     other_j: float = 0.0
 
 
-LEAST_NOISE = 0.002
+LEAST_NOISE = 0.003
 """No slice is known better than this: its steps are never quite those of its neighbour."""
 NEIGHBOURS = 2
 """Slices on either side of a boundary that are compared."""
 PRIOR_DEGREES = 2.0
 PRIOR_PHI = (1.5, 1.5, 0.5)
 """Of time, energy and power, before pairs show their scatter."""
+CHOSEN = 1.25
+"""Settings are chosen by the readings that prove them, neighbouring pairs share slices, and work
+changes a little before it is noticed: on simulated runs intervals had to be this much wider."""
+ONE_SIDED = 2.0
 OTHER_WORK = 0.03
 """Standard error of a setting's level that was measured with other work only."""
 _TIME, _ENERGY, _POWER = range(3)
@@ -246,6 +250,11 @@ class _Difference(NamedTuple):
         # The shared side is the same twice, the other one is two slices.
         variances = (lower, upper / 2) if self.later == self.lower else (lower / 2, upper)
         return self._replace(logs=(time, energy, power), variances=variances)
+
+    def alone(self) -> "_Difference":
+        """Return the difference of one boundary only, in which drift does not cancel."""
+        lower, upper = self.variances
+        return self._replace(variances=(ONE_SIDED * lower, ONE_SIDED * upper))
 
     @property
     def edge(self) -> tuple[int, Setting, Setting]:
@@ -300,6 +309,7 @@ class SavingEstimator:
         self._blocks: list[list[MeasuredSlice]] = []
         """The last two runs of slices at one setting, without what lies between their ends."""
         self._pending: _Difference | None = None
+        self._latest: _Difference | None = None
         self._noise_s, self._noise_weight = 0.0, 0.0
         self._fitted: tuple[dict[int, _Levels], tuple[float, float, float], float] | None = None
 
@@ -310,7 +320,6 @@ class SavingEstimator:
         spent.train_j += part.train_j
         self.other_s += part.other_s
         self.other_j += part.other_j
-        self._fitted = None
         if part.cost is None:
             self.break_off()
             return
@@ -323,9 +332,17 @@ class SavingEstimator:
             block.append(part)
             if len(block) > 2 * NEIGHBOURS:
                 del block[NEIGHBOURS]
+            if len(block) <= NEIGHBOURS:
+                self._compare()
             return
         self._complete()
         self._blocks = [*self._blocks[-1:], [part]]
+        self._compare()
+
+    def _compare(self) -> None:
+        """Subtract what lies on both sides of the last boundary."""
+        self._latest = self._difference()
+        self._fitted = None
 
     def noise(self, measured_s: float) -> float:
         """Return the standard error of the time or energy of a slice of this length."""
@@ -350,11 +367,12 @@ class SavingEstimator:
             other = self._spent.setdefault((regime, part.setting), _Spent())
             other.train_s += part.train_s
             other.train_j += part.train_j
-        self._pending, self._blocks, self._fitted = None, [], None
+        self._pending = self._latest = self._fitted = None
+        self._blocks = []
 
     def _complete(self) -> None:
         """Join the difference at the last boundary with the one before it."""
-        latest = self._difference()
+        latest, self._latest = self._latest, None
         if latest is None:
             self._emit()
         elif self._pending is not None and self._joins(self._pending, latest):
@@ -370,7 +388,7 @@ class SavingEstimator:
 
     def _emit(self) -> None:
         if self._pending is not None:
-            self._insert(self._pending)
+            self._insert(self._pending.alone())
             self._pending = None
 
     def _insert(self, pair: _Difference) -> None:
@@ -406,9 +424,11 @@ class SavingEstimator:
     def _all_edges(self) -> dict[tuple[int, Setting, Setting], _Edge]:
         """Return the edges with the differences that are not complete yet."""
         edges = dict(self._edges)
-        pending, latest = self._pending, self._difference()
+        pending, latest = self._pending, self._latest
         if pending is not None and latest is not None and self._joins(pending, latest):
             pending, latest = pending.joined(latest), None
+        else:
+            pending, latest = (x and x.alone() for x in (pending, latest))
         for pair in (pending, latest):
             if pair is not None:
                 edges[pair.edge] = edges.get(pair.edge, _Edge()).added(pair)
@@ -491,7 +511,7 @@ class SavingEstimator:
         time, energy = self._sum(_TIME), self._sum(_ENERGY)
         if not levels or time.reference <= 0 or energy.reference <= 0:
             return None
-        width = student_95(degrees)
+        width = CHOSEN * student_95(degrees)
         saved_j = energy.reference - energy.actual
         saved = GainInterval(
             saved_j, saved_j - width * energy.error, saved_j + width * energy.error

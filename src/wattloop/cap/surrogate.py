@@ -287,7 +287,7 @@ def _anchored(
 
 
 @lru_cache(maxsize=4)
-def _clock_prior(clocks: tuple[float, ...], count: int = 6_000, seed: int = 2) -> _Prior:
+def _clock_prior(clocks: tuple[float, ...], count: int = 3_000, seed: int = 2) -> _Prior:
     """The same physics at locked clocks, next to the reference: the highest, or a capped one."""
     draw = np.random.default_rng(seed)
 
