@@ -12,6 +12,7 @@ SNIPPETS = re.findall(
 NEEDS = {
     "Plain PyTorch": ("torch",),
     "Hugging Face": ("torch", "accelerate", "transformers"),
+    "Generating text": ("torch", "transformers"),
     "Lightning": ("torch", "lightning"),
     "Keras": ("torch", "keras"),
     "scikit-learn": ("sklearn",),
