@@ -1,11 +1,14 @@
 """Promises of the pages: they open on any store, show texts as texts, and write nothing."""
 
+import time
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.cap.test_savings import OBSERVED, saving
+from tests.cap.test_savings import record as saved_run
 from tests.integrations.test_serving import EVENT, TOTALS
 from tests.integrations.test_stored_steps import PHASES, STEPS, add_run
 from tests.serve.conftest import NASTY
@@ -276,3 +279,26 @@ def test_a_total_is_called_measured_only_if_it_is(tmp_path: Path) -> None:
         text = client.get("/").text
     assert "<dt>Measured</dt>" not in text
     assert "1 job not measured throughout" in text
+
+
+def test_savings_are_on_the_first_page_and_the_run_page(place: Path, client: TestClient) -> None:
+    """Promise: a card with the sum of 30 days, the saving of a run, and both as JSON."""
+    assert "Saved in 30 days" not in client.get("/").text
+    with open_store(place) as store:
+        now_s = time.time()
+        insert_run(store, saved_run("saved", saving(), started_wall_s=now_s))
+        insert_run(store, saved_run("seen", OBSERVED, started_wall_s=now_s))
+    page = client.get("/").text
+    assert "Saved in 30 days" in page
+    assert "0.2 (0.17 to 0.23) kWh" in page
+    assert "1 run could have saved 0.12 (0.04 to 0.2) kWh (modelled)" in page
+    page = client.get("/runs/saved").text
+    assert "20.0% (17.5 to 22.3%) of GPU energy" in page
+    assert "12 slices at the reference, 140 others" in page
+    assert "Could have saved" in client.get("/runs/seen").text
+    assert 'id="saving"' not in client.get("/runs/2026-001").text
+    answer = client.get("/api/v1/savings", params={"by": "user"}).json()
+    assert answer["total"]["compared"] == 1
+    assert answer["groups"][0]["name"] == "ada"
+    assert {run["run_id"] for run in answer["runs"]} == {"saved", "seen"}
+    assert client.get("/api/v1/savings", params={"by": "cat"}).status_code == 422

@@ -35,6 +35,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "advise": ("advise", "Show what a run wasted, and how to save it."),
     "report": ("report", "Write a report on a run as one HTML file or a PDF."),
     "runs": ("runs.command", "List, show, compare, export and import measured runs."),
+    "savings": ("savings", "Sum up what 'run --save' saved, with intervals and evidence."),
     "serve": ("serve", "Show everything in a browser: the dashboard."),
     "fleet": ("fleet", "Manage tokens of nodes and readers; delete old data."),
     "set": ("set", "Set power limits, clocks or a governor while a program runs."),

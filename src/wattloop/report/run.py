@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from wattloop.cap.savings import format_interval, format_kwh, format_percent, run_saving
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
 from wattloop.core.table import Table
@@ -259,6 +260,32 @@ def _serving_facts(totals: ServingTotals) -> Facts:
     return Facts(tuple(facts))
 
 
+def saving_blocks(record: RunRecord) -> list[Block]:
+    """Return what `wattloop run --save` saved, or could have, and the evidence for it."""
+    saving = run_saving(record)
+    if saving is None:
+        return []
+    facts = []
+    if saving.saved_j is not None and saving.saved_pct is not None:
+        share = f"{format_percent(saving.saved_pct)} of GPU energy"
+        facts.append(Fact("Saved", format_kwh(saving.saved_j), share))
+    if saving.slowdown_pct is not None:
+        facts.append(Fact("Time", format_percent(saving.slowdown_pct, "+")))
+    if saving.cost is not None:
+        facts.append(Fact("Money saved", f"{format_interval(saving.cost)} {saving.currency}"))
+    if saving.carbon_g is not None:
+        facts.append(Fact("CO2e saved", format_mass(saving.carbon_g.value)))
+    if saving.expected_j is not None:
+        could = format_kwh(saving.expected_j)
+        facts.append(Fact("Could have saved", could, "modelled; nothing was set"))
+    facts.append(Fact("Setting", saving.setting, saving.state.value))
+    if saving.pairs:
+        slices = f"{saving.reference_slices} slices at the reference, {saving.saving_slices} others"
+        facts.append(Fact("Evidence", f"{saving.pairs} pairs", f"{slices}; 90% intervals"))
+    notes = [Note(saving.reason, tone="info")] if saving.reason else []
+    return [Facts(tuple(facts)), *notes]
+
+
 def _or_dash(value: float | None, shown: Any) -> str:
     return "–" if value is None else str(shown(value))
 
@@ -284,6 +311,9 @@ def report_of_run(store: Store, record: RunRecord, advice: Sequence[Note] = ()) 
     if record.result is not None:
         sections.append(Section("Energy by component", tuple(_components(record))))
         sections.append(Section("Power over time", tuple(_curves(store, record))))
+    saving = saving_blocks(record)
+    if saving:
+        sections.append(Section("Saving", tuple(saving)))
     steps = step_blocks(store, record)
     if steps:
         sections.append(Section("Steps and phases", tuple(steps)))

@@ -42,6 +42,7 @@ class RunFilter:
         name: may contain `*` for any text.
         tags: maps a key to the value it must have, or None for any value.
         since_wall_s: started at this time of day or later.
+        saving: only runs that may have a record of `wattloop run --save`.
     """
 
     name: str | None = None
@@ -50,6 +51,7 @@ class RunFilter:
     host: str | None = None
     job: str | None = None
     since_wall_s: float | None = None
+    saving: bool = False
 
 
 def insert_run(store: Store, record: RunRecord) -> bool:
@@ -169,6 +171,8 @@ def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
         conditions.append(runs.c.job_id == wanted.job)
     if wanted.since_wall_s is not None:
         conditions.append(runs.c.started_wall_s >= wanted.since_wall_s)
+    if wanted.saving:  # few runs have one: others are not worth parsing
+        conditions.append(runs.c.body.like('%"saving":{%'))
     for key, value in wanted.tags.items():
         tagged = select(run_tags.c.run_id).where(run_tags.c.key == key)
         if value is not None:

@@ -12,6 +12,7 @@ from starlette.background import BackgroundTask
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
+from wattloop.cap.savings import group_savings, read_savings, sum_savings
 from wattloop.core.errors import ConfigError
 from wattloop.integrations.serving import read_serving_totals
 from wattloop.integrations.stored_steps import read_run_totals, read_step_costs, read_step_totals
@@ -211,6 +212,27 @@ def compare_runs(store: Store, names: list[str]) -> RunComparison:
     records = [find_run(store, name) for name in names]
     with conflict_on_error():  # two names may mean one run
         return compare(records, read_step_costs(store, records))
+
+
+@router.get("/savings")
+def savings(
+    state: State,
+    since_s: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
+    by: Annotated[Literal["user", "job", "project", "gpu"] | None, Query()] = None,
+) -> dict[str, Any]:
+    """Return what runs with a saver saved since a time (seconds since 1970), with 90% intervals.
+
+    `total` is the sum, `groups` the sums of `by`, `runs` the evidence of each run.
+    """
+    found = state.answers.get(
+        ("savings", since_s), lambda: read_savings(state.store, state.settings, since_s)
+    )
+    groups = {} if by is None else group_savings(found, by)
+    return {
+        "total": sum_savings(found).to_dict(),
+        "groups": [{"name": name, **each.to_dict()} for name, each in groups.items()],
+        "runs": [run.to_dict() for run in found],
+    }
 
 
 TYPES = {

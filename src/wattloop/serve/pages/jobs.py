@@ -1,5 +1,6 @@
 """*Jobs* page: totals and a table of jobs with badges, and one job by node."""
 
+import time
 from typing import Annotated, NamedTuple
 from urllib.parse import urlencode
 
@@ -7,6 +8,14 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
+from wattloop.cap.savings import (
+    format_interval,
+    format_kwh,
+    format_percent,
+    read_savings,
+    sum_savings,
+)
+from wattloop.core.units import format_mass
 from wattloop.report.document import Chart
 from wattloop.report.figures.power import slope_figure
 from wattloop.serve.api.jobs import (
@@ -37,6 +46,13 @@ class Badge(NamedTuple):
     meaning: str
 
 
+class SavedCard(NamedTuple):
+    """Saving of the last days, in words."""
+
+    energy: str
+    remark: str
+
+
 LABELS = {
     "high": Badge("high", "good", "energy / (limit x time) of the devices is above 0.9"),
     "medium": Badge("medium", "info", "energy / (limit x time) is between 0.4 and 0.9"),
@@ -64,6 +80,7 @@ INSIGHTS = {
 router = APIRouter()
 CHOICES = ("cluster", "partition", "project", "label", "status", "host")
 LIVE_SHOWN = 10
+SAVED_DAYS = 30
 
 
 @router.get("/")
@@ -88,6 +105,8 @@ def jobs(request: Request, state: State, query: Annotated[JobListQuery, Query()]
         labels=LABELS,
         insights=INSIGHTS,
         link=lambda **changes: "/?" + _with(request, changes),
+        saved=state.answers.get("savings", lambda: _saved(state)),
+        saved_days=SAVED_DAYS,
     )
 
 
@@ -102,6 +121,26 @@ def job(request: Request, state: State, job_key: str) -> HTMLResponse:
         labels=LABELS,
         insights=INSIGHTS,
     )
+
+
+def _saved(state: AppState) -> SavedCard | None:
+    """Return what runs with a saver saved lately; None where there was none."""
+    since_wall_s = time.time() - SAVED_DAYS * 86_400
+    total = sum_savings(read_savings(state.store, state.settings, since_wall_s))
+    if not total.runs:
+        return None
+    energy, remarks = "nothing", []
+    if total.saved_j is not None and total.saved_pct is not None:
+        energy = format_kwh(total.saved_j)
+        runs = f"{total.compared} run{'s' * (total.compared != 1)}"
+        remarks.append(f"{format_percent(total.saved_pct)} of the GPU energy of {runs}")
+    remarks += [f"{format_interval(cost)} {unit}" for unit, cost in total.cost.items()]
+    if total.carbon_g is not None:
+        remarks.append(f"{format_mass(total.carbon_g.value)}CO2e")
+    if total.expected_j is not None:
+        runs = f"{total.observed} run{'s' * (total.observed != 1)}"
+        remarks.append(f"{runs} could have saved {format_kwh(total.expected_j)} (modelled)")
+    return SavedCard(energy, "; ".join(remarks) or "no run was compared with its reference")
 
 
 def _live_jobs(state: AppState) -> list[RunRecord]:

@@ -21,6 +21,7 @@ from wattloop.report.run import (
     grid_facts,
     labels,
     remarks,
+    saving_blocks,
     sensors,
     serving_blocks,
     step_blocks,
@@ -76,6 +77,7 @@ def run(request: Request, state: State, run_id: str) -> HTMLResponse:
             ("steps", record.run_id, record.status),
             lambda: blocks_html(step_blocks(state.store, record)),
         ),
+        saving=blocks_html(saving_blocks(record)),
         serving=state.cache.get(
             ("serving", record.run_id, record.status),
             lambda: blocks_html(serving_blocks(state.store, record)),
