@@ -290,8 +290,8 @@ def test_savings_are_on_the_first_page_and_the_run_page(place: Path, client: Tes
         insert_run(store, saved_run("seen", OBSERVED, started_wall_s=now_s))
     page = client.get("/").text
     assert "Saved in 30 days" in page
-    assert "0.2 (0.17 to 0.23) kWh" in page
-    assert "1 run could have saved 0.12 (0.04 to 0.2) kWh (modelled)" in page
+    assert "0.200 (0.170 to 0.230) kWh" in page
+    assert "1 run could have saved 0.120 (0.040 to 0.200) kWh (modelled)" in page
     page = client.get("/runs/saved").text
     assert "20.0% (17.5 to 22.3%) of GPU energy" in page
     assert "12 slices at the reference, 140 others" in page

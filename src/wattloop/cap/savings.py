@@ -216,11 +216,19 @@ def group_savings(runs: Sequence[RunSaving], by: str) -> dict[str, SavingsSum]:
 
 
 def format_kwh(joules: GainInterval) -> str:
-    return f"{format_interval(scaled(joules, KWH_PER_J))} kWh"
+    """Return an energy with its interval in kWh, in Wh where that is a small part of one."""
+    shown = scaled(joules, KWH_PER_J)
+    if max(abs(shown.low), abs(shown.high)) < 0.1:
+        return f"{format_interval(scaled(joules, 1 / J_PER_WH))} Wh"
+    return f"{format_interval(shown)} kWh"
 
 
 def format_interval(interval: GainInterval) -> str:
-    return f"{interval.value:.3g} ({interval.low:.3g} to {interval.high:.3g})"
+    """Return a value with its bounds, to three digits of the largest."""
+    largest = max(abs(interval.value), abs(interval.low), abs(interval.high))
+    digits = max(0, 2 - math.floor(math.log10(largest))) if largest > 0 else 0
+    value, low, high = (f"{x:.{digits}f}" for x in asdict(interval).values())
+    return f"{value} ({low} to {high})"
 
 
 def format_percent(interval: GainInterval, sign: str = "") -> str:

@@ -23,7 +23,7 @@ from wattloop.cli.options import file_option, option
 from wattloop.cli.output import check_target, print_rows, say, write_json, write_text
 from wattloop.cli.stored import nothing_yet, run_filter
 from wattloop.core.errors import ConfigError
-from wattloop.core.units import format_mass
+from wattloop.core.units import format_energy, format_mass
 
 app = Verb()
 UNKNOWN = "–"
@@ -88,8 +88,8 @@ def format_sum(total: SavingsSum) -> list[str]:
     if total.slowdown_pct is not None:
         lines.append(f"time        {format_percent(total.slowdown_pct, '+')}")
     if total.rest_j is not None and total.rest_j > 0:
-        rest = f"{total.rest_j / 3.6e6:.3g} kWh"
-        lines.append(f"            in which the rest of the nodes used {rest} (not subtracted)")
+        rest = format_energy(total.rest_j)
+        lines.append(f"            rest of the nodes in it: {rest}, not subtracted")
     for currency, cost in total.cost.items():
         lines.append(f"money       {format_interval(cost)} {currency}{_of(total.with_cost, total)}")
     if total.carbon_g is not None:
