@@ -8,9 +8,9 @@ import pytest
 from wattloop.core.records import Provenance
 from wattloop.core.settings import Settings
 from wattloop.hardware.cpus import processor_named
-from wattloop.hardware.dimms import dimms_from_setting, dram_power_w
 from wattloop.hardware.gpus import gpu_named, known_gpus
 from wattloop.hardware.host import Host
+from wattloop.meters.dram import dimms_from_setting, dram_power_w
 from wattloop.predict.node import node_here, node_prediction, typical_node
 from wattloop.predict.prediction import Interval, Prediction
 

@@ -23,15 +23,9 @@ from wattloop.hardware.cpus import (
     processor_named,
     read_packages,
 )
-from wattloop.hardware.dimms import (
-    Dimm,
-    describe,
-    dimms_from_setting,
-    dimms_from_smbios,
-    dram_power_w,
-)
 from wattloop.hardware.gpus import Gpu
 from wattloop.hardware.host import Host
+from wattloop.meters.dram import Dimm, describe, dimms_from_setting, dimms_from_smbios, dram_power_w
 from wattloop.predict.prediction import Interval, Prediction
 
 LOADER_CORES = 2.0
@@ -151,7 +145,7 @@ _AGE = {
 #     P_node = (P_gpu n + P_cpu + P_dram + P_other) / eta_psu
 #
 # GPUs from the prediction; processors from how busy their cores are (`hardware.cpus`);
-# memory by the thesis's model (equations 4.1 and 4.2, `hardware.dimms`); board, disk,
+# memory by the thesis's model (equations 4.1 and 4.2, `meters.dram`); board, disk,
 # network card and fans, and the power supply, as the meters' model of a node has them
 # (docs/accounting.md).
 

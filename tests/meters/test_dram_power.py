@@ -2,7 +2,7 @@
 
 import pytest
 
-from wattloop.hardware.dimms import (
+from wattloop.meters.dram import (
     Dimm,
     base_power_w,
     dimms_from_setting,

@@ -4,10 +4,11 @@ import random
 from pathlib import Path
 
 import pytest
-
 from tests.support.smbios import memory_device, other_structure, write_table
+
 from wattloop.core.errors import CommandError, ConfigError
-from wattloop.hardware.dimms import (
+from wattloop.hardware.host import Host
+from wattloop.meters.dram import (
     Dimm,
     describe,
     dimms_from_dmidecode,
@@ -16,7 +17,6 @@ from wattloop.hardware.dimms import (
     parse_smbios,
     run_dmidecode,
 )
-from wattloop.hardware.host import Host
 
 DMIDECODE = """# dmidecode 3.3
 Getting SMBIOS data from sysfs.
