@@ -40,6 +40,7 @@ from wattloop.core.errors import LeverError
 from wattloop.core.settings import Settings
 from wattloop.integrations.step_hook import step_file
 from wattloop.integrations.step_hook.collector import LiveSteps
+from wattloop.measure.command import is_stopped
 from wattloop.virtual.gpu import Fault
 from wattloop.virtual.node import shared_gpus
 
@@ -321,6 +322,22 @@ def test_through_the_control_daemon(folder, cards):
         wait_until(lambda: [cards.settings(index) for index in (0, 1)] == before)
     finally:
         tidied(rig)
+
+
+def test_ctrl_z(folder):
+    """Promise: while the program is stopped the levers are as before, and then set again."""
+    started = start(folder, TRAINING + "train(600)")
+    try:
+        wait_until(lambda: limits() != AS_FOUND)
+        started.send_signal(signal.SIGTSTP)
+        wait_until(lambda: is_stopped(started.pid))
+        assert limits() == AS_FOUND
+        started.send_signal(signal.SIGCONT)
+        wait_until(lambda: limits() != AS_FOUND)
+    finally:
+        started.terminate()
+        started.communicate(timeout=60)
+    assert limits() == AS_FOUND
 
 
 def test_ctrl_c(folder):

@@ -85,6 +85,9 @@ class SavingHook:
         self._session = session
         # Before the step hook's own: that one removes the files of steps.
         session.before_end.insert(0, self._end)
+        before_stop, after_stop = session.around_stop
+        before_stop.append(lambda: self._suspend(True))
+        after_stop.append(lambda: self._suspend(False))
         if self._steps.folder is not None:
             self._thread.start()
         return environment
@@ -102,6 +105,12 @@ class SavingHook:
         elif self.result is None:
             self.result = self._left(NO_STEPS if self._steps.folder is not None else NO_FOLDER)
         self._session.record_saving(self.result.to_dict())
+
+    def _suspend(self, stopped: bool) -> None:
+        """Restore the levers while job control has stopped the program, then set them again."""
+        with suppress(Exception):  # the saver meets the fault when it next sets something
+            if self._levers is not None:
+                self._levers.suspend(stopped)
 
     def _work(self) -> None:
         try:
@@ -398,6 +407,10 @@ class GpuLevers:
                 f"set lower than {low_w:g} W, so there is nothing to choose"
             )
         self._held: LeverSession | None = None
+        self._present: Setting | None = None
+        self._suspended = False
+        # the thread that supervises the program suspends, the saver's sets
+        self._busy = threading.RLock()
         self._closed = False
         self._notes: list[str] = []
 
@@ -412,6 +425,19 @@ class GpuLevers:
         Raises:
             LeverError: another process has a GPU (`DeviceBusy`), or it refuses.
         """
+        with self._busy:
+            self._present = setting
+            if not self._suspended:
+                self._apply(setting)
+
+    def suspend(self, stopped: bool) -> None:
+        """Restore everything while `stopped`; then set again what was set."""
+        with self._busy:
+            self._suspended = stopped
+            if self._held is not None:
+                self._apply(None if stopped else self._present)
+
+    def _apply(self, setting: Setting | None) -> None:
         if setting is None or setting == REFERENCE:
             if self._held is not None:
                 self._held.restore()

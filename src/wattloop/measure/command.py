@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -188,6 +188,10 @@ class Supervisor:
         self._orphans: Orphans | None = None
         self._stop_requested = False
         self._suspend_asked = False
+        self.before_stop: list[Callable[[], None]] = []
+        """Called before this process stops with the program (ctrl-Z)."""
+        self.after_stop: list[Callable[[], None]] = []
+        """Called when it was continued."""
 
     def __enter__(self) -> "Supervisor":
         # If the caller ignores SIGCHLD, the exit status of a child is lost.
@@ -275,7 +279,11 @@ class Supervisor:
             if info.si_status in JOB_CONTROL_STOPS or self._suspend_asked:
                 # The shell must see the job stop, or ctrl-Z seems to have no effect. If only the
                 # program was stopped (SIGSTOP), the measurement continues.
+                for call in self.before_stop:
+                    call()
                 os.kill(os.getpid(), signal.SIGSTOP)
+                for call in self.after_stop:
+                    call()
         return None
 
 
@@ -338,6 +346,8 @@ def run_command(
         session = _opened(settings, name or _short_name(command), command, tags or {}, warnings)
         try:
             environment = child_environment(session)
+            if session is not None:
+                supervisor.before_stop, supervisor.after_stop = session.around_stop
             if session is not None:
                 for hook in hooks:
                     environment = hook.begin(session, environment)

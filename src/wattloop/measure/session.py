@@ -251,6 +251,8 @@ class Session:
         self.ended_s: float | None = None
         self.before_end: list[Callable[[], None]] = []
         """Called after the last readings, while the journal is still open."""
+        self.around_stop: tuple[list[Callable[[], None]], list[Callable[[], None]]] = ([], [])
+        """Called before `wattloop run` stops with its program (ctrl-Z), and when both continue."""
         self.saving: dict[str, Any] | None = None
         """What the saver of `wattloop run --save` has reached so far."""
 
