@@ -5,7 +5,7 @@
     python benchmarks/step_programs.py REPOSITORIES --only nanoGPT
 
 REPOSITORIES is a folder with clones of karpathy/nanoGPT, pytorch/examples, keras-team/keras,
-keras-team/keras-io, huggingface/transformers, huggingface/trl, huggingface/accelerate and
+keras-team/keras-io, huggingface/transformers, huggingface/trl and
 Lightning-AI/pytorch-lightning. A program whose repository or package is missing is left out, and
 the page says so. Programs run unchanged on the CPU, once alone and once under `wattloop run`, on
 counters that a driver advances (a square wave of 40 and 120 W). Nothing is downloaded: texts are
@@ -441,11 +441,6 @@ def texts(work: Path, repo: Path) -> None:
     (work / "sentences" / "train.jsonl").write_text(text, encoding="utf-8")
 
 
-def mrpc(work: Path, repo: Path) -> None:
-    """Copy the sentence pairs that accelerate's own tests use in the place of a download."""
-    shutil.copytree(repo / "tests" / "test_samples", work / "tests" / "test_samples")
-
-
 def scaler_program(work: Path, repo: Path) -> None:
     (work / "scaler.py").write_text(SCALER, encoding="utf-8")
 
@@ -453,7 +448,7 @@ def scaler_program(work: Path, repo: Path) -> None:
 PREPARED = {
     each.__name__: each
     for each in (
-        *(nanogpt_data, words, samples_folder, small_models, texts, mrpc),
+        *(nanogpt_data, words, samples_folder, small_models, texts),
         scaler_program,
     )
 }
@@ -656,18 +651,20 @@ PROGRAMS = (
         **LIGHTNING,
     ),
     Program(
-        "accelerate, gradients of 2 batches",
-        "accelerate",
+        "accelerate without a Trainer, gradients of 2 batches",
+        "transformers",
         (
-            *("{repo}/examples/by_feature/gradient_accumulation.py", "--cpu"),
-            *("--gradient_accumulation_steps", "2"),
+            "{repo}/examples/pytorch/language-modeling/run_clm_no_trainer.py",
+            *("--model_name_or_path", "tiny-llama", "--train_file", "train.txt"),
+            *("--block_size", "32", "--per_device_train_batch_size", "4"),
+            *("--gradient_accumulation_steps", "2", "--num_train_epochs", "2", "--seed", "1"),
+            *("--output_dir", "out", "--checkpointing_steps", "1"),
         ),
-        # 2 epochs of the samples; accelerate also steps at the end of each epoch.
-        lambda _output, work: 2 * -(-_mrpc_batches(work) // 2),
+        # It writes a checkpoint after each of its steps.
+        lambda _, work: len(list(work.glob("out/step_*"))),
         needs=MODELS,
-        prepare=("small_models", "mrpc"),
+        prepare=("small_models", "texts"),
         stand_ins=("metrics",),
-        environment={"TESTING_MOCKED_DATALOADERS": "1"},
     ),
     Program(
         "Keras on torch (demo_functional)",
@@ -693,11 +690,6 @@ PROGRAMS = (
         prepare=("scaler_program",),
     ),
 )
-
-
-def _mrpc_batches(work: Path) -> int:
-    rows = (work / "tests/test_samples/MRPC/train.csv").read_text(encoding="utf-8")
-    return -(-(len(rows.strip().splitlines()) - 1) // 16)
 
 
 if __name__ == "__main__":

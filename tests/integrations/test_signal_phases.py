@@ -54,6 +54,16 @@ def test_a_pause_and_an_evaluation_are_found() -> None:
     assert parts["pause"] == [pytest.approx((21.8, 22.8), abs=0.25)]
 
 
+def test_work_that_draws_little() -> None:
+    """Promise: idle power is that of a GPU that is open, not the lower one before the program."""
+    closed, opened, little = (79.0, 0.0, 0.0), (122.0, 0.0, 0.0), (165.0, 0.4, 0.05)
+    parts = split_by_signals(
+        readings((closed, 40), (little, 0.4), (opened, 2), (little, 10), (opened, 0.8), (little, 9))
+    )
+    assert parts["pause"] == [pytest.approx((52.4, 53.2), abs=0.25)]
+    assert parts["work"][0][0] == pytest.approx(42.4, abs=0.3)
+
+
 def test_a_pause_before_other_work_belongs_to_it() -> None:
     """An evaluation begins with a loader that starts: the GPU waits, then works."""
     parts = split_by_signals(
