@@ -349,7 +349,8 @@ def lightning_checkpoint(_: str, work: Path) -> int:
 
 def keras_batches(output: str, _: Path) -> int:
     """Add the batches of each epoch of `fit`: the last state of its progress bars."""
-    epochs = re.split(r"Epoch \d+/\d+", output)[1:]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", output)
+    epochs = re.split(r"Epoch \d+/\d+", plain)[1:]
     return sum(int(re.findall(r"(\d+)/\1 ", epoch)[0]) for epoch in epochs)
 
 
@@ -654,11 +655,11 @@ PROGRAMS = (
         "accelerate without a Trainer, gradients of 2 batches",
         "transformers",
         (
-            "{repo}/examples/pytorch/language-modeling/run_clm_no_trainer.py",
-            *("--model_name_or_path", "tiny-llama", "--train_file", "train.txt"),
-            *("--block_size", "32", "--per_device_train_batch_size", "4"),
-            *("--gradient_accumulation_steps", "2", "--num_train_epochs", "2", "--seed", "1"),
-            *("--output_dir", "out", "--checkpointing_steps", "1"),
+            "{repo}/examples/pytorch/text-classification/run_glue_no_trainer.py",
+            *("--model_name_or_path", "bert-base-cased", "--train_file", "train.json"),
+            *("--validation_file", "validation.json", "--max_length", "32", "--seed", "1"),
+            *("--per_device_train_batch_size", "8", "--gradient_accumulation_steps", "2"),
+            *("--num_train_epochs", "2", "--output_dir", "out", "--checkpointing_steps", "1"),
         ),
         # It writes a checkpoint after each of its steps.
         lambda _, work: len(list(work.glob("out/step_*"))),
@@ -673,6 +674,7 @@ PROGRAMS = (
         keras_batches,
         needs=("keras", "torch"),
         environment={"KERAS_BACKEND": "torch"},
+        repeats=False,
     ),
     Program(
         "Keras on JAX (custom_train_step_in_jax)",
@@ -681,6 +683,7 @@ PROGRAMS = (
         keras_batches,
         needs=("keras", "jax"),
         environment={"KERAS_BACKEND": "jax"},
+        repeats=False,
     ),
     Program(
         "GradScaler that skips updates",
