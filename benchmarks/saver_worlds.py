@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wattloop.cap.evaluation import MeasuredCurve
-from wattloop.cap.gpus import _round_caps
+from wattloop.cap.gpus import round_caps
 from wattloop.cap.saving import REFERENCE, Setting
 from wattloop.virtual.cards import CARDS
 from wattloop.virtual.gpu import Activity, CardModel
@@ -150,7 +150,7 @@ def random_workload(seed: int, *, clocks: bool = True) -> Workload:
     draw = np.random.default_rng([20, seed])
     card = CARDS[str(draw.choice(["h200", "a100", "v100", "a40"]))]
     devices = int(draw.choice([1, 1, 2, 4, 8]))
-    caps = _round_caps(card.min_limit_w, card.default_limit_w)
+    caps = round_caps(card.min_limit_w, card.default_limit_w)
     settings = [Setting(cap, None) for cap in caps if cap < card.default_limit_w]
     if clocks:
         for share in np.linspace(0.5, 0.95, 10):

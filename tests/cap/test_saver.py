@@ -277,8 +277,26 @@ def test_a_step_that_never_comes_again_restores_the_reference():
     training.train(60)
     assert training.setting == Setting(200.0, None)
     result = training.end()
-    assert result.other_s == 0 or result.other_s < 3700
+    assert abs(result.other_s - 3600) < 15
+    assert abs(result.other_j - 360_000) < 5_000
     assert training.set[-1] is None
+
+
+def test_steps_of_a_minute_are_not_a_pause():
+    """Promise: a program with long steps is slow to learn from, but not left alone."""
+    training = Training(step_s=60.0)
+    tick = training.saver.tick
+
+    def ticks(now_s):
+        tick(now_s)
+        for second in range(1, 55):
+            tick(now_s + second)
+
+    training.saver.tick = ticks
+    result = training.train(12 * 3600).end()
+    assert result.state is SavingState.APPLIED
+    assert result.learned.setting == Setting(200.0, None)
+    assert result.other_s < 600
 
 
 def test_thousands_of_steps_a_second_cost_little():

@@ -105,6 +105,9 @@ class SaverConfig:
 
 MOST_BINS = 4_096
 """Steps, or bursts of them, of a slice in which nothing could be measured."""
+PACE_MEMORY = 0.9
+IDLE_PACES = 5
+"""Without a step for so many times the usual pause between two, no steps come any more."""
 SAME_BURST = 0.02
 """A step that follows a burst within this part of its length belongs to it."""
 
@@ -178,12 +181,15 @@ class Saver:
         self._units = 0.0
         self._full_s = math.inf
         """Length of the burst when it became long enough; what follows at once belongs to it."""
+        self._pace_s = 0.0
+        """Time between the slowest of the latest steps."""
         self._idle = False
         self._silent_since_s: float | None = None
         # knowledge of the workload
         self._regime = 0
         self._regime_begin_s = 0.0
         self._grants = 1
+        self._told = -1
         self._usual: dict[Setting, _Level] = {}
         self._strange: list[MeasuredSlice] = []
         self._reference: SliceCost | None = None
@@ -199,7 +205,7 @@ class Saver:
         self._next_reference_s = -math.inf
         self._reference_length_s = config.slice_s + config.settle_s
         self._kind = _Kind.REFERENCE
-        self._reference_slices = self._saving_slices = self._probes = 0
+        self._reference_slices = self._saving_slices = 0
         self._reference_s = self._probe_s = 0.0
 
     # -- fed with --------------------------------------------------------------------------
@@ -212,8 +218,11 @@ class Saver:
             self.interrupt(at_s)
             return
         at_s = max(at_s, self._last_s)
+        if self._slice is not None:
+            self._pace_s = max(at_s - self._last_s, PACE_MEMORY * self._pace_s)
         if self._idle:
             self._resume(at_s)
+            return
         if self._slice is None:
             self._begin_s = self._regime_begin_s = self._last_s = self._mark_s = at_s
             self._start(REFERENCE, at_s)
@@ -236,7 +245,7 @@ class Saver:
 
     def interrupt(self, at_s: float) -> None:
         """Mark what follows as not a step: evaluation, a checkpoint, a pause."""
-        if self._stopped or self._slice is None or self._mark_s is None:
+        if self._stopped or self._slice is None or self._mark_s is None or self._idle:
             return
         self._close_burst()
         at_s = max(at_s, self._last_s)
@@ -252,8 +261,7 @@ class Saver:
             length_s = self._last_s - self._mark_s
             if length_s >= BURST_S and now_s - self._last_s > max(SAME_BURST * length_s, 0.05):
                 self._close_burst()
-        usual_s = self._reference.time_s if self._reference is not None else 0.0
-        if now_s - self._last_s > max(self.config.idle_s, 10 * usual_s):
+        if now_s - self._last_s > max(self.config.idle_s, IDLE_PACES * self._pace_s):
             self._pause(now_s)
         else:
             self._act(now_s)
@@ -311,6 +319,12 @@ class Saver:
             part.look_s = now_s + part.target_s / 8
 
     def _finish_slice(self, now_s: float, *, last: bool = False) -> None:
+        try:
+            self._finish(now_s, last=last)
+        except Exception as error:  # noqa: BLE001 - the training matters more than its saving
+            self._leave(f"the saver failed: {error or type(error).__name__}")
+
+    def _finish(self, now_s: float, *, last: bool) -> None:
         part = self._slice
         assert part is not None
         shown_s = now_s if last else now_s - self.config.lag_s
@@ -328,16 +342,11 @@ class Saver:
             self._silent_since_s = None
         self._estimator.add(record)
         self._count(record)
+        self._slice_end_s = record.end_s
         if last:
             return
         carried = [step for step in part.steps if step.at_s > record.end_s]
-        self._slice_end_s = record.end_s
-        try:
-            setting = self._next(record, now_s)
-        except Exception as error:  # noqa: BLE001 - the training matters more than its saving
-            self._leave(f"the saver failed: {error or type(error).__name__}")
-            return
-        self._start(setting, now_s, carried)
+        self._start(self._next(record, now_s), now_s, carried)
 
     def _record(self, part: _Slice, shown_s: float) -> MeasuredSlice | None:
         """Measure a slice up to its last step shown; None without energy readings."""
@@ -444,9 +453,13 @@ class Saver:
 
     def _resume(self, at_s: float) -> None:
         self._idle = False
-        assert self._slice is not None
+        known = self._energy(self._slice_end_s, at_s)
+        if self._stopped:
+            return
+        self._estimator.other_s += at_s - self._slice_end_s
+        self._estimator.other_j += known[0] if known is not None else 0.0
         self._estimator.break_off()
-        self._slice_end_s = at_s
+        self._slice_end_s, self._kind = at_s, _Kind.HOLD
         self._start(self._chosen, at_s, resumed=True)
         self._mark_s = self._last_s = at_s
         self._units = 0.0
@@ -462,6 +475,7 @@ class Saver:
             if not self._waited(record):
                 return REFERENCE
             self._waiting = False
+            self._verify_known()
         elif self._changed(record):
             self._begin_regime(now_s)
         if record.setting == REFERENCE and self._kind is _Kind.REFERENCE:
@@ -481,6 +495,15 @@ class Saver:
             return False
         alike = before is not None and not level.differs(before, self.config.change)
         return alike or self._known is not None or waited_s >= MOST_WAITS * self._wait_s
+
+    def _verify_known(self) -> None:
+        """Forget what another run learned of a program that draws another power."""
+        if self._known is None or self._reference is None:
+            return
+        drift = abs(math.log(self._reference.power_w / max(self._known.reference_power_w, 1e-9)))
+        if drift > OTHER_POWER:
+            self._report("the power is not that of the run before: searching again")
+            self._inherited = ()
 
     def _changed(self, record: MeasuredSlice) -> bool:
         """Return True when steps at the same setting are others than they were, for some slices."""
@@ -561,7 +584,12 @@ class Saver:
         if choice != self._chosen or not self._periods:
             self._chosen = choice
             self._periods.append(SettingPeriod(now_s, choice))
-            self._report(f"setting: {choice}")
+            if len(self._periods) > MOST_PERIODS:
+                del self._periods[MOST_PERIODS // 2]
+            # Two settings may take turns; the first of each workload is enough to know.
+            if choice != REFERENCE and self._told != self._regime:
+                self._told = self._regime
+                self._report(f"setting: {choice}")
         if self._wants_reference(record, readings, now_s):
             self._kind = _Kind.REFERENCE
             return REFERENCE
@@ -630,6 +658,8 @@ class Saver:
 KNOWN_DOUBT = 0.02
 """Another run of the same program differs by so much."""
 REGIME_DOUBT = 0.05
+OTHER_POWER = 0.15
+MOST_PERIODS = 1_000
 GRANT_S = 300.0
 """Work that changes all the time gets first reference slices no more often than this."""
 MOST_WAITS = 5
