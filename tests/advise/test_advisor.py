@@ -7,6 +7,7 @@ from tests.support.virtual_runs import CardScript, Work
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import RULES, advice_on
 from wattloop.core.results import RunStatus
+from wattloop.integrations.phases import StepTotals
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
 from wattloop.virtual.gpu import IDLE, Activity
@@ -112,6 +113,16 @@ def test_a_cap_that_costs_no_time_is_predicted(store: Store, written: Written) -
     # the card's own model: the best cap within 5% of the time saves 33% of the GPU's energy
     assert 0.2 < advice.saving_share < 0.35
     assert rules(store, written(busy(MEMORY, limit_share=0.5), run_id="run-2")) == []
+
+
+def test_a_run_that_was_saved_hears_of_no_cap(store: Store, written: Written) -> None:
+    """Promise: steps make `run --save` the advice; what it has measured is not predicted again."""
+    steps = {"type": "phases", "time_s": 0.0, **StepTotals(100).to_dict()}
+    record = written(busy(MEMORY), events=[steps])
+    (advice,) = advice_on(store, record)
+    assert advice.command == "wattloop run --save -- python train.py"
+    record.saving = {"state": "applied"}
+    assert rules(store, record) == []
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,9 @@ class SavingHook:
         finally:
             live.close()
         result = saver.end(session.ended_s or time.monotonic())
-        if levers.refusal and not self._config.observe:
+        if self._config.observe:
+            result = replace(result, reason="--observe was given")
+        elif levers.refusal:
             result = replace(result, reason=format_refusal(levers.refusal, self._command))
         if result.learned is not None and not config.observe:
             write_learned(place, program, result.learned)

@@ -36,7 +36,12 @@ class _BetterCap(NamedTuple):
 
 
 def cap_too_high(facts: RunFacts) -> Advice | None:
-    """By a sweep or cap search of the same command if there is one, else by prediction."""
+    """By a sweep or cap search of the same command if there is one, else by prediction.
+
+    Silent where `wattloop run --save` has measured settings in this very run.
+    """
+    if (facts.record.saving or {}).get("state") == "applied":
+        return None
     span = facts.working
     if span is None or span.length_s < SHORTEST_S:
         return None
@@ -150,4 +155,6 @@ def _command(facts: RunFacts, gpus: str, found: _BetterCap) -> str:
     program = shlex.join(facts.command)
     if found.source.startswith("by the"):
         return f"wattloop set gpu:{gpus}/power_limit={found.cap_w:g} -- wattloop run -- {program}"
+    if facts.totals is not None and facts.totals.steps:
+        return f"wattloop run --save -- {program}"
     return f"wattloop cap find --gpus {gpus} -- {program}"
