@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
@@ -102,6 +103,34 @@ def test_no_write_access(framework: Machine, place: str) -> None:
     assert (printed, done.returncode) == ("ran\n", 0)
     assert data["step_totals"] is None
     assert "steps are not recorded" in done.stderr
+
+
+FROZEN = """
+#include <Python.h>
+int main(void) {
+    PyConfig config;
+    PyConfig_InitIsolatedConfig(&config);
+    if (PyStatus_Exception(Py_InitializeFromConfig(&config))) return 3;
+    int failed = PyRun_SimpleString("import sys; print('ran', len(sys.meta_path))");
+    return Py_FinalizeEx() || failed;
+}
+"""
+
+
+def test_a_frozen_interpreter(machine: Machine, tmp_path: Path) -> None:
+    """Promise: a program with an interpreter of its own, which reads no variables, is measured."""
+    Path("frozen.c").write_text(FROZEN, encoding="utf-8")
+    place, version = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LDVERSION")
+    compiler = ["gcc", "frozen.c", "-o", "frozen", f"-I{sysconfig.get_path('include')}"]
+    linked = [f"-L{place}", f"-Wl,-rpath,{place}", f"-lpython{version}", "-lm", "-ldl", "-lpthread"]
+    try:
+        subprocess.run([*compiler, *linked, "-lutil"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no compiler, or no library to embed Python")
+    command = [sys.executable, "-m", "wattloop", "run", "--json", "run.json", "--", "./frozen"]
+    plain = subprocess.check_output(["./frozen"], text=True)
+    assert subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL) == plain
+    assert json.loads(Path("run.json").read_text(encoding="utf-8"))["step_totals"] is None
 
 
 def test_a_program_without_a_start_up_module(machine: Machine) -> None:

@@ -116,12 +116,13 @@ class StepHook:
         session = self._session
         assert session is not None
         try:
-            self._follow_signals(session)
-            if self._folder is not None:
-                remove_stale_folders(self._folder.parent)
-            ended = False
-            while not ended:
-                ended = self._ended.wait(CHECK_EVERY_S)
+            # The program starts first: nothing is loaded meanwhile.
+            ended = self._ended.wait(CHECK_EVERY_S)
+            if not ended:
+                self._follow_signals(session)
+                if self._folder is not None:
+                    remove_stale_folders(self._folder.parent)
+            while True:
                 if self._collector is None and self._written():
                     self._collect(session)
                 if self._stepped and self._signals is not None:
@@ -131,6 +132,9 @@ class StepHook:
                     self._signals.update(session.clock.now_s() - SETTLED_AFTER_S)
                 elif self._collector is not None:
                     return
+                if ended:
+                    return
+                ended = self._ended.wait(CHECK_EVERY_S)
         except Exception as error:  # noqa: BLE001 - the run matters more than its steps
             session.note(f"steps are not recorded: {type(error).__name__}: {error}")
 

@@ -76,7 +76,8 @@ class ImportWatcher(object):  # noqa: UP004 - Python 2
         finally:
             self._searching.discard(name)
 
-    def install_now(self, name: str) -> None:
+    def install_now(self, name):
+        # type: (str) -> None
         """Install the hook of a module that is loaded already."""
         hook = self._pending.pop(name, None)
         if hook is not None:
