@@ -11,6 +11,7 @@ import math
 import os
 import re
 import shlex
+import stat
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from wattloop.cap.gpus import devices_energy, round_caps
 from wattloop.cap.saver import Saver, SaverConfig
@@ -50,6 +51,10 @@ from wattloop.meters import nvidia
 from wattloop.meters.base import Context
 from wattloop.meters.visible_gpus import gpus_left_out
 
+if TYPE_CHECKING:
+    from wattloop.fleet.agent.config import SaveConfig
+    from wattloop.fleet.agent.job_caps import SavedJob
+
 LOOK_EVERY_S = 0.1
 FIRST_LOOK_S = 0.25
 END_PATIENCE_S = 60.0
@@ -71,7 +76,9 @@ class SavingHook:
         command: the program, to find what an earlier run of it has learned.
     """
 
-    def __init__(self, steps: StepHook, config: SaverConfig, command: Sequence[str]) -> None:
+    def __init__(
+        self, steps: "StepHook | FoundSteps", config: SaverConfig, command: Sequence[str]
+    ) -> None:
         self.result: SavingResult | None = None
         """Known after the run was closed."""
         self._steps, self._config, self._command = steps, config, list(command)
@@ -334,8 +341,8 @@ def gpu_models(session: Session, devices: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(known[name] for name in devices))
 
 
-def other_users(session: Session, devices: Sequence[str]) -> str:
-    """Return which process of another user works on a GPU; empty where none is known.
+def other_users(session: Session, devices: Sequence[str], uid: int) -> str:
+    """Return which process of another user than `uid` works on a GPU; empty where none is known.
 
     A cap would slow that process as well. Processes of other containers cannot be seen.
     """
@@ -349,11 +356,11 @@ def other_users(session: Session, devices: Sequence[str]) -> str:
             with suppress(nvml.NVMLError):
                 handle = nvml.nvmlDeviceGetHandleByUUID(identities[name])
                 for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                    uid = _owner(process.pid)
-                    if uid not in (None, os.getuid()):
+                    owner = _owner(process.pid)
+                    if owner not in (None, uid):
                         return (
                             f"{name} is also used by process {process.pid} "
-                            f"({process_command(process.pid)}) of {user_name(uid)}"
+                            f"({process_command(process.pid)}) of {user_name(owner)}"
                         )
     finally:
         nvidia.shut_down(nvml)
@@ -390,6 +397,8 @@ class GpuLevers:
     def __init__(self, session: Session, devices: Sequence[str]) -> None:
         self._session = session
         self.devices = tuple(devices)
+        self.uid = os.getuid()
+        """Whose processes may be slowed."""
         levers = find_levers(Context(session.host, session.settings))
         numbers = ",".join(name.removeprefix("gpu:") for name in devices)
         self._limits = levers_named(levers, f"gpu:{numbers}/power_limit")
@@ -447,7 +456,7 @@ class GpuLevers:
         if self._closed:
             raise ConfigError("the levers were restored for good")
         if self._held is None:
-            if users := other_users(self._session, self.devices):
+            if users := other_users(self._session, self.devices, self.uid):
                 raise DeviceBusy(users)
             levers = [*self._limits, *self._clocks]
             held = lever_session(levers, report=self._notes.append)
@@ -462,6 +471,10 @@ class GpuLevers:
         others = [name for name in self._held.levers if name not in values]
         if others:
             self._held.restore(*others)
+
+    def without_clocks(self) -> None:
+        """Leave the SM clocks alone."""
+        self._clocks, self.clocks_mhz = [], ()
 
     def close(self) -> list[str]:
         """Restore and unlock everything; return what there is to say about it."""
@@ -729,3 +742,169 @@ def write_learned(folder: Path, program: ProgramKey, learned: LearnedSetting) ->
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for key in program:
             atomic_write_json(folder / f"{key}.json", data, mode=0o600)
+
+
+# Savers of the jobs of a node, for its agent. The agent cannot make a job write its steps: a job
+# that was started under `wattloop run` names their folder in its environment. Without steps the
+# slowdown cannot be known, and nothing is set.
+
+LOOK_FOR_STEPS_S = 2.0
+ENVIRONMENT_B = 65_536
+OBJECTION = "WATTLOOP_SAVE"
+NO_JOB_STEPS = (
+    "its steps are not known to the agent, so that no slowdown could be: start it as "
+    "'wattloop run -- PROGRAM'"
+)
+OBJECTED = f"its user objects ({OBJECTION}=0)"
+
+
+class JobSavers:
+    """Savers of the jobs of this node, each in a thread of its own.
+
+    Args:
+        rules: the operator's.
+        settings: of the agent.
+        node: its name in Slurm.
+        procfs: where processes are.
+    """
+
+    def __init__(
+        self, rules: "SaveConfig", settings: Settings, node: str, procfs: Path = Path("/proc")
+    ) -> None:
+        self._rules, self._settings, self._node, self._procfs = rules, settings, node, procfs
+        self._savers: dict[str, _JobSaver] = {}
+        self._refused: dict[str, dict[str, Any]] = {}
+
+    def begin(self, job: "SavedJob", refusal: str) -> None:
+        if refusal:
+            self.end(job.run_id)
+            left = SavingResult(SavingState.LEFT, refusal)
+            self._refused.setdefault(job.run_id, left.to_dict())
+        elif job.run_id not in self._savers and job.run_id not in self._refused:
+            saver = _JobSaver(job, self._rules, self._settings, self._node, self._procfs)
+            self._savers[job.run_id] = saver
+            saver.start()
+
+    def end(self, run_id: str) -> None:
+        if run_id in self._savers:
+            self._savers[run_id].stop.set()
+
+    def result(self, run_id: str) -> dict[str, Any] | None:
+        saver = self._savers.get(run_id)
+        if saver is None or saver.result is None:
+            return self._refused.get(run_id)
+        return saver.result.to_dict()
+
+    def forget(self, run_id: str) -> None:
+        self.end(run_id)
+        self._savers.pop(run_id, None)
+        self._refused.pop(run_id, None)
+
+    def close(self) -> None:
+        for saver in self._savers.values():
+            saver.stop.set()
+        end_s = time.monotonic() + END_PATIENCE_S
+        for saver in self._savers.values():
+            saver.join(max(0.0, end_s - time.monotonic()))
+
+
+class _JobSaver(threading.Thread):
+    """Saver of one job: waits for its steps, then follows them until the job ends."""
+
+    def __init__(
+        self, job: "SavedJob", rules: "SaveConfig", settings: Settings, node: str, procfs: Path
+    ) -> None:
+        super().__init__(name=f"wattloop-save-{job.job}", daemon=True)
+        self.stop = threading.Event()
+        self.result: SavingResult | None = None
+        self._job, self._rules, self._settings = job, rules, settings
+        self._node, self._procfs = node, procfs
+
+    def run(self) -> None:
+        try:
+            self.result = self._saved()
+        except Exception as error:  # noqa: BLE001 - other jobs must not pay for this one
+            self.result = SavingResult(SavingState.LEFT, format_fault(error))
+
+    def _saved(self) -> SavingResult:
+        folder = None
+        while folder is None:
+            ended = self.stop.wait(LOOK_FOR_STEPS_S)
+            folder, objects = job_steps(self._procfs, self._job, self._node)
+            if objects:
+                return SavingResult(SavingState.LEFT, OBJECTED)
+            if ended and folder is None:
+                return SavingResult(SavingState.LEFT, NO_JOB_STEPS)
+        gpus = list(self._job.gpus)
+        settings = self._settings.overridden({"devices": gpus}, "agent")
+        session = Session.open(settings, name=self._job.job, in_process=False, keep=False)
+        try:
+            hook = _JobSavingHook(FoundSteps(folder), self._job, self._rules)
+            hook.begin(session, {})
+            while not self.stop.wait(LOOK_FOR_STEPS_S):
+                if job_steps(self._procfs, self._job, self._node)[1]:
+                    break  # a later process of the job objects
+        finally:
+            session.close()
+        assert hook.result is not None
+        return hook.result
+
+
+class FoundSteps(NamedTuple):
+    """Steps that a program writes already; in the place of a `StepHook`."""
+
+    folder: Path | None
+
+
+class _JobSavingHook(SavingHook):
+    """The saver of `wattloop run --save` on behalf of a job's user, within an operator's rules."""
+
+    def __init__(self, steps: FoundSteps, job: "SavedJob", rules: "SaveConfig") -> None:
+        config = SaverConfig(max_slowdown=rules.slowdown, observe=rules.observe)
+        super().__init__(steps, config, ["slurm", job.user, job.name])
+        self._job, self._rules = job, rules
+
+    def _role(self) -> None:
+        return None
+
+    def _job_levers(self) -> GpuLevers:
+        levers = super()._job_levers()
+        levers.uid = self._job.uid
+        least_w = self._rules.least_w(levers.found.cap_w or 0.0)
+        levers.caps_w = tuple(cap_w for cap_w in levers.caps_w if cap_w >= least_w)
+        if not self._rules.clocks:
+            levers.without_clocks()
+        if not levers.caps_w and not levers.clocks_mhz:
+            raise ConfigError(f"the operator's rules allow no cap below {levers.found}")
+        return levers
+
+
+def job_steps(procfs: Path, job: "SavedJob", node: str) -> tuple[Path | None, bool]:
+    """Return the folder in which a job writes its steps, and True if the job objects to a saver.
+
+    Only processes of the job's user with its number count. The folder is that of the process: a
+    job may have a `/tmp` of its own. It must belong to the user.
+    """
+    found: Path | None = None
+    for pid in sorted(int(name) for name in os.listdir(procfs) if name.isdigit()):  # noqa: PTH208 - names only
+        place = procfs / str(pid)
+        try:
+            if place.stat().st_uid != job.uid:
+                continue
+            with (place / "environ").open("rb") as file:
+                words = file.read(ENVIRONMENT_B).split(b"\0")
+            facts = dict(word.split(b"=", 1) for word in words if b"=" in word)
+            here = facts.get(b"SLURMD_NODENAME", node.encode()) == node.encode()
+            if facts.get(b"SLURM_JOB_ID") != job.job.encode() or not here:
+                continue
+            if facts.get(OBJECTION.encode()) == b"0":
+                return None, True
+            named = os.fsdecode(facts.get(b"WATTLOOP_STEPS", b""))
+            if found is None and named.startswith("/"):
+                folder = place / "root" / named[1:]
+                status = folder.lstat()
+                if stat.S_ISDIR(status.st_mode) and status.st_uid == job.uid:
+                    found = folder
+        except OSError:  # it has ended, or its folder is gone
+            continue
+    return found, False

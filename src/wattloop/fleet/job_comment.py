@@ -44,6 +44,7 @@ class JobComment:
     deadline_s: float | None = None
     low_power: bool = False
     may_spread: bool = False
+    no_save: bool = False
 
 
 def with_field(stated: JobComment, key: str, text: str | None) -> JobComment:
@@ -156,7 +157,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "deadline": ("deadline_s", _time),
 }
 """Key in a comment or a rule -> field of `JobComment`, and its parser."""
-FLAGS = {"low-power": "low_power", "spread": "may_spread"}
+FLAGS = {"low-power": "low_power", "no-save": "no_save", "spread": "may_spread"}
 """Word in a comment -> field of `JobComment`."""
 
 

@@ -48,7 +48,13 @@ def run_command(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
     name = node_name(node)
-    service = AgentService(agent_context(load_agent_config(config, name), name, load_settings()))
+    context = agent_context(load_agent_config(config, name), name, load_settings())
+    savers = None
+    if context.config.save is not None:
+        from wattloop.cap.saver_run import JobSavers
+
+        savers = JobSavers(context.config.save, context.settings, node=name)
+    service = AgentService(context, savers)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         service.stop.set()

@@ -17,7 +17,13 @@ from wattloop.core.process import BackgroundThread
 from wattloop.core.records import Gap, Provenance
 from wattloop.core.results import RunStatus
 from wattloop.fleet.agent.config import AgentContext
-from wattloop.fleet.agent.job_caps import JobSetupThread
+from wattloop.fleet.agent.job_caps import (
+    JobSaver,
+    JobSetup,
+    JobSetupThread,
+    SavedJob,
+    save_refusal,
+)
 from wattloop.fleet.agent.job_events import EventQueue, JobEvent, MissingEpilogs
 from wattloop.fleet.agent.node_attribution import (
     STATE_FILE,
@@ -48,8 +54,9 @@ _log = logging.getLogger("wattloop.agent")
 class Agent:
     """The agent of one node. `start`, then `work` (or `poll` repeatedly), then `stop`."""
 
-    def __init__(self, context: AgentContext) -> None:
+    def __init__(self, context: AgentContext, savers: JobSaver | None = None) -> None:
         self.context = context
+        self._savers = savers if context.config.save is not None else None
         self.faults: list[str] = []
         """The last messages for the operator."""
         self.events = EventQueue(context, self.fault)
@@ -112,6 +119,7 @@ class Agent:
         attribution.attribute(until_s, self.events, self._apply)
         for answer in self.job_setup.answers():
             self.open_runs.apply_setup(answer)
+            self._save_energy(answer)
         now_s = clock.now_s()
         for fault in self.open_runs.write_headers(now_s):
             self.fault(fault)
@@ -127,6 +135,8 @@ class Agent:
     def stop(self) -> None:
         """Release everything; the next agent resumes running jobs."""
         self.step()
+        if self._savers is not None:
+            self._savers.close()
         self.job_setup.stop()
         for run in self.open_runs.all():
             run.release(self.context.clock.now_s())
@@ -184,8 +194,24 @@ class Agent:
         self._report_jobs()  # before its prolog goes on: the job may ask for its GPUs at once
         self.job_setup.job_began(plan.run_id, plan.job, plan.uid, plan.gpus)
 
+    def _save_energy(self, setup: JobSetup) -> None:
+        """Begin the saver of a job, within the operator's rules."""
+        run, rules = self.open_runs.runs.get(setup.run_id), self.context.config.save
+        if self._savers is None or rules is None or run is None or run.plan.ended_s is not None:
+            return
+        plan = run.plan
+        if not plan.gpus:
+            return
+        others = (p for p in self.open_runs.running() if p.run_id != plan.run_id)
+        sharing = next((p.job for p in others if set(p.gpus) & set(plan.gpus)), "")
+        name = plan.facts.get("name", "")
+        job = SavedJob(plan.run_id, plan.job, plan.uid, plan.user, name, tuple(plan.gpus))
+        self._savers.begin(job, save_refusal(rules, setup.facts, setup.cap_w, sharing))
+
     def _end_job(self, run: OpenRun, time_s: float) -> None:
         run.plan.ended_s = time_s
+        if self._savers is not None:
+            self._savers.end(run.plan.run_id)
         self.job_setup.job_ended(run.plan.job)
         self._report_jobs()
 
@@ -228,7 +254,9 @@ class Agent:
             if end_s is None or run.path is None or end_s > attribution.until_s:
                 continue
             names = [domain.name for domain in run.feed.domains]
-            if attribution.ledger.is_complete(names, end_s) or now_s - end_s > HOLD_S:
+            known = self._savers is None or self._savers.result(run.plan.run_id) is not None
+            complete = attribution.ledger.is_complete(names, end_s)
+            if (complete and (known or not run.plan.gpus)) or now_s - end_s > HOLD_S:
                 self._close(run, end_s, now_s, run.plan.status)
         rolled = self._roll_unattributed(now_s)
         if (rolled or len(self.open_runs.runs) < before) and self.on_run_ended is not None:
@@ -252,9 +280,12 @@ class Agent:
         attribution = self.attribution
         account = attribution.account_of(run)
         run.row(end_s, account, attribution.gaps([d.name for d in run.feed.domains], end_s))
-        fault = run.end(now_s, self.open_runs.end_record(run, end_s, account, status))
+        saving = None if self._savers is None else self._savers.result(run.plan.run_id)
+        fault = run.end(now_s, self.open_runs.end_record(run, end_s, account, status, saving))
         if fault is not None:
             self.fault(f"the end of run {run.plan.run_id} could not be kept: {fault}")
+        if self._savers is not None:
+            self._savers.forget(run.plan.run_id)
         if run.plan.job:
             attribution.ledger.close(run.plan.run_id)
             del self.open_runs.runs[run.plan.run_id]
@@ -277,8 +308,9 @@ IMPORT_AGAIN_S = 60.0
 class AgentService:
     """An agent that runs until stopped."""
 
-    def __init__(self, context: AgentContext) -> None:
+    def __init__(self, context: AgentContext, savers: JobSaver | None = None) -> None:
         self.context = context
+        self._savers = savers
         self.stop = threading.Event()
         self._status: NodeStatus | None = None
 
@@ -291,7 +323,7 @@ class AgentService:
         with _locked(self.context.folder):
             context, sender = self.context, None
             config, events = context.config, context.folder / "events"
-            agent = Agent(context)
+            agent = Agent(context, self._savers)
             agent.start()  # locks its journals before they are sent
             try:
                 # Threads that treat an unlocked journal as finished stop before the agent.

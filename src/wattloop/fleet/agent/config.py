@@ -58,6 +58,53 @@ class ControlConfig(_Part):
         return value if value is None else str(value)
 
 
+class SaveConfig(_Part):
+    """Rules of the saver of jobs, which lowers caps where a job becomes hardly slower.
+
+    Attributes:
+        max_slowdown: a job takes at most this much longer: `3%`.
+        least_cap: no cap below this: `200 W`, or `60%` of the limit that was found.
+        clocks: whether SM clocks may be set as well as caps.
+        observe: never set anything; say what could be saved.
+        exclude_users, exclude_partitions: whose jobs are left alone.
+    """
+
+    max_slowdown: str = "3%"
+    least_cap: str | None = None
+    clocks: bool = False
+    observe: bool = False
+    exclude_users: tuple[str, ...] = ()
+    exclude_partitions: tuple[str, ...] = ()
+
+    @field_validator("max_slowdown", mode="before")
+    @classmethod
+    def _a_share(cls, value: Any) -> Any:
+        found = re.fullmatch(r"\s*(\d{1,2}(?:\.\d+)?)\s*%\s*", str(value))
+        if found is None:
+            raise ValueError("write it as 3%")
+        return f"{found[1]}%"
+
+    @field_validator("least_cap", mode="before")
+    @classmethod
+    def _a_cap(cls, value: Any) -> Any:
+        if value is not None and (not CAP.fullmatch(str(value)) or "-" in str(value)):
+            raise ValueError("write it as 200 W or 60%")
+        return value if value is None else str(value)
+
+    @property
+    def slowdown(self) -> float:
+        """The largest slowdown as a share."""
+        return float(self.max_slowdown.rstrip("%")) / 100
+
+    def least_w(self, found_w: float) -> float:
+        """Return the least cap of GPUs whose limit is `found_w`."""
+        if self.least_cap is None:
+            return 0.0
+        text = self.least_cap.replace(" ", "")
+        share = text.endswith("%")
+        return found_w * float(text[:-1]) / 100 if share else float(text.rstrip("W"))
+
+
 class AgentConfig(_Part):
     """Configuration of one agent.
 
@@ -75,6 +122,7 @@ class AgentConfig(_Part):
         unallocated_hours: after how long a new run is begun for what no job used.
         store: store of finished runs without `deliver`.
         deliver, control: the fleet's server, the control daemon.
+        save: rules of the saver of jobs; none runs unless given.
     """
 
     folder: str = "/var/lib/wattloop/{node}"
@@ -94,6 +142,7 @@ class AgentConfig(_Part):
     store: str | None = None
     deliver: DeliverConfig | None = None
     control: ControlConfig | None = None
+    save: SaveConfig | None = None
 
     @field_validator("devices", "meters", mode="before")
     @classmethod

@@ -5,19 +5,19 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from wattloop.control.daemon.client import LOW_POWER, Client, connect
 from wattloop.control.daemon.job_gpus import JobGpus, write_job_gpus
 from wattloop.core.errors import WattloopError
 from wattloop.core.files import atomic_write
 from wattloop.core.records import Scope, highest_power_w
-from wattloop.fleet.agent.config import AgentConfig, ControlConfig
+from wattloop.fleet.agent.config import AgentConfig, ControlConfig, SaveConfig
 from wattloop.fleet.agent.job_facts import JobFacts, ask_slurm
 
 # Power caps of jobs, set through the control daemon.
@@ -163,6 +163,73 @@ class JobCaps:
         if fault != self.fault:
             _log.warning("caps: %s", fault)
         self.fault = fault
+
+
+# Savers of jobs. The agent decides which jobs have one; `cap` has the saver itself.
+
+
+class SavedJob(NamedTuple):
+    """A job that may have a saver."""
+
+    run_id: str
+    job: str
+    uid: int
+    user: str
+    name: str
+    gpus: tuple[str, ...]
+
+
+class JobSaver(Protocol):
+    """Savers of the jobs of a node. No call waits, and none raises."""
+
+    def begin(self, job: SavedJob, refusal: str) -> None:
+        """Begin with a job; `refusal` is why it is left alone, empty if it is not."""
+        ...
+
+    def end(self, run_id: str) -> None:
+        """Restore the levers of a job that has ended."""
+        ...
+
+    def result(self, run_id: str) -> dict[str, Any] | None:
+        """Return the saving of a job for its record; None while it is not known."""
+        ...
+
+    def forget(self, run_id: str) -> None:
+        """Drop what is known of a job whose record is written."""
+        ...
+
+    def close(self) -> None:
+        """Restore the levers of all jobs."""
+        ...
+
+
+def save_refusal(
+    rules: SaveConfig, facts: JobFacts | None, cap_w: Mapping[str, float], sharing: str
+) -> str:
+    """Return why a job has no saver; empty if it may have one.
+
+    Args:
+        rules: the operator's.
+        facts: the controller's; without them the job's user may have objected.
+        cap_w: caps that were set for the job.
+        sharing: another job that has one of its GPUs.
+    """
+    if facts is None:
+        return "Slurm did not answer, so that its user may have objected"
+    said = facts.facts
+    nodes = said.get("nodes", "1")
+    reasons = {
+        "its user objects (wattloop:no-save)": facts.no_save,
+        "its name or comment imitates AdminComment": facts.tampered,
+        f"the operator's rules leave out user {said.get('user')}": said.get("user")
+        in rules.exclude_users,
+        f"the operator's rules leave out partition {said.get('partition')}": said.get("partition")
+        in rules.exclude_partitions,
+        "its power cap was chosen otherwise": bool(cap_w),
+        f"job {sharing} has one of its GPUs as well": bool(sharing),
+        f"it runs on {nodes} nodes, which 'wattloop run --save' sets alike": nodes != "1",
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 CHECK_EVERY_S = 5.0

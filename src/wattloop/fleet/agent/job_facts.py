@@ -107,6 +107,7 @@ class JobFacts:
         facts: for the run's header, by the names that `measure.job` uses.
         cap: `cap_w` and what else the operator's side wrote into AdminComment.
         low_power: its user asked for the low-power mode.
+        no_save: its user objects to a saver: `wattloop:no-save`.
         tampered: its own texts imitate AdminComment, so AdminComment is ignored.
     """
 
@@ -114,6 +115,7 @@ class JobFacts:
     cap: Mapping[str, Any] = field(default_factory=dict)
     low_power: bool = False
     tampered: bool = False
+    no_save: bool = False
 
 
 COLUMNS = (
@@ -144,9 +146,11 @@ def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFac
     }
     if values["array_task"] in _NOTHING:
         facts.pop("array_job", None)
+    stated, _ = read_comment(values["comment"])
     low_power = wants_low_power(values["comment"])
+    no_save = stated is not None and stated.no_save
     if not caps:
-        return JobFacts(facts, low_power=low_power), ""
+        return JobFacts(facts, low_power=low_power, no_save=no_save), ""
     shown, reason = _asked(folder, "scontrol", "show", "job", job)
     words = [values[name] for name in ("name", "comment", "workdir", "command", "network")]
     written = admin_comment(shown, words)
@@ -157,8 +161,8 @@ def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFac
         written = None if "\n" in line.strip() else written
         written = "" if reason else written
     if written is None:
-        return JobFacts(facts, low_power=low_power, tampered=True), ""
-    return JobFacts(facts, parse_notes(written), low_power), reason
+        return JobFacts(facts, low_power=low_power, tampered=True, no_save=no_save), ""
+    return JobFacts(facts, parse_notes(written), low_power, no_save=no_save), reason
 
 
 def jobs_on_node(node: str, folder: str = "") -> set[str] | None:

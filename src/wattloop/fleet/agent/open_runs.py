@@ -461,7 +461,12 @@ class OpenRuns:
     # -- ending ----------------------------------------------------------------------------
 
     def end_record(
-        self, run: OpenRun, end_s: float, account: Account, status: RunStatus
+        self,
+        run: OpenRun,
+        end_s: float,
+        account: Account,
+        status: RunStatus,
+        saving: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         plan = run.plan
         result = run.result(end_s, account, self._uncertainty_j(run, end_s, account))
@@ -478,6 +483,7 @@ class OpenRuns:
             "accounting": accounted(result, settings, started_wall_s=plan.started_wall_s).to_dict(),
             "counted": True,
             "counted_by": None,
+            "saving": saving,
         }
 
     # -- inside ----------------------------------------------------------------------------
