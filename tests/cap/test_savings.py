@@ -1,11 +1,14 @@
 """Sums of savings over runs: values, intervals, money, CO2e, odd records."""
 
 import math
+import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from wattloop.cap.finder import GainInterval
 from wattloop.cap.saving import SavingResult, SavingState, Setting, SettingPeriod
@@ -15,7 +18,7 @@ from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store, open_store
 from wattloop.store.run_record import RunRecord
-from wattloop.store.runs import insert_run
+from wattloop.store.runs import insert_run, insert_run_in, list_runs
 
 KWH = 3.6e6
 HOUR_S = 3_600.0
@@ -89,8 +92,9 @@ def slurm(number: int, **facts: Any) -> dict[str, Any]:
 
 
 def fill(store: Store, *records: RunRecord) -> list[Any]:
-    for each in records:
-        insert_run(store, each)
+    with store.writing() as connection:
+        for each in records:
+            insert_run_in(connection, each)
     return read_savings(store, Settings())
 
 
@@ -132,18 +136,19 @@ def test_intervals_of_jobs_are_independent_and_of_nodes_are_not(store: Store) ->
     assert shared.saved_j.high - shared.saved_j.value == pytest.approx(0.12 * KWH)
 
 
-def test_the_interval_covers_the_sum(store: Store) -> None:
+def test_the_interval_covers_the_sum() -> None:
     """Promise: of sums of independent runs, the 90% interval covers about nine in ten."""
-    import random
-
     draw, covered = random.Random(3), 0
+    one = run_saving(record("r", saving()))
+    assert one is not None
     half_j = 0.03 * KWH
     for _ in range(400):
+        values = [draw.gauss(0.2 * KWH, half_j / 1.645) for _ in range(10)]
         runs = [
-            run_saving(record(f"r{n}", saving(draw.gauss(0.2 * KWH, half_j / 1.645), half_j)))
-            for n in range(10)
+            replace(one, job=str(n), saved_j=GainInterval(x, x - half_j, x + half_j))
+            for n, x in enumerate(values)
         ]
-        total = sum_savings([run for run in runs if run is not None]).saved_j
+        total = sum_savings(runs).saved_j
         assert total is not None
         covered += total.low <= 2.0 * KWH <= total.high
     assert 0.86 <= covered / 400 <= 0.94
@@ -260,6 +265,27 @@ def test_odd_records_are_left_out(store: Store, field: str) -> None:
 def test_runs_without_accounting(store: Store, accounting: Any) -> None:
     (run,) = fill(store, record("a", saving(), accounting=accounting, result=None))
     assert (run.cost, run.carbon_g, run.rest_j, run.factor) == (None, None, None, 1.0)
+
+
+def test_a_store_of_before_the_saver(store: Store) -> None:
+    """Promise: runs whose record knows nothing of savings are read, and do not count."""
+    insert_run(store, record("old", None))
+    with store.writing() as connection:
+        connection.execute(
+            text("UPDATE runs SET body = replace(body, :known, '')"), {"known": '"saving":null,'}
+        )
+    (run,) = fill(store, record("new", saving()))
+    assert run.run_id == "new"
+    assert {each.run_id for each in list_runs(store)} == {"old", "new"}
+
+
+def test_many_runs(store: Store) -> None:
+    """Promise: runs without a saver are not parsed, and the sum of many is narrow."""
+    runs = fill(store, *(record(f"r{n:03}", saving() if n % 2 else None) for n in range(60)))
+    total = sum_savings(runs)
+    assert (len(runs), total.compared) == (30, 30)
+    assert total.saved_j is not None
+    assert total.saved_j.high - total.saved_j.value == pytest.approx(math.sqrt(30) * 0.03 * KWH)
 
 
 def test_no_runs_at_all(store: Store) -> None:

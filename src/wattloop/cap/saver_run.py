@@ -748,7 +748,7 @@ def write_learned(folder: Path, program: ProgramKey, learned: LearnedSetting) ->
 # that was started under `wattloop run` names their folder in its environment. Without steps the
 # slowdown cannot be known, and nothing is set.
 
-LOOK_FOR_STEPS_S = 2.0
+LOOK_FOR_STEPS_S, LOOK_FOR_OBJECTION_S = 2.0, 10.0
 ENVIRONMENT_B = 65_536
 OBJECTION = "WATTLOOP_SAVE"
 NO_JOB_STEPS = (
@@ -841,7 +841,7 @@ class _JobSaver(threading.Thread):
         try:
             hook = _JobSavingHook(FoundSteps(folder), self._job, self._rules)
             hook.begin(session, {})
-            while not self.stop.wait(LOOK_FOR_STEPS_S):
+            while not self.stop.wait(LOOK_FOR_OBJECTION_S):
                 if job_steps(self._procfs, self._job, self._node)[1]:
                     break  # a later process of the job objects
         finally:
