@@ -10,7 +10,7 @@ from wattloop.predict.forecast import Forecast
 
 COUNTED = ("batch", "seq", "image", "gpus", "accumulate")
 MEASURED = ("cap", "clock")
-NAMED = ("precision", "optimizer")
+NAMED = ("precision", "optimizer", "compile")
 AXES = (*COUNTED, *MEASURED, *NAMED)
 MOST = 200
 """Largest number of points."""

@@ -75,6 +75,7 @@ class Forecast:
             "optimizer": work.optimizer or None,
             "batch": work.batch,
             "accumulate": work.accumulate,
+            "compile": work.compile_mode or None,
             "parameters": work.parameters,
             "gpu": place.gpu.name,
             "gpus": place.gpus,

@@ -78,7 +78,10 @@ def _read(path: Path) -> dict[str, Any]:
     return data
 
 
-TRACED = ("batch", "seq", "image", "precision", "optimizer", "style", "training", "head", "stated")
+TRACED = (
+    "batch", "seq", "image", "precision", "optimizer", "style", "training", "head", "stated",
+    "compile",
+)  # fmt: skip
 """Fields that a trace depends on, in addition to the model."""
 SPEC_ONLY = "spec-only"
 MUCH_UNRULED = 0.05
@@ -228,8 +231,8 @@ def predict(
         node: count host, memory, fans and power supply as well, in `node` and `run`.
         settings: tariff, carbon intensity and PUE for `run`; none unless given.
         request: further fields of `Question`: gpu, gpus, batch, seq, image, precision, optimizer,
-            style, accumulate, training, cap_w, clock_mhz, samples_s, network_bytes_s, host_speed,
-            head, stated, inputs, loss, estimator, calibration.
+            style, accumulate, compile, training, cap_w, clock_mhz, samples_s, network_bytes_s,
+            host_speed, head, stated, inputs, loss, estimator, calibration.
 
     Raises:
         ConfigError: a part of the question is wrong; the message names it and the remedy.

@@ -18,6 +18,8 @@ from wattloop.version import __version__
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 """float32 throughout, float32 with TF32 products, autocast to bfloat16 or float16."""
+COMPILE_MODES = ("none", "default", "reduce-overhead")
+"""Modes of `torch.compile`, and `none` for an eager step."""
 SLOWEST, QUICKEST = 0.05, 20.0
 """Range of plausible host speeds; others are typing errors."""
 FIELDS = {"cap": "cap_w", "clock": "clock_mhz"}
@@ -46,6 +48,8 @@ class Question:
         precision: one of `PRECISIONS`; `fp32` unless given.
         optimizer, style: `adamw` unless given, and `loop`, `foreach` (the default) or `fused`.
         accumulate: passes per optimizer step.
+        compile: mode of `torch.compile(model)`: `default`, `reduce-overhead`, or `none`, the
+            default.
         training: False predicts the forward pass alone.
         cap_w, clock_mhz: power limit and locked SM clock of each GPU.
         samples_s: the most samples a second that the data loader brings to a GPU.
@@ -71,6 +75,7 @@ class Question:
     optimizer: str | None = None
     style: str | None = None
     accumulate: int | None = None
+    compile: str | None = None
     training: bool = True
     cap_w: float | None = None
     clock_mhz: float | None = None
@@ -95,6 +100,11 @@ class Question:
                 "describes one, as text"
             )
         _check_optimizer(self.optimizer, self.style)
+        if self.compile is not None and self.compile not in COMPILE_MODES:
+            raise ConfigError(
+                f"compile {self.compile}: choose one of {', '.join(COMPILE_MODES)}; other modes of "
+                "torch.compile choose kernels by measuring them, which a prediction cannot"
+            )
         for name in ("gpus", "batch", "seq", "image", "accumulate"):
             value = getattr(self, name)
             if value is not None and (not is_number(value) or value < 1 or value % 1):
@@ -162,7 +172,10 @@ def _check_optimizer(optimizer: str | None, style: str | None) -> None:
 
 
 LIBRARIES = ("torch", "transformers")
-ASKED = ("model", "batch", "seq", "image", "precision", "optimizer", "style", "head", "training")
+ASKED = (
+    "model", "batch", "seq", "image", "precision", "optimizer", "style", "head", "training",
+    "compile",
+)  # fmt: skip
 
 
 def trace_key(question: Question) -> list[str] | None:
@@ -270,6 +283,7 @@ def _traced(question: Question) -> Workload:
                 training=training,
                 accumulate=question.accumulate or 1,
                 name=source.name,
+                compile=None if question.compile == "none" else question.compile,
             )
     except ConfigError as error:
         raise ConfigError(f"model {source.name}: {error}") from None
@@ -287,6 +301,12 @@ def _as_asked(workload: Workload, question: Question, name: str) -> Workload:
                 f"{field} {wanted}: {name} was traced with {field} {saved}; leave it out, or "
                 "trace the model itself"
             )
+    saved_mode = workload.compile_mode or "none"
+    if question.compile not in {None, saved_mode}:
+        raise ConfigError(
+            f"compile {question.compile}: {name} was traced with compile {saved_mode}; leave it "
+            "out, or trace the model itself"
+        )
     for field in ("seq", "image", "head"):
         if getattr(question, field) is not None:
             raise ConfigError(

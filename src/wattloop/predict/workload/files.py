@@ -82,6 +82,7 @@ def workload_from(values: object) -> Workload:
             f"field 'version' is {version}, this Wattloop reads up to {VERSION}; upgrade it or "
             "trace the model again"
         )
+    values = {"compile_mode": "", **values}  # files of before it was predicted
     given = {each.name: _checked(each.name, values, _TYPES[each.name]) for each in fields(Workload)}
     given["operations"] = tuple(
         _operation(index, each) for index, each in enumerate(given["operations"])
@@ -179,7 +180,7 @@ _TYPE_NAMES = {
     dict: "an object",
 }
 _TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("name", "precision", "optimizer", "optimizer_style"), (str,)),
+    **dict.fromkeys(("name", "precision", "optimizer", "optimizer_style", "compile_mode"), (str,)),
     **dict.fromkeys(("batch", "accumulate", "parameters", "modules"), (int,)),
     **{each.name: _NUMBER for each in fields(Workload) if each.name.endswith("_bytes")},
     "training": (bool,),

@@ -7,6 +7,7 @@ from typing import Any
 from wattloop.core.errors import ConfigError
 from wattloop.predict.workload.costs.optimizer import OPTIMIZERS, STYLES, rule_of
 from wattloop.predict.workload.files import cached_workload
+from wattloop.predict.workload.fusion import MODES
 from wattloop.predict.workload.workload import Workload
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -29,6 +30,7 @@ class TraceRequest:
     name: str
     batch: int | None = None
     merge: bool = True
+    compile: str = ""
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -41,6 +43,10 @@ class TraceRequest:
             )
         if self.style not in STYLES:
             raise ConfigError(f"style '{self.style}' is not known; use one of {', '.join(STYLES)}")
+        if self.compile and self.compile not in MODES:
+            raise ConfigError(
+                f"compile mode '{self.compile}' is not known; use one of {', '.join(MODES)}"
+            )
         if self.accumulate < 1:
             raise ConfigError(f"accumulate is {self.accumulate}; at least one pass makes a step")
         if self.batch is not None and self.batch < 1:
@@ -69,6 +75,7 @@ def trace(  # noqa: PLR0913 - most have a default
     accumulate: int = 1,
     batch: int | None = None,
     name: str = "",
+    compile: str | None = None,  # noqa: A002 - as torch calls it
     cache: bool = False,
 ) -> Workload:
     """Trace operations, memory and parameters of one step of `model` on `inputs`.
@@ -93,6 +100,8 @@ def trace(  # noqa: PLR0913 - most have a default
         accumulate: passes before the optimizer.
         batch: samples in `inputs`, where it is not the first length of the first tensor.
         name: what to call the workload; by default the class of the model.
+        compile: mode of `torch.compile(model)`, `default` or `reduce-overhead`; None for an eager
+            step. Loss functions outside the model and the optimizer stay eager.
         cache: take a trace made before from the user's cache folder where all that determines it
             is the same, and keep a new one there.
 
@@ -112,6 +121,7 @@ def trace(  # noqa: PLR0913 - most have a default
         accumulate=accumulate,
         batch=batch,
         name=name,
+        compile=compile or "",
     )
     try:
         import torch  # noqa: F401 - only to say in good time that it is missing

@@ -25,6 +25,7 @@ class Workload:
         activation_bytes: kept from forward for backward, at their most.
         peak_bytes: most memory in use at once, allocator's rounding apart.
         input_bytes: of one pass's inputs, which a data loader has to bring.
+        compile_mode: `default` or `reduce-overhead` under `torch.compile`; empty for an eager step.
         modules: calls of modules in one forward pass, which cost the host time.
         notes: what the tracer assumed (a branch taken, a default), for people.
         origin: what determined this workload: versions, configuration, shapes.
@@ -45,6 +46,7 @@ class Workload:
     activation_bytes: float = 0.0
     peak_bytes: float = 0.0
     input_bytes: float = 0.0
+    compile_mode: str = ""
     modules: int = 0
     notes: tuple[str, ...] = ()
     origin: Mapping[str, object] = field(default_factory=dict)

@@ -86,6 +86,7 @@ def _facts(work: Workload) -> list[tuple[str, str]]:
         ("batch", f"{work.batch} samples x {work.accumulate}"),
         ("precision", work.precision),
         ("optimizer", f"{work.optimizer} ({work.optimizer_style})" if work.training else "none"),
+        ("torch.compile", work.compile_mode or "none"),
         ("parameters", f"{work.parameters:,}"),
         ("memory of weights", format_bytes(work.parameter_bytes)),
         ("of gradients", format_bytes(work.gradient_bytes)),

@@ -48,6 +48,12 @@ class WorkloadOptions:
     accumulate: Annotated[
         int | None, option("--accumulate", "Passes per optimizer step (default: 1).")
     ] = None
+    compile: Annotated[
+        str | None,
+        option(
+            "--compile MODE", "Under torch.compile: default or reduce-overhead (default: none)."
+        ),
+    ] = None
     inference: Annotated[bool, option("--inference", "Forward only.")] = False
     head: Annotated[
         str | None,
@@ -69,7 +75,7 @@ class WorkloadOptions:
 
 
 FIELDS = (
-    "model|gpus|gpu|batch|seq|image|precision|optimizer|style|accumulate|cap|clock|head|input|"
+    "model|gpus|gpu|batch|seq|image|precision|optimizer|style|accumulate|compile|cap|clock|head|input|"
     "samples-per-second|network|host-speed|estimator|calibration|sweep|compare|inference|steps|"
     "epochs|samples|plot|save-workload|concurrency|prompt|output|weights|tp"
 )

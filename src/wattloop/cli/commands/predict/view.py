@@ -103,6 +103,8 @@ def title_of(forecast: Forecast) -> str:
         how.append(f"x {work.accumulate} passes")
     how.append(work.precision)
     how.append(work.optimizer if work.training else "inference")
+    if work.compile_mode:
+        how.append(f"compiled ({work.compile_mode})")
     setting = ""
     if place.cap_w is not None:
         setting += f" capped at {place.cap_w:g} W"

@@ -103,6 +103,8 @@ DEFAULTS: dict[str, float] = {
     "stream.efficiency.copy.strided": 0.50,
     "stream.efficiency.index": 0.50,
     "stream.efficiency.foreach": 0.80,
+    # Kernels that Inductor generates: rows in one pass, columns against the order of memory.
+    "stream.efficiency.fused": 0.85,
     "stream.start_s": 1.0e-7,  # beyond the minimum of its kernels
     "stream.l2_speed": 2.0,  # times the memory's bandwidth when all of it stays in L2
     "stream.l2_share": 0.5,  # usable share of L2 for an operation
@@ -133,6 +135,13 @@ DEFAULTS: dict[str, float] = {
     "host.step_s.forward": 1.0e-4,
     "host.step_s.backward": 1.0e-4,
     "host.step_s.optimizer": 1.0e-4,
+    # Host of a compiled step: guards and wrappers of a graph, a generated kernel, a call of a
+    # library, a kernel in a CUDA graph, and the gradient of a parameter.
+    "host.compiled.graph_s": 1.5e-4,
+    "host.compiled.triton_s": 7.0e-6,
+    "host.compiled.library_s": 1.0e-5,
+    "host.compiled.node_s": 1.0e-6,
+    "host.compiled.parameter_s": 4.0e-6,
     "host.overlap": 12.0,  # sharpness of max(GPU, host)
     # Power: watts that flow whatever runs, and joules of work.
     "power.idle_w": 80.0,

@@ -41,6 +41,8 @@ def class_of(op: Operation) -> str:
     """
     direction = direction_of(op)
     detail = op.detail
+    if "forms" in detail:
+        return f"fused.{detail['forms']}.{op.dtype}"
     if op.kind is Kind.GEMM:
         return f"gemm.{op.dtype}"
     if op.kind is Kind.CONV:
@@ -50,12 +52,14 @@ def class_of(op: Operation) -> str:
     if op.kind is Kind.RNN:
         manner = "persistent" if is_persistent(op) else "stepwise"
         return f"rnn.{manner}.{detail.get('cell', 'lstm')}.{direction}.{op.dtype}"
-    if op.kind is Kind.NORM:
-        return f"norm.{detail.get('norm', 'layer')}.{direction}.{op.dtype}"
-    if op.kind is Kind.COPY:
-        return f"copy.{'strided' if detail.get('strided') else 'plain'}.{op.dtype}"
     if op.kind is Kind.FOREACH:
         return f"foreach.{'fused' if detail.get('fused') else 'list'}"
+    names = {
+        Kind.NORM: f"norm.{detail.get('norm', 'layer')}.{direction}",
+        Kind.COPY: f"copy.{'strided' if detail.get('strided') else 'plain'}",
+    }
+    if op.kind in names:
+        return f"{names[op.kind]}.{op.dtype}"
     if op.kind in (Kind.SOFTMAX, Kind.LOSS, Kind.EMBEDDING):
         return f"{op.kind}.{direction}.{op.dtype}"
     return f"{op.kind}.{_function(op)}.{op.dtype}"

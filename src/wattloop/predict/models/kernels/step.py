@@ -48,12 +48,36 @@ class HostCounts:
 def host_counts(workload: Workload) -> HostCounts:
     one_pass: dict[str, float] = {"host.module_s": float(workload.modules)}
     once: dict[str, float] = {}
+    if workload.compile_mode:
+        one_pass = _compiled_counts(workload)
     for op in workload.operations:
         once[f"host.step_s.{op.phase}"] = 1.0
         counts = once if op.phase is Phase.OPTIMIZER else one_pass
+        if workload.compile_mode and counts is one_pass:
+            continue
         for name, number in of_operation(op).items():
             counts[name] = counts.get(name, 0.0) + number * op.count
     return HostCounts(one_pass, once)
+
+
+def _compiled_counts(workload: Workload) -> dict[str, float]:
+    """Return the work of one compiled pass: guards, generated code and gradients.
+
+    The generated code calls one kernel after the other, or replays a CUDA graph of all of them.
+    """
+    sizes = workload.origin.get("gradient_sizes")
+    listed = sizes.values() if isinstance(sizes, Mapping) else ()
+    counts = {"host.compiled.parameter_s": float(sum(n for each in listed for _, n in each))}
+    replays = workload.compile_mode == "reduce-overhead"
+    for op in workload.operations:
+        if op.phase is Phase.OPTIMIZER:
+            continue
+        counts[f"host.compiled.graph_s.{op.phase}"] = 1.0
+        part = "node" if replays else ("triton" if "forms" in op.detail else "library")
+        calls = op.kernels if replays or "forms" in op.detail else max(op.calls, 1)
+        name = f"host.compiled.{part}_s.{op.phase}"
+        counts[name] = counts.get(name, 0.0) + calls * op.count
+    return counts
 
 
 def phase_of(name: str) -> Phase | None:

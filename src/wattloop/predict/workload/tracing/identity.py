@@ -36,6 +36,7 @@ def identity_of(request: TraceRequest) -> list[str] | None:
                 (
                     request.precision,
                     request.style,
+                    request.compile,
                     request.training,
                     request.accumulate,
                     request.batch,

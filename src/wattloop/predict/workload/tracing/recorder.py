@@ -15,6 +15,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.predict.workload.costs.call import Call, ModuleCall, dtype_name, tensors_among
 from wattloop.predict.workload.costs.convolution import workspace_bytes
 from wattloop.predict.workload.costs.registry import module_rule, operations_of
+from wattloop.predict.workload.fusion import StepGraph
 from wattloop.predict.workload.operation import Operation, Phase
 from wattloop.predict.workload.tracing.constant_tracking import Guesses
 
@@ -45,6 +46,7 @@ class Paths:
         names: of modules, by identity.
         calls: of modules in the forward pass, by block.
         block: the call of a block that is running; set by `blocks`.
+        in_model: whether the operation last asked for belongs to the model, not to code around it.
         accumulating: whether the operation last asked for adds to a parameter's gradient.
         backward: set by the tracer; modules called from then on are computed again.
     """
@@ -55,6 +57,7 @@ class Paths:
         self.block = -1
         self.backward = False
         self.accumulating = False
+        self.in_model = False
         self._owners: dict[int, str] = {
             id(parameter): name.rpartition(".")[0] for name, parameter in model.named_parameters()
         }
@@ -62,6 +65,7 @@ class Paths:
         self._stack: list[str] = []
         self._numbers: list[int] = []
         self._entered: list[Spot] = []
+        self._entered_inside: list[bool] = []
 
     @property
     def recomputing(self) -> bool:
@@ -93,6 +97,7 @@ class Paths:
 
     def current(self) -> Spot:
         self.accumulating = False
+        self.in_model = bool(self._stack)
         if self._stack:
             return self._here()
         node = torch._C._current_autograd_node()
@@ -100,10 +105,11 @@ class Paths:
             return OUTSIDE
         number = node._sequence_nr()
         if number >= _ACCUMULATES:
-            self.accumulating = True
+            self.accumulating = self.in_model = True
             path = self._owners.get(id(getattr(node, "variable", None)), "")
             return Spot(path, self._block_of(path))
         at = bisect_right(self._numbers, number) - 1
+        self.in_model = at >= 0 and self._entered_inside[at]
         return self._entered[at] if at >= 0 else OUTSIDE
 
     def _here(self) -> Spot:
@@ -140,9 +146,11 @@ class Paths:
         spot = self._here()
         if self._numbers and self._numbers[-1] == number:
             self._entered[-1] = spot
+            self._entered_inside[-1] = bool(self._stack)
             return
         self._numbers.append(number)
         self._entered.append(spot)
+        self._entered_inside.append(bool(self._stack))
 
 
 class LiveMemory:
@@ -192,6 +200,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
 
     Attributes:
         operations: so far, in order, each with the call of a block that it belongs to.
+        graph: where calls are recorded with their tensors, for a compiled step; set by the tracer.
         phase: what is being done now; set by the tracer.
         failed: operation and module of the first one that raised.
         outer: call of a block -> the one it ran inside of; kept by `blocks`.
@@ -204,6 +213,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
     def __init__(self, precision: str, paths: Paths, memory: LiveMemory, guesses: Guesses) -> None:
         super().__init__()
         self.operations: list[tuple[Operation, int]] = []
+        self.graph: StepGraph | None = None
         self.phase = Phase.FORWARD
         self.failed: tuple[str, str] | None = None
         self.paths = paths
@@ -262,7 +272,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
         if path in self.ruled_paths:
             self.ruled_paths[path](self.phase, block)
         elif self._written(name, path, block):
-            self.operations += [(each, block) for each in operations_of(call)]
+            made = operations_of(call)
+            self.operations += [(each, block) for each in made]
+            if self.graph is not None:
+                self.graph.add(call, made, inside=self.paths.in_model)
         return result
 
     def _written(self, name: str, path: str, block: int) -> bool:

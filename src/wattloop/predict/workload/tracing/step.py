@@ -15,6 +15,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.predict.workload import costs
 from wattloop.predict.workload.costs.call import dtype_name
 from wattloop.predict.workload.costs.optimizer import rule_of
+from wattloop.predict.workload.fusion import StepGraph, compiled_step
 from wattloop.predict.workload.operation import Operation, Phase
 from wattloop.predict.workload.trace import TraceRequest
 from wattloop.predict.workload.tracing.autocast import (
@@ -213,8 +214,11 @@ class _Step:
         memory = LiveMemory([*held, *given, *kept])
         paths = Paths(module)
         recorder = Recorder(request.precision, paths, memory, self.guesses)
-        blocks = Blocks(module if request.merge else torch.nn.Identity(), recorder)
-        activations = self._passes(module, inputs, targets, recorder, blocks)
+        # Fusion follows tensors from block to block, so that none is skipped.
+        merge = request.merge and not request.compile
+        blocks = Blocks(module if merge else torch.nn.Identity(), recorder)
+        recorder.graph = StepGraph() if request.compile else None
+        activations = float(self._passes(module, inputs, targets, recorder, blocks))
         # An optimizer skips parameters without a gradient.
         updated = [each for each in trained if each.grad is not None]
         optimizing = Optimizing.of(request, updated)
@@ -227,9 +231,15 @@ class _Step:
         updating = (
             resident - sum(_bytes(each) for each in kept) + gradients + optimizing.spare_bytes
         )
-        peak = states + max(resident + recorder.peak_bytes(), updating) + self._workspaces()
+        rising = float(recorder.peak_bytes())
+        made = whole_step(recorder.operations, blocks)
+        if recorder.graph is not None:
+            compiled = compiled_step(recorder.graph)
+            made = joined(compiled.operations)
+            activations, rising, modules = compiled.saved_bytes, compiled.peak_bytes, 0
+        peak = states + max(resident + rising, updating) + self._workspaces()
         operations = (
-            *whole_step(recorder.operations, blocks),
+            *made,
             *joined(optimizing.operations),
             *(accumulation(sizes, request.accumulate) if request.training else ()),
         )
@@ -246,9 +256,10 @@ class _Step:
             parameter_bytes=float(sum(_bytes(each) for each in module.parameters())),
             gradient_bytes=gradients,
             optimizer_bytes=states,
-            activation_bytes=float(activations),
+            activation_bytes=activations,
             peak_bytes=float(peak),
             input_bytes=float(sum(_bytes(each) for each in given)),
+            compile_mode=request.compile,
             modules=modules,
             notes=tuple(self.guesses.notes),
             origin={
