@@ -263,6 +263,11 @@ BAD = [
     ((*SMALL, "--gpu", "rtx4090"), "describe another in a YAML file and give its path"),
     ((*SMALL, "--precision", "int4"), "--precision int4: unknown; choose one of fp32"),
     ((*SMALL, "--optimizer", "lion"), "--optimizer lion: unknown; choose one of"),
+    ((*SMALL, "--compile", "fast"), "--compile fast: choose one of none, default, reduce-overhead"),
+    (
+        (*SMALL, "--compile", "default"),
+        "--compile default: small.json was traced with compile none",
+    ),
     ((*SMALL, "--batch", "0"), "--batch 0: must be"),
     ((*SMALL, "--cap", "900"), "--cap 900: the NVIDIA H200 can be set to 200 to 700 W"),
     ((*SMALL, "--clock", "5000"), "--clock 5000: the NVIDIA H200 runs at up to 1980 MHz"),

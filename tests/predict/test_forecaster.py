@@ -87,6 +87,29 @@ def test_json_has_the_documented_keys() -> None:
     assert set(data["intervals"]) == {"step_s", "power_w", "energy_j_per_step"}
 
 
+def test_a_compiled_step_has_a_time_to_compile_and_its_graphs_are_of_one_shape() -> None:
+    """Only `reduce-overhead` records graphs; an eager step has nothing to compile."""
+    eager, plain, graphs = (
+        answer(model=small_workload(compile_mode=mode))
+        for mode in ("", "default", "reduce-overhead")
+    )
+    assert eager.compile_s is None
+    assert plain.compile_s > 0
+    assert plain.to_dict()["compile"] == "default"
+    assert [any("CUDA graph" in n for n in f.notes) for f in (eager, plain, graphs)] == [
+        False, False, True,
+    ]  # fmt: skip
+
+
+def test_a_cuda_graph_takes_the_host_less_than_kernels_one_by_one() -> None:
+    many = small_workload().operations * 40
+    plain, graphs = (
+        answer(model=small_workload(compile_mode=mode, operations=many))
+        for mode in ("default", "reduce-overhead")
+    )
+    assert graphs.prediction.host_s < plain.prediction.host_s / 2
+
+
 def test_operations_of_like_layers_are_taken_together() -> None:
     """The list of what takes longest names a layer's operation once, for all layers."""
     top = answer().top_operations_s
@@ -115,6 +138,8 @@ def test_a_saved_workload_answers_the_same(tmp_path: Path) -> None:
         ({"precision": "fp64"}, "precision fp64: unknown; choose one of fp32, tf32, bf16, fp16"),
         ({"optimizer": "lion"}, "optimizer lion: unknown; choose one of"),
         ({"style": "slow"}, "style slow: unknown; choose one of loop, foreach, fused"),
+        ({"compile": "max-autotune"}, "compile max-autotune: choose one of none, default, reduce-"),
+        ({"compile": "default"}, "compile default: small was traced with compile none"),
         ({"gpus": 0}, "gpus 0: must be a whole number of at least 1"),
         ({"samples_s": 0.0}, "samples-per-second 0: must be above 0"),
         ({"network_bytes_s": 0.0}, "network 0 Gbit/s: must be above 0"),

@@ -111,7 +111,11 @@ class Forecaster:
         estimator = self.estimator(question, gpu)
         workload = self.workload(question)
         prediction = estimator.predict(workload, placement)
-        assumed = (variant_assumed(question.gpu), _host_assumed(question, prediction))
+        assumed = (
+            variant_assumed(question.gpu),
+            _host_assumed(question, prediction, workload),
+            _graphs_assumed(workload),
+        )
         return Forecast(
             workload=workload,
             placement=placement,
@@ -170,15 +174,29 @@ def _is_calibrated(question: Question, prediction: Prediction) -> bool:
     return question.estimator == "kernels" and SPEC_ONLY not in prediction.model
 
 
-def _host_assumed(question: Question, prediction: Prediction) -> str:
+def _host_assumed(question: Question, prediction: Prediction, workload: Workload) -> str:
     """A note about the assumed host of a step that waits for it; empty where it was given."""
     if question.host_speed is not None or question.estimator != "kernels":
         return ""
     if prediction.regime is not Regime.LAUNCH:
         return ""
+    if workload.compile_mode:
+        return (
+            "host: as quick as the virtual Xeon on which compiled steps were measured; a kernel of "
+            "a compiled step takes it longer than one of an eager step"
+        )
     return (
         "host: as quick as the calibrated one; others differ by a third, which --host-speed "
         "tells and 'wattloop calibrate host' measures"
+    )
+
+
+def _graphs_assumed(workload: Workload) -> str:
+    if workload.compile_mode != "reduce-overhead":
+        return ""
+    return (
+        "reduce-overhead: all steps have the shapes of this one; torch records a CUDA graph for "
+        "every shape, and batches of varying length are better predicted with --compile default"
     )
 
 

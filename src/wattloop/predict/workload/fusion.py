@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from wattloop.predict.workload.costs.call import Call, tensor_bytes
-from wattloop.predict.workload.operation import Kind, Operation, Phase
+from wattloop.predict.workload.operation import DTYPE_BYTES, Kind, Operation, Phase
 
 MODES = ("default", "reduce-overhead")
 """Modes of `torch.compile` that are predicted."""
@@ -29,6 +29,10 @@ MOST_READS = 4
 """Inductor writes a shared tensor to memory when its formula reads more tensors than this."""
 LONGEST_ROW = 16_384
 """Rows up to this length are reduced and then used by one kernel."""
+LOOPS = frozenset({"point", "joined", "rows", "long_rows", "columns"})
+"""Forms that Inductor generates loops for."""
+JOINING = frozenset({"aten.cat", "aten.stack"})
+"""Operations whose every element looks for the tensor that it comes from."""
 FUSED_KINDS = frozenset(
     {Kind.CONV, Kind.ELEMENTWISE, Kind.COPY, Kind.RANDOM, Kind.REDUCTION, Kind.NORM, Kind.SOFTMAX,
      Kind.LOSS, Kind.POOL, Kind.EMBEDDING, Kind.INDEX}
@@ -45,7 +49,10 @@ class Read(NamedTuple):
 
 @dataclass
 class Step:
-    """One primitive operation: `point`, `rows`, `columns` (reductions), `scatter` or `extern`.
+    """One primitive operation.
+
+    Its form is `point`, `joined` (a pointwise choice of several tensors), `rows`, `long_rows` or
+    `columns` (reductions), `scatter` or `extern` (a library's).
 
     Attributes:
         shape: of its loop.
@@ -135,7 +142,7 @@ class _Expansion:
         if not self.operations:
             return []
         first = self.operations[0]
-        if first.kind not in FUSED_KINDS or not first.ruled:
+        if not all(each.ruled and each.kind in FUSED_KINDS for each in self.operations):
             return self.extern()
         split = {
             Kind.CONV: self._conv,
@@ -175,6 +182,8 @@ class _Expansion:
 
     def _pointwise(self, op: Operation) -> list[Step]:
         made = self._pointwise_of(self.reads)
+        if op.op in JOINING:
+            made = replace(made, form="joined")
         return [replace(made, flops=op.flops, repeatable=op.kind is not Kind.RANDOM)]
 
     def _pointwise_of(self, reads: Sequence[Read]) -> Step:
@@ -216,7 +225,8 @@ class _Expansion:
     def _softmax(self, op: Operation) -> list[Step]:
         columns = _number(op, "columns")
         result = self.graph.new_value(8.0 * self.call.elements / max(columns, 1))
-        first = self._step("rows", self.reads, [result])
+        form = "rows" if columns <= LONGEST_ROW else "long_rows"
+        first = self._step(form, self.reads, [result])
         return [first, self._after(first, self.outputs)]
 
     def _loss(self, op: Operation) -> list[Step]:
@@ -367,7 +377,7 @@ class _Plan:
 
     def _is_formula(self, value: int) -> bool:
         maker = self.maker.get(value)
-        return maker is not None and maker.form == "point" and maker.repeatable
+        return maker is not None and maker.form in {"point", "joined"} and maker.repeatable
 
     def _saved(self) -> set[int]:
         saved: set[int] = set()
@@ -417,7 +427,7 @@ class _Plan:
         users: dict[int, list[int]] = {}
         for step in self.graph.steps:
             writes = [v for v in step.writes if v in self.in_memory]
-            if step.form in {"point", "rows", "columns"} and not writes:
+            if step.form in LOOPS and not writes:
                 continue
             reads: dict[tuple[int, tuple[object, ...]], float] = {}
             backward = step.phase is not Phase.FORWARD
@@ -444,7 +454,7 @@ class _Plan:
                     self.in_memory.add(value)
 
     def _needs_memory(self, step: Step, value: int) -> bool:
-        if step.form != "point" or value in self.saved:
+        if step.form not in {"point", "joined"} or value in self.saved:
             return True
         readers = [each for each in self.readers.get(value, ()) if each.phase is step.phase]
         if not readers:
@@ -474,7 +484,7 @@ class _Plan:
         recomputed = backward and maker.phase is Phase.FORWARD and value not in self.saved
         if value in self.in_memory and not recomputed:
             return (read,)
-        if maker.form != "point":
+        if maker.form not in {"point", "joined"}:
             return (read,)
         key = (value, backward)
         if key not in self._formulas:
@@ -495,7 +505,7 @@ class _Plan:
     ) -> int:
         """Index of the kernel that a step becomes part of, perhaps a new one."""
         sources = {owner[value] for value, _ in reads if value in owner}
-        if step.form in {"point", "rows", "columns"}:
+        if step.form in LOOPS:
             shared: dict[int, float] = {}
             for (value, _), size in reads.items():
                 if value in owner:
@@ -562,7 +572,7 @@ def _fits(step: Step, kernel: Kernel, *, vertical: bool) -> bool:
         # The pass after a reduction of columns has to wait for all of its rows.
         return not vertical and step.form == "columns"
     if step.form == "columns":
-        return "rows" in kernel.forms and not vertical
+        return bool(kernel.forms & {"rows", "long_rows"}) and not vertical
     return True
 
 
@@ -579,54 +589,78 @@ def _depend(made: Sequence[Kernel], index: int, sources: Iterable[int]) -> None:
             kernel.before |= more
 
 
+SLOWEST_FIRST = ("scatter", "long_rows", "columns", "joined", "rows", "point")
+"""Forms in the order in which they decide the speed of a kernel."""
+
+
 def _operations(
     kernels: Sequence[Kernel], graph: StepGraph, channels_last: bool
 ) -> Iterator[Operation]:
+    copied: set[tuple[object, ...]] = set()
     for kernel in kernels:
-        if kernel.operations:
-            for op in kernel.operations:
-                if op.kind is Kind.CONV and channels_last:
-                    yield replace(op, detail={**op.detail, "channels_last": True})
-                else:
-                    yield _padded(op)
-            continue
-        if not kernel.writes:
+        for op in kernel.operations:
+            if op.kind is Kind.CONV and channels_last:
+                yield replace(op, detail={**op.detail, "channels_last": True})
+            else:
+                yield from _padded(op, copied)
+        if kernel.operations or not kernel.writes:
             continue
         by_value: dict[int, float] = {}
         for (value, _), size in kernel.reads.items():
             by_value[value] = by_value.get(value, 0.0) + size
         read = sum(min(size, max(graph.sizes[v], 1.0)) for v, size in by_value.items())
         written = sum(graph.sizes[v] for v in kernel.writes)
-        reduces = bool(kernel.forms & {"rows", "columns"})
-        yield Operation(
-            op=REDUCTION if reduces else POINTWISE,
-            kind=Kind.ELEMENTWISE,
-            phase=kernel.phase,
-            module=kernel.module,
-            dtype=kernel.dtype,
-            flops=max(kernel.flops, float(kernel.elements)),
-            bytes_read=read,
-            bytes_written=written,
-            # A reduction of columns is split over the multiprocessors and then summed.
-            kernels=2 if "columns" in kernel.forms else 1,
-            detail={"elements": kernel.elements, "forms": "+".join(sorted(kernel.forms))},
-        )
+        form = next(each for each in SLOWEST_FIRST if each in kernel.forms)
+        place = Operation("", Kind.ELEMENTWISE, kernel.phase, kernel.module, kernel.dtype)
+        made = _loop(place, form, kernel.elements, read, written)
+        yield replace(made, flops=max(kernel.flops, made.flops))
 
 
 ALIGNMENTS = {"bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4}
 """Elements to which Inductor pads the sides of a product (`pad_mm`)."""
+LEAST_INTENSITY = 100.0
+"""Multiply-adds per element, above which a product is bound by arithmetic and worth padding."""
 
 
-def _padded(op: Operation) -> Operation:
-    """Return a product with aligned rows; tensors of the graph are allocated with padded rows."""
-    multiple = ALIGNMENTS.get(op.dtype, 1)
-    if op.kind is not Kind.GEMM or op.dims is None or multiple == 1:
-        return op
+def _padded(op: Operation, copied: set[tuple[object, ...]]) -> Iterator[Operation]:
+    """Yield a product with aligned sides, and the copies of its operands that this takes.
+
+    An operand that several products pad is copied once; `copied` has those of before.
+    """
+    multiple = ALIGNMENTS.get(op.dtype)
+    if op.kind is not Kind.GEMM or op.dims is None or multiple is None:
+        yield op
+        return
     batch, m, n, k = op.dims
-    if min(m, n, k) < multiple:
-        return op
-    m, n, k = (-(-side // multiple) * multiple for side in (m, n, k))
-    return replace(op, dims=(batch, m, n, k))
+    sides = {side: -(-side // multiple) * multiple for side in (m, n, k)}
+    intensity = m * n * k / max(m * k + n * k + m * n, 1)
+    if all(side == padded for side, padded in sides.items()) or intensity < LEAST_INTENSITY:
+        yield op
+        return
+    for operand in ((m, k), (k, n)):
+        key = (op.phase, batch, *sorted(operand))
+        if key not in copied and any(side != sides[side] for side in operand):
+            copied.add(key)
+            size = float(DTYPE_BYTES[op.dtype] * batch * operand[0] * operand[1])
+            yield _loop(op, "point", int(size / DTYPE_BYTES[op.dtype]), size, size)
+    yield replace(op, dims=(batch, sides[m], sides[n], sides[k]))
+
+
+def _loop(like: Operation, form: str, elements: int, read: float, written: float) -> Operation:
+    """Return a generated kernel in the place of `like`."""
+    return Operation(
+        op=POINTWISE if form in {"point", "joined", "scatter"} else REDUCTION,
+        kind=Kind.ELEMENTWISE,
+        phase=like.phase,
+        module=like.module,
+        dtype=like.dtype,
+        flops=float(elements),
+        bytes_read=read,
+        bytes_written=written,
+        # A reduction of columns is split over the multiprocessors and then summed.
+        kernels=2 if form == "columns" else 1,
+        detail={"elements": elements, "form": form},
+    )
 
 
 SMALL_CHANNELS = 64

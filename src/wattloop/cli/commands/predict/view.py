@@ -46,6 +46,9 @@ def print_forecast(forecast: Forecast, *, top: int) -> None:
             f"fits into {gpu_memory}" if forecast.fits else f"does not fit into {gpu_memory}",
         ),
     ]
+    if forecast.compile_s is not None:
+        low, high = (format_duration(share * forecast.compile_s) for share in (0.5, 2))
+        rows.append(("compiling, once", format_duration(forecast.compile_s), f"{low} to {high}"))
     if forecast.node is not None:
         node = forecast.node
         rows.append(

@@ -202,6 +202,9 @@ def attention_times(table: OperationTable, rows: Rows, values: Values, gpu: Gpu)
     seconds = waves * (
         full / blocks / (speed / gpu.sms) + values.column("attention.block_s", names)
     )
+    for what in ("hidden", "dropout"):
+        slower = table.detail(rows, what, 0.0) > 0
+        seconds *= np.where(slower, values.column(f"attention.{what}", names), 1.0)
     moved = bandwidth_seconds(table.bytes_moved[rows], values, gpu, ["attention"] * len(rows))
     return np.maximum(seconds, moved)
 

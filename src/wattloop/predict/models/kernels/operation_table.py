@@ -41,8 +41,8 @@ def class_of(op: Operation) -> str:
     """
     direction = direction_of(op)
     detail = op.detail
-    if "forms" in detail:
-        return f"fused.{detail['forms']}.{op.dtype}"
+    if "form" in detail:
+        return f"fused.{detail['form']}.{op.dtype}"
     if op.kind is Kind.GEMM:
         return f"gemm.{op.dtype}"
     if op.kind is Kind.CONV:

@@ -65,16 +65,28 @@ def _compiled_counts(workload: Workload) -> dict[str, float]:
 
     The generated code calls one kernel after the other, or replays a CUDA graph of all of them.
     """
-    sizes = workload.origin.get("gradient_sizes")
-    listed = sizes.values() if isinstance(sizes, Mapping) else ()
-    counts = {"host.compiled.parameter_s": float(sum(n for each in listed for _, n in each))}
+    counts: dict[str, float] = {}
     replays = workload.compile_mode == "reduce-overhead"
+    if replays:
+        sizes = workload.origin.get("gradient_sizes")
+        listed = sizes.values() if isinstance(sizes, Mapping) else ()
+        counts["host.compiled.parameter_s"] = float(sum(n for each in listed for _, n in each))
     for op in workload.operations:
         if op.phase is Phase.OPTIMIZER:
             continue
-        counts[f"host.compiled.graph_s.{op.phase}"] = 1.0
-        part = "node" if replays else ("triton" if "forms" in op.detail else "library")
-        calls = op.kernels if replays or "forms" in op.detail else max(op.calls, 1)
+        counts[f"host.compiled.{'replay' if replays else 'graph'}_s.{op.phase}"] = 1.0
+        if replays:
+            continue
+        if op.kind is Kind.RNN:
+            # Dynamo leaves recurrent layers to the interpreter.
+            for name, number in of_operation(op).items():
+                counts[name] = counts.get(name, 0.0) + number * op.count
+            continue
+        if "form" in op.detail:
+            part, calls = "triton", op.kernels
+        else:
+            part = "convolution" if op.kind is Kind.CONV else "library"
+            calls = op.calls
         name = f"host.compiled.{part}_s.{op.phase}"
         counts[name] = counts.get(name, 0.0) + calls * op.count
     return counts

@@ -185,7 +185,9 @@ def _attention(call: Call) -> Operation:
     batch, heads, q_len, head_dim = (1,) * (4 - q.dim()) + tuple(q.shape)
     kv_heads, kv_len = (1, k.shape[-2]) if k.dim() == 3 else tuple(k.shape[1:3])
     place = call.place
-    return attention(
+    # Compiled models say what slows the kernel down: `flash+hidden+dropout`.
+    algorithm, *slower = str(algorithm).split("+")
+    made = attention(
         direction,
         batch,
         heads,
@@ -194,7 +196,7 @@ def _attention(call: Call) -> Operation:
         kv_len,
         head_dim,
         causal=causal,
-        masked=mask is not None,
+        masked=mask is not None and "hidden" not in slower,
         dtype=call.product_dtype,
         algorithm=algorithm,
         value_dim=v.shape[-1],
@@ -207,6 +209,7 @@ def _attention(call: Call) -> Operation:
             outputs=place["outputs"],
         ),
     )
+    return replace(made, detail={**made.detail, **dict.fromkeys(slower, True)}) if slower else made
 
 
 def _rnn(call: Call) -> list[Operation]:

@@ -27,6 +27,8 @@ def attention_algorithm(q: Any, k: Any, v: Any, mask: Any, causal: bool, grouped
     no grouped heads; both want four axes and aligned heads.
     """
     half = q.dtype in (torch.bfloat16, torch.float16)
+    if mask is not None and mask.shape[-1] > 1 and mask.stride(-1) != 1:
+        return "math"  # no kernel takes a broadcast mask
     square = not causal or q.shape[-2] == k.shape[-2]
     if q.dim() != 4 or not (q.dtype == k.dtype == v.dtype) or q.dtype == torch.float64:
         return "math"
@@ -58,6 +60,11 @@ def attention(
             q, k, v, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
         )
         return out
+    if _compiled:
+        if algorithm == "efficient" and q.dtype in (torch.bfloat16, torch.float16):
+            algorithm = "flash+hidden"  # cuDNN's kernel takes masks
+        if dropout_p > 0:
+            algorithm += "+dropout"
     return torch.ops.wattloop.attention(q, k, v, attn_mask, is_causal, algorithm)[0]
 
 
@@ -94,7 +101,7 @@ def _laid_out(like: Tensor, algorithm: str, width: int) -> Tensor:
     sequence of its input.
     """
     turned = like.transpose(1, 2)
-    if algorithm == "flash" and width == like.shape[-1]:
+    if algorithm.startswith("flash") and width == like.shape[-1]:
         return torch.empty_like(turned).transpose(1, 2)
     return turned.new_empty(*turned.shape[:-1], width).transpose(1, 2)
 
@@ -358,19 +365,26 @@ define("rnn_backward", _rnn_backward_fake)
 # routes calls of the original to it (`whole_operations`).
 
 
+_compiled = False
+"""Whether the step that is traced runs under `torch.compile`."""
+
+
 @contextmanager
-def whole_operations(note: Callable[[str], None]) -> Iterator[None]:
+def whole_operations(note: Callable[[str], None], *, compiled: bool = False) -> Iterator[None]:
     """Keep attention, recurrent layers, RMS norm and dropout whole within this context.
 
     `note` receives assumptions about data.
     """
+    global _compiled  # noqa: PLW0603 - traces run one at a time
     library = torch.library.Library("aten", "IMPL")
+    _compiled = compiled
     try:
         for name, kernel in _REPLACED.items():
             library.impl(name, kernel, "AutogradCPU")
         library.impl("_pack_padded_sequence", packing(note), "AutogradCPU")
         yield
     finally:
+        _compiled = False
         library._destroy()
 
 

@@ -32,6 +32,7 @@ from wattloop.predict.workload.tracing.torch_state import (
     OneDevice,
     as_on_cuda,
     in_mode,
+    masks_as_compiled,
     samples_unpacked,
 )
 from wattloop.predict.workload.workload import Workload, accumulation
@@ -285,7 +286,10 @@ class _Step:
         """Run forward, loss and backward; return the bytes alive between them."""
         request = self.request
         with self._explained(recorder), ExitStack() as stack:
-            stack.enter_context(whole_operations(self.guesses.note))
+            compiled = bool(request.compile)
+            stack.enter_context(whole_operations(self.guesses.note, compiled=compiled))
+            if compiled:
+                stack.enter_context(masks_as_compiled())
             stack.enter_context(samples_unpacked())
             stack.enter_context(recorder.paths.followed())
             stack.enter_context(blocks.watched(module))

@@ -69,6 +69,31 @@ def _is_gpu(device: Any) -> bool:
     return isinstance(device, str) and device.partition(":")[0] == "cuda"
 
 
+MASKS_SKIPPED = (2, 14)
+"""Version of torch from which Transformers leaves masks out when it is compiled."""
+
+
+@contextmanager
+def masks_as_compiled() -> Iterator[None]:
+    """Let Transformers make attention masks within this context, as it does under `torch.compile`.
+
+    Eager models leave a mask out that hides nothing. Before torch 2.14 compiled ones cannot tell,
+    and make it: causal attention then computes both halves, and encoders, whose mask is broadcast,
+    have no fused kernel.
+    """
+    masking: Any = sys.modules.get("transformers.masking_utils")
+    original = getattr(masking, "is_torchdynamo_exporting", None)
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if original is None or version >= MASKS_SKIPPED:
+        yield
+        return
+    masking.is_torchdynamo_exporting = lambda: True
+    try:
+        yield
+    finally:
+        masking.is_torchdynamo_exporting = original
+
+
 NAME = "find_packed_sequence_indices"
 
 
