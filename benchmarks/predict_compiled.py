@@ -236,8 +236,11 @@ def page(rows: Sequence[Judged]) -> str:
         line("that wait for the host", lambda e: e.waits),
         line("that load the GPU", lambda e: not e.waits),
     ]
-    each = ["| network | batch | precision | mode | kernels, ms | predicted | step, ms | predicted |"
-            " error | power, W | predicted | error |", "|" + "---|" * 12]  # fmt: skip
+    columns = (
+        "network", "batch", "precision", "mode", "kernels, ms", "predicted", "step, ms",
+        "predicted", "error", "power, W", "predicted", "error",
+    )  # fmt: skip
+    each = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for e in rows:
         row, p = e.row, e.predicted
         kernel = "" if e.kernel_s is None else f"{e.kernel_s * 1e3:.1f}"
@@ -271,7 +274,10 @@ def page(rows: Sequence[Judged]) -> str:
 
 TEXT = """# Compiled training steps on an H200
 
-`python benchmarks/predict_compiled.py --write` writes this page. {rows} steps of {networks} networks under `torch.compile` (torch 2.11, CUDA 13.0), measured with `benchmarks/collect_compiled.py` on one H200, and predicted from a trace ([predict-compiled.md](../predict-compiled.md)).
+`python benchmarks/predict_compiled.py --write` writes this page. {rows} steps of {networks}
+networks under `torch.compile` (torch 2.11, CUDA 13.0), measured with
+`benchmarks/collect_compiled.py` on one H200, and predicted from a trace
+([predict-compiled.md](../predict-compiled.md)).
 
 | bar | judged | asked for | |
 |---|---|---|---|
@@ -282,13 +288,17 @@ Mean errors in percent:
 
 {table}
 
-- **time, power**: by the shipped constants. What differs from eager steps are five times of the host, four efficiencies of generated kernels and four factors of attention. They were set while these rows were in view.
-- **left out**: the five times of the host are fitted again without the network that is predicted. The others are not: they were read off profiles, kernel by kernel.
+- **time, power**: by the shipped constants. What differs from eager steps are five times of the
+  host, four efficiencies of generated kernels and four factors of attention. They were set
+  while these rows were in view.
+- **left out**: the five times of the host are fitted again without the network that is
+  predicted. The others are not: they were read off profiles, kernel by kernel.
 - **as eager**: the prediction of the same step without `--compile`.
 - **roofline**: FLOPs and bytes of the compiled step with a constant each, fitted to all rows.
 - Steps *wait for the host* where the kernels of the profile take less than 85% of the step.
 
-Peak memory of `default` steps: {memory:.1f}% mean error; what forward saves for backward: {saved:.1f}%.
+Peak memory of `default` steps: {memory:.1f}% mean error; what forward saves for backward:
+{saved:.1f}%.
 
 ## Row by row
 
@@ -299,7 +309,8 @@ Peak memory of `default` steps: {memory:.1f}% mean error; what forward saves for
 ## What is not predicted
 
 - Graph breaks. Dynamo splits BART into seven graphs and T5 into six; each adds work of the host.
-- The host differs from minute to minute by 7%, from machine to machine by a third. These rows are of one sitting.
+- The host differs from minute to minute by 7%, from machine to machine by a third. These rows
+  are of one sitting.
 - Recurrent layers, which Dynamo leaves to the interpreter, have the errors of eager ones.
 """
 
