@@ -1,6 +1,6 @@
 """What the saver saves, on virtual GPUs and on measured curves, and whether it keeps its promises.
 
-    python benchmarks/saver.py [--quick] [--json FILE] [--runs 200] [--jobs 1]
+    python benchmarks/saver.py [--quick] [--json FILE] [--runs 200] [--jobs 1] [--resume FILE]
 
 The measured curves are those of the Zeus library's artifact (NSDI 2023); the folder with
 zeus_nsdi23/power_{v100,a40}.csv is named by WATTLOOP_SHARED_DATA. Every table of the same form in
@@ -9,13 +9,15 @@ that folder (power_*.csv) is used.
 
 import math
 import os
+import pickle
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,12 +29,13 @@ from wattloop.cap.online import OnlineCapFinder, OnlineRules, ProgressStep
 from wattloop.cap.saver import Saver, SaverConfig
 from wattloop.cap.saving import REFERENCE, SavingState, Setting
 
+R = TypeVar("R")
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 0.05
 SLACK = 0.005
 CLOSE = 0.02
 LENGTHS_S = {"1 min": 60, "3 min": 180, "10 min": 600, "30 min": 1800, "2 h": 7200, "10 h": 36000}
-SHORTEST_S, LONGEST_S = 1200.0, 10800.0
+SHORTEST_S, LONGEST_S = 1200.0, 7200.0
 MATTERS = 0.01
 """Where even the best setting saves less than this, a ratio says nothing."""
 
@@ -139,13 +142,7 @@ class LimitedFinder(CapFinder):
         slow = (belief.log_time - belief.log_time[:, -1:]).mean(axis=0)
         energy = (belief.log_time + belief.log_power).mean(axis=0)
         energy = np.where(slow <= math.log1p(self.limit), energy, np.inf)
-        return _with_cap(found, self.caps_w[int(np.argmin(energy))])
-
-
-def _with_cap(choice: CapChoice, cap_w: float) -> CapChoice:
-    from dataclasses import replace
-
-    return replace(choice, cap_w=cap_w)
+        return replace(found, cap_w=self.caps_w[int(np.argmin(energy))])
 
 
 def _online(workload: Workload, length_s: float, limit: float) -> tuple[float, float]:
@@ -226,27 +223,50 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200, help="random workloads")
     parser.add_argument("--first", type=int, default=1000, help="seed of the first workload")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--resume", type=Path, help="file of finished runs, to continue with")
     args = parser.parse_args()
     if args.quick:
         args.runs = 6
-    publish(_page(args.runs, args.first, args.jobs, quick=args.quick), args)
+    with ProcessPoolExecutor(args.jobs) as pool:
+        page = _page(args.runs, args.first, _Runner(pool, args.resume), quick=args.quick)
+    publish(page, args)
     return 0
 
 
-def _page(runs: int, first: int, jobs: int, *, quick: bool) -> Page:
-    each: Callable[..., Iterable] = map
-    if jobs > 1:
-        each = ProcessPoolExecutor(jobs).map
-    done: list[Outcome] = []
-    for outcome in each(_random_run, range(first, first + runs)):
-        done.append(outcome)
-        _progress("random workloads", len(done), runs)
-    bars = _bars(done)
-    tables = [_random_table(done)]
-    tables.append(_lengths(first, each, quick=quick))
+class _Runner:
+    """Runs in several processes, and finished ones from a file."""
+
+    def __init__(self, pool: ProcessPoolExecutor, path: Path | None) -> None:
+        self._pool, self._path = pool, path
+        self._known: dict[str, bytes] = {}
+        if path is not None and path.exists():
+            rows = (line.split("\t") for line in path.read_text().splitlines())
+            self._known = {key: bytes.fromhex(value) for key, value in rows}
+
+    def __call__(self, name: str, function: Callable[[Any], R], jobs: Sequence[Any]) -> list[R]:
+        keys = [f"{name} {job!r}" for job in jobs]
+        waiting = {
+            self._pool.submit(function, job): key
+            for key, job in zip(keys, jobs, strict=True)
+            if key not in self._known
+        }
+        for number, future in enumerate(as_completed(waiting), 1):
+            self._known[waiting[future]] = pickle.dumps(future.result())
+            if self._path is not None:
+                with self._path.open("a") as file:
+                    file.write(f"{waiting[future]}\t{self._known[waiting[future]].hex()}\n")
+            if number % 10 == 0 or number == len(waiting):
+                print(f"{name}: {number} of {len(waiting)}", file=sys.stderr, flush=True)
+        return [pickle.loads(self._known[key]) for key in keys]
+
+
+def _page(runs: int, first: int, each: _Runner, *, quick: bool) -> Page:
     curves = _curves()
+    rows = _zeus(curves, each, quick=quick)
+    done = each("random workloads", _random_run, range(first, first + runs))
+    bars = _bars(done)
+    tables = [_random_table(done), _kinds(done), _lengths(first, each, quick=quick)]
     if curves:
-        rows = _zeus(curves, each, quick=quick)
         bars += _zeus_bars(rows)
         tables.append(_zeus_table(rows))
     else:
@@ -261,9 +281,46 @@ def _page(runs: int, first: int, jobs: int, *, quick: bool) -> Page:
     )
 
 
-def _progress(name: str, count: int, of: int) -> None:
-    if sys.stderr.isatty() or count in (1, of) or count % 20 == 0:
-        print(f"{name}: {count} of {of}", file=sys.stderr)
+def _kinds(done: Sequence[Outcome]) -> Table:
+    """Where it saves less, and where intervals are less sure."""
+    workloads = {o.seed: random_workload(o.seed) for o in done}
+    kinds: dict[str, Callable[[Workload], bool]] = {
+        "one phase": lambda w: len(w.phases) == 1,
+        "two or three phases": lambda w: len(w.phases) > 1,
+        "batches of one length": lambda w: not w.lengths,
+        "batches that differ by 15%": lambda w: w.lengths > 0,
+        "1 GPU": lambda w: w.devices == 1,
+        "2 to 8 GPUs": lambda w: w.devices > 1,
+        "a tenth of the time or more for the host": lambda w: any(
+            m.host_s > 0.1 * (m.host_s + sum(s for s, _ in m.parts)) for _, m in w.phases
+        ),
+    }
+    rows: list[list[object]] = []
+    for name, belongs in kinds.items():
+        own = [o for o in done if belongs(workloads[o.seed])]
+        ratios = [o.ratio for o in own if o.ratio is not None]
+        if not ratios:
+            continue
+        covered = [o.covered for o in own if o.covered is not None]
+        rows.append(
+            [
+                name,
+                len(own),
+                f"{100 * fmean(o.saved for o in own):.1f}",
+                f"{100 * median(ratios):.0f}",
+                f"{_share([o.slowdown > LIMIT + SLACK for o in own]):.1f}",
+                f"{_share(covered):.0f}",
+            ]
+        )
+    header = (
+        "workloads",
+        "runs",
+        "saved % (mean)",
+        "of exhaustive % (median)",
+        "over the limit %",
+        "interval covers %",
+    )
+    return Table("Kinds of workloads", header, rows, "The same runs as above.")
 
 
 def _share(values: Sequence[bool]) -> float:
@@ -352,7 +409,7 @@ def _random_table(done: Sequence[Outcome]) -> Table:
     return Table("Random workloads", header, rows, text)
 
 
-def _lengths(first: int, each: Callable[..., Iterable], *, quick: bool) -> Table:
+def _lengths(first: int, each: _Runner, *, quick: bool) -> Table:
     count = 2 if quick else 12
     rows: list[list[object]] = []
     for name, length_s in LENGTHS_S.items():
@@ -360,7 +417,7 @@ def _lengths(first: int, each: Callable[..., Iterable], *, quick: bool) -> Table
             break
         number = max(count // 3, 1) if length_s > 10_000 else count
         jobs = [(first + 5000 + i, float(length_s)) for i in range(number)]
-        done = list(each(_length_run, jobs))
+        done = each(f"runs of {name}", _length_run, jobs)
         ratios = [o.ratio for o in done if o.ratio is not None]
         rows.append(
             [
@@ -374,7 +431,6 @@ def _lengths(first: int, each: Callable[..., Iterable], *, quick: bool) -> Table
                 f"{100 * max(o.slowdown for o in done):.1f}",
             ]
         )
-        _progress("lengths", len(rows), len(LENGTHS_S))
     header = (
         "length",
         "runs",
@@ -399,7 +455,7 @@ def _curves() -> dict[str, list[MeasuredCurve]]:
 
 
 def _zeus(
-    curves: dict[str, list[MeasuredCurve]], each: Callable[..., Iterable], *, quick: bool
+    curves: dict[str, list[MeasuredCurve]], each: _Runner, *, quick: bool
 ) -> list[TableOutcome]:
     jobs = [
         (gpu, curve, limit, seed)
@@ -407,11 +463,7 @@ def _zeus(
         for gpu, found in curves.items()
         for seed, curve in enumerate(found[:2] if quick else found)
     ]
-    done = []
-    for outcome in each(_table_run, jobs):
-        done.append(outcome)
-        _progress("measured curves", len(done), len(jobs))
-    return done
+    return each("measured curves", _table_run, jobs)
 
 
 def _right(outcome: TableOutcome) -> bool:

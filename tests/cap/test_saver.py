@@ -487,3 +487,27 @@ def test_settings_that_meet_only_in_others_are_compared_through_them():
 def test_the_quantile_of_students_t_is_that_of_the_table():
     for degrees, value in ((1, 6.314), (2.0, 2.920), (12, 1.782), (40, 1.684), (1e9, 1.645)):
         assert abs(student_95(degrees) - value) < 0.01
+
+
+def test_an_evaluation_in_a_reference_slice_is_not_reference_time():
+    """Promise: a long evaluation does not use up the share of the reference slices."""
+    training = Training().train(100)
+    while training.saver._kind != "reference":
+        training.train(1)
+    training.train(2)
+    training.saver.interrupt(training.now_s)
+    training.powers.append((training.now_s, training.now_s + 25, 150.0))
+    training.now_s += 25
+    result = training.train(600).end()
+    assert result.reference_s < 6 * 9
+    assert result.reference_slices > 6
+
+
+def test_work_that_changes_all_the_time_fills_no_memory(monkeypatch):
+    monkeypatch.setattr("wattloop.cap.saver.MOST_REGIMES", 3)
+    training = Training()
+    for number in range(20):
+        training.work = OTHER if number % 2 else HEAVY
+        training.train(80)
+    assert training.saver._regime <= 3
+    assert training.end().state is SavingState.APPLIED

@@ -386,7 +386,7 @@ class Saver:
         elif self._kind is _Kind.REFERENCE:
             self._reference_slices += 1
             if self._first_change_s is not None:
-                self._reference_s += record.end_s - record.begin_s
+                self._reference_s += record.train_s
 
     def _energy(self, begin_s: float, end_s: float) -> tuple[float, float] | None:
         if self._stopped or end_s <= begin_s:
@@ -479,7 +479,7 @@ class Saver:
         elif self._changed(record):
             self._begin_regime(now_s)
         if record.setting == REFERENCE and self._kind is _Kind.REFERENCE:
-            self._reference_length_s = max(record.end_s - record.begin_s, 1e-3)
+            self._reference_length_s = max(record.train_s, 1e-3)
             self._next_reference_s = now_s + self._reference_gap_s(now_s)
         return self._plan(record, now_s)
 
@@ -516,7 +516,7 @@ class Saver:
         if usual is None:
             self._usual[record.setting] = level
             return False
-        if level.differs(usual, self.config.change):
+        if self._regime < MOST_REGIMES and level.differs(usual, self.config.change):
             self._strange.append(record)
             return len(self._strange) >= self.config.patience
         self._strange.clear()
@@ -565,7 +565,7 @@ class Saver:
     def _plan(self, record: MeasuredSlice, now_s: float) -> Setting:
         was_probe = self._kind is _Kind.PROBE
         if was_probe:
-            self._probe_s += record.end_s - record.begin_s
+            self._probe_s += record.train_s
         self._kind = _Kind.HOLD
         if self.config.observe or self._reference is None or not self._options.settings:
             self._kind = _Kind.REFERENCE
@@ -660,6 +660,8 @@ KNOWN_DOUBT = 0.02
 REGIME_DOUBT = 0.05
 OTHER_POWER = 0.15
 MOST_PERIODS = 1_000
+MOST_REGIMES = 200
+"""Work that has changed so often is taken as it is: a mixture that never stays the same."""
 GRANT_S = 300.0
 """Work that changes all the time gets first reference slices no more often than this."""
 MOST_WAITS = 5
