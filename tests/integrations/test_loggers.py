@@ -6,9 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from tests.integrations.conftest import Machine
-from wattloop.integrations.loggers import TensorBoardLogger, active_loggers
+from tests.integrations.test_stored_steps import EPOCH, PHASES, STEPS, add_run
+from wattloop.core.errors import ConfigError
+from wattloop.integrations.loggers import TensorBoardLogger, active_loggers, export_to_tracker
+from wattloop.integrations.stored_steps import read_tracker_rows
 from wattloop.integrations.torch_loop import EnergyMeter
 from wattloop.integrations.training_meter import TrainingMeter
+from wattloop.store.database import Store, open_store
+from wattloop.store.runs import RunRecord, find_run
 
 
 def train(meter: TrainingMeter) -> None:
@@ -118,3 +123,65 @@ def test_nothing_is_imported_to_look_for_loggers(monkeypatch: pytest.MonkeyPatch
     assert active_loggers() == []
     assert "mlflow" not in sys.modules
     assert "wandb" not in sys.modules
+
+
+def stored_training(store: Store) -> RunRecord:
+    """A run of four steps in two epochs, whose trainer resumed at step 100."""
+    epochs = [
+        {**EPOCH, "index": i, "begin_s": begin_s, "end_s": begin_s + 2.0}
+        | {"energy": {"gpu:0": [500.0 + i, 1.0]}, "metrics": {"steps": 2}}
+        for i, begin_s in enumerate((1_000.0, 1_002.0))
+    ]
+    steps = {**STEPS, "index": [0, 1, 2, 3], "epoch": [0, 0, 1, 1], "count": [1] * 4}
+    steps |= {"begin_s": [1_000.0, 1_001.0, 1_002.0, 1_003.0]}
+    steps |= {"end_s": [1_001.0, 1_002.0, 1_003.0, 1_004.0]}
+    steps |= {"domains": ["gpu:0"], "energy_j": [[250.0, None, 250.0, 250.0]]}
+    steps |= {"uncertainty_j": [[0.0] * 4], "loss": [2.0, None, 1.0, 1.0]}
+    steps |= {"metrics": {"samples": [8] * 4}}
+    trackers = {"type": "trackers", "time_s": 1_004.0, "runs": [], "steps_before": 100}
+    add_run(store, steps, *epochs, PHASES, trackers)
+    return find_run(store, "r1")
+
+
+def test_a_stored_run_goes_into_tensorboard(tmp_path: Path) -> None:
+    """Promise: steps, epochs and totals at the trainer's steps and at their time of day, once."""
+    pytest.importorskip("torch.utils.tensorboard", reason="TensorBoard is not installed")
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    folder = str(tmp_path / "board")
+    with open_store(tmp_path / "runs.db") as store:
+        record = stored_training(store)
+        rows = read_tracker_rows(store, record)
+    export_to_tracker(record, rows, "tensorboard", folder)
+    board = events.EventAccumulator(folder)
+    board.Reload()
+    found = board.Scalars("energy/step_j")
+    assert [(e.step, e.value) for e in found] == [(101, 250), (103, 250), (104, 250)]
+    wall_s = record.started_wall_s + 1_001.0 - record.started_s
+    assert found[0].wall_time == pytest.approx(wall_s, abs=1e-3)
+    epochs = [(e.step, e.value) for e in board.Scalars("energy/epoch_energy_j")]
+    assert epochs == [(102, 500), (104, 501)]
+    assert [e.step for e in board.Scalars("energy/total_tokens_per_j")] == [104]
+    assert board.Scalars("energy/phase_start_up_j")[0].value == 300
+    with pytest.raises(ConfigError, match="already"):
+        export_to_tracker(record, rows, "tensorboard", folder)
+
+
+def test_a_stored_run_goes_into_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise: into the run that the program had open, though it has ended; once."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
+    uri = f"file:{tmp_path / 'mlruns'}"
+    client = mlflow.tracking.MlflowClient(uri)
+    run_id = client.create_run(client.create_experiment("energy")).info.run_id
+    client.set_terminated(run_id)
+    with open_store(tmp_path / "runs.db") as store:
+        record = stored_training(store)
+        rows = read_tracker_rows(store, record)
+    export_to_tracker(record, rows, "mlflow", run_id, uri)
+    history = client.get_metric_history(run_id, "energy/epoch_energy_j")
+    assert sorted((m.step, m.value) for m in history) == [(102, 500), (104, 501)]
+    assert client.get_run(run_id).data.metrics["energy/total_j"] == record.energy_j
+    with pytest.raises(ConfigError, match="already"):
+        export_to_tracker(record, rows, "mlflow", run_id, uri)
+    with pytest.raises(ConfigError, match="nothing"):
+        export_to_tracker(record, rows, "mlflow", "nothing", uri)

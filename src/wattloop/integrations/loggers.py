@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from wattloop.core.errors import ConfigError
 from wattloop.integrations.records import EpochRecord, StepRecord
 
 if TYPE_CHECKING:
+    from wattloop.integrations.stored_steps import TrackerRow
     from wattloop.integrations.training_meter import TrainingMeter
+    from wattloop.store.run_record import RunRecord
 
 
 PREFIX = "energy/"
@@ -334,6 +339,98 @@ def total_numbers(meter: TrainingMeter) -> dict[str, float]:
 def _plain(domain: str) -> str:
     """`cpu:0/package` as every service accepts it."""
     return domain.replace(":", "").replace("/", "_")
+
+
+# A stored run, written into the tracker's run that its program had open.
+
+TRACKERS = ("mlflow", "tensorboard", "wandb")
+RUN_TAG = "wattloop.run_id"
+
+
+def export_to_tracker(
+    record: RunRecord, rows: Sequence[TrackerRow], tracker: str, into: str, uri: str = ""
+) -> None:
+    """Write the rows of a stored run into a run of a tracker.
+
+    Args:
+        record: the run.
+        rows: its steps, epochs and totals.
+        tracker: one of `TRACKERS`.
+        into: MLflow's run, TensorBoard's folder, or W&B's `entity/project/run`.
+        uri: where MLflow keeps its runs; its own setting unless given.
+
+    Raises:
+        ConfigError: the library is not installed, its run is not there, or it has this one already.
+    """
+    module = "torch.utils.tensorboard" if tracker == "tensorboard" else tracker
+    try:
+        library = importlib.import_module(module)
+    except ImportError:
+        remedy = f"pip install 'wattloop[{tracker}]'"
+        raise ConfigError(f"--to {tracker}: it is not installed; {remedy}") from None
+    named = [
+        row._replace(numbers={f"{PREFIX}{name}": value for name, value in row.numbers.items()})
+        for row in rows
+    ]
+    try:
+        _EXPORTS[tracker](library, record.run_id, named, into, uri)
+    except ConfigError:
+        raise
+    except Exception as error:  # third parties' services fail in many ways
+        raise ConfigError(f"--to {tracker}: {into}: {error}") from error
+
+
+def _export_to_mlflow(
+    mlflow: Any, run_id: str, rows: Sequence[TrackerRow], into: str, uri: str
+) -> None:
+    client = mlflow.tracking.MlflowClient(uri or None)
+    if client.get_run(into).data.tags.get(RUN_TAG) == run_id:
+        raise ConfigError(f"--to mlflow: run {into} has the energy of {run_id} already")
+    metric = mlflow.entities.Metric
+    metrics = [
+        metric(name, value, int(row.wall_s * 1_000), row.step)
+        for row in rows
+        for name, value in row.numbers.items()
+    ]
+    for begin in range(0, len(metrics), 1_000):  # MLflow's limit
+        client.log_batch(into, metrics=metrics[begin : begin + 1_000])
+    client.set_tag(into, RUN_TAG, run_id)
+
+
+def _export_to_tensorboard(
+    board: Any, run_id: str, rows: Sequence[TrackerRow], into: str, _uri: str
+) -> None:
+    if any(Path(into).glob(f"*.wattloop-{run_id}")):
+        raise ConfigError(f"--to tensorboard: {into} has the energy of {run_id} already")
+    with board.SummaryWriter(into, filename_suffix=f".wattloop-{run_id}") as writer:
+        for row in rows:
+            for name, value in row.numbers.items():
+                writer.add_scalar(name, value, row.step, walltime=row.wall_s)
+
+
+def _export_to_wandb(
+    wandb: Any, run_id: str, rows: Sequence[TrackerRow], into: str, _uri: str
+) -> None:
+    entity, project, name = ["", "", *into.split("/")][-3:]
+    run = wandb.init(id=name, project=project or None, entity=entity or None, resume="allow")
+    try:
+        if run.config.get(RUN_TAG) == run_id:
+            raise ConfigError(f"--to wandb: run {into} has the energy of {run_id} already")
+        run.config.update({RUN_TAG: run_id})
+        logger = WandbLogger(run)
+        *steps, total = rows
+        for row in steps:
+            logger.write(row.numbers, row.step, None, total=False)
+        logger.write(total.numbers, total.step, None, total=True)
+    finally:
+        run.finish()
+
+
+_EXPORTS: dict[str, Callable[[Any, str, Sequence[TrackerRow], str, str], None]] = {
+    "mlflow": _export_to_mlflow,
+    "tensorboard": _export_to_tensorboard,
+    "wandb": _export_to_wandb,
+}
 
 
 class EpochReporter:

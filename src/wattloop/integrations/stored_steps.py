@@ -25,6 +25,95 @@ class StepPoint(NamedTuple):
     loss: float | None
     samples: float | None
     tokens: float | None
+    end_s: float
+
+
+class TrackerRow(NamedTuple):
+    """Numbers of a stored run for an experiment tracker, at a step and a time of day."""
+
+    step: int
+    wall_s: float
+    numbers: dict[str, float]
+
+
+def read_tracker_rows(store: Store, record: RunRecord) -> list[TrackerRow]:
+    """Return steps, epochs, totals and phases of a run as `EnergyMeter` reports them.
+
+    Steps have the numbers that the program's trainer gave them, also where it resumed.
+    """
+    found = [e for e in read_events(store, record.run_id) if e.get("type") == "trackers"]
+    before = found[-1].get("steps_before") if found else 0
+    before = before if isinstance(before, int) else 0
+    points = read_step_points(store, record)
+    totals = read_step_totals(store, record, points)
+
+    def wall_s(time_s: float) -> float:
+        return record.started_wall_s + time_s - record.started_s
+
+    rows, ends = [], []
+    for point in points:
+        last = before + point.number + point.steps
+        ends.append((point.end_s, last))
+        numbers = {"step_s": point.time_s / point.steps}
+        if point.energy_j is not None:
+            numbers["step_j"] = point.energy_j / point.steps
+            if point.time_s > 0:
+                numbers["step_power_w"] = point.energy_j / point.time_s
+            for unit, amount in (("sample", point.samples), ("token", point.tokens)):
+                if amount and point.energy_j > 0:
+                    numbers[f"{unit}_j"] = point.energy_j / amount
+                    numbers[f"{unit}s_per_j"] = amount / point.energy_j
+        if point.loss is not None:
+            numbers["step_loss"] = point.loss
+        rows.append(TrackerRow(last, wall_s(point.end_s), numbers))
+    steps = before
+    for epoch in (s for s in read_steps(store, record.run_id) if s.get("kind") == "epoch"):
+        steps += int((_mapping(epoch, "metrics")).get("steps") or 0)
+        rows.append(TrackerRow(steps, wall_s(epoch["end_s"]), _epoch_numbers(record, epoch)))
+    end_s = record.started_s if record.ended_s is None else record.ended_s
+    whole = {} if totals is None else _total_numbers(totals)
+    if record.energy_j is not None:
+        whole |= {"total_j": record.energy_j}
+    if record.duration_s is not None:
+        whole |= {"total_time_s": record.duration_s}
+    rows.append(TrackerRow(ends[-1][1] if ends else before, wall_s(end_s), whole))
+    return [row for row in rows if row.numbers]
+
+
+def read_open_trackers(store: Store, record: RunRecord) -> list[dict[str, str]]:
+    """Return the runs of trackers that the program had open: `tracker`, `into` and `uri`."""
+    found = [e for e in read_events(store, record.run_id) if e.get("type") == "trackers"]
+    runs = found[-1].get("runs") if found else None
+    valid = runs if isinstance(runs, list) else []
+    return [
+        run
+        for run in valid
+        if isinstance(run, dict)
+        and {"tracker", "into"} <= run.keys()
+        and all(isinstance(value, str) for value in run.values())
+    ]
+
+
+def _epoch_numbers(record: RunRecord, epoch: dict[str, Any]) -> dict[str, float]:
+    energy = _mapping(epoch, "energy")
+    point = _point(epoch, _counted(record, [energy]))
+    numbers = {"epoch_time_s": point.time_s}
+    if point.energy_j is not None:
+        numbers["epoch_energy_j"] = point.energy_j
+        if point.time_s > 0:
+            numbers["epoch_power_w"] = point.energy_j / point.time_s
+    return numbers
+
+
+def _total_numbers(totals: StepTotals) -> dict[str, float]:
+    counts = {"steps": totals.steps, "samples": totals.samples, "tokens": totals.tokens}
+    numbers = {f"total_{name}": value for name, value in (counts | totals.costs).items() if value}
+    for phase in totals.phases:
+        name = phase.name.replace(" ", "_").replace("-", "_")
+        numbers[f"phase_{name}_s"] = phase.time_s
+        if phase.energy_j is not None:
+            numbers[f"phase_{name}_j"] = phase.energy_j
+    return numbers
 
 
 def read_step_points(store: Store, record: RunRecord) -> list[StepPoint]:
@@ -130,6 +219,7 @@ def _curve_point(point: Mapping[str, Any], names: Sequence[str]) -> StepPoint:
         loss=_finite(point["loss"]),
         samples=_finite(point["samples"]),
         tokens=_finite(point["tokens"]),
+        end_s=float(point["end_s"]),
     )
 
 
@@ -149,6 +239,7 @@ def _point(step: dict[str, Any], names: Sequence[str]) -> StepPoint:
         # a row for several steps has the samples of the last of them only
         samples=_finite(metrics.get("samples")) if steps == 1 else None,
         tokens=_finite(metrics.get("tokens")) if steps == 1 else None,
+        end_s=float(step["end_s"]),
     )
 
 

@@ -439,6 +439,7 @@ def _curve_point(step: Mapping[str, Any]) -> dict[str, Any]:
         "number": int(step["index"]),
         "rows": 1,
         "steps": count,
+        "end_s": float(step["end_s"]),
         "time_s": float(step["end_s"]) - float(step["begin_s"]),
         "energy": {
             name: [joules, count]
@@ -467,6 +468,7 @@ def _add_point(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         one[name] = _sum(one[name], other[name])
     for name in ("rows", "steps", "time_s"):
         one[name] += other[name]
+    one["end_s"] = other["end_s"]
     return one
 
 

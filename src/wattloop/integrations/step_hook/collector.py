@@ -8,10 +8,12 @@ Ranks that step together are led by the lowest; a process that steps when the le
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import threading
 import time
+from array import array
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
@@ -36,6 +38,7 @@ METRIC_NAMES = {
     step_file.LOSS: "loss",
     step_file.TOKENS: "tokens",
     step_file.EPOCH: "epoch",
+    step_file.TRAINER_STEP: "trainer_step",
 }
 MOST_PROCESSES = 4_096
 LATEST_METRICS = 64
@@ -59,6 +62,12 @@ class ProgramProcess:
         """Steps that count if this process takes over."""
         self.spans: list[tuple[str, Span]] = []
         self.metrics: dict[int, dict[str, float]] = {}
+        self.epochs: list[tuple[int, float]] = []
+        """Step of the process -> epochs that were done after it, as the trainer logged them."""
+        self.ahead = 0
+        """Steps that the trainer counts more, because it resumed from a checkpoint."""
+        self.number = 0
+        """Number in the run of the first step of this process."""
 
 
 class StepCollector:
@@ -86,6 +95,8 @@ class StepCollector:
         self.steps = 0
         """Steps so far."""
         self._samples = 0.0
+        self._edges_s = array("d")
+        """Begin and end of each step, in turn."""
         self._numbers = itertools.count()
         self._resolver = StepResolver(session, self._poll)
         self._resolver.start()
@@ -110,6 +121,8 @@ class StepCollector:
             self._first = None
             self._emit(Edge(edge.host_s), edge, metrics)
         self._resolver.resolve(force=True)
+        self._record_epochs()
+        self._record_trackers()
         notes = self._notes()
         if self.steps:
             self._record_totals(notes)
@@ -178,6 +191,7 @@ class StepCollector:
             if not process.backlog:
                 return
             self._leader, self._last, self._first = process, None, None
+            process.number = len(self._edges_s) // 2 - process.steps
         for name, span in process.spans:
             self._add_pause(name, span)
         process.spans.clear()
@@ -190,7 +204,13 @@ class StepCollector:
         """Add what the trainer logged after a step, which may be resolved already."""
         if name == "tokens":
             process.tokens = max(process.tokens or 0.0, value)
-        elif step > process.steps - LATEST_METRICS:
+            return
+        if name == "trainer_step":
+            process.ahead = int(value) - step
+            return
+        if name == "epoch" and (not process.epochs or process.epochs[-1][0] < step):
+            process.epochs.append((step, value))
+        if step > process.steps - LATEST_METRICS:
             process.metrics.setdefault(step, {})[name] = value
 
     def _add_pause(self, name: str, span: Span) -> None:
@@ -250,7 +270,48 @@ class StepCollector:
         else:
             self._training.append((begin.host_s, end.host_s))
         self._last = end
+        self._edges_s.extend((begin.host_s, end.host_s))
         self._resolver.add_step(PendingStep(next(self._numbers), None, begin, end, metrics))
+
+    def _record_epochs(self) -> None:
+        """Record each complete epoch, from the begin of its first step to the end of its last."""
+        for process in self._processes.values():
+            if process.steps:
+                for index, first, last in complete_epochs(process.epochs):
+                    self._record_epoch(index, process.number + first, process.number + last)
+
+    def _record_epoch(self, index: int, first: int, last: int) -> None:
+        if not 0 <= first <= last < len(self._edges_s) // 2:
+            return
+        begin_s, end_s = self._edges_s[2 * first], self._edges_s[2 * last + 1]
+        result = self._session.between(begin_s, end_s, name=f"epoch {index}")
+        known = [d for d in result.domains if d.energy_j is not None]
+        self._session.record(
+            {
+                "type": "step",
+                "kind": "epoch",
+                "index": index,
+                "begin_s": begin_s,
+                "end_s": end_s,
+                "energy": {d.name: [d.energy_j, d.uncertainty_j] for d in known},
+                "metrics": {"steps": last - first + 1},
+            }
+        )
+
+    def _record_trackers(self) -> None:
+        """Record which runs of trackers the program had open, and how its trainer counts steps."""
+        found: list[dict[str, str]] = []
+        for path in sorted(self._folder.glob("*.trackers"))[:MOST_PROCESSES]:
+            try:
+                found += [run for run in json.loads(path.read_text()) if run not in found]
+            except (OSError, ValueError, TypeError):
+                continue
+        ahead = 0 if self._leader is None else self._leader.ahead
+        if found or ahead:
+            time_s = self._session.clock.now_s()
+            self._session.record(
+                {"type": "trackers", "time_s": time_s, "runs": found, "steps_before": ahead}
+            )
 
     def _record_totals(self, notes: list[str]) -> None:
         session = self._session
@@ -406,3 +467,25 @@ class LiveSteps:
         self._last_s = max([self._last_s, *(process.waiting.popleft() for process in ready)])
         events.append(StepEvent(self._last_s, is_step=True))
         return True
+
+
+def complete_epochs(logged: list[tuple[int, float]]) -> list[tuple[int, int, int]]:
+    """Return number, first and last step (from 0) of each complete epoch.
+
+    Args:
+        logged: steps so far and epochs so far, which may be a fraction; both increase. Between two
+            entries the epochs are proportional to the steps, as trainers count them.
+    """
+    found: list[tuple[int, int, int]] = []
+    before, first, ended = (0, 0.0), 0, 0
+    for steps, epochs in logged:
+        if epochs <= before[1]:
+            continue  # another training begins to count
+        per_epoch = (steps - before[0]) / (epochs - before[1])
+        while ended + 1 <= epochs + 0.5 / per_epoch:
+            last = round(before[0] + (ended + 1 - before[1]) * per_epoch)
+            if last > first:
+                found.append((ended, first, last - 1))
+            ended, first = ended + 1, last
+        before = (steps, epochs)
+    return found

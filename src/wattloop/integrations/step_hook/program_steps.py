@@ -8,6 +8,7 @@ for a lock: a signal handler of the program may interrupt any line and come back
 from __future__ import annotations
 
 import atexit
+import json
 import math
 import os
 import sys
@@ -22,6 +23,8 @@ from .step_file import EVALUATION, STEP, StepFileWriter
 
 EXIT_WAIT_S = 2.0
 """At exit, edges that the GPU has not passed within this time get the host's time."""
+LOOK_EVERY_S = 1.0
+"""How often to look for open runs of trackers."""
 ON_HOST = -1
 """Device of a training that does not use CUDA."""
 
@@ -44,6 +47,8 @@ class ProgramSteps:
     def __init__(self, folder: str) -> None:
         self.before_exit: list[Callable[[], None]] = []
         """Called before the last records are written."""
+        self.trackers: list[dict[str, str]] = []
+        """Runs of experiment trackers that the program has opened."""
         self._folder = folder
         self._timeline: HostTimeline | TorchTimeline | None = None
         self._pending: deque[tuple[Edge, float, float, float]] = deque()
@@ -63,6 +68,8 @@ class ProgramSteps:
         self._busy = threading.Lock()
         self._off = False
         self._thread: int | None = None
+        self._looked_s = 0.0
+        self._noted: list[dict[str, str]] = []
         self._evaluating_since_s: float | None = None
         self._batches: dict[int, list[float]] = {}
         """Iterator -> begin of the first wait, seconds of waiting, samples since the last step."""
@@ -143,6 +150,24 @@ class ProgramSteps:
         self._timeline.poll()
         self._collect_known()
         self._write()
+        if edge.host_s - self._looked_s >= LOOK_EVERY_S:
+            self._looked_s = edge.host_s
+            self._note_trackers()
+
+    def _note_trackers(self) -> None:
+        """Leave the open runs of trackers for `wattloop run`, which can write the energy there."""
+        from .trainer_steps import open_runs
+
+        try:
+            self.trackers += [run for run in open_runs() if run not in self.trackers]
+        except Exception:  # noqa: BLE001 - a tracker of another version: nothing to note
+            return
+        if self.trackers != self._noted:
+            self._noted = list(self.trackers)
+            path = os.path.join(self._folder, f"{os.getpid()}.trackers")  # noqa: PTH118
+            with open(path + "-", "w") as file:  # noqa: PTH123
+                json.dump(self._noted, file)
+            os.replace(path + "-", path)  # noqa: PTH105
 
     def _take_batches(self) -> tuple[float, float, float]:
         """Return begin and length of the wait for this step's batches, and their samples."""
@@ -208,6 +233,8 @@ class ProgramSteps:
                 if self._pending:
                     time.sleep(0.0005)
             self._write(everything=True)
+            if self.count:
+                self._note_trackers()
         except Exception as error:  # noqa: BLE001 - the exit code is the program's
             self._give_up(error)
 

@@ -20,6 +20,9 @@ WATCHED = {
     "torch._dynamo.callback": ("torch_steps", "install_compilation"),
     "transformers.trainer_callback": ("trainer_steps", "install_transformers"),
     "keras.src.callbacks.callback_list": ("trainer_steps", "install_keras"),
+    "lightning.pytorch.trainer.call": ("trainer_steps", "install_lightning"),
+    "pytorch_lightning.trainer.call": ("trainer_steps", "install_lightning"),
+    "torch.utils.tensorboard.writer": ("trainer_steps", "install_tensorboard"),
     "jax": ("trainer_steps", "install_jax"),
 }
 """Module whose import ends -> module of this folder and its function that hooks it."""

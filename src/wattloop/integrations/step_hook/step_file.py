@@ -18,7 +18,9 @@ from typing import Any
 
 WIDTH = 7
 RECORD_B = 8 * WIDTH
-STEP, EVALUATION, CHECKPOINT, COMPILE, LOSS, TOKENS, EPOCH = (float(i) for i in range(1, 8))
+STEP, EVALUATION, CHECKPOINT, COMPILE, LOSS, TOKENS, EPOCH, TRAINER_STEP = (
+    float(i) for i in range(1, 9)
+)
 FLUSH_EVERY_S = 0.005
 """A write takes some microseconds; a killed program loses at most the steps of this time."""
 LARGEST_FILE_B = 512 << 20

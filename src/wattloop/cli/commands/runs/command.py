@@ -256,9 +256,15 @@ def export_command(
     ),
     what: str = option("--what -w", "runs, samples, signals, windows, steps or phases.", "runs"),
     output: str = option("--output -o FILE", "- is standard output.", "-"),
+    to: str | None = option(
+        "--to TRACKER", "mlflow, tensorboard or wandb: steps, epochs and totals.", None
+    ),
+    into: str | None = option(
+        "--into WHERE", "With --to: its run or folder; else the one the program had open.", None
+    ),
     given: StoreOptions,
 ) -> None:
-    """Write runs to a file for other programs."""
+    """Write runs to a file for other programs, or into the program's experiment tracker."""
     from wattloop.accounting.restatement import restated
     from wattloop.integrations.stored_steps import read_run_totals
     from wattloop.store.export import export, format_for
@@ -271,6 +277,11 @@ def export_command(
         raise ConfigError("give either runs or --all, not both")
     if given.json_file == "-" and output == "-":
         raise ConfigError("--json - and the export both go to standard output; use -o FILE")
+    if to is not None:
+        _export_to(to, into, runs or [], given)
+        return
+    if into is not None:
+        raise ConfigError(f"--into {into}: name the tracker with --to mlflow, tensorboard or wandb")
     with given.open_store() as place:
         records = list_runs(place) if every else chosen(place, runs or [])
         settings = given.settings()
@@ -282,6 +293,32 @@ def export_command(
     ids = [record.run_id for record in records]
     done = {"runs": ids, "what": what, "format": file_format, "file": output}
     write_json(done, given.json_file)
+
+
+def _export_to(tracker: str, into: str | None, names: list[str], given: StoreOptions) -> None:
+    """Write each run into the tracker's run that its program had open, or into the named one."""
+    from wattloop.integrations.loggers import TRACKERS, export_to_tracker
+    from wattloop.integrations.stored_steps import read_open_trackers, read_tracker_rows
+
+    if tracker not in TRACKERS:
+        raise ConfigError(f"--to {tracker}: unknown; choose one of {', '.join(TRACKERS)}")
+    if len(names) != 1:
+        raise ConfigError(f"--to {tracker}: name one run, such as 'last'")
+    with given.open_store() as place:
+        (record,) = chosen(place, names)
+        opened = [run for run in read_open_trackers(place, record) if run["tracker"] == tracker]
+        rows = read_tracker_rows(place, record)
+    if into is None and not opened:
+        raise ConfigError(
+            f"--to {tracker}: run {record.run_id} had none open that Wattloop saw; name it with "
+            "--into (a run of MLflow or W&B, a folder of TensorBoard)"
+        )
+    target = into or opened[-1]["into"]
+    uri = opened[-1].get("uri", "") if into is None else ""
+    export_to_tracker(record, rows, tracker, target, uri)
+    say(f"energy of run {record.run_id} written into {tracker}: {target}")
+    data = {"runs": [record.run_id], "tracker": tracker, "into": target, "rows": len(rows)}
+    write_json(data, given.json_file)
 
 
 @app.command("compare")
