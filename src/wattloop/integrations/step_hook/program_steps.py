@@ -55,6 +55,7 @@ class ProgramSteps:
         self._reset()
         self._off = not folder
         atexit.register(self._finish)
+        os.register_at_fork(before=lambda: self._flush(everything=True))
 
     def _reset(self) -> None:
         _left_to_parent.extend((self._timeline, self._pending))
@@ -187,12 +188,15 @@ class ProgramSteps:
                 (STEP, edge.host_s, edge.time_s, edge.blur_s, wait_begin_s, wait_s, samples)
             )
 
-    def _flush(self) -> None:
-        """Write, unless a step of this process is being recorded: that one writes."""
+    def _flush(self, *, everything: bool = False) -> None:
+        """Write, unless a step of this process is being recorded: that one writes.
+
+        Before a fork everything is written: steps of the child come after those of its parent.
+        """
         if self._off or self._pid != os.getpid() or not self._busy.acquire(blocking=False):
             return
         try:
-            self._write()
+            self._write(everything=everything)
         except Exception as error:  # noqa: BLE001 - see step()
             self._give_up(error)
         finally:
