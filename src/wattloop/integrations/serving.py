@@ -127,9 +127,7 @@ def format_serving(totals: ServingTotals) -> list[str]:
         rates.append(f"{format_number(costs['generated_tokens_per_s_per_w'])} tokens/s per W")
     if totals.idle_s is not None and totals.duration_s > 0:
         share = f"idle {totals.idle_s / totals.duration_s:.0%}"
-        rates.append(
-            share + ("" if totals.idle_j is None else f" ({format_energy(totals.idle_j)})")
-        )
+        rates.append(share + ("" if not totals.idle_j else f" ({format_energy(totals.idle_j)})"))
     if totals.startup_s is not None:
         text = f"start-up {format_duration(totals.startup_s)}"
         startup_j = totals.startup_j

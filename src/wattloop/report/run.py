@@ -255,7 +255,7 @@ def _serving_facts(totals: ServingTotals) -> Facts:
         ("Without a request", totals.idle_s, totals.idle_j),
         ("Start-up", totals.startup_s, totals.startup_j),
     ):
-        if time_s is not None:
+        if time_s:
             facts.append(Fact(name, format_duration(time_s), _or_dash(energy_j, format_energy)))
     return Facts(tuple(facts))
 
