@@ -50,7 +50,7 @@ def provider(body: str, status: int = 200, drip_s: float = 0.0) -> Iterator[str]
 def test_both_documented_replies_are_understood(body, expected):
     """Our own field, and the one of Electricity Maps."""
     with provider(body) as url:
-        assert fetch_live(url) == expected
+        assert fetch_live(url, timeout_s=120) == expected
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_both_documented_replies_are_understood(body, expected):
 def test_a_reply_that_makes_no_sense_is_a_gap_with_a_reason(body, status, says):
     """No invented intensity, no exception, and no secret of the URL in the message."""
     with provider(body, status) as url:
-        answer = fetch_live(url)
+        answer = fetch_live(url, timeout_s=120)
     assert isinstance(answer, Gap)
     assert says in answer.reason
     assert "secret" not in answer.reason
@@ -98,7 +98,8 @@ def test_secrets_of_a_url_are_not_shown():
 def test_login_in_the_url_is_used_and_never_shown():
     """`user:password@` becomes a header; an error about the address does not repeat it."""
     with provider('{"g_co2e_per_kwh": 41.5}') as url:
-        assert fetch_live(url.replace("http://", "http://me:hidden@")) == LiveIntensity(41.5, "")
+        answer = fetch_live(url.replace("http://", "http://me:hidden@"), timeout_s=120)
+        assert answer == LiveIntensity(41.5, "")
     refused = fetch_live("http://me:hidden@127.0.0.1:1/now")
     assert isinstance(refused, Gap)
     assert "hidden" not in refused.reason
