@@ -29,6 +29,7 @@ from lever_kills import Kill, command, end, judge
 from lever_machine import GPUS, LeverMachine
 from lever_owner import forked, saved_run, warm_up
 from support.nvml_stub import build
+from wattloop.cli.main import main as wattloop
 from wattloop.measure.command import PROC
 
 LATEST_S = 4.0
@@ -151,6 +152,8 @@ def strike(machine: LeverMachine, kill: SaveKill) -> None:
         if not kill.alone:
             kill.problems.append("not restored without 'wattloop restore'")
     judge(machine, kill, before)
+    if kill.problems:  # which the kills after it must not meet again
+        os.waitpid(forked(partial(wattloop, ["restore", "--force"]), output), 0)
 
 
 def is_back(machine: LeverMachine, before: dict[str, object]) -> bool:
@@ -172,7 +175,7 @@ def wait_for_program(folder: Path, owner: int) -> int:
     """Process number of the program, once it steps."""
     give_up_s = time.monotonic() + STARTED_S
     while time.monotonic() < give_up_s:
-        for path in folder.glob("wattloop-steps-*/*.steps"):
+        for path in step_files(folder):
             pid = int(path.name.partition("-")[0])
             if (PROC / str(pid)).exists() and b"saved_program" in command(str(pid)):
                 return pid
@@ -180,6 +183,13 @@ def wait_for_program(folder: Path, owner: int) -> int:
             break
         time.sleep(0.01)
     raise RuntimeError(f"the program did not step: {(folder / 'output').read_text()[-500:]}")
+
+
+def step_files(folder: Path) -> list[Path]:
+    try:
+        return list(folder.glob("wattloop-steps-*/*.steps"))
+    except OSError:  # of a run that has just ended
+        return []
 
 
 def watchdogs_of(pid: int) -> list[int]:

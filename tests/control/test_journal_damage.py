@@ -135,6 +135,29 @@ def test_damage_of_both_files_is_restored_or_said(rig: Rig, leftover: list[Path]
     assert fates == {RestoreStatus.FAILED, RestoreStatus.RESTORED}
 
 
+@pytest.mark.parametrize("moment", ["created", "removed"])
+def test_killed_between_the_two_files(rig: Rig, moment: str) -> None:
+    """Promise: a kill while files are created or removed leaves no doubt about unread levers."""
+    lever = rig.lever(LIMIT)
+    lever.reads_back = False
+    rig.state.mkdir()
+    entry = JournalEntry(LIMIT, lever.device, "W", {"": 150.0})
+    journal = Journal.create(rig.state, DEAD, {lever: entry}, lever.where())
+    first, second = reversed(journal_files(journal.path))
+    if moment == "created":
+        second.rename(second.with_suffix(".new"))
+    else:
+        journal._append({"ended": True})
+        second.unlink()
+    journal.close()
+    assert not read_journal(journal.path).pending()
+    assert not [result for result in restore(rig.state) if result.fate is RestoreStatus.FAILED]
+    assert not first.exists()
+    assert not list(rig.state.glob("*.new"))
+    with lever_session([rig.lever(LIMIT)], guardian=False):
+        pass
+
+
 def test_doubt_stops_the_next_hold_until_it_is_decided(rig: Rig, leftover: list[Path]) -> None:
     """The lost value may be ours: the next hold must not take it for the previous one."""
     for file in leftover:

@@ -27,19 +27,29 @@ from wattloop.virtual.gpu import IDLE, Activity
 gpus = shared_gpus(int(os.environ["WATTLOOP_VIRTUAL_GPUS"]))
 work = Activity(0.35, 1.0, 1.0)  # bound by memory: caps cost little time
 
-def train(seconds, step_s=0.02):
-    end_s = at_s = time.monotonic()
-    end_s += seconds
+def train(seconds, step_s=0.02, until=lambda: True):
+    begin_s = end_s = at_s = time.monotonic()
     for gpu in gpus:
         gpu.occupy(work, at_s)
-    while at_s < end_s:
+    came = False
+    while at_s < end_s or (not came and at_s < begin_s + 100):
+        if not came and until():
+            came, end_s = True, at_s + seconds
         at_s += step_s * max(gpu.settled(work).slowdown for gpu in gpus)
         time.sleep(max(0.0, at_s - time.monotonic()))
         ProgramSteps.shared().step()
     for gpu in gpus:
         gpu.occupy(IDLE, time.monotonic())
+
+found = [gpu.limits for gpu in gpus]
+
+def was_set():
+    return [gpu.limits for gpu in gpus] != found
 """
-"""Steps, noted by the hook's own recorder, whose length follows caps and clocks."""
+"""Steps, noted by the hook's own recorder, whose length follows caps and clocks.
+
+`train(3, until=was_set)` trains until a lever was set, however busy the machine is, and 3 s more.
+"""
 
 
 def saved_run(

@@ -110,7 +110,7 @@ def _make(path: Path) -> None:
 # Other files in the directory never block a session.
 
 VERSION = 1
-SUFFIX = ".journal"
+SUFFIX, NEW = ".journal", ".new"
 MOST_B, STRANGERS_MOST_B = 1 << 30, 1 << 20
 """A line has about 100 bytes. No sweep reaches this limit, and a user cannot fill another's
 memory."""
@@ -310,6 +310,13 @@ def _parsed(contents: list[list[Record | None]], path: Path) -> JournalContent |
             lever, part = record["done"]
             entries[lever].done.add(part)
     lost = not complete or len(list(filter(None, contents))) < header.get("files", 1)
+    if any("ended" in record for record in records.values()):
+        # killed between the removals of its two files, after everything was restored
+        lost = False
+        for entry in entries.values():
+            entry.ours.clear()
+    elif complete and len(records) == 1 and _is_unfinished(path):
+        lost = False  # nothing is set before both files have their names
     for entry in entries.values() if lost else ():
         entry.incomplete = True
         entry.done.clear()
@@ -319,6 +326,16 @@ def _parsed(contents: list[list[Record | None]], path: Path) -> JournalContent |
     return JournalContent(
         owner, dict(header["environment"]), entries, damaged, lost, next_number=following
     )
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Return True if its owner was killed before both files of a new journal had their names."""
+    for file in (path, *(folder / path.name for folder in copy_directories(path.parent))):
+        fresh = file.with_suffix(NEW)
+        with suppress(OSError):
+            if not _is_there(file) and not untrusted_reason(fresh.lstat()) and _is_there(fresh):
+                return True
+    return False
 
 
 def _merged(contents: list[list[Record | None]]) -> tuple[dict[int, Record], bool]:
@@ -393,10 +410,11 @@ def _record(line: bytes) -> Record | None:
 
 # Writing of a session's journal: previous values, and every value before it is set.
 #
-# Two files per owner, in two directories (`copy_directories`), with numbered lines of
-# `CRC-32 JSON`. Both are complete and on the disk before anything is set. Each change appends a
-# line, on the disk before the device is written. Both are removed when everything is restored. The
-# owner holds the `flock` of both; an unlocked journal is a leftover.
+# Two files per owner, in two directories (`copy_directories`), with numbered lines of `CRC-32
+# JSON`. Both are complete and on the disk before anything is set. Each change appends a line, on
+# the disk before the device is written. Both are removed when everything is restored, after a
+# last line `ended`, so that a kill between the two removals leaves no doubt. The owner holds the
+# `flock` of both; an unlocked journal is a leftover.
 
 
 class Journal:
@@ -432,15 +450,15 @@ class Journal:
         try:
             for file in files:
                 # both files are complete before either gets its visible name
-                journal._files[file] = _created(file.with_suffix(".new"))
+                journal._files[file] = _created(file.with_suffix(NEW))
             journal._append(header)
             for file, descriptor in journal._files.items():
-                file.with_suffix(".new").rename(file)
+                file.with_suffix(NEW).rename(file)
                 os.fchmod(descriptor, 0o644)  # other users can see the owner
                 fsync_directory(file.parent)
         except BaseException as error:
             for file in files:
-                file.with_suffix(".new").unlink(missing_ok=True)
+                file.with_suffix(NEW).unlink(missing_ok=True)
             journal.remove()
             if isinstance(error, OSError):
                 raise LeverError(_no_journal(path, error)) from None
@@ -493,10 +511,15 @@ class Journal:
             self._append({"done": [lever, part]}, to_disk=False)
 
     def remove(self) -> None:
+        with suppress(OSError):
+            self._append({"ended": True}, to_disk=False)
         for file in self._files:
             with suppress(OSError):
                 file.unlink()
                 fsync_directory(file.parent)
+            for each in (file, self.path):
+                with suppress(OSError):  # of an owner that was killed while it created them
+                    each.with_suffix(NEW).unlink()
             if file != self.path:
                 with suppress(OSError):  # another session has its copies there
                     file.parent.rmdir()
@@ -554,7 +577,7 @@ def _created(path: Path) -> int:
 
 def _replaced(file: Path, descriptor: int) -> int:
     """Replace a file by a new, locked one with the same content."""
-    fresh = file.with_suffix(".new")
+    fresh = file.with_suffix(NEW)
     status = os.fstat(descriptor)
     data = os.pread(descriptor, status.st_size, 0)
     close_private(descriptor)
