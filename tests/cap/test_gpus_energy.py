@@ -21,6 +21,13 @@ def machine(tmp_path, monkeypatch):
     settle(monkeypatch, tmp_path)
 
 
+def wait_until(happened):
+    give_up_s = time.monotonic() + 120
+    while not happened():
+        assert time.monotonic() < give_up_s, "it did not happen"
+        time.sleep(0.01)
+
+
 def domain(name, energy_j, covered=1.0):
     return {"name": name, "energy_j": energy_j, "uncertainty_j": 2.0, "covered": covered}
 
@@ -34,10 +41,12 @@ def test_a_gpu_that_is_lost_half_way_has_no_energy():
         begin_s = time.monotonic()
         for gpu in gpus:
             gpu.load(1.0, memory=0.3)
-        time.sleep(0.5)
+        tracks = {channel.domain.name: channel.track for channel in session.channels}
+        wait_until(lambda: all(track.last_read_s > begin_s + 0.1 for track in tracks.values()))
         gpus[1].inject(Fault.LOST)
-        time.sleep(0.5)
-        end_s = time.monotonic() - 0.1
+        wait_until(lambda: tracks["gpu:1"].lost is not None)
+        end_s = 2 * time.monotonic() - begin_s
+        wait_until(lambda: tracks["gpu:0"].last_read_s > end_s)
         assert devices_energy(session, ("gpu:0", "gpu:1"), begin_s, end_s) is None
         assert devices_energy(session, ("gpu:0",), begin_s, end_s)[0] > 0
         gpus[1].inject(Fault.NONE)
