@@ -15,7 +15,7 @@ from wattloop.integrations.phases import format_totals
 from wattloop.integrations.stored_steps import read_step_points, read_step_totals
 from wattloop.store.database import Store, open_store
 from wattloop.store.journal_import import import_orphaned
-from wattloop.store.run_record import event_rows
+from wattloop.store.run_record import event_rows, read_steps
 from wattloop.store.runs import find_run
 from wattloop.testing.journals import close_journal, ended, write_journal
 
@@ -130,6 +130,17 @@ def test_many_steps_are_downsampled(store: Store, monkeypatch: pytest.MonkeyPatc
     assert totals is not None
     assert (totals.steps, totals.samples) == (5_000, 40_000)
     assert totals.step_j == pytest.approx(2_500, rel=1e-3)
+
+
+def test_some_of_many_steps(store: Store) -> None:
+    """Promise: evenly spread steps stand for all of them; epochs can be read alone."""
+    add_run(store, many_steps(5_000), EPOCH)
+    some = read_steps(store, "r1", 100)
+    assert 90 <= len(some) <= 100
+    assert abs(sum(step["stands_for"] for step in some) - 5_001) < 52
+    assert [step["index"] for step in some[:3]] == [0, 51, 102]
+    assert "stands_for" not in read_steps(store, "r1", 10_000)[0]
+    assert [step["kind"] for step in read_steps(store, "r1", kind="epoch")] == ["epoch"]
 
 
 def test_a_curve_that_is_not_valid(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -410,6 +410,10 @@ class RunFacts:
         return any(SERVERS.search(word.lower()) for word in said)
 
 
+MOST_STEPS = 5_000
+"""Of more steps, evenly spread ones tell how long a step waits for its data."""
+
+
 def read_facts(
     store: Store, record: RunRecord, settings: Settings | None = None
 ) -> RunFacts | None:
@@ -425,7 +429,7 @@ def read_facts(
         duration_s=result.duration_s,
         gpus=_gpus(store, record),
         settings=_settings(record) if settings is None else settings,
-        steps=tuple(step for run_id in runs for step in read_steps(store, run_id)),
+        steps=tuple(step for run_id in runs for step in read_steps(store, run_id, MOST_STEPS)),
         precision=recorded_precision(record, events),
         tried=tried_caps(store, record),
         node=idle_node(store, record),

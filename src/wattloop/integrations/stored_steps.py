@@ -67,7 +67,7 @@ def read_tracker_rows(store: Store, record: RunRecord) -> list[TrackerRow]:
             numbers["step_loss"] = point.loss
         rows.append(TrackerRow(last, wall_s(point.end_s), numbers))
     steps = before
-    for epoch in (s for s in read_steps(store, record.run_id) if s.get("kind") == "epoch"):
+    for epoch in read_steps(store, record.run_id, kind="epoch"):
         steps += int((_mapping(epoch, "metrics")).get("steps") or 0)
         rows.append(TrackerRow(steps, wall_s(epoch["end_s"]), _epoch_numbers(record, epoch)))
     end_s = record.started_s if record.ended_s is None else record.ended_s

@@ -485,9 +485,36 @@ def read_windows(store: "Store", run_id: str) -> list[WindowResult]:
     return [WindowResult.from_dict(body) for body in _bodies(store, "windows", run_id)]
 
 
-def read_steps(store: "Store", run_id: str) -> list[dict[str, Any]]:
-    """Return training steps and epochs: kind, index, begin_s, end_s, energy per domain, metrics."""
-    return _bodies(store, "steps", run_id)
+def read_steps(
+    store: "Store", run_id: str, most: int | None = None, *, kind: str | None = None
+) -> list[dict[str, Any]]:
+    """Return training steps and epochs: kind, index, begin_s, end_s, energy per domain, metrics.
+
+    Args:
+        store: where they are.
+        run_id: of the run.
+        most: read about so many at most, evenly spread over the run; `stands_for` of each says how
+            many it stands for.
+        kind: only `step` or `epoch`.
+    """
+    from sqlalchemy import func, select
+
+    from wattloop.store.schema import metadata
+
+    table = metadata.tables["steps"]
+    wanted = table.c.run_id == run_id
+    if kind is not None:
+        wanted &= table.c.kind == kind
+    every = 1
+    if most is not None:
+        with store.reading() as connection:
+            count = connection.execute(select(func.count()).where(wanted)).scalar() or 0
+        every = max(1, -(-count // most))
+        wanted &= table.c.position % every == 0
+    query = select(table.c.body).where(wanted).order_by(table.c.position)
+    with store.reading() as connection:
+        steps = [plain_data(body) for (body,) in connection.execute(query)]
+    return steps if every == 1 else [step | {"stands_for": every} for step in steps]
 
 
 def runs_with_steps(store: "Store") -> set[str]:

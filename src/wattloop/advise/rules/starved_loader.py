@@ -143,15 +143,18 @@ def _told(facts: RunFacts, span: TraceInterval) -> _Waiting | None:
     """From steps whose loop recorded how long it waited for its batch."""
     steps = [step for step in facts.steps if step.get("kind") == "step"]
     waited_s = lasted_s = 0.0
+    count = 0
     for step in steps:
+        alike = step.get("stands_for", 1)  # of many steps, some are read
+        count += alike
         metrics = step.get("metrics") or {}
         known = next((metrics[name] for name in DATA_METRICS if metrics.get(name)), None)
         if known is not None:
-            waited_s += float(known)
-            lasted_s += float(step["end_s"]) - float(step["begin_s"])
+            waited_s += alike * float(known)
+            lasted_s += alike * (float(step["end_s"]) - float(step["begin_s"]))
     if lasted_s < SHORTEST_S or lasted_s < 0.3 * span.length_s:
         return None
-    return _Waiting(waited_s / lasted_s, f"{len(steps)} steps told how long they waited for data")
+    return _Waiting(waited_s / lasted_s, f"{count} steps told how long they waited for data")
 
 
 def _seen_by_all(facts: RunFacts, gpus: Sequence[GpuFacts], span: TraceInterval) -> _Waiting | None:
