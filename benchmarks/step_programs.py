@@ -50,6 +50,7 @@ class Program:
         tokens: tokens by the program's trainer, where it counts them.
         needs: packages without which it cannot run.
         prepare: what its working folder has to contain, by the names of `PREPARED`.
+        ranks: whether several processes print.
         stand_ins: folders of `program_stand_ins` that it finds first.
         repeats: whether it prints the same in each run; without a seed it does not.
     """
@@ -63,6 +64,7 @@ class Program:
     prepare: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     stand_ins: Sequence[str] = ()
+    ranks: bool = False
     repeats: bool = True
 
 
@@ -119,7 +121,7 @@ def main() -> None:
 
 def _keep(seen: Seen, folder: Path | None) -> None:
     """Write a result, so that an interrupted benchmark continues after it."""
-    if folder is not None and seen.exact:
+    if folder is not None and not seen.why:
         path = folder / f"{_file_name(seen.program)}.result.json"
         path.write_text(json.dumps(seen._replace(program=seen.program.name)))  # type: ignore[arg-type]
 
@@ -165,7 +167,7 @@ def try_program(program: Program, clones: Path, sysfs: Path, keep: Path | None) 
             return Seen(program, commit, why=f"fails alone: {' '.join(last)[:200]}")
         data = json.loads((measured / "run.json").read_text(encoding="utf-8"))
         totals = data["step_totals"] or {"steps": 0, "tokens": None, "phases": []}
-        energy_j = sum(phase["energy_j"] for phase in totals["phases"])
+        energy_j = _steps_and_phases_j(measured / "runs.db", data["run_id"], totals["phases"])
         return Seen(
             program,
             commit,
@@ -175,8 +177,20 @@ def try_program(program: Program, clones: Path, sysfs: Path, keep: Path | None) 
             tokens=totals["tokens"],
             balance=energy_j / data["energy_j"] - 1,
             same_exit=plain.returncode == done.returncode,
-            same_output=_comparable(plain.stdout) == _comparable(done.stdout),
+            same_output=_comparable(program, plain.stdout) == _comparable(program, done.stdout),
         )
+
+
+def _steps_and_phases_j(path: Path, run_id: str, phases: Sequence[dict[str, Any]]) -> float:
+    """Return the energy of all steps as stored, and of the phases outside of steps."""
+    from wattloop.integrations.stored_steps import read_step_points
+    from wattloop.store.database import open_store
+    from wattloop.store.runs import find_run
+
+    with open_store(path) as store:
+        points = read_step_points(store, find_run(store, run_id))
+    outside = [p["energy_j"] for p in phases if p["name"] not in ("training", "waiting for data")]
+    return sum(point.energy_j or 0.0 for point in points) + sum(outside)
 
 
 def _run(
@@ -238,10 +252,12 @@ VARIABLE = (
 )
 
 
-def _comparable(text: str) -> list[str]:
+def _comparable(program: Program, text: str) -> list[str]:
     for pattern, name in VARIABLE:
         text = pattern.sub(name, text)
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    found = [line.strip() for line in text.splitlines() if line.strip()]
+    # Whichever rank comes first prepares the data; the lines of ranks are in any order.
+    return sorted(line for line in found if "datasets." not in line) if program.ranks else found
 
 
 def _output(command: Sequence[str]) -> str:
@@ -260,9 +276,10 @@ def page(results: Sequence[Seen]) -> str:
             "# Steps of public programs, without a change to them",
             "",
             f"{exact} of {len(tried)} programs: the steps that `wattloop run` saw are the "
-            "program's own count, tokens are those of its trainer, energies of the phases add up "
-            f"to that of the run (asked: within 0.5%; worst: {max(balances, default=0.0):.2%}), "
-            "exit code and output are those of the program alone.",
+            "program's own count, tokens are those of its trainer, energies of the stored steps "
+            "and of the phases around them add up to that of the run (asked: within 0.5%; worst: "
+            f"{max(balances, default=0.0):.2%}), exit code and output are those of the program "
+            "alone.",
             "",
             head,
             "|---|---|---|---|---|---|---|---|---|",
@@ -614,6 +631,7 @@ PROGRAMS = (
         trainer_state("global_step"),
         trainer_state("num_input_tokens_seen"),
         needs=MODELS,
+        ranks=True,
         prepare=("small_models", "texts"),
         stand_ins=("metrics",),
     ),
@@ -649,6 +667,7 @@ PROGRAMS = (
         "pytorch-lightning",
         (*AUTOENCODER, "--trainer.devices", "2", "--trainer.strategy", "ddp"),
         lightning_checkpoint,
+        ranks=True,
         **LIGHTNING,
     ),
     Program(

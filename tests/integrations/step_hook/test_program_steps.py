@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from tests.integrations.conftest import Machine
+from wattloop.integrations.stored_steps import read_step_points
+from wattloop.store.database import open_store
+from wattloop.store.runs import find_run
 
+IN_STEPS = ("training", "waiting for data")
 SIMPLE = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -71,6 +75,12 @@ def test_a_torch_program(machine: Machine) -> None:
     assert phases["checkpoint"]["parts"] == 3
     energy_j = sum(p["energy_j"] for p in phases.values())
     assert energy_j == pytest.approx(data["energy_j"], rel=1e-6)
+    with open_store(machine.store) as store:
+        points = read_step_points(store, find_run(store, data["run_id"]))
+    outside = [p["energy_j"] for p in steps["phases"] if p["name"] not in IN_STEPS]
+    assert sum(p.steps for p in points) == 18
+    stored_j = sum(point.energy_j or 0.0 for point in points)
+    assert stored_j + sum(outside) == pytest.approx(data["energy_j"], rel=0.005)
     assert "18 steps" in done.stderr
 
 

@@ -253,6 +253,8 @@ class StepCollector:
         """Return the edge from which a step lasts: after known pauses, and unexplained ones."""
         pause_end_s = self._last_pause_end_s(end_s)
         if begin.host_s < pause_end_s:
+            # What no other phase explains, such as tracing between two compilations, is a pause.
+            self._spans.setdefault("pause", []).append((begin.host_s, pause_end_s))
             begin = Edge(pause_end_s)
         length_s = end_s - begin.host_s - wait_s
         if len(self._lengths_s) >= FEWEST_STEPS:
