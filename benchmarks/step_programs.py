@@ -189,7 +189,8 @@ def _steps_and_phases_j(path: Path, run_id: str, phases: Sequence[dict[str, Any]
 
     with open_store(path) as store:
         points = read_step_points(store, find_run(store, run_id))
-    outside = [p["energy_j"] for p in phases if p["name"] not in ("training", "waiting for data")]
+    in_steps = ("training", "waiting for data")
+    outside = [float(p["energy_j"]) for p in phases if p["name"] not in in_steps]
     return sum(point.energy_j or 0.0 for point in points) + sum(outside)
 
 
