@@ -307,6 +307,7 @@ def test_long_runs_have_fewer_and_longer_points(
 EVENT: dict[str, Any] = {
     "type": "serving",
     "time_s": 1_004.0,
+    "server": "llama.cpp",
     "begin_s": [1_001.0, 1_002.0],
     "end_s": [1_002.0, 1_004.0],
     "energy_j": [50.0, 100.0],
@@ -345,6 +346,7 @@ def test_a_stored_run_has_its_tokens(store: Store) -> None:
     assert crashed is not None
     assert read_serving_totals(store, find_run(store, "none")) is None
     assert stored.costs == crashed.costs
+    assert crashed.server == "llama.cpp"
     assert stored.costs["generated_token_j"] == 3.0
     assert len(read_serving_points(store, find_run(store, "r1"))) == 2
     assert format_serving(stored) == [

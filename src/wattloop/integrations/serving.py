@@ -551,7 +551,9 @@ class ServingHook:
             self._points.append(self._open)
             self._open = None
         if self._points and (force or len(self._points) >= POINTS_PER_EVENT):
-            session.record(points_event(self._points, session.clock.now_s()))
+            assert self._counters is not None
+            now_s = session.clock.now_s()
+            session.record(points_event(self._points, now_s, self._counters.server))
             self._points = []
 
     def _end(self) -> None:
@@ -621,10 +623,10 @@ LARGEST = 1e15
 """Larger numbers in a journal are not joules, seconds or tokens."""
 
 
-def points_event(points: Sequence[ServingPoint], time_s: float) -> dict[str, Any]:
+def points_event(points: Sequence[ServingPoint], time_s: float, server: str) -> dict[str, Any]:
     """Return the event of a journal: one list per field of `ServingPoint`."""
     columns = {name: [_rounded(getattr(point, name)) for point in points] for name in COLUMNS}
-    return {"type": "serving", "time_s": time_s, **columns}
+    return {"type": "serving", "time_s": time_s, "server": server, **columns}
 
 
 def read_serving_points(store: Store, record: RunRecord) -> list[ServingPoint]:
@@ -660,7 +662,9 @@ def read_serving_totals(
     if ends and not shape_fault(ends[-1], ServingTotals) and _has_sound_numbers(ends[-1]):
         return ServingTotals.from_dict(ends[-1])
     points = read_serving_points(store, record) if points is None else points
-    return ServingSum(points).totals(server="server") if points else None
+    named = [str(event.get("server")) for event in events if event.get("type") == "serving"]
+    server = next((name for name in named if name in SERVERS), "server")
+    return ServingSum(points).totals(server=server) if points else None
 
 
 def _has_sound_numbers(data: Mapping[str, Any]) -> bool:
