@@ -121,6 +121,7 @@ def test_console_blocks_run_and_print_what_they_show(lines: list[str], tmp_path:
         if not entry_points(group="wattloop.levers"):
             pytest.skip("wattloop is not installed: its virtual GPU is found by entry points")
         given["WATTLOOP_METERS"] = "virtual"
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     done = subprocess.run(
         [sys.executable, "-m", "wattloop", *words[words.index("wattloop") + 1 :]],
         cwd=tmp_path,
