@@ -413,7 +413,8 @@ def test_tokens_of_a_server(machine: Machine) -> None:
     assert serving["generated_token_j"] == pytest.approx(
         serving["energy_j"] / serving["generated_tokens"]
     )
-    assert serving["startup_s"] > 0
+    # on a busy machine it may be up before it is asked for the first time
+    assert serving["startup_s"] is None or serving["startup_s"] > 0
     shown = machine.wattloop("runs", "show").stdout.decode()
     line = next(line for line in shown.splitlines() if line.startswith("serving"))
     assert "J per generated token" in line

@@ -536,7 +536,15 @@ class ServingHook:
         while self._pending and (force or session.settled(self._pending[0].end_s)):
             point = self._pending.pop(0)
             energy_j = session.between(point.begin_s, point.end_s).energy_j
-            idle_j = None if point.idle_s is None else (energy_j if point.idle_s else 0.0)
+            if energy_j is None and session.channels and not (force and not self._pending):
+                # too short for its sensor: together with the next
+                if not self._pending:
+                    self._pending = [point]
+                    break
+                self._pending[0] = _joined((point, self._pending[0]))
+                continue
+            idle_share = _ratio(point.idle_s, point.end_s - point.begin_s)
+            idle_j = None if idle_share is None or energy_j is None else idle_share * energy_j
             values = asdict(point) | {"energy_j": energy_j, "idle_j": idle_j}
             point = ServingPoint(**values)
             self._sum.add(point)
@@ -584,7 +592,9 @@ class ServingHook:
         if end_s - self._last_s > LOST_S:
             lost = format_duration(end_s - self._last_s)
             notes.append(f"no tokens of the last {lost} from {self._address}: {self._fault}")
-        unknown = {name: None for name in COUNTERS if not counters.counts(name)}
+        known: dict[str, Any] = {name: None for name in COUNTERS if not counters.counts(name)}
+        if self._sum.points:  # also where a point of it is not known
+            known["energy_j"] = session.between(self._first_s, self._last_s).energy_j
         late = (session.started_s, self._first_s) if self._failed_first else None
         return self._sum.totals(
             server=counters.server,
@@ -592,7 +602,7 @@ class ServingHook:
             startup_j=None if late is None else session.between(*late).energy_j,
             restarts=counters.restarts,
             notes=tuple(notes),
-            **unknown,
+            **known,
         )
 
 
