@@ -223,12 +223,15 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200, help="random workloads")
     parser.add_argument("--first", type=int, default=1000, help="seed of the first workload")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--hours", type=float, default=10.0, help="longest run by length")
     parser.add_argument("--resume", type=Path, help="file of finished runs, to continue with")
     args = parser.parse_args()
     if args.quick:
         args.runs = 6
     with ProcessPoolExecutor(args.jobs) as pool:
-        page = _page(args.runs, args.first, _Runner(pool, args.resume), quick=args.quick)
+        hours = 0.5 if args.quick else args.hours
+        each = _Runner(pool, args.resume)
+        page = _page(args.runs, args.first, hours, each, quick=args.quick)
     publish(page, args)
     return 0
 
@@ -260,12 +263,12 @@ class _Runner:
         return [pickle.loads(self._known[key]) for key in keys]
 
 
-def _page(runs: int, first: int, each: _Runner, *, quick: bool) -> Page:
+def _page(runs: int, first: int, hours: float, each: _Runner, *, quick: bool) -> Page:
     curves = _curves()
     rows = _zeus(curves, each, quick=quick)
     done = each("random workloads", _random_run, range(first, first + runs))
     bars = _bars(done)
-    tables = [_random_table(done), _kinds(done), _lengths(first, each, quick=quick)]
+    tables = [_random_table(done), _kinds(done), _lengths(first, hours, each, quick=quick)]
     if curves:
         bars += _zeus_bars(rows)
         tables.append(_zeus_table(rows))
@@ -409,11 +412,11 @@ def _random_table(done: Sequence[Outcome]) -> Table:
     return Table("Random workloads", header, rows, text)
 
 
-def _lengths(first: int, each: _Runner, *, quick: bool) -> Table:
+def _lengths(first: int, hours: float, each: _Runner, *, quick: bool) -> Table:
     count = 2 if quick else 12
     rows: list[list[object]] = []
     for name, length_s in LENGTHS_S.items():
-        if quick and length_s > 1800:
+        if length_s > 3600 * hours:
             break
         number = max(count // 3, 1) if length_s > 10_000 else count
         jobs = [(first + 5000 + i, float(length_s)) for i in range(number)]
