@@ -179,6 +179,21 @@ def test_an_encoder_of_transformers_makes_its_mask_and_has_no_fused_attention():
     assert not attention("default")
 
 
+def test_what_is_not_used_is_not_computed():
+    class Wasteful(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+
+        def forward(self, x):
+            y = self.layer(x)
+            y.exp()
+            return y
+
+    step = compiled(Wasteful, 32, 64, loss=lambda y: y.sum())
+    assert not fused(step, Phase.FORWARD)
+
+
 def test_products_are_padded_to_aligned_sides():
     """Where arithmetic bounds them; a narrow one is left as it is."""
     step = compiled(nn.Linear(512, 1001, bias=False), 512, 512, precision="bf16")

@@ -365,6 +365,7 @@ class _Plan:
                 self.maker[value] = step
             for read in step.reads:
                 self.readers.setdefault(read.value, []).append(step)
+        self.trains = any(step.phase is Phase.BACKWARD for step in graph.steps)
         self.saved = self._saved()
         self._formulas: dict[tuple[int, bool], tuple[Read, ...]] = {}
         self.in_memory: set[int] = set()
@@ -445,6 +446,13 @@ class _Plan:
                 owner[value] = index
             for value, _ in reads:
                 users.setdefault(value, []).append(index)
+        # A tensor that only its own kernel uses stays in registers.
+        read = {value for kernel in made for value, _ in kernel.reads}
+        for kernel in made:
+            if not kernel.operations:
+                kernel.writes = {
+                    value for value in kernel.writes if value in read or not self.readers.get(value)
+                }
         return made
 
     def _decide_in_memory(self) -> None:
@@ -458,9 +466,9 @@ class _Plan:
             return True
         readers = [each for each in self.readers.get(value, ()) if each.phase is step.phase]
         if not readers:
-            # What no operation reads is a gradient or the model's result, unless backward would
-            # compute it again.
-            return not self.readers.get(value)
+            # What no operation reads is a gradient or the model's result; in a forward pass that
+            # is differentiated, it is not used at all.
+            return not self.readers.get(value) and not (self.trains and self._forward(value))
         if any(each.form in {"extern", "scatter"} or each.from_memory for each in readers):
             return True
         if not step.repeatable:
