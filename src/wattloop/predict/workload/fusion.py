@@ -447,11 +447,13 @@ class _Plan:
             for value, _ in reads:
                 users.setdefault(value, []).append(index)
         # A tensor that only its own kernel uses stays in registers.
-        read = {value for kernel in made for value, _ in kernel.reads}
+        needed = {value for kernel in made for value, _ in kernel.reads}
         for kernel in made:
             if not kernel.operations:
                 kernel.writes = {
-                    value for value in kernel.writes if value in read or not self.readers.get(value)
+                    value
+                    for value in kernel.writes
+                    if value in needed or not self.readers.get(value)
                 }
         return made
 
