@@ -138,7 +138,11 @@ def test_console_blocks_run_and_print_what_they_show(lines: list[str], tmp_path:
     )
     assert done.returncode == 0, done.stderr
     printed = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+    # times of the virtual training are real ones: on a busy machine a search may find no saving
+    no_saving = "  that is the reference: no lower cap pays" in printed
     for line in lines[1:]:
+        if no_saving and line.startswith(("  GPU energy saved:", "  time lost:")):
+            continue
         assert any(shape(line).fullmatch(p) for p in printed), (line, printed)
 
 

@@ -260,7 +260,7 @@ BAD = [
     (("--model", "gpt2"), "--model gpt2: write it as hf:gpt2"),
     (("--model", "none.json"), "--model none.json: no such file"),
     ((*SMALL, "--gpu", "h300"), "--gpu h300: no GPU called 'h300'"),
-    ((*SMALL, "--gpu", "rtx4090"), "describe another in a YAML file and give its path"),
+    ((*SMALL, "--gpu", "rtx9999"), "describe another in a YAML file and give its path"),
     ((*SMALL, "--precision", "int4"), "--precision int4: unknown; choose one of fp32"),
     ((*SMALL, "--optimizer", "lion"), "--optimizer lion: unknown; choose one of"),
     ((*SMALL, "--compile", "fast"), "--compile fast: choose one of none, default, reduce-overhead"),
