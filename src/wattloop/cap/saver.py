@@ -625,7 +625,7 @@ class Saver:
         if self.state is SavingState.LEFT and not reason:
             reason = "the work ended before a setting could pay"
             if not self._options.settings:
-                reason = "there is no setting to choose"
+                reason = "no setting can be chosen"
         return SavingResult(
             self.state,
             reason,

@@ -391,7 +391,7 @@ class GpuLevers:
         found: the lowest limit of the GPUs and their highest clock, before anything is set.
 
     Raises:
-        ConfigError: there is no limit to choose.
+        ConfigError: no limit can be chosen.
     """
 
     def __init__(self, session: Session, devices: Sequence[str]) -> None:

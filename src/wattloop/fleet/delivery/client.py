@@ -185,7 +185,7 @@ def fetch_json(url: str, token: str, timeout_s: float) -> Any:
     """Return the JSON document at a URL of the server.
 
     Raises:
-        OSError, ValueError: there is no answer, or it is not JSON.
+        OSError, ValueError: no answer, or one that is not JSON.
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url, headers=headers)

@@ -306,7 +306,7 @@ def _number(op: Operation, key: str) -> int:
 
 
 @dataclass
-class Kernel:
+class FusedKernel:
     """Group of steps that are one kernel.
 
     Attributes:
@@ -421,9 +421,9 @@ class _Plan:
 
     # Stage 3: what each kernel reads.
 
-    def kernels(self) -> list[Kernel]:
+    def kernels(self) -> list[FusedKernel]:
         self._decide_in_memory()
-        made: list[Kernel] = []
+        made: list[FusedKernel] = []
         owner: dict[int, int] = {}
         users: dict[int, list[int]] = {}
         for step in self.graph.steps:
@@ -509,7 +509,7 @@ class _Plan:
         self,
         step: Step,
         reads: Mapping[tuple[int, tuple[object, ...]], float],
-        made: list[Kernel],
+        made: list[FusedKernel],
         owner: Mapping[int, int],
         users: Mapping[int, list[int]],
     ) -> int:
@@ -535,7 +535,7 @@ class _Plan:
         for each in sources:
             before |= made[each].before | 1 << each
         made.append(
-            Kernel(
+            FusedKernel(
                 step.phase,
                 step.module,
                 step.dtype,
@@ -549,7 +549,7 @@ class _Plan:
         )
         return len(made) - 1
 
-    def memory(self, kernels: Sequence[Kernel]) -> tuple[float, float]:
+    def memory(self, kernels: Sequence[FusedKernel]) -> tuple[float, float]:
         """Bytes saved for backward, and the most that is alive at once."""
         last: dict[int, int] = {}
         for index, kernel in enumerate(kernels):
@@ -572,7 +572,7 @@ class _Plan:
         return saved, peak
 
 
-def _fits(step: Step, kernel: Kernel, *, vertical: bool) -> bool:
+def _fits(step: Step, kernel: FusedKernel, *, vertical: bool) -> bool:
     """Whether Inductor makes one kernel of both: same phase, same loop, compatible reductions."""
     if "extern" in kernel.forms or "scatter" in kernel.forms:
         return False
@@ -586,7 +586,7 @@ def _fits(step: Step, kernel: Kernel, *, vertical: bool) -> bool:
     return True
 
 
-def _depend(made: Sequence[Kernel], index: int, sources: Iterable[int]) -> None:
+def _depend(made: Sequence[FusedKernel], index: int, sources: Iterable[int]) -> None:
     """Add dependencies of a kernel, also to all that come after it."""
     more = 0
     for each in sources:
@@ -604,7 +604,7 @@ SLOWEST_FIRST = ("scatter", "long_rows", "columns", "joined", "rows", "point")
 
 
 def _operations(
-    kernels: Sequence[Kernel], graph: StepGraph, channels_last: bool
+    kernels: Sequence[FusedKernel], graph: StepGraph, channels_last: bool
 ) -> Iterator[Operation]:
     copied: set[tuple[object, ...]] = set()
     for kernel in kernels:

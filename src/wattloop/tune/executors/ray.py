@@ -196,7 +196,7 @@ class Slot:
     busy: threading.Lock = field(default_factory=threading.Lock)
 
     def lap(self) -> Lap | None:
-        """Return the energy of its devices since the last lap; None when there is no answer."""
+        """Return the energy of its devices since the last lap; None without an answer."""
         try:
             lap: Lap = self.ray.get(self.place.lap.remote(), timeout=ANSWER_S)
         except self.ray.exceptions.RayError:

@@ -308,7 +308,7 @@ def run_real(
         tell: called with the progress.
 
     Raises:
-        WattloopError: jobs failed, or there is no progress.
+        WattloopError: jobs failed, or made no progress.
     """
     write_plan(plan, folder, names)
     cards = virtual_gpus(plan.cluster, folder, names)
