@@ -70,6 +70,7 @@ def start(folder: Path, program: str, *options: str, **variables: str) -> "subpr
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        process_group=0,  # the kernel ignores SIGTSTP in a group whose parents left the session
     )
 
 

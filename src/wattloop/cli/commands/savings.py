@@ -1,7 +1,5 @@
 """`wattloop savings`: what `wattloop run --save` saved, summed up, with its evidence."""
 
-import csv
-import io
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -23,6 +21,7 @@ from wattloop.cli.options import file_option, option
 from wattloop.cli.output import check_target, print_rows, say, write_json, write_text
 from wattloop.cli.stored import nothing_yet, run_filter
 from wattloop.core.errors import ConfigError
+from wattloop.core.table import records_csv
 from wattloop.core.units import format_energy, format_mass
 
 app = Verb()
@@ -170,13 +169,7 @@ def _print_groups(groups: dict[str, SavingsSum], by: str) -> None:
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
     """Write one column per number: `saved_j`, `saved_j_low`, `saved_j_high`."""
-    flat = [_flat(row) for row in rows]
-    columns = list(dict.fromkeys(name for row in flat for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return text.getvalue()
+    return records_csv([_flat(row) for row in rows])
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
