@@ -511,3 +511,34 @@ def test_work_that_changes_all_the_time_fills_no_memory(monkeypatch):
         training.train(80)
     assert training.saver._regime <= 3
     assert training.end().state is SavingState.APPLIED
+
+
+def test_the_end_after_a_pause_counts_the_last_slice_once():
+    """Promise: a program that saves its model for a minute at the end is not counted twice."""
+    results = []
+    for rest_s in (1.0, 60.0):
+        training = Training().train(200)
+        training.now_s += rest_s
+        training.saver.tick(training.now_s)
+        results.append(training.end())
+    assert results[1].train_s == pytest.approx(results[0].train_s, rel=0.01)
+    assert results[1].train_s <= 201
+
+
+def test_evaluations_do_not_become_the_pace_of_steps():
+    """Promise: levers are restored 30 s after the last step, in every evaluation."""
+    training = Training(step_s=1.0).train(400)
+    for _ in range(3):
+        training.saver.interrupt(training.now_s)
+        assert training.setting != REFERENCE
+        training.now_s += 35.0
+        training.saver.tick(training.now_s)
+        assert training.setting == REFERENCE
+        training.now_s += 265.0
+        training.train(120)
+
+
+def test_long_steps_are_followed():
+    """Promise: steps of a minute are steps, not pauses."""
+    training = Training(step_s=60.0).train(6 * 3600)
+    assert training.end().state is SavingState.APPLIED

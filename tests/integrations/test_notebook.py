@@ -117,3 +117,22 @@ def test_options_of_the_magic() -> None:
     for line, has_cell in wrong:
         with pytest.raises(ConfigError):
             parse_options(line, has_cell=has_cell)
+
+
+def test_cells_run_as_without_the_magic(machine: Machine, tmp_path: Path) -> None:
+    """Promise: no variable is put into a statement, a `%run` shows its exception, await is said."""
+    script = tmp_path / "fails.py"
+    script.write_text("raise ValueError('inside of the script')\n")
+    path = notebook(
+        tmp_path / "n.ipynb",
+        "%load_ext wattloop",
+        "x = 5",
+        "%wattloop -q s = {x}",
+        "print(sorted(s))",
+        f"%%wattloop -q\n%run {script}",
+        "%%wattloop -q\nimport asyncio\nawait asyncio.sleep(0)",
+    )
+    *_, kept, failed, awaited = executed(path)[0]
+    assert "[5]" in json.dumps(kept)
+    assert "inside of the script" in json.dumps(failed)
+    assert "top-level await" in json.dumps(awaited)

@@ -181,7 +181,7 @@ class Saver:
         self._units = 0.0
         self._full_s = math.inf
         """Length of the burst when it became long enough; what follows at once belongs to it."""
-        self._pace_s = 0.0
+        self._pace_s = self._gap_s = 0.0
         """Time between the slowest of the latest steps."""
         self._idle = False
         self._silent_since_s: float | None = None
@@ -219,7 +219,10 @@ class Saver:
             return
         at_s = max(at_s, self._last_s)
         if self._slice is not None:
-            self._pace_s = max(at_s - self._last_s, PACE_MEMORY * self._pace_s)
+            # An evaluation is a single long gap; long steps are several in a row.
+            gap_s = at_s - self._last_s
+            self._pace_s = max(min(gap_s, self._gap_s), PACE_MEMORY * self._pace_s)
+            self._gap_s = gap_s
         if self._idle:
             self._resume(at_s)
             return
@@ -268,7 +271,7 @@ class Saver:
 
     def end(self, now_s: float) -> SavingResult:
         """Restore the reference and return what was saved."""
-        if self._slice is not None and not self._stopped:
+        if self._slice is not None and not self._stopped and not self._idle:
             if self._mark_s is not None:
                 self._close_burst()
             self._finish_slice(now_s, last=True)

@@ -11,6 +11,7 @@ import math
 import os
 import re
 import shlex
+import socket
 import stat
 import threading
 import time
@@ -237,6 +238,8 @@ class SavingHook:
         """Set every GPU of the job; for the saver."""
         assert self._levers is not None
         assert self._session is not None
+        if setting is not None and self._stop.is_set():
+            return  # the program has ended; what is left of its steps is only counted
         if setting is not None and not self._levers.held and self._session.saving is None:
             # should this process be killed, the record still says that levers were set
             self._session.record_saving(SavingResult(SavingState.APPLIED, CUT_OFF).to_dict())
@@ -455,9 +458,9 @@ class GpuLevers:
             return
         if self._closed:
             raise ConfigError("the levers were restored for good")
+        if users := other_users(self._session, self.devices, self.uid):
+            raise DeviceBusy(users)
         if self._held is None:
-            if users := other_users(self._session, self.devices, self.uid):
-                raise DeviceBusy(users)
             levers = [*self._limits, *self._clocks]
             held = lever_session(levers, report=self._notes.append)
             held.__enter__()
@@ -478,13 +481,14 @@ class GpuLevers:
 
     def close(self) -> list[str]:
         """Restore and unlock everything; return what there is to say about it."""
-        self._closed = True
-        held, self._held = self._held, None
-        if held is not None:
-            try:
-                held.__exit__(None, None, None)
-            except WattloopError as error:
-                self._notes.append(str(error))
+        with self._busy:
+            self._closed = True
+            held, self._held = self._held, None
+            if held is not None:
+                try:
+                    held.__exit__(None, None, None)
+                except WattloopError as error:
+                    self._notes.append(str(error))
         notes, self._notes = self._notes, []
         return [note.removeprefix("wattloop: ") for note in notes]
 
@@ -546,7 +550,7 @@ def job_of(session: Session, command: Sequence[str]) -> SavingJob | None:
     """Return the job that has more runs than this one, by its launcher; None for a single run."""
     job = session.job
     if job is not None and job.kind != "wattloop" and job.rank is not None:
-        return SavingJob(job.job_id, job.rank) if (job.world_size or 1) > 1 else None
+        return SavingJob(_unique(job.job_id), job.rank) if (job.world_size or 1) > 1 else None
     return _torchrun_nodes(command)
 
 
@@ -561,7 +565,14 @@ def _torchrun_nodes(command: Sequence[str]) -> SavingJob | None:
     if not (nodes.isdigit() and int(nodes) > 1 and rank.isdigit()):
         return None
     parts = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port")
-    return SavingJob("-".join(["torchrun", *(given.get(part, "") for part in parts)]), int(rank))
+    name = "-".join(["torchrun", *(given.get(part, "") for part in parts)])
+    return SavingJob(_unique(name), int(rank))
+
+
+def _unique(name: str) -> str:
+    """Return a name that jobs of different machines do not share, where the store is shared."""
+    local = re.search(r"localhost|127\.0\.0\.1|::1", name)
+    return f"{name}-{socket.gethostname()}" if local or not re.search(r"\d", name) else name
 
 
 class JobLeader:
@@ -575,6 +586,7 @@ class JobLeader:
         self._path, self._run_id = path, run_id
         self._beats, self._beaten_s = 0, -math.inf
         self._setting: Setting | None = None
+        self._closed = False
         with suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             for old in path.parent.glob(f"{path.stem}.*.refused"):
@@ -583,16 +595,19 @@ class JobLeader:
     def set(self, setting: Setting | None) -> None:
         self._setting = setting
         self._write()
+        if setting is None:
+            return
         for path in self._path.parent.glob(f"{self._path.stem}.*.refused"):
             raise LeverError(path.read_text("utf-8", "replace")[:500])
 
     def beat(self, now_s: float) -> None:
-        if now_s >= self._beaten_s + BEAT_S:
+        if now_s >= self._beaten_s + BEAT_S and not self._closed:
             self._beaten_s = now_s
             self._write()
 
     def close(self) -> None:
         """End the lease: followers restore."""
+        self._closed = True
         with suppress(OSError):
             self._path.unlink()
 

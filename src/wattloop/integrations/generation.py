@@ -196,12 +196,14 @@ class GenerationMeter(EnergyMeter):
             given = _arguments(generate, args) | kwargs
             prompt_tokens = _prompt_tokens(given)
             if not _goes_another_way(given):
-                args, kwargs = _with_criterion(generate, args, kwargs, given, clock)
+                measured = _with_criterion(generate, args, kwargs, given, clock)
+            else:
+                measured = args, kwargs
+            begin = self._mark()
         except Exception as error:  # noqa: BLE001 - the text matters more than its energy
             self._give_up("generate", error)
             return generate(*args, **kwargs)
-        begin = self._mark()
-        output = generate(*args, **kwargs)
+        output = generate(*measured[0], **measured[1])
         try:
             end = self._mark()
             call = self._call(begin, clock.first, end)

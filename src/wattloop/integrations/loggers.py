@@ -139,10 +139,16 @@ class MlflowLogger(MetricsLogger):
 
 
 class WandbLogger(MetricsLogger):
-    """The open W&B run."""
+    """The open W&B run.
 
-    def __init__(self, run: Any) -> None:
+    Args:
+        commit: whether a row is complete. In the run of a program it is completed by what the
+            program logs next: W&B drops rows of a program whose own steps it has passed.
+    """
+
+    def __init__(self, run: Any, *, commit: bool = False) -> None:
         super().__init__(run)
+        self._commit = commit
         self._run = run
         self._defined: set[str] = set()
 
@@ -159,7 +165,7 @@ class WandbLogger(MetricsLogger):
                 self._defined.add(name)
                 drawn = {"step_metric": f"{PREFIX}{axis}"} if name in numbers else {"hidden": True}
                 self._run.define_metric(name, **drawn)
-        self._run.log({**numbers, f"{PREFIX}{axis}": value})
+        self._run.log({**numbers, f"{PREFIX}{axis}": value}, commit=self._commit)
 
 
 class TensorBoardLogger(MetricsLogger):
@@ -417,7 +423,7 @@ def _export_to_wandb(
         if run.config.get(RUN_TAG) == run_id:
             raise ConfigError(f"--to wandb: run {into} has the energy of {run_id} already")
         run.config.update({RUN_TAG: run_id})
-        logger = WandbLogger(run)
+        logger = WandbLogger(run, commit=True)
         *steps, total = rows
         for row in steps:
             logger.write(row.numbers, row.step, None, total=False)

@@ -8,6 +8,7 @@ train(model)
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import sys
@@ -69,6 +70,11 @@ def register_magic(shell: Any) -> None:
         except ConfigError as error:
             raise UsageError(str(error)) from None  # IPython shows it without a traceback
         code = options.statement if cell is None else cell
+        if _awaits(shell, code):
+            raise UsageError(
+                "%%wattloop cannot run a cell with a top-level await inside of the notebook's "
+                "event loop; write 'with wattloop.measure(\"cell\"):' around the code instead"
+            )
         measure_cell(shell, code, options, steps if options.steps else None)
 
     wattloop.__doc__ = f"""Measure the energy of a cell, or of a statement.
@@ -81,7 +87,19 @@ def register_magic(shell: Any) -> None:
     -q            show nothing
     --no-steps    do not look for training steps
     """
-    shell.register_magic_function(wattloop, "line_cell", "wattloop")
+    from IPython.core.magic import no_var_expand
+
+    # Without this IPython would replace `{x}` in a statement by the value of x.
+    shell.register_magic_function(no_var_expand(wattloop), "line_cell", "wattloop")
+
+
+def _awaits(shell: Any, code: str) -> bool:
+    """Return whether the cell awaits something while an event loop runs already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return bool(shell.should_run_async(code, transformed_cell=shell.transform_cell(code)))
 
 
 def parse_options(line: str, *, has_cell: bool) -> _Options:
@@ -151,13 +169,18 @@ def measure_cell(shell: Any, code: str, options: _Options, steps: KernelSteps | 
 def _run_quietly(shell: Any, code: str) -> Any:
     """Run a cell without showing its exception, which is raised later: it is shown once."""
     shown = {name: getattr(shell, name) for name in ("showtraceback", "showsyntaxerror")}
+    noted: list[BaseException | None] = []
     for name in shown:
-        setattr(shell, name, lambda *_, **__: None)
+        setattr(shell, name, lambda *_, **__: noted.append(sys.exc_info()[1]))
     try:
-        return shell.run_cell(code, store_history=False)
+        done = shell.run_cell(code, store_history=False)
     finally:
         for name, original in shown.items():
             setattr(shell, name, original)
+    for error in noted:  # what the cell itself has shown, such as the exception of a `%run`
+        if error is not None and error not in (done.error_in_exec, done.error_before_exec):
+            shell.showtraceback((type(error), error, error.__traceback__))
+    return done
 
 
 def _end(measurement: Measurement, hook: CellHook | None, status: RunStatus) -> None:

@@ -66,6 +66,8 @@ class DecoderShape:
         dense_layers: layers with a dense part although the others have experts.
         window, windowed_layers: tokens that local attention sees, and how many layers are local.
         cache_width: numbers per token and layer in the cache.
+        cache_flops: of one generated token per cached one and layer, all heads together.
+        attention_weights: parameters of the attention of one layer.
     """
 
     name: str
@@ -87,15 +89,12 @@ class DecoderShape:
     windowed_layers: int = 0
     positions: int = 0
     cache_width: int = 0
+    cache_flops: float = 0.0
+    attention_weights: float = 0.0
 
     @property
     def expert_layers(self) -> int:
         return self.layers - self.dense_layers if self.experts else 0
-
-    @property
-    def attention_weights(self) -> float:
-        width = self.heads * self.head_dim
-        return float(self.hidden * (2 * width + self.cache_width))
 
     @property
     def parameters(self) -> float:
@@ -125,6 +124,11 @@ class DecoderShape:
                 f"model {name}: {config['model_type']} does not generate token by token; serving "
                 "is predicted for decoder-only language models"
             )
+        if config.get("model_type") in NOT_READ:
+            raise ConfigError(
+                f"model {name}: layers of {config['model_type']} differ in ways that are not read "
+                "from its configuration; name a model of another type"
+            )
 
         def size(*keys: str, missing: int | None = None) -> int:
             for key in keys:
@@ -149,8 +153,17 @@ class DecoderShape:
         inner = size("intermediate_size", "n_inner", "ffn_dim", missing=4 * hidden)
         latent = size("kv_lora_rank", missing=0)
         cache_width = 2 * kv_heads * head_dim
-        if latent:  # multi-head latent attention stores one compressed vector
-            cache_width = latent + size("qk_rope_head_dim", missing=64)
+        cache_flops = 4.0 * heads * head_dim
+        attention_weights = float(hidden * (2 * heads * head_dim + cache_width))
+        if latent:  # multi-head latent attention stores one compressed vector for all heads
+            rope = size("qk_rope_head_dim")
+            key, value = size("qk_nope_head_dim") + rope, size("v_head_dim")
+            query_rank = size("q_lora_rank", missing=0)
+            query = query_rank * (hidden + heads * key) if query_rank else hidden * heads * key
+            compressed = hidden * (latent + rope) + latent * heads * (key - rope + value)
+            attention_weights = float(query + compressed + heads * value * hidden)
+            cache_width, kv_heads, head_dim = latent + rope, 1, (key + value) // 2
+            cache_flops = 2.0 * heads * (2 * latent + rope)
         each = size("moe_intermediate_size", missing=inner)
         window = size("sliding_window", missing=0)
         return cls(
@@ -173,12 +186,15 @@ class DecoderShape:
             windowed_layers=_windowed(config, layers) if window else 0,
             positions=size("max_position_embeddings", "n_positions", missing=0),
             cache_width=cache_width,
+            cache_flops=cache_flops,
+            attention_weights=attention_weights,
         )
 
 
 NOT_DECODERS = frozenset(
     ("albert", "bart", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra")
 ) | {"longformer", "mbart", "mpnet", "roberta", "t5", "vit", "xlm-roberta"}
+NOT_READ = frozenset(("falcon", "jamba", "llama4", "llama4_text", "mamba", "qwen2_moe"))
 UNGATED = frozenset(("gpt2", "gpt_neo", "gptj", "gpt_neox", "bloom", "opt", "phi", "falcon"))
 """Models whose feed-forward part has two matrices."""
 TIED = frozenset(("gpt2", "gpt_neo", "bloom", "opt", "gemma", "gemma2", "gemma3", "gemma3_text"))
@@ -373,16 +389,17 @@ class ServingModel:
         flops, moved, number, count, efficiency, least_busy = (
             np.array(column) for column in zip(*(k.row for k in kernels), strict=True)
         )
-        compute = flops / self._reached_flops(question.weights)
+        is_fp8 = np.array([k.weights and question.weights == "fp8" for k in kernels])
+        reached = [self._reached_flops(question, fp8=fp8) for fp8 in (False, True)]
+        compute = flops / np.where(is_fp8, reached[1], reached[0])
         memory = moved / (self.gpu.memory_bytes_s * efficiency)
         seconds = np.maximum(compute, memory)
         share = np.maximum(compute / np.maximum(seconds, 1e-15), least_busy)
         stream_w = self.values.find("power.busy_w.stream")
         product_w = self.values.find("power.busy_w.product")
         busy_w = stream_w + (product_w - stream_w) * share
-        flop_j = self.values.find("power.joule_per_flop.bf16")
-        if question.weights == "fp8":  # half of the bits, half of the energy
-            flop_j /= 2
+        # Half of the bits take half of the energy.
+        flop_j = self.values.find("power.joule_per_flop.bf16") * np.where(is_fp8, 0.5, 1.0)
         sampling_s = self._sampling_s(question, shape)
         waiting_s = HOST_S + self._exchange_s(question, shape, prompt_tokens)
         gaps_s = float((number * count).sum()) * GAP_S
@@ -412,14 +429,17 @@ class ServingModel:
             memory_j=columns[3],
             communication_s=columns[4],
             data_s=none,
-            cap_w=ones * (cap_w or self.gpu.tdp_w),
+            cap_w=ones * (self.gpu.tdp_w if cap_w is None else cap_w),
             clock_share=ones,
         )
         return step_results(steps, self.values)
 
-    def _reached_flops(self, weights: str) -> float:
-        dtype = "fp8" if weights == "fp8" else "bf16"
-        peak = self.gpu.matrix_flops.get(dtype) or self.gpu.matrix_flops["fp16"]
+    def _reached_flops(self, question: ServingQuestion, *, fp8: bool) -> float:
+        peaks = self.gpu.matrix_flops
+        dtype = "fp8" if fp8 and "fp8" in peaks else "fp16"
+        if dtype == "fp16" and question.weights != "fp16":
+            dtype = "bf16" if "bf16" in peaks else "fp16"
+        peak = peaks.get(dtype) or peaks["bf16"]
         return peak * min(self.values.find("product.efficiency.gemm.bf16"), 0.97)
 
     def _sampling_s(self, question: ServingQuestion, shape: DecoderShape) -> float:
@@ -458,10 +478,11 @@ class _Kernel(NamedTuple):
     calls: int
     efficiency: float
     busy: float
+    weights: bool = False
 
     @property
     def row(self) -> tuple[float, ...]:
-        return self[1:]
+        return self[1:7]
 
 
 def _kernels(question: ServingQuestion, shape: DecoderShape, prompts: float) -> list[_Kernel]:
@@ -477,7 +498,16 @@ def _kernels(question: ServingQuestion, shape: DecoderShape, prompts: float) -> 
     def product(part: str, m: float, n: float, k: float, count: int, size: float = element) -> None:
         moved = size * n * k + ACTIVATION_BYTES * m * (n + k)
         kernels.append(
-            _Kernel(part, 2 * m * n * k, moved, 1, count, WEIGHT_EFFICIENCY, BUSY_WEIGHTS)
+            _Kernel(
+                part,
+                2 * m * n * k,
+                moved,
+                1,
+                count,
+                WEIGHT_EFFICIENCY,
+                BUSY_WEIGHTS,
+                size == element,
+            )
         )
 
     def stream(moved: float, count: int, number: int = 1) -> None:
@@ -488,21 +518,23 @@ def _kernels(question: ServingQuestion, shape: DecoderShape, prompts: float) -> 
     layers, hidden = shape.layers, shape.hidden
     stream(2 * ACTIVATION_BYTES * rows * hidden, 1)
     stream(3 * ACTIVATION_BYTES * rows * hidden, 2 * layers)
-    product("attention weights", rows, width + cache, hidden, layers)
+    before = shape.attention_weights / hidden / tp - width  # all but the product after it
+    product("attention weights", rows, before, hidden, layers)
     stream(2 * ACTIVATION_BYTES * rows * (width + cache), layers, 2)
-    for count, seen in (
-        (layers - shape.windowed_layers, context),
-        (shape.windowed_layers, min(context, shape.window)),
+    for count, window in (
+        (layers - shape.windowed_layers, math.inf),
+        (shape.windowed_layers, float(shape.window)),
     ):
         if count:
-            flops = 4 * running * width * seen
+            seen = min(context, window)
+            flops = shape.cache_flops / tp * running * seen
             moved = ACTIVATION_BYTES * running * cache * seen
             kernels.append(_Kernel("cache", flops, moved, 2, count, CACHE_EFFICIENCY, BUSY_CACHE))
-    if prompts:
-        # Half of the pairs are hidden by the causal mask; flash attention reaches 0.6 of products.
-        flops = 2 * prompts * width * question.prompt / 0.6
-        moved = 2 * ACTIVATION_BYTES * prompts * (width + cache)
-        kernels.append(_Kernel("prompt", flops, moved, 1, layers, CACHE_EFFICIENCY, BUSY_CACHE))
+        if count and prompts:
+            # A causal mask hides half of the pairs; flash attention reaches 0.6 of products.
+            flops = 4 * prompts * width * min(question.prompt / 2, window) / 0.6
+            moved = 2 * ACTIVATION_BYTES * prompts * (width + cache)
+            kernels.append(_Kernel("prompt", flops, moved, 1, count, CACHE_EFFICIENCY, BUSY_CACHE))
     product("attention weights", rows, hidden, width, layers)
     matrices = 2 if shape.gated else 1
     if shape.experts:
@@ -536,6 +568,7 @@ def _expert_kernels(shape: DecoderShape, rows: float, tp: int, element: float) -
             layers,
             EXPERT_EFFICIENCY,
             BUSY_EXPERTS,
+            weights=True,
         )
         for n, k in (((2 if shape.gated else 1) * inner, hidden), (hidden, inner))
     ]
@@ -584,7 +617,9 @@ def check(question: ServingQuestion, shape: DecoderShape, gpu: Gpu) -> None:
             f"prompt {question.prompt} and output {question.output}: together more than the "
             f"{shape.positions} positions of {shape.name}"
         )
-    if question.cap_w is not None and not gpu.cap_min_w <= question.cap_w <= gpu.cap_max_w:
+    if question.cap_w is not None and not (
+        question.cap_w > 0 and gpu.cap_min_w <= question.cap_w <= gpu.cap_max_w
+    ):
         raise ConfigError(
             f"cap {question.cap_w:g}: {gpu.product} accepts {gpu.cap_min_w:g} to "
             f"{gpu.cap_max_w:g} W"

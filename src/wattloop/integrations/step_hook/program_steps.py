@@ -173,7 +173,8 @@ class ProgramSteps:
     def _take_batches(self) -> tuple[float, float, float]:
         """Return begin and length of the wait for this step's batches, and their samples."""
         if not self._batches:
-            return math.nan, 0.0, math.nan
+            # Trainers fetch ahead: the batches of this step were counted with an earlier one.
+            return math.nan, 0.0, 0.0 if self._training_iterator else math.nan
         if self._training_iterator not in self._batches:
             self._training_iterator = self._last_iterator
         begin_s, wait_s, samples = self._batches[self._training_iterator]

@@ -86,11 +86,12 @@ class StepFile:
     def open(cls, path: str) -> StepFile | None:
         """Open the file; None when it is not a file, or its first line not complete or valid."""
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        line, newline, _ = os.pread(file, 4_096, 0).partition(b"\n")
+        line, header = b"", None
         try:
-            regular = stat.S_ISREG(os.fstat(file).st_mode)
-            header = json.loads(line) if newline and regular else None
-        except ValueError:
+            if stat.S_ISREG(os.fstat(file).st_mode):
+                line, newline, _ = os.pread(file, 4_096, 0).partition(b"\n")
+                header = json.loads(line) if newline else None
+        except (OSError, ValueError):
             header = None
         if not isinstance(header, dict):
             os.close(file)

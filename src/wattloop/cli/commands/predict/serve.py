@@ -94,8 +94,8 @@ def _show(forecast: ServingForecast, best: ServingForecast | None) -> None:
             )
     if not forecast.is_below_cap:
         say(
-            f"warning: the lowest clock draws more than {asked.cap_w:g} W; the GPUs would slow "
-            "down in ways that are not modelled"
+            f"warning: the lowest clock draws more than {asked.cap_w or gpu.tdp_w:g} W; the GPUs "
+            "would slow down in ways that are not modelled"
         )
     for note in forecast.notes:
         say(f"note: {note}")
