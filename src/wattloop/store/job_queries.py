@@ -9,7 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Select, func, insert, or_, select, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Select,
+    String,
+    Text,
+    collate,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from wattloop.core.errors import RunNotFound
 from wattloop.core.records import Provenance, Scope
@@ -20,7 +32,8 @@ from wattloop.store.run_record import UNALLOCATED_KIND, facts_row, read_record
 from wattloop.store.runs import RunFilter, RunRecord, find_run, list_runs
 from wattloop.store.sample_queries import read_samples
 from wattloop.store.samples import series_of
-from wattloop.store.schema import jobs, run_facts, runs
+from wattloop.store.schema import experiments, jobs, run_facts, run_tags, runs
+from wattloop.store.trial_groups import TRIAL_TAGS, TrialGroup, is_trial_job, job_groups
 
 LOOK_BACK = 1_000
 """Number of runs that are searched for the last job."""
@@ -140,6 +153,7 @@ class JobFilter:
         shortest_s, longest_s: duration at least, at most.
         exclusive: had its nodes for itself.
         kind: of its runs; what no job used (`unallocated`) is left out unless asked for.
+        experiment: identifier of the sweep or search whose trials are meant.
     """
 
     text: str = ""
@@ -155,6 +169,7 @@ class JobFilter:
     longest_s: float | None = None
     exclusive: bool | None = None
     kind: str = ""
+    experiment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +200,67 @@ def job_page(
     limit: int = 25,
 ) -> list[dict[str, Any]]:
     """Return a page of the matching jobs: see the table `jobs` for the columns."""
+    return _job_page(store, _conditions(wanted or JobFilter()), sort, descending, offset, limit)
+
+
+def folded_job_page(
+    store: Store,
+    wanted: JobFilter | None = None,
+    groups: Sequence[TrialGroup] = (),
+    *,
+    sort: str = "started",
+    descending: bool = True,
+    offset: int = 0,
+    limit: int = 25,
+) -> list[dict[str, Any] | TrialGroup]:
+    """Return a page of jobs without trials, with the groups of `matching_groups` in their place."""
+    # Of the rows before the page at most all groups are no jobs: jobs that are further in front
+    # than that cannot be on it.
+    skipped = max(0, offset - len(groups))
+    conditions = [*_conditions(wanted or JobFilter()), ~is_trial_job()]
+    most = offset - skipped + limit
+    found = _job_page(store, conditions, sort, descending, skipped, most)
+    name = SORTS[sort].name
+
+    def key(row: dict[str, Any] | TrialGroup) -> Any:
+        return row[name] if isinstance(row, dict) else getattr(row, name, "")
+
+    rows: list[dict[str, Any] | TrialGroup] = [*groups, *found]
+    known = [row for row in rows if key(row) is not None]
+    known.sort(key=key, reverse=descending)
+    unknown = [row for row in rows if key(row) is None]
+    return [*known, *unknown][offset - skipped : most]
+
+
+def matching_groups(store: Store, wanted: JobFilter | None = None) -> list[TrialGroup]:
+    """Return experiments with a matching trial, or with the text in their name, newest first."""
+    return job_groups(store, _conditions(wanted or JobFilter(), or_named=experiments.c.name))
+
+
+def count_trials(store: Store, wanted: JobFilter | None = None) -> int:
+    """Return the number of matching jobs that `folded_job_page` leaves out."""
+    query = select(func.count()).where(*_conditions(wanted or JobFilter()), is_trial_job())
+    with store.reading() as connection:
+        return int(connection.execute(query.select_from(jobs)).scalar_one())
+
+
+def _job_page(
+    store: Store,
+    conditions: Sequence[ColumnElement[bool]],
+    sort: str,
+    descending: bool,
+    offset: int,
+    limit: int,
+) -> list[dict[str, Any]]:
     column = SORTS[sort]
-    order = column.desc() if descending else column.asc()
+    by: ColumnElement[Any] = column
+    if store.place.is_server and isinstance(column.type, String | Text):
+        by = collate(column, "C")  # as Python and SQLite sort
+    order = by.desc() if descending else by.asc()
     # PostgreSQL uses no index for an order with NULLS LAST on a column without nulls
     if column.nullable:
         order = order.nulls_last()
-    query = select(*COLUMNS).where(*_conditions(wanted or JobFilter()))
+    query = select(*COLUMNS).where(*conditions)
     query = query.order_by(order, jobs.c.first_run_id.desc()).offset(offset).limit(limit)
     with store.reading() as connection:
         return [dict(row._mapping) for row in connection.execute(query)]
@@ -259,12 +329,15 @@ def _totals(conditions: list[ColumnElement[bool]]) -> Select[Any]:
     ).where(*conditions)
 
 
-def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
+def _conditions(
+    wanted: JobFilter, or_named: ColumnElement[str] | None = None
+) -> list[ColumnElement[bool]]:
     kind = jobs.c.kind
     found = [kind == wanted.kind if wanted.kind else kind != UNALLOCATED_KIND]
     if wanted.text:
         text = wanted.text.lower()
-        named = (jobs.c.name, jobs.c.first_run_id, jobs.c.job_key)
+        named: list[ColumnElement[str]] = [jobs.c.name, jobs.c.first_run_id, jobs.c.job_key]
+        named += [] if or_named is None else [or_named]
         found.append(or_(*(func.lower(c).contains(text, autoescape=True) for c in named)))
     for name in ("status", "cluster", "partition", "project", "label"):
         if getattr(wanted, name):
@@ -272,6 +345,11 @@ def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
     if wanted.host:
         on_host = select(runs.c.job_key).where(runs.c.host == wanted.host)
         found.append(jobs.c.job_key.in_(on_host))
+    if wanted.experiment:
+        tagged = select(run_tags.c.run_id).where(
+            run_tags.c.key.in_(TRIAL_TAGS), run_tags.c.value == wanted.experiment
+        )
+        found.append(jobs.c.first_run_id.in_(tagged))
     if wanted.exclusive is not None:
         found.append(jobs.c.exclusive.is_(wanted.exclusive))
     if wanted.since_wall_s is not None:

@@ -16,6 +16,7 @@ from wattloop.store.jobs import job_key_in, refresh_job_in
 from wattloop.store.journal import journal_is_live, read_header
 from wattloop.store.run_record import RunRecord, header_fault, read_record, record_rows
 from wattloop.store.schema import metadata, run_tags, runs
+from wattloop.store.trial_groups import TrialGroup, can_fold, is_trial_run, run_groups
 
 __all__ = [
     "RunFilter",
@@ -30,6 +31,7 @@ __all__ = [
     "insert_run",
     "insert_run_in",
     "list_runs",
+    "list_trial_groups",
     "read_record",
 ]
 
@@ -43,6 +45,7 @@ class RunFilter:
         tags: maps a key to the value it must have, or None for any value.
         since_wall_s: started at this time of day or later.
         saving: only runs that may have a record of `wattloop run --save`.
+        trials: False leaves out the runs of sweeps and searches; see `list_trial_groups`.
     """
 
     name: str | None = None
@@ -52,6 +55,7 @@ class RunFilter:
     job: str | None = None
     since_wall_s: float | None = None
     saving: bool = False
+    trials: bool = True
 
 
 def insert_run(store: Store, record: RunRecord) -> bool:
@@ -121,11 +125,20 @@ def find_run(store: Store, reference: str, *, by_name: bool = False) -> RunRecor
 def list_runs(
     store: Store, wanted: RunFilter | None = None, limit: int | None = None
 ) -> list[RunRecord]:
-    query = _newest_first(select(runs.c.body).where(*_conditions(wanted or RunFilter())))
+    wanted = wanted or RunFilter()
+    conditions = _conditions(wanted)
+    if not wanted.trials and can_fold(store):
+        conditions.append(~is_trial_run())
+    query = _newest_first(select(runs.c.body).where(*conditions))
     if limit is not None:
         query = query.limit(limit)
     with store.reading() as connection:
         return [read_record(body) for (body,) in connection.execute(query)]
+
+
+def list_trial_groups(store: Store, wanted: RunFilter | None = None) -> list[TrialGroup]:
+    """Return the experiments that `list_runs` leaves out without `trials`, newest first."""
+    return run_groups(store, _conditions(wanted or RunFilter()))
 
 
 def child_runs(store: Store, run_id: str) -> list[RunRecord]:
